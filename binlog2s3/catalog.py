@@ -1,0 +1,446 @@
+"""What lies in the bucket and what it means: keys, lineages, entries, heartbeats.
+
+Place in the flow: the uploader and the daemon write through the values defined here, everything
+that reads the bucket reads through `Catalog`. Owns format 1, which docs/format.md describes for
+strangers.
+
+Law: what is under `archive/` is written once. A key or document that is not ours is never touched
+and never guessed at: it is named and left alone.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from binlog2s3.archive import BLOCK_SIZE, Block
+from binlog2s3.binlog import BinlogName
+from binlog2s3.checksum import crc64_hex
+from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.gtid import Flavour
+from binlog2s3.store import ObjectInfo, Store
+
+FORMAT = 1
+_LINEAGE_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
+_WRITER = re.compile(r"(\d{6,})-([0-9a-f]{8})\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The keys of one source under a prefix (which may be empty)."""
+
+    prefix: str
+    source: str
+
+    @property
+    def archive(self) -> str:
+        """Prefix of what is written once."""
+        return f"{self._root()}archive/{self.source}/"
+
+    @property
+    def writers(self) -> str:
+        """Prefix of the writers' objects."""
+        return f"{self._root()}live/{self.source}/writers/"
+
+    def lineage(self, lineage: str) -> str:
+        """Key of a lineage's description."""
+        return f"{self.archive}{lineage}/lineage.json"
+
+    def binlogs(self, lineage: str) -> str:
+        """Prefix of a lineage's archived binlogs."""
+        return f"{self.archive}{lineage}/binlogs/"
+
+    def entries(self, lineage: str) -> str:
+        """Prefix of a lineage's entries."""
+        return f"{self.archive}{lineage}/entries/"
+
+    def binlog(self, lineage: str, name: BinlogName) -> str:
+        """Key of an archived binlog: the server's own file."""
+        return f"{self.binlogs(lineage)}{name}"
+
+    def entry(self, lineage: str, name: BinlogName) -> str:
+        """Key of an archived binlog's entry."""
+        return f"{self.entries(lineage)}{name}.json"
+
+    def writer(self, generation: int, token: str) -> str:
+        """Key of a writer's object."""
+        return f"{self.writers}{generation:06d}-{token}.json"
+
+    def _root(self) -> str:
+        return f"{self.prefix}/" if self.prefix else ""
+
+
+def lineage_id(first_event: datetime, server_uuid: str, token: str) -> str:
+    """`<UTC time of its first binlog's format event>-<first 8 of the uuid>-<4 random>`."""
+    return f"{first_event.astimezone(UTC):%Y%m%dT%H%M%SZ}-{server_uuid[:8].lower()}-{token}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """One unbroken history of one server. `gtid_set` is what was executed before it begins."""
+
+    id: str
+    source: str
+    server_uuid: str
+    flavour: Flavour
+    server_version: str
+    first_binlog: BinlogName
+    first_binlog_time: datetime
+    gtid_set: str
+    parent: Mapping[str, Any] | None = None
+
+    def to_json(self) -> bytes:
+        """The document lineage.json."""
+        return _render(
+            {
+                "format": FORMAT,
+                "lineage": self.id,
+                "source": self.source,
+                "server": {
+                    "uuid": self.server_uuid,
+                    "flavour": self.flavour,
+                    "version": self.server_version,
+                },
+                "first_binlog": str(self.first_binlog),
+                "first_binlog_time": _time(self.first_binlog_time),
+                "gtid_set": self.gtid_set,
+                "parent": self.parent,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Self:
+        """Read lineage.json; ArchiveError if it is not one of this format."""
+        document = _parse(data, key)
+        with _reading(key):
+            return cls(
+                id=str(document["lineage"]),
+                source=str(document["source"]),
+                server_uuid=str(document["server"]["uuid"]),
+                flavour=_flavour(document["server"]["flavour"]),
+                server_version=str(document["server"]["version"]),
+                first_binlog=BinlogName.parse(document["first_binlog"]),
+                first_binlog_time=_from_time(document["first_binlog_time"]),
+                gtid_set=str(document["gtid_set"]),
+                parent=document["parent"],
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is known of an archived binlog without reading it. Sizes in bytes, `_us` in UTC.
+
+    `end` is how it ends: rotate, stop or crash. `next_binlog` is what its ROTATE names.
+    """
+
+    name: BinlogName
+    size: int
+    crc64: int
+    first_time: datetime
+    server_id: int
+    least_commit_us: int | None
+    greatest_commit_us: int | None
+    commit_exact: bool
+    gtid_set_before: str
+    gtid_set_added: str
+    transactions: int
+    anonymous_transactions: int
+    events: int
+    formats: tuple[Mapping[str, Any], ...]
+    blocks: tuple[Block, ...]
+    end: str
+    next_binlog: str | None
+    archived_at: datetime
+    damaged: tuple[Mapping[str, Any], ...] = ()
+
+    def to_json(self) -> bytes:
+        """The document entries/<name>.json."""
+        return _render(
+            {
+                "format": FORMAT,
+                "name": str(self.name),
+                "size": self.size,
+                "crc64nvme": crc64_hex(self.crc64),
+                "format_event_time": _time(self.first_time),
+                "server_id": self.server_id,
+                "least_commit_us": self.least_commit_us,
+                "greatest_commit_us": self.greatest_commit_us,
+                "commit_times": "exact" if self.commit_exact else "seconds",
+                "gtid_set_before": self.gtid_set_before,
+                "gtid_set_added": self.gtid_set_added,
+                "transactions": self.transactions,
+                "anonymous_transactions": self.anonymous_transactions,
+                "events": self.events,
+                "formats": list(self.formats),
+                "block_size": BLOCK_SIZE,
+                "blocks": [
+                    asdict(block) | {"crc64": crc64_hex(block.crc64)} for block in self.blocks
+                ],
+                "damaged": list(self.damaged),
+                "end": self.end,
+                "next_binlog": self.next_binlog,
+                "encoding": "none",
+                "encryption": "none",
+                "archived_at": _time(self.archived_at),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryEnd:
+    """The part of an entry that the next binlog must fit to."""
+
+    size: int
+    gtid_set_before: str
+    gtid_set_added: str
+    anonymous_transactions: int
+    next_binlog: str | None
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Self:
+        """Read it from an entry; ArchiveError if this is no entry that this version knows."""
+        document = _parse(data, key)
+        ways = {document.get("encoding"), document.get("encryption")}
+        if ways != {"none"}:
+            raise ArchiveError(
+                f"{key}: its encoding or encryption, {ways}, is not known to this version",
+                hint="a newer binlog2s3 wrote it: use that one",
+            )
+        with _reading(key):
+            return cls(
+                size=int(document["size"]),
+                gtid_set_before=str(document["gtid_set_before"]),
+                gtid_set_added=str(document["gtid_set_added"]),
+                anonymous_transactions=int(document["anonymous_transactions"]),
+                next_binlog=document["next_binlog"],
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """A place in a history: `offset` bytes into a binlog, with the GTIDs executed up to there."""
+
+    binlog: str
+    offset: int
+    gtid_set: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A writer's own object: who writes, what is durable, until when everything is here.
+
+    `covered_until` is the source's clock at a moment up to which all commits are durable.
+    """
+
+    generation: int
+    token: str
+    source: str
+    host: str
+    pid: int
+    version: str
+    since: datetime
+    at: datetime
+    interval_seconds: float
+    state: str
+    lineage: str | None
+    server_uuid: str
+    durable: Position | None
+    server: Position | None
+    covered_until: datetime | None
+
+    @property
+    def rank(self) -> tuple[int, str]:
+        """Greater is the writer that goes on."""
+        return (self.generation, self.token)
+
+    def to_json(self) -> bytes:
+        """The document of live/<source>/writers/."""
+        return _render(
+            {
+                "format": FORMAT,
+                "generation": self.generation,
+                "token": self.token,
+                "source": self.source,
+                "host": self.host,
+                "pid": self.pid,
+                "version": self.version,
+                "since": _time(self.since),
+                "at": _time(self.at),
+                "interval_seconds": self.interval_seconds,
+                "state": self.state,
+                "lineage": self.lineage,
+                "server_uuid": self.server_uuid,
+                "durable": asdict(self.durable) if self.durable else None,
+                "server": asdict(self.server) if self.server else None,
+                "covered_until": _time(self.covered_until) if self.covered_until else None,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Self:
+        """Read a writer's object; ArchiveError if it is not one of this format."""
+        document = _parse(data, key)
+        with _reading(key):
+            return cls(
+                generation=int(document["generation"]),
+                token=str(document["token"]),
+                source=str(document["source"]),
+                host=str(document["host"]),
+                pid=int(document["pid"]),
+                version=str(document["version"]),
+                since=_from_time(document["since"]),
+                at=_from_time(document["at"]),
+                interval_seconds=float(document["interval_seconds"]),
+                state=str(document["state"]),
+                lineage=document["lineage"],
+                server_uuid=str(document["server_uuid"]),
+                durable=Position(**document["durable"]) if document["durable"] else None,
+                server=Position(**document["server"]) if document["server"] else None,
+                covered_until=_from_time(document["covered_until"])
+                if document["covered_until"]
+                else None,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archived:
+    """What one lineage has in the bucket: objects by name, and the names that have an entry."""
+
+    lineage: Lineage
+    binlogs: Mapping[BinlogName, ObjectInfo]
+    entries: frozenset[BinlogName]
+
+
+class Catalog:
+    """Reads one source's part of the bucket. Every method asks the store anew.
+
+    `foreign` collects keys that are not of format 1: left alone, to be named once.
+    """
+
+    def __init__(self, store: Store, layout: Layout) -> None:
+        self._store = store
+        self._layout = layout
+        self.foreign: set[str] = set()
+
+    def writers(self) -> dict[tuple[int, str], ObjectInfo]:
+        """The writers' objects by rank (generation, token). One listing."""
+        found = {}
+        for info in self._store.list(self._layout.writers):
+            if match := _WRITER.fullmatch(info.key.removeprefix(self._layout.writers)):
+                found[(int(match[1]), match[2])] = info
+            else:
+                self.foreign.add(info.key)
+        return found
+
+    def heartbeats(self, ranks: Iterable[tuple[int, str]]) -> list[Heartbeat]:
+        """The writers' documents of these ranks; those that vanished meanwhile are left out."""
+        found = []
+        for generation, token in ranks:
+            key = self._layout.writer(generation, token)
+            try:
+                found.append(Heartbeat.from_json(self._store.get(key), key))
+            except ObjectMissingError:
+                continue
+            except ArchiveError:
+                self.foreign.add(key)
+        return found
+
+    def lineages(self) -> list[Lineage]:
+        """All lineages, oldest first. One listing and one small GET each."""
+        found = []
+        for name in self._store.list_names(self._layout.archive):
+            if not _LINEAGE_ID.fullmatch(name.rstrip("/")):
+                self.foreign.add(self._layout.archive + name)
+                continue
+            key = self._layout.lineage(name.rstrip("/"))
+            try:
+                found.append(Lineage.from_json(self._store.get(key), key))
+            except ObjectMissingError:
+                self.foreign.add(self._layout.archive + name)
+        return sorted(found, key=lambda lineage: lineage.id)
+
+    def archived(self, lineage: Lineage) -> Archived:
+        """The binlogs and entries of a lineage. Two listings, which page."""
+        return Archived(
+            lineage=lineage,
+            binlogs=self._named(self._layout.binlogs(lineage.id), ""),
+            entries=frozenset(self._named(self._layout.entries(lineage.id), ".json")),
+        )
+
+    def entry_end(self, lineage: Lineage, name: BinlogName) -> EntryEnd:
+        """The end of an archived binlog, from its entry; ObjectMissingError if it has none."""
+        key = self._layout.entry(lineage.id, name)
+        return EntryEnd.from_json(self._store.get(key), key)
+
+    def _named(self, prefix: str, suffix: str) -> dict[BinlogName, ObjectInfo]:
+        found = {}
+        for info in self._store.list(prefix):
+            name = info.key.removeprefix(prefix)
+            try:
+                ours = BinlogName.parse(name.removesuffix(suffix))
+            except ValueError:
+                self.foreign.add(info.key)
+                continue
+            if name == f"{ours}{suffix}":
+                found[ours] = info
+            else:
+                self.foreign.add(info.key)
+        return found
+
+
+def _flavour(text: str) -> Flavour:
+    if text == "mysql":
+        return "mysql"
+    if text == "mariadb":
+        return "mariadb"
+    raise ValueError(f"{text!r} is no flavour")
+
+
+def _render(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def _parse(data: bytes, key: str) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise ArchiveError(
+            f"{key} is no JSON: {error}", hint="was it written by something else?"
+        ) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        found = document.get("format") if isinstance(document, dict) else type(document).__name__
+        raise ArchiveError(
+            f"{key} is of format {found!r}, this version knows {FORMAT}",
+            hint="a newer binlog2s3 may have written it: use that one",
+        )
+    return document
+
+
+class _reading:  # noqa: N801 - reads as a verb
+    """Turn a missing or wrong field into an ArchiveError that names the document."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (KeyError, TypeError, ValueError)):
+            raise ArchiveError(
+                f"{self._key} is not as format {FORMAT} says: {type(error).__name__} {error}",
+                hint="was it changed by hand?",
+            ) from error
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _from_time(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    return moment

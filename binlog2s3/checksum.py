@@ -1,0 +1,70 @@
+"""Digests as S3 states them: CRC64NVME of bytes and objects, ETags of multipart uploads.
+
+Place: beneath the scanner, which computes a range's digest as it reads, and the store, which
+sends it along. Law: the only module that imports awscrt; pure. A digest is an int while it
+travels, hex in a key (sorts, no slashes), base64 only on the wire.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Iterable
+
+from awscrt import checksums  # type: ignore[import-untyped]  # ships no types
+
+_BYTES = 8
+
+
+def crc64nvme(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+    """CRC64NVME of `data`, going on from `crc`, the digest of what came before it.
+
+    >>> crc64_hex(crc64nvme(b"789", crc64nvme(b"123456")))
+    'ae8b14860a799888'
+    """
+    return int(checksums.crc64nvme(data, crc))
+
+
+def crc64_base64(crc: int) -> str:
+    """The digest as S3's headers and listings carry it: base64 of 8 bytes, big-endian."""
+    return base64.b64encode(crc.to_bytes(_BYTES, "big")).decode("ascii")
+
+
+def crc64_from_base64(text: str) -> int:
+    """Inverse of `crc64_base64`; anything but 8 bytes raises ValueError."""
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except binascii.Error as exc:
+        raise ValueError(f"not a base64 CRC64: {text!r}") from exc
+    if len(raw) != _BYTES:
+        raise ValueError(f"not a base64 CRC64: {text!r}")
+    return int.from_bytes(raw, "big")
+
+
+def crc64_hex(crc: int) -> str:
+    """The digest as keys and entries carry it: 16 hex digits, lower case."""
+    return f"{crc:016x}"
+
+
+def crc64_from_hex(text: str) -> int:
+    """Inverse of `crc64_hex`; anything but 16 lower-case hex digits raises ValueError."""
+    if len(text) != 2 * _BYTES or not set(text) <= set("0123456789abcdef"):
+        raise ValueError(f"not a hex CRC64: {text!r}")
+    return int(text, 16)
+
+
+def md5(data: bytes | bytearray | memoryview) -> bytes:
+    """MD5 of `data`: what a part's ETag is, and no protection against anybody."""
+    return hashlib.md5(data, usedforsecurity=False).digest()
+
+
+def composite_etag(md5s: Iterable[bytes]) -> str:
+    """The ETag of an object made of parts with these MD5s, in this order.
+
+    Stores compute it as MD5 of the MD5s; where an object is encrypted with KMS or customer keys
+    they do not, so an equal ETag proves sameness and another one proves nothing.
+
+    >>> composite_etag([md5(b"one"), md5(b"two")])
+    '1397b7ee3222e3980d0d20f23a871b02-2'
+    """
+    parts = tuple(md5s)
+    return f"{md5(b''.join(parts)).hex()}-{len(parts)}"

@@ -1,0 +1,331 @@
+"""GTIDs of both flavours as values: parsed, compared, joined, printed. No I/O.
+
+Place: the scanner collects them, entries and lineages keep them as text, the rule that decides
+whether two binlogs belong together compares them, `pitr` subtracts them.
+
+Law: a set is immutable and canonical, so two sets are equal exactly when they hold the same
+GTIDs, and their text is then the same. Sets of different flavours are never comparable: equality
+is False, everything else a TypeError.
+
+- MySQL: a `GtidSet` is a true set, `uuid:1-5:7:tag:1-3`. (Manual: "GTID Sets"; server class
+  `Gtid_set`.)
+- MariaDB: a `MariadbGtidList` holds the last GTID of each (domain, server), `0-1-5,1-2-7`; it
+  stands for all that came before. (Knowledge base: "Global Transaction ID"; `GTID_LIST` event.)
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, Self, TypeAlias, overload
+
+Flavour: TypeAlias = Literal["mysql", "mariadb"]
+Interval: TypeAlias = tuple[int, int]
+"""First and last number of a run of GTIDs, both included."""
+
+GNO_MAX = 2**63 - 2
+"""The greatest transaction number of a MySQL GTID."""
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+_INTERVAL = re.compile(r"([0-9]{1,19})(?:\s*-\s*([0-9]{1,19}))?")
+_MARIADB = re.compile(r"([0-9]{1,10})-([0-9]{1,10})-([0-9]{1,20})")
+
+
+def _merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """The same numbers as sorted intervals that neither overlap nor touch."""
+    merged: list[Interval] = []
+    for first, last in sorted(intervals):
+        if merged and first <= merged[-1][1] + 1:
+            if last > merged[-1][1]:
+                merged[-1] = (merged[-1][0], last)
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def _without(left: tuple[Interval, ...], right: tuple[Interval, ...]) -> tuple[Interval, ...]:
+    """The numbers of `left` that are not in `right`; both merged, and so is the result."""
+    kept: list[Interval] = []
+    at = 0
+    for interval in left:
+        first, last = interval
+        while at < len(right) and right[at][1] < first:
+            at += 1
+        probe = at
+        while probe < len(right) and right[probe][0] <= last:
+            if right[probe][0] > first:
+                kept.append((first, right[probe][0] - 1))
+            first = right[probe][1] + 1
+            probe += 1
+        if first <= last:
+            kept.append((first, last))
+    return tuple(kept)
+
+
+class GtidSet:
+    """An immutable set of MySQL GTIDs, tags included.
+
+    >>> str(GtidSet.parse("3E11FA47-71CA-11E1-9E33-C80AA9429562:4-5:1-3:blue:7"))
+    '3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5:blue:7'
+    """
+
+    __slots__ = ("_hash", "_runs")
+
+    def __init__(self, runs: Mapping[tuple[str, str], Iterable[Interval]] | None = None) -> None:
+        """From intervals by (uuid, tag): uuid in canonical lower case, tag "" where there is none.
+
+        Intervals may come in any order and overlap. Meant for decoders that know what they have;
+        text goes through `parse`.
+        """
+        merged = {key: _merged(intervals) for key, intervals in (runs or {}).items()}
+        self._runs = {key: merged[key] for key in sorted(merged) if merged[key]}
+        self._hash: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The set that `text` names: `uuid:1-5:7,uuid:tag:1-3:othertag:9`; "" is the empty set.
+
+        White space and line breaks may stand between the pieces, case does not matter.
+        Raises ValueError that names the first piece which is not a GTID set.
+        """
+        runs: dict[tuple[str, str], list[Interval]] = {}
+        for piece in text.split(","):
+            if not piece.strip():
+                continue
+            uuid, *rest = (part.strip().lower() for part in piece.split(":"))
+            if not _UUID.fullmatch(uuid):
+                raise ValueError(f"not a server uuid: {uuid!r} in GTID set {piece.strip()!r}")
+            if not rest:
+                raise ValueError(f"no transaction numbers after uuid in {piece.strip()!r}")
+            tag, numbered = "", True
+            for part in rest:
+                if numbered and _TAG.fullmatch(part):
+                    tag, numbered = part, False
+                    continue
+                runs.setdefault((uuid, tag), []).append(_parse_interval(part, piece.strip()))
+                numbered = True
+            if not numbered:
+                raise ValueError(f"no transaction numbers after tag {tag!r} in {piece.strip()!r}")
+        return cls(runs)
+
+    def runs(self) -> Iterator[tuple[str, str, tuple[Interval, ...]]]:
+        """(uuid, tag or "", intervals), in the order in which the text has them."""
+        for (uuid, tag), intervals in self._runs.items():
+            yield uuid, tag, intervals
+
+    @property
+    def count(self) -> int:
+        """How many GTIDs the set holds."""
+        return sum(last - first + 1 for runs in self._runs.values() for first, last in runs)
+
+    def __str__(self) -> str:
+        texts: dict[str, list[str]] = {}
+        for uuid, tag, intervals in self.runs():
+            parts = texts.setdefault(uuid, [uuid])
+            if tag:
+                parts.append(tag)
+            parts += (f"{a}-{b}" if a != b else str(a) for a, b in intervals)
+        return ",".join(":".join(parts) for parts in texts.values())
+
+    def __repr__(self) -> str:
+        return f"GtidSet.parse({str(self)!r})"
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def __eq__(self, other: object) -> bool:
+        return self._runs == other._runs if isinstance(other, GtidSet) else NotImplemented
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(tuple(self._runs.items()))
+        return self._hash
+
+    def __contains__(self, gtid: tuple[str, str, int]) -> bool:
+        """Whether (uuid, tag or "", number) is in the set."""
+        uuid, tag, gno = gtid
+        runs = self._runs.get((uuid.lower(), tag.lower()), ())
+        at = bisect_right(runs, (gno, GNO_MAX + 1)) - 1
+        return at >= 0 and gno <= runs[at][1]
+
+    def __or__(self, other: object) -> "GtidSet":
+        if not isinstance(other, GtidSet):
+            return NotImplemented
+        ours, theirs = self._runs, other._runs
+        return GtidSet({k: ours.get(k, ()) + theirs.get(k, ()) for k in ours.keys() | theirs})
+
+    def __sub__(self, other: object) -> "GtidSet":
+        if not isinstance(other, GtidSet):
+            return NotImplemented
+        theirs = other._runs
+        return GtidSet({k: _without(v, theirs.get(k, ())) for k, v in self._runs.items()})
+
+    def __and__(self, other: object) -> "GtidSet":
+        return self - (self - other)
+
+    def __le__(self, other: object) -> bool:
+        """Whether every GTID of this set is in the other."""
+        if not isinstance(other, GtidSet):
+            return NotImplemented
+        theirs = other._runs
+        return not any(_without(v, theirs.get(k, ())) for k, v in self._runs.items())
+
+    def __ge__(self, other: object) -> bool:
+        return other <= self if isinstance(other, GtidSet) else NotImplemented
+
+
+def _parse_interval(part: str, piece: str) -> Interval:
+    match = _INTERVAL.fullmatch(part)
+    if not match:
+        raise ValueError(f"not a transaction number, interval or tag: {part!r} in {piece!r}")
+    first = int(match[1])
+    last = int(match[2]) if match[2] else first
+    if not 1 <= first <= last <= GNO_MAX:
+        raise ValueError(f"interval out of order or out of range: {part!r} in {piece!r}")
+    return first, last
+
+
+class GtidSetBuilder:
+    """Collects MySQL GTIDs one by one; the usual "next number" costs O(1) and no memory.
+
+    Numbers may come out of order (parallel replicas) and twice.
+    """
+
+    __slots__ = ("_limits", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, str], list[list[int]]] = {}
+        self._limits: dict[tuple[str, str], int] = {}
+
+    def add(self, uuid: str, tag: str, gno: int) -> None:
+        """Put one GTID in; `uuid` in canonical lower case, `tag` "" where there is none."""
+        key = (uuid, tag)
+        runs = self._runs.get(key)
+        if runs is None:
+            self._runs[key] = [[gno, gno]]
+            return
+        current = runs[-1]
+        if gno == current[1] + 1:
+            current[1] = gno
+        elif not current[0] <= gno <= current[1]:
+            runs.append([gno, gno])
+            if len(runs) > self._limits.get(key, 1000):
+                self._settle(key)
+
+    def _settle(self, key: tuple[str, str]) -> None:
+        """Merge what came out of order; doubling limits keep the cost per number constant."""
+        newest = self._runs[key][-1][1]
+        merged = [list(run) for run in _merged((a, b) for a, b in self._runs[key])]
+        at = next(i for i, run in enumerate(merged) if run[0] <= newest <= run[1])
+        merged.append(merged.pop(at))  # `add` looks at the last run only
+        self._runs[key] = merged
+        self._limits[key] = max(1000, 2 * len(merged))
+
+    def build(self) -> GtidSet:
+        """The set of all GTIDs so far; the builder can go on."""
+        return GtidSet({k: [(a, b) for a, b in runs] for k, runs in self._runs.items()})
+
+
+class MariadbGtidList:
+    """An immutable list of MariaDB GTIDs: the last one of each (domain, server).
+
+    `<=` compares, for each domain, the greatest sequence number: what a server that stands at the
+    right side has, it need not be sent. Equality compares every (domain, server).
+
+    >>> str(MariadbGtidList.parse("1-2-7, 0-1-5"))
+    '0-1-5,1-2-7'
+    """
+
+    __slots__ = ("_last",)
+
+    def __init__(self, last: Mapping[tuple[int, int], int] | None = None) -> None:
+        """From the sequence number of the last GTID by (domain, server)."""
+        self._last = dict(sorted((last or {}).items()))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The list that `text` names: `domain-server-sequence`, comma-separated, "" is empty.
+
+        Where a (domain, server) stands twice the greater number counts. Raises ValueError that
+        names the first piece which is not a MariaDB GTID.
+        """
+        last: dict[tuple[int, int], int] = {}
+        for piece in (part.strip() for part in text.split(",")):
+            if not piece:
+                continue
+            match = _MARIADB.fullmatch(piece)
+            domain, server, seq = map(int, match.groups()) if match else (2**32, 0, 0)
+            if domain >= 2**32 or server >= 2**32 or seq >= 2**64:
+                raise ValueError(f"not a MariaDB GTID (domain-server-sequence): {piece!r}")
+            last[domain, server] = max(seq, last.get((domain, server), 0))
+        return cls(last)
+
+    def gtids(self) -> Iterator[tuple[int, int, int]]:
+        """(domain, server, sequence number), sorted."""
+        for (domain, server), seq in self._last.items():
+            yield domain, server, seq
+
+    def domains(self) -> dict[int, int]:
+        """The greatest sequence number of each domain."""
+        greatest: dict[int, int] = {}
+        for domain, _, seq in self.gtids():
+            greatest[domain] = max(seq, greatest.get(domain, 0))
+        return greatest
+
+    def then(self, later: "MariadbGtidList") -> "MariadbGtidList":
+        """The list after what `later` holds has been written: its numbers replace ours."""
+        newest = later._last
+        return MariadbGtidList(self._last | newest)
+
+    def __str__(self) -> str:
+        return ",".join(f"{domain}-{server}-{seq}" for domain, server, seq in self.gtids())
+
+    def __repr__(self) -> str:
+        return f"MariadbGtidList.parse({str(self)!r})"
+
+    def __bool__(self) -> bool:
+        return bool(self._last)
+
+    def __eq__(self, other: object) -> bool:
+        return self._last == other._last if isinstance(other, MariadbGtidList) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._last.items()))
+
+    def __or__(self, other: object) -> "MariadbGtidList":
+        """Of each (domain, server) the greater number."""
+        if not isinstance(other, MariadbGtidList):
+            return NotImplemented
+        ours, theirs = self._last, other._last
+        keys = ours.keys() | theirs
+        return MariadbGtidList({k: max(ours.get(k, 0), theirs.get(k, 0)) for k in keys})
+
+    def __le__(self, other: object) -> bool:
+        """Whether each domain's greatest sequence number is at most the other's."""
+        if not isinstance(other, MariadbGtidList):
+            return NotImplemented
+        theirs = other.domains()
+        return all(seq <= theirs.get(domain, -1) for domain, seq in self.domains().items())
+
+    def __ge__(self, other: object) -> bool:
+        return other <= self if isinstance(other, MariadbGtidList) else NotImplemented
+
+
+Gtids: TypeAlias = GtidSet | MariadbGtidList
+"""Either flavour: `==`, `<=`, `>=`, `|`, `str` and `bool` work on both alike."""
+
+
+@overload
+def parse(text: str, flavour: Literal["mysql"]) -> GtidSet: ...
+@overload
+def parse(text: str, flavour: Literal["mariadb"]) -> MariadbGtidList: ...
+@overload
+def parse(text: str, flavour: Flavour) -> Gtids: ...
+def parse(text: str, flavour: Flavour) -> Gtids:
+    """The GTIDs that `text` names, in the flavour's own syntax; ValueError names what is wrong."""
+    return GtidSet.parse(text) if flavour == "mysql" else MariadbGtidList.parse(text)
+
+
+def empty(flavour: Flavour) -> Gtids:
+    """No GTIDs at all, in the flavour's own type."""
+    return GtidSet() if flavour == "mysql" else MariadbGtidList()

@@ -1,0 +1,327 @@
+"""The streaming child: `mysqlbinlog --read-from-remote-server --raw --stop-never`.
+
+Place in the flow: the daemon starts one child per run, into a directory of its own; the child
+writes the server's binlogs there under their own names, the tailer reads them.
+
+Law: the child never outlives the process that started it (the kernel kills it: PR_SET_PDEATHSIG),
+its standard error is always drained, the password reaches it through an anonymous file in memory
+(never argv, environment or disk), and its environment holds no keys.
+"""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from binlog2s3.binlog import BinlogName
+from binlog2s3.errors import SourceError
+from binlog2s3.gtid import Flavour
+from binlog2s3.login import Login, render_options
+
+_NAMES: dict[Flavour, tuple[str, ...]] = {
+    "mysql": ("mysqlbinlog",),
+    "mariadb": ("mariadb-binlog", "mysqlbinlog"),
+}
+_INSTALL: dict[Flavour, str] = {
+    "mysql": "install MySQL's client programs (mysqlbinlog 8.0 or later; packages mysql-client, "
+    "mysql-community-client or mysql-client-core) or name one with --mysqlbinlog",
+    "mariadb": "install MariaDB's client programs (package mariadb-client) "
+    "or name mariadb-binlog with --mysqlbinlog",
+}
+_TITLE = {"mysql": "MySQL", "mariadb": "MariaDB"}
+_MAX_START_POSITION = 1 << 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A mysqlbinlog that was found and asked who it is. `version` as it prints it."""
+
+    path: str
+    flavour: Flavour
+    version: str
+    connection_server_id: bool
+
+
+def find(flavour: Flavour, given: Path | None = None) -> Tool:
+    """The mysqlbinlog for a server of this flavour: the one given, else the first on PATH.
+
+    The flavours do not mix: MySQL's refuses a MariaDB server and the other way round. Raises
+    SourceError if there is none or it is the other flavour's.
+    """
+    if given is not None:
+        path = shutil.which(given) or ""
+        if not path:
+            raise SourceError(f"{given} is no program that can be run", hint=_INSTALL[flavour])
+        tool = _ask(path)
+        if tool.flavour != flavour:
+            raise _wrong(tool, flavour)
+        return tool
+    other: Tool | None = None
+    for name in _NAMES[flavour]:
+        if path := shutil.which(name) or "":
+            tool = _ask(path)
+            if tool.flavour == flavour:
+                return tool
+            other = tool
+    if other is not None:
+        raise _wrong(other, flavour)
+    raise SourceError(
+        f"no {' or '.join(_NAMES[flavour])} on PATH, for a {_TITLE[flavour]} server",
+        hint=_INSTALL[flavour],
+    )
+
+
+def _wrong(tool: Tool, flavour: Flavour) -> SourceError:
+    return SourceError(
+        f"{tool.path} is {_TITLE[tool.flavour]}'s, the server is {_TITLE[flavour]}: "
+        "they do not understand each other",
+        hint=_INSTALL[flavour],
+    )
+
+
+def _ask(path: str) -> Tool:
+    answers = []
+    for option in ("--version", "--help"):
+        try:
+            done = subprocess.run(
+                [path, "--no-defaults", option],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=30,
+                check=False,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise SourceError(f"cannot run {path}: {error}", hint="is it mysqlbinlog?") from error
+        answers.append(done.stdout)
+    version, help_ = answers
+    if not re.search(r"\bVer\b", version) or "--stop-never" not in help_:
+        raise SourceError(
+            f"{path} is no mysqlbinlog that can stream (it has no --stop-never)",
+            hint="name mysqlbinlog 8.0 or later, or mariadb-binlog, with --mysqlbinlog",
+        )
+    flavour: Flavour = "mariadb" if "MariaDB" in version + help_ else "mysql"
+    return Tool(
+        path=path,
+        flavour=flavour,
+        version=version.strip().partition("Ver ")[2].partition(" ")[0],
+        connection_server_id="--connection-server-id" in help_,
+    )
+
+
+def derive_server_id(source: str, host: str | None = None) -> int:
+    """A server id for this source on this host, the same at every start.
+
+    The same id makes a restart evict its own half-open predecessor on the server. The upper half
+    of the 32-bit range is where people rarely number their servers.
+    """
+    name = f"{source}@{host or socket.gethostname()}"
+    return 0x8000_0000 | (zlib.crc32(name.encode()) & 0x7FFF_FFFF)
+
+
+# Run before mysqlbinlog, in the same process: dies with the parent, from the first moment on.
+_LAUNCH = """\
+import ctypes, os, signal, sys
+if ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL) or os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.umask(0o077)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class Child:
+    """One run of mysqlbinlog, from a position of a binlog on, for ever.
+
+    It writes into `directory`, which must be empty: mysqlbinlog truncates what it finds. Start it
+    from a thread that lives as long as the process: its end would end the child.
+    """
+
+    def __init__(
+        self,
+        tool: Tool,
+        login: Login,
+        *,
+        server_id: int,
+        directory: Path,
+        binlog: BinlogName,
+        position: int = 4,
+        on_line: Callable[[str], None],
+    ) -> None:
+        if not 4 <= position < _MAX_START_POSITION:
+            raise ValueError(f"mysqlbinlog cannot start at {position}")
+        with _option_file(_options(tool, login)) as descriptor:
+            arguments = [
+                tool.path,
+                f"--defaults-file=/dev/fd/{descriptor}",  # must come first
+                "--read-from-remote-server",
+                "--raw",
+                "--stop-never",
+                _server_id_option(tool, server_id),
+                f"--result-file={directory}/",
+            ]
+            if position > 4:
+                arguments.append(f"--start-position={position}")
+            arguments.append(str(binlog))
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    pass_fds=(descriptor,),
+                    cwd=directory,
+                    env=_environment(),
+                )
+            except OSError as error:
+                raise SourceError(f"cannot start {tool.path}: {error}") from error
+        self.lines: deque[str] = deque(maxlen=50)
+        assert self._process.stderr is not None  # noqa: S101 - PIPE was asked for
+        self._drain = threading.Thread(
+            target=self._read_stderr,
+            args=(self._process.stderr, on_line),
+            name="mysqlbinlog-stderr",
+            daemon=True,
+        )
+        self._drain.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of mysqlbinlog."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Exit status, or None while it runs; negative: ended by that signal."""
+        return self._process.poll()
+
+    def stop(self, grace_seconds: float = 2.0) -> int:
+        """End it (SIGTERM, then SIGKILL) and wait; the exit status. Its last event may be torn."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(grace_seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._drain.join(grace_seconds)
+        return self._process.returncode
+
+    def failure(self) -> SourceError:
+        """Why it ended by itself, from its exit status and standard error."""
+        self._drain.join(2.0)
+        return explain(self._process.returncode, list(self.lines))
+
+    def _read_stderr(self, pipe: IO[bytes], on_line: Callable[[str], None]) -> None:
+        with pipe:
+            for raw in pipe:
+                if line := raw.decode("utf-8", "replace").strip():
+                    self.lines.append(line)
+                    on_line(line)
+
+
+def _server_id_option(tool: Tool, server_id: int) -> str:
+    name = "connection-server-id" if tool.connection_server_id else "stop-never-slave-server-id"
+    return f"--{name}={server_id}"
+
+
+def _options(tool: Tool, login: Login) -> str:
+    options: dict[str, str | int | None] = {"user": login.user, "password": login.password}
+    if login.socket:
+        options["socket"] = login.socket
+    else:
+        options.update(host=login.host, port=login.port, protocol="TCP")
+    options.update({"ssl-ca": login.ssl_ca, "ssl-cert": login.ssl_cert, "ssl-key": login.ssl_key})
+    text = ""
+    if tool.flavour == "mysql":
+        options["ssl-mode"] = login.ssl_mode
+        if login.ssl_mode in ("DISABLED", "PREFERRED"):
+            text = "get-server-public-key\n"
+    elif login.ssl_mode == "DISABLED":
+        text = "skip-ssl\n"
+    elif login.ssl_mode == "PREFERRED":
+        # MariaDB's client has no "preferred"; pymysql has shown by then whether the server has TLS
+        text = "skip-ssl-verify-server-cert\n"
+    else:
+        verify = "" if login.ssl_mode in ("VERIFY_CA", "VERIFY_IDENTITY") else "skip-"
+        text = f"ssl\n{verify}ssl-verify-server-cert\n"
+    return render_options(options) + text
+
+
+@contextmanager
+def _option_file(text: str) -> Iterator[int]:
+    """A descriptor of an anonymous file in memory with this text; only this user can open it."""
+    descriptor = os.memfd_create("options", os.MFD_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o600)  # a world-writable option file is ignored by mysqlbinlog
+        os.write(descriptor, text.encode())
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _environment() -> dict[str, str]:
+    """What a child may know: where programs and libraries are; no keys, no settings of ours."""
+    kept = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
+    return {name: os.environ[name] for name in kept if name in os.environ} | {
+        "TZ": "UTC",
+        "LC_ALL": "C",
+    }
+
+
+# What mysqlbinlog says, what it means, what to do. First match wins. Measured on MySQL 9.7 and
+# MariaDB 10.11.
+_MEANINGS: tuple[tuple[str, str, bool], ...] = (
+    (r"Could not find first log file name", "the server has no such binlog: it was purged, or "
+     "the name is wrong; SHOW BINARY LOGS there lists what it has", False),
+    (r"Access denied; you need.*REPLICATION SLAVE", "GRANT REPLICATION SLAVE, REPLICATION CLIENT "
+     "ON *.* TO the user of --mysql-user", False),
+    (r"Access denied", "check --mysql-user, the password file and the account's host part; an "
+     "account with REQUIRE SSL also answers this to a connection without TLS", False),
+    (r"requires secure connection", "let it use TLS: --mysql-ssl-mode PREFERRED or REQUIRED", False),
+    (r"same server_uuid/server_id|same server_id", "another streamer or replica uses the same "
+     "server id: stop it, or give one of them another --mysql-server-id", False),
+    (r"unrecognized (MySQL|MariaDB) version", "mysqlbinlog must be of the server's own flavour: "
+     "name the right one with --mysqlbinlog", False),
+    (r"SSL|certificate", "check --mysql-ssl-mode and --mysql-ssl-ca against the server's "
+     "certificate", False),
+    (r"Binary log is not open", "set log_bin in the server's configuration and restart it", False),
+    (r"could not find next log", "the server's binary logs were reset while they were read", False),
+    (r"position > file size|impossible position|bogus data in log event", "the server's binlog is "
+     "not the one that was read before", False),
+    (r"Could not write into log file|Can't create/write", "is the spool's file system full?", False),
+    (r"Too many connections|max_user_connections", "the server is at a connection limit", True),
+    (r"Lost connection|Can't connect|Unknown MySQL server host|gone away", "the server or the way "
+     "to it is down", True),
+)  # fmt: skip
+
+
+def explain(status: int | None, lines: list[str]) -> SourceError:
+    """A SourceError from mysqlbinlog's exit status and standard error."""
+    said = [line for line in lines if "WARNING" not in line.upper()[:40]]
+    text = said[-1] if said else ""
+    for line in said:
+        if re.search(r"\berror\b", line, re.IGNORECASE):
+            text = line
+            break
+    if not text:
+        how = f"by signal {-status}" if status is not None and status < 0 else f"({status})"
+        return SourceError(
+            f"mysqlbinlog ended {how} without a word",
+            hint="a clean shutdown of the server ends it like this: is the server up?",
+            transient=True,
+        )
+    for pattern, hint, transient in _MEANINGS:
+        if re.search(pattern, text, re.IGNORECASE):
+            return SourceError(f"mysqlbinlog ended: {text}", hint=hint, transient=transient)
+    return SourceError(f"mysqlbinlog ended: {text}", transient=True)

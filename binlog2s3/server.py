@@ -1,0 +1,288 @@
+"""Questions to the source: who it is, what binlogs it has, where it stands.
+
+Place in the flow: the daemon asks here; the bytes themselves come through `mysqlbinlog`. The only
+module that imports pymysql.
+
+Law: every answer is a frozen value; every failure leaves as a SourceError that says what to do.
+Statements are chosen by version, so that MySQL 5.6 to 9.x and MariaDB 10.x and 11.x all answer.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+import pymysql
+from pymysql.cursors import DictCursor
+
+from binlog2s3 import gtid
+from binlog2s3.binlog import BinlogName
+from binlog2s3.errors import SourceError
+from binlog2s3.gtid import Flavour
+from binlog2s3.login import Login
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """Who answers. `uuid` is `@@server_uuid`; for MariaDB server id and domain stand in."""
+
+    uuid: str
+    flavour: Flavour
+    version: str
+    server_id: int
+    gtid_mode: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerBinlog:
+    """One row of SHOW BINARY LOGS; `size` in bytes as the stream delivers it (see `encrypted`).
+
+    An encrypted binlog is 512 bytes longer on the server's disk than in the stream: the header of
+    the encryption is taken off here.
+    """
+
+    name: BinlogName
+    size: int
+    encrypted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPosition:
+    """Where the server stands. `asked_at` is its own NOW(6), read before the position."""
+
+    asked_at: datetime
+    uuid: str
+    binlog: BinlogName
+    offset: int
+    gtid_set: str
+
+
+_ENCRYPTION_HEADER = 512
+# https://dev.mysql.com/doc/mysql-errors/9.7/en/server-error-reference.html
+_HINTS: Mapping[int, str] = {
+    1040: "the server is at max_connections",
+    1044: "check the user's grants",
+    1045: "check --mysql-user, the password file and the account's host part",
+    1129: "the server blocked this host: mysqladmin flush-hosts there",
+    1130: "create the account for this host",
+    1203: "the user is at max_user_connections",
+    1226: "the user is at one of its limits",
+    1381: "the server writes no binary log: set log_bin and restart it",
+    1820: "the account's password has expired: change it",
+    2002: "is the server running, and is the socket's path right?",
+    2003: "is the server running, and are host, port and firewall right?",
+    2006: "the connection was lost",
+    2013: "the connection was lost",
+    2026: "check --mysql-ssl-mode and --mysql-ssl-ca against the server's certificate",
+    2061: "this account's authentication plugin cannot be used here",
+}
+_TRANSIENT = frozenset({1040, 1053, 1203, 1205, 1226, 2002, 2003, 2006, 2013, 2014, 2055})
+
+
+class Server:
+    """A connection to the source, opened at the first question and again after a failure.
+
+    `login` is called for each connection, so that a changed password is seen. Not thread-safe: one
+    thread, one Server. Use as a context manager or call `close`.
+    """
+
+    def __init__(self, login: Callable[[], Login]) -> None:
+        self._login = login
+        self._connection: pymysql.Connection[DictCursor] | None = None
+        self._version: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection without a word to the server; the next question opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection._force_close()  # type: ignore[attr-defined]  # noqa: SLF001 - never waits
+
+    def facts(self) -> ServerFacts:
+        """Who the server is. Raises SourceError if it cannot be asked or writes no binary log."""
+        row = self._one("SELECT @@version AS version, @@server_id AS id, @@log_bin AS log_bin")
+        version = str(row["version"])
+        flavour: Flavour = "mariadb" if "mariadb" in version.lower() else "mysql"
+        if not int(row["log_bin"]):
+            raise SourceError(
+                f"{self._login().address} writes no binary log (log_bin is OFF)",
+                hint="set log_bin in the server's configuration and restart it",
+            )
+        server_id = int(row["id"])
+        if flavour == "mariadb":
+            domain = self._one("SELECT @@gtid_domain_id AS domain")["domain"]
+            return ServerFacts(
+                uuid=f"{server_id:08x}-{int(domain):08x}",
+                flavour=flavour,
+                version=version,
+                server_id=server_id,
+                gtid_mode=True,
+            )
+        row = self._one("SELECT @@server_uuid AS uuid, @@gtid_mode AS gtid_mode")
+        return ServerFacts(
+            uuid=str(row["uuid"]),
+            flavour=flavour,
+            version=version,
+            server_id=server_id,
+            gtid_mode=str(row["gtid_mode"]).upper() == "ON",
+        )
+
+    def binlogs(self) -> tuple[ServerBinlog, ...]:
+        """SHOW BINARY LOGS, oldest first. Takes a lock on the server: not for every second."""
+        rows = self._all("SHOW BINARY LOGS")
+        found = []
+        for row in rows:
+            encrypted = str(row.get("Encrypted", "No")).lower() == "yes"
+            size = int(row["File_size"]) - (_ENCRYPTION_HEADER if encrypted else 0)
+            name = BinlogName.parse(str(row["Log_name"]))
+            found.append(ServerBinlog(name=name, size=size, encrypted=encrypted))
+        return tuple(found)
+
+    def position(self) -> ServerPosition:
+        """Where the server's binary log ends now, and the server's clock just before."""
+        identity = "@@server_uuid" if not self._is_mariadb() else "''"
+        row = self._one(f"SELECT UTC_TIMESTAMP(6) AS now, {identity} AS uuid")
+        status = self._all(self._status_statement())
+        if not status:
+            raise SourceError(
+                f"{self._login().address} writes no binary log",
+                hint="set log_bin in the server's configuration and restart it",
+            )
+        uuid = str(row["uuid"]) or self.facts().uuid
+        gtid_set = str(status[0].get("Executed_Gtid_Set") or "").replace("\n", "")
+        if self._is_mariadb():
+            gtid_set = str(self._one("SELECT @@gtid_binlog_pos AS pos")["pos"])
+        return ServerPosition(
+            asked_at=row["now"].replace(tzinfo=UTC),
+            uuid=uuid,
+            binlog=BinlogName.parse(str(status[0]["File"])),
+            offset=int(status[0]["Position"]),
+            gtid_set=gtid_set,
+        )
+
+    def previous_gtids(self, name: BinlogName) -> str | None:
+        """The GTIDs before a binlog began, as its second event says; None where it has none.
+
+        Needs REPLICATION SLAVE (on MariaDB BINLOG MONITOR). Raises SourceError, also when the
+        server no longer has this binlog.
+        """
+        for row in self._all("SHOW BINLOG EVENTS IN %s LIMIT 3", (str(name),)):
+            if row["Event_type"] in ("Previous_gtids", "Gtid_list"):
+                text = str(row["Info"]).strip().strip("[]").replace("\n", "")
+                return str(gtid.parse(text, "mariadb" if self._is_mariadb() else "mysql"))
+        return None
+
+    def check_privileges(self, name: BinlogName) -> None:
+        """See by doing that this user may read the binary log.
+
+        Raises SourceError that names the privilege that is missing.
+        """
+        self._all("SHOW BINARY LOGS")
+        if not self._is_mariadb():
+            self._all("SHOW BINLOG EVENTS IN %s LIMIT 1", (str(name),))
+            return
+        grants = " ".join(str(next(iter(row.values()))) for row in self._all("SHOW GRANTS")).upper()
+        if not re.search(r"REPLICATION SLAVE(?! ADMIN)|ALL PRIVILEGES", grants):
+            raise _privilege_error("REPLICATION SLAVE")
+
+    def _is_mariadb(self) -> bool:
+        return "mariadb" in self._server_version().lower()
+
+    def _server_version(self) -> str:
+        if self._version is None:
+            self._version = str(self._one("SELECT @@version AS version")["version"])
+        return self._version
+
+    def _status_statement(self) -> str:
+        if self._is_mariadb():
+            return "SHOW MASTER STATUS"
+        numbers = re.findall(r"\d+", self._server_version())
+        modern = tuple(int(number) for number in numbers[:2]) >= (8, 2)
+        return "SHOW BINARY LOG STATUS" if modern else "SHOW MASTER STATUS"
+
+    def _one(self, statement: str) -> dict[str, Any]:
+        return self._all(statement)[0]
+
+    def _all(self, statement: str, arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
+        try:
+            if self._connection is None:
+                self._version = None
+                self._connection = _connect(self._login())
+            with self._connection.cursor() as cursor:
+                cursor.execute(statement, arguments or None)
+                return list(cursor.fetchall())
+        except (pymysql.MySQLError, OSError, RuntimeError) as error:
+            self.close()
+            raise _translate(error, self._login().address) from error
+
+
+def _connect(login: Login) -> "pymysql.Connection[DictCursor]":
+    tls: dict[str, Any] = {}
+    if login.ssl_mode == "DISABLED" or (login.ssl_mode == "PREFERRED" and login.socket):
+        tls["ssl_disabled"] = True
+    elif login.ssl_mode == "PREFERRED":
+        # pymysql prefers TLS by itself when nothing is asked; a client certificate makes it ask
+        if login.ssl_cert:
+            tls.update(ssl_cert=login.ssl_cert, ssl_key=login.ssl_key, ssl_verify_cert=False)
+    else:
+        tls.update(
+            ssl_ca=login.ssl_ca,
+            ssl_cert=login.ssl_cert,
+            ssl_key=login.ssl_key,
+            ssl_verify_cert=login.ssl_mode != "REQUIRED",
+            ssl_verify_identity=login.ssl_mode == "VERIFY_IDENTITY",
+        )
+        if login.ssl_mode == "REQUIRED":
+            tls["ssl"] = {"ca": None, "check_hostname": False, "verify_mode": "none"}
+    place: dict[str, Any] = {"host": login.host, "port": login.port}
+    if login.socket:
+        place = {"unix_socket": login.socket}
+    return pymysql.connect(
+        **place,
+        **tls,
+        user=login.user,
+        password=login.password,
+        charset="utf8mb4",
+        autocommit=True,
+        cursorclass=DictCursor,
+        connect_timeout=max(1, int(login.connect_timeout)),
+        read_timeout=login.connect_timeout,
+        write_timeout=login.connect_timeout,
+        program_name="binlog2s3",
+    )
+
+
+def _privilege_error(privilege: str) -> SourceError:
+    return SourceError(
+        f"the user lacks the {privilege} privilege",
+        hint="GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the user of --mysql-user",
+    )
+
+
+def _translate(error: Exception, address: str) -> SourceError:
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    text = str(error.args[1] if code and len(error.args) > 1 else error)
+    if code == 1227 and (match := re.search(r"at least one of\)? the (.+?) privilege", text)):
+        return _privilege_error(match[1])
+    if code == 2003 and re.search(r"ssl|certificate", text, re.IGNORECASE):
+        code = 2026
+    if code == 1524 or "Authentication plugin" in text:
+        code = 2061
+    hint = _HINTS.get(code, "")
+    return SourceError(
+        f"mysql at {address}: {text}" + (f" ({code})" if code else ""),
+        hint=hint,
+        transient=code in _TRANSIENT or (not code and isinstance(error, OSError)),
+    )

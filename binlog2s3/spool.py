@@ -1,0 +1,205 @@
+"""The spool: the directory that holds what is not archived yet.
+
+Place in the flow: each run of mysqlbinlog writes into a directory of its own below it, the tailer
+reads there, the uploader deletes there what is archived.
+
+Law: nothing that an earlier run wrote is truncated or overwritten; a file is deleted only when the
+archive has it; a deletion is made durable before it is counted on. One streamer holds the spool, by
+a lock that ends with its process.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from binlog2s3.binlog import BinlogName
+from binlog2s3.errors import SpoolError
+
+_LOCK = "lock"
+_RUN = "run.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What a run of mysqlbinlog was started for. `lineage` is None until it was known."""
+
+    source: str
+    target: str
+    server_uuid: str
+    binlog: str
+    position: int
+    lineage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run's directory."""
+
+    directory: Path
+    facts: RunFacts
+
+    def files(self) -> dict[BinlogName, Path]:
+        """The binlogs that are there now, by name."""
+        found = {}
+        with _as_spool_error(self.directory), os.scandir(self.directory) as entries:
+            for entry in entries:
+                try:
+                    found[BinlogName.parse(entry.name)] = Path(entry.path)
+                except ValueError:
+                    continue  # run.json
+        return found
+
+
+class Spool:
+    """The spool directory, held by a lock from construction until `close`.
+
+    Raises SpoolError if it cannot be made, written to, or is held by another streamer.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        with _as_spool_error(directory):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = self._holder()
+            os.close(self._lock)
+            raise SpoolError(
+                f"spool {directory} is in use by another streamer{holder}",
+                hint="each streamer needs a spool of its own: --spool",
+            ) from error
+        with _as_spool_error(directory):
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        os.close(self._lock)
+
+    def runs(self) -> list[Run]:
+        """The runs that left something here, oldest first; half-made ones are removed."""
+        found = []
+        with _as_spool_error(self.directory):
+            for path in sorted(self.directory.glob("run-*")):
+                try:
+                    document = json.loads((path / _RUN).read_text(encoding="utf-8"))
+                    facts = RunFacts(**{key: document[key] for key in RunFacts.__slots__})
+                except FileNotFoundError:
+                    shutil.rmtree(path)  # died before its run.json: mysqlbinlog never started
+                except (ValueError, KeyError, TypeError) as error:
+                    raise SpoolError(
+                        f"{path / _RUN} is damaged: {error}",
+                        hint="move that run's directory aside; the source still has the binlogs",
+                    ) from error
+                else:
+                    found.append(Run(path, facts))
+        return found
+
+    def begin(self, facts: RunFacts) -> Run:
+        """A new, empty directory for a run, made durable with its run.json."""
+        name = f"run-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}-{secrets.token_hex(2)}"
+        run = Run(self.directory / name, facts)
+        with _as_spool_error(run.directory):
+            run.directory.mkdir(mode=0o700)
+            self.note(run)
+            _sync_directory(self.directory)
+        return run
+
+    def note(self, run: Run) -> None:
+        """Write run.json, whole or not at all."""
+        path = run.directory / _RUN
+        with _as_spool_error(path):
+            new = path.with_name(_RUN + ".new")
+            with new.open("w", encoding="utf-8") as file:
+                json.dump({"format": 1, **asdict(run.facts)}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+            _sync_directory(run.directory)
+
+    def release(self, name: BinlogName, lineage: str) -> int:
+        """Delete every run's copy of a binlog of this lineage; the bytes that were freed.
+
+        Runs that hold nothing any more are removed, but for the newest. Call it only for what the
+        archive has.
+        """
+        freed = 0
+        runs = self.runs()
+        for run in runs:
+            if run.facts.lineage != lineage:
+                continue
+            path = run.directory / str(name)
+            with _as_spool_error(path):
+                try:
+                    size = path.stat().st_size
+                    path.unlink()
+                except FileNotFoundError:
+                    continue
+                freed += size
+                _sync_directory(run.directory)
+        self.sweep(runs[:-1])
+        return freed
+
+    def sweep(self, runs: list[Run]) -> None:
+        """Remove those of these runs' directories that hold no binlog any more."""
+        for run in runs:
+            if not run.files():
+                with _as_spool_error(run.directory):
+                    shutil.rmtree(run.directory)
+                    _sync_directory(self.directory)
+
+    def sync(self) -> None:
+        """Make everything in the spool durable, files and directories."""
+        for run in self.runs():
+            for path in run.files().values():
+                with _as_spool_error(path):
+                    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                    try:
+                        os.fsync(descriptor)
+                    finally:
+                        os.close(descriptor)
+            _sync_directory(run.directory)
+
+    def used_bytes(self) -> int:
+        """Bytes of the binlogs in the spool."""
+        return sum(path.stat().st_size for run in self.runs() for path in run.files().values())
+
+    def _holder(self) -> str:
+        text = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip()
+        return f" (process {text})" if text.isdigit() else ""
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_HINTS: Mapping[int, str] = {
+    13: "this program's user must own the spool directory",
+    28: "free some space on the spool's file system",
+    30: "the spool's file system is mounted read-only",
+    122: "the user's disk quota is exceeded",
+}
+
+
+@contextmanager
+def _as_spool_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SpoolError(
+            f"spool: {path}: {(error.strerror or str(error)).lower()}",
+            hint=_HINTS.get(error.errno or 0, "check --spool"),
+        ) from error

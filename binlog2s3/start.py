@@ -1,0 +1,232 @@
+"""Where to begin: what the bucket, the spool and the source say together at a start.
+
+Place in the flow: the daemon asks once, before it claims anything. Everything is read from the
+bucket and the spool; there is no state file.
+
+Law: a start never splices two histories. What cannot be shown to go on where the archive ends is
+refused, with nothing written.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlog2s3.archive import Grid
+from binlog2s3.binlog import BinlogName
+from binlog2s3.catalog import Archived, Catalog, EntryEnd, Layout, Lineage
+from binlog2s3.config import StreamConfig
+from binlog2s3.errors import ArchiveError, DamageError, SourceError, SpoolError
+from binlog2s3.gtid import GtidSet, MariadbGtidList, parse
+from binlog2s3.log import Log
+from binlog2s3.server import ServerBinlog, ServerFacts
+from binlog2s3.spool import Run
+from binlog2s3.store import Store
+from binlog2s3.tailer import Tailer, Track
+
+_log = Log("start")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Where a lineage's archive ends: `next_binlog` is the first that it lacks.
+
+    `last` is the one before and `end` its entry's end, both None if nothing is archived yet.
+    `without_entry` are the archived binlogs before `next_binlog` that lack their entry.
+    """
+
+    lineage: Lineage
+    next_binlog: BinlogName
+    last: BinlogName | None
+    end: EntryEnd | None
+    without_entry: tuple[BinlogName, ...]
+
+
+def known_end(catalog: Catalog, archived: Archived) -> Known:
+    """The end of the unbroken run of archived binlogs from a lineage's first one on."""
+    name, last = archived.lineage.first_binlog, None
+    without = []
+    while name in archived.binlogs:
+        if name not in archived.entries:
+            without.append(name)
+        name, last = name.next(), name
+    end = None
+    if last is not None and last in archived.entries:
+        end = catalog.entry_end(archived.lineage, last)
+    return Known(
+        lineage=archived.lineage,
+        next_binlog=name,
+        last=last,
+        end=end,
+        without_entry=tuple(without),
+    )
+
+
+def choose_lineage(lineages: Iterable[Lineage], facts: ServerFacts, source: str) -> Lineage | None:
+    """The lineage of this server, None where the source is new to the bucket.
+
+    Raises SourceError if the bucket holds another server's under this name.
+    """
+    all_ = list(lineages)
+    ours = [lineage for lineage in all_ if lineage.server_uuid == facts.uuid]
+    if all_ and not ours:
+        raise SourceError(
+            f"the bucket holds source {source} of server {all_[-1].server_uuid}; "
+            f"this server is {facts.uuid}",
+            hint="was --source copied from another machine? each server needs a name of its own",
+        )
+    return ours[-1] if ours else None
+
+
+def first_binlog(config: StreamConfig, listed: tuple[ServerBinlog, ...]) -> BinlogName:
+    """The first binlog of an empty archive. Raises SourceError if the server does not have it."""
+    names = [row.name for row in listed]
+    if not names:
+        raise SourceError("the server lists no binary logs", hint="is log_bin set?")
+    if config.start_binlog is None:
+        return names[-1] if config.start_at == "now" else names[0]
+    if config.start_binlog not in names:
+        raise SourceError(
+            f"the server has no binlog {config.start_binlog}: it has {names[0]} to {names[-1]}",
+            hint="give --start-binlog one of SHOW BINARY LOGS, or leave it out",
+        )
+    return config.start_binlog
+
+
+def check_history(
+    known: Known, listed: tuple[ServerBinlog, ...], previous_gtids: str | None
+) -> None:
+    """See that the server goes on where the archive ends; ArchiveError if it does not.
+
+    `previous_gtids` are those of `known.next_binlog` on the server, None where it keeps none.
+    """
+    rows = {row.name: row for row in listed}
+    name, end = known.next_binlog, known.end
+    if name not in rows:
+        raise _missing(known, listed)
+    if known.last in rows and end is not None and rows[known.last].size != end.size:
+        raise _another(known, f"{known.last} has {rows[known.last].size} bytes there, "
+                       f"{end.size} in the archive")  # fmt: skip
+    if end is not None and end.next_binlog not in (None, str(name)):
+        raise _another(known, f"{known.last} ends with a rotation to {end.next_binlog}")
+    before = _gtids_at_end(known)
+    if previous_gtids is None or before is None:
+        return
+    if parse(previous_gtids, known.lineage.flavour) != before:
+        raise _another(
+            known, f"{name} begins after {previous_gtids or 'no GTIDs'}, "
+            f"the archive ends with {before or 'none'}"
+        )  # fmt: skip
+
+
+def _gtids_at_end(known: Known) -> GtidSet | MariadbGtidList | None:
+    if known.last is None:
+        return parse(known.lineage.gtid_set, known.lineage.flavour)
+    if known.end is None or known.end.anonymous_transactions:
+        return None
+    before = parse(known.end.gtid_set_before, known.lineage.flavour)
+    added = parse(known.end.gtid_set_added, known.lineage.flavour)
+    if isinstance(before, MariadbGtidList) and isinstance(added, MariadbGtidList):
+        return before.then(added)
+    return before | added
+
+
+def _missing(known: Known, listed: tuple[ServerBinlog, ...]) -> ArchiveError:
+    names = [row.name for row in listed]
+    if names and known.next_binlog < names[0]:
+        return ArchiveError(
+            f"gap: the server has purged {known.next_binlog}, the next binlog of the archive; "
+            f"its oldest is {names[0]}",
+            hint="what was purged is lost to the archive: take a new base backup and stream under "
+            "a new --source",
+        )
+    return _another(known, f"it has no {known.next_binlog}")
+
+
+def _another(known: Known, why: str) -> ArchiveError:
+    return ArchiveError(
+        f"the server's history is not the archive's (lineage {known.lineage.id}): {why}",
+        hint="was it reset or restored from a backup? stream it under a new --source; "
+        "the archive stays as it is",
+    )
+
+
+def check_spool(runs: Iterable[Run], source: str, target: str) -> None:
+    """See that the spool is this source's and this bucket's; SpoolError if not."""
+    for run in runs:
+        if (run.facts.source, run.facts.target) != (source, target):
+            raise SpoolError(
+                f"spool {run.directory.parent} holds binlogs of {run.facts.source} for "
+                f"{run.facts.target}, not of {source} for {target}",
+                hint="give each source and bucket a spool of its own: --spool",
+            )
+
+
+def adopt(
+    runs: Iterable[Run],
+    *,
+    grid: Grid,
+    server_uuid: str,
+    lineage: Lineage | None,
+    first: BinlogName | None,
+    listed: Mapping[BinlogName, ServerBinlog],
+) -> list[Track]:
+    """Closed binlogs that earlier runs left in the spool and the archive lacks, in order.
+
+    From `first` on without a break; without a lineage, from the first binlog of a run that had not
+    found one either. What is open or damaged is left: the source is asked for it again.
+    """
+    tracks: list[Track] = []
+    usable = (None, lineage.id if lineage else None)  # None: it died before it knew its lineage
+    for run in runs:
+        if run.facts.server_uuid != server_uuid or run.facts.lineage not in usable:
+            continue
+        begin = first or BinlogName.parse(run.facts.binlog)
+        if begin not in run.files():
+            continue
+        found = _closed_from(run, begin, grid, listed)
+        tracks += found
+        if found:
+            first = found[-1].name.next()
+    return tracks
+
+
+def _closed_from(
+    run: Run, begin: BinlogName, grid: Grid, listed: Mapping[BinlogName, ServerBinlog]
+) -> list[Track]:
+    found: list[Track] = []
+    with closing(Tailer(run, grid, begin)) as tailer:
+        current = None
+        try:
+            while tailer.pump() or tailer.current is not current:
+                current = tailer.current
+                found += tailer.take_new()
+        except (DamageError, ArchiveError) as error:
+            _log.warning("left in the spool, to be fetched again", error=error)
+    closed: list[Track] = []
+    for track in found:
+        if not track.judge(dict(listed)):
+            break
+        closed.append(track)
+    if closed:
+        _log.info("taken from the spool", first=closed[0].name, last=closed[-1].name)
+    return closed
+
+
+def read_back(store: Store, layout: Layout, lineage: str, name: BinlogName, grid: Grid) -> Track:
+    """A track of an archived binlog, from the object itself, to make the entry it lacks.
+
+    Raises ArchiveError if the object is no whole binlog.
+    """
+    key = layout.binlog(lineage, name)
+    info = store.head(key)
+    size = info.size if info else 0
+    track = Track(name, Path(), grid)
+    try:
+        for block in store.open(key, 0, size):
+            track.feed(memoryview(block))
+    except DamageError as error:
+        raise ArchiveError(f"{key} is damaged: {error}", hint="see the store's own logs") from error
+    if track.size != size or not size:
+        raise ArchiveError(f"{key} ends in the middle of an event at {track.size}")
+    return track

@@ -1,0 +1,71 @@
+"""A few threads that each do one blocking thing at a time and hand the outcome back.
+
+Place in the flow: the daemon's loop submits store requests here and takes the outcomes from one
+queue, so that all state stays with the loop's thread.
+
+Law: threads are daemons, because a request over a dead network may block for longer than a
+stopping process has; the loop decides how long it waits.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a task: its value, or the error that it raised."""
+
+    token: object
+    value: object = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    token: object
+    work: Callable[[], object]
+
+
+class Workers:
+    """`count` threads. `submit` never blocks; `take` gives outcomes in the order they come."""
+
+    def __init__(self, count: int) -> None:
+        self._tasks: SimpleQueue[_Task] = SimpleQueue()
+        self._outcomes: SimpleQueue[Outcome | None] = SimpleQueue()
+        self.count = count
+        self.busy = 0
+        for number in range(count):
+            threading.Thread(target=self._work, name=f"store-{number}", daemon=True).start()
+
+    def submit(self, token: object, work: Callable[[], object]) -> None:
+        """Have it done by the next thread that is free."""
+        self.busy += 1
+        self._tasks.put(_Task(token, work))
+
+    def take(self, timeout_seconds: float) -> Outcome | None:
+        """The next outcome, or None after the time-out or a `wake`."""
+        try:
+            if timeout_seconds > 0:
+                outcome = self._outcomes.get(timeout=timeout_seconds)
+            else:
+                outcome = self._outcomes.get_nowait()
+        except Empty:
+            return None
+        if outcome is not None:
+            self.busy -= 1
+        return outcome
+
+    def wake(self) -> None:
+        """Make a waiting `take` return. May be called from a signal handler."""
+        self._outcomes.put(None)
+
+    def _work(self) -> None:
+        while True:
+            task = self._tasks.get()
+            try:
+                outcome = Outcome(task.token, value=task.work())
+            except BaseException as error:  # noqa: BLE001 - the loop raises what it does not know
+                outcome = Outcome(task.token, error=error)
+            self._outcomes.put(outcome)

@@ -1,0 +1,291 @@
+"""Finds real servers on PATH, or obtains them into the cache folder.
+
+`python -m lab.get mysql minio`, or the functions of the same names.
+
+MySQL (Debian sid), MariaDB (Debian bookworm) and libfaketime come from Debian's packages, see
+`lab.apt`; MinIO and toxiproxy are built with Go. What was obtained once is found at once the next
+time, without network. Where something cannot be had, `Unavailable` says what is missing and what
+would help.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from lab import apt
+from lab.cache import Unavailable, kept, note_of, remove, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Flavour = Literal["mysql", "mariadb"]
+
+GO_TIMEOUT_SECONDS = 1200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerBinaries:
+    """One MySQL or MariaDB: the server and its own tools.
+
+    `share` holds MariaDB's system table scripts. `plugins` is the plugin folder of a server that
+    was unpacked here, where components can be set up; None for one that was found on PATH.
+    """
+
+    flavour: Flavour
+    version: str
+    server: Path
+    client: Path
+    binlog: Path
+    share: Path
+    plugins: Path | None
+
+
+def mysql() -> ServerBinaries:
+    """A real MySQL: the one on PATH, else Debian sid's."""
+    return _on_path("mysql", "mysqld", "mysql", "mysqlbinlog") or _unpacked("mysql")
+
+
+def mariadb() -> ServerBinaries:
+    """A real MariaDB: the one on PATH, else bookworm's 10.11."""
+    found = _on_path("mariadb", "mariadbd", "mariadb", "mariadb-binlog")
+    return found or _unpacked("mariadb")
+
+
+def minio() -> Path:
+    """The MinIO server: the one on PATH, else built from its newest module."""
+    return _on_path_or_built("minio", "github.com/minio/minio", "minio", "1 to 3 minutes")
+
+
+def toxiproxy() -> Path:
+    """The toxiproxy server, for latency, bandwidth limits and cuts."""
+    return _on_path_or_built(
+        "toxiproxy-server", "github.com/Shopify/toxiproxy/v2/cmd/server", "server", "10 to 30 s"
+    )
+
+
+def faketime() -> Path:
+    """The library of libfaketime for LD_PRELOAD; it runs with older and newer libcs alike."""
+
+    def make(into: Path) -> str:
+        say("getting libfaketime (Debian bookworm's package), a few seconds")
+        apt.unpack("faketime", "bookworm", ["libfaketime"], into / "root", deep=False)
+        found = next((into / "root").rglob("libfaketime.so.1"))
+        found.rename(into / found.name)
+        remove(into / "root")
+        return "bookworm"
+
+    return kept("faketime", make) / "libfaketime.so.1"
+
+
+def _on_path(flavour: Flavour, server: str, client: str, binlog: str) -> ServerBinaries | None:
+    """The flavour's programs on PATH, if all are there and really of that flavour."""
+    found = [shutil.which(program) for program in (server, client, binlog)]
+    if None in found:
+        return None
+    paths = [Path(path) for path in found if path is not None]
+    versions = [_version(path) for path in paths]
+    if any(("MariaDB" in version) != (flavour == "mariadb") for version in versions):
+        return None
+    shares = [Path(f"/usr/share/{name}") for name in ("mysql", "mariadb")]
+    share = next((folder for folder in shares if _system_tables(folder) is not None), shares[0])
+    return ServerBinaries(
+        flavour=flavour,
+        version=versions[0],
+        server=paths[0],
+        client=paths[1],
+        binlog=paths[2],
+        share=share,
+        plugins=None,
+    )
+
+
+def _system_tables(share: Path) -> Path | None:
+    names = ("mariadb_system_tables.sql", "mysql_system_tables.sql")
+    return next((share / name for name in names if (share / name).is_file()), None)
+
+
+def _version(program: Path) -> str:
+    """What `--version` prints, with the program's own path left out."""
+    done = subprocess.run(
+        [str(program), "--version"], check=False, capture_output=True, text=True, timeout=60
+    )
+    return re.sub(r"^\S+\s+", "", done.stdout.strip())
+
+
+# Kept in PREFIX/bin: each program of the tree runs with the tree's own libc, so the machine's
+# Debian release does not matter; `exec` keeps the pid. The tree can be moved.
+_WRAPPER_HEAD = """#!/bin/sh
+P=$(dirname "$(dirname "$(readlink -f "$0")")"); R=$P/root; L=$R/usr/lib/{triplet}
+run() {{
+    exe=$1; shift
+    set -- --library-path "$L:$L/mysql/private" --argv0 "$exe" "$exe" "$@"
+    exec "$R/{loader}" "$@"
+}}
+"""
+_SERVER_WRAPPER = """# the option that must come first stays first; then this tree, then the caller
+first=
+case ${{1:-}} in
+    --no-defaults | --defaults-*) first=$1; shift ;;
+esac
+set -- --basedir="$R/usr" --plugin-dir="$R/{plugins}" \\
+    --lc-messages-dir="$R/{share}" --character-sets-dir="$R/{share}/charsets" "$@"
+run "$R/{program}" ${{first:+"$first"}} "$@"
+"""
+
+
+def _unpacked(flavour: Flavour) -> ServerBinaries:
+    """The flavour from Debian's packages, in the cache."""
+    prefix = kept(flavour, lambda into: _unpack(flavour, into))
+    share, plugins = (prefix / "layout").read_text().split()
+    names = ("mysqld", "mysql", "mysqlbinlog")
+    if flavour == "mariadb":
+        names = ("mariadbd", "mariadb", "mariadb-binlog")
+    server, client, binlog = (prefix / "bin" / name for name in names)
+    return ServerBinaries(
+        flavour=flavour,
+        version=note_of(prefix),
+        server=server,
+        client=client,
+        binlog=binlog,
+        share=prefix / "root" / share,
+        plugins=prefix / "root" / plugins,
+    )
+
+
+def _unpack(flavour: Flavour, into: Path) -> str:
+    """Fill `into` with root/ (the packages), bin/ (wrappers) and layout; returns the version."""
+    if flavour == "mysql":
+        suite, packages = "sid", ["mysql-server-core", "mysql-client-core"]
+        tools = ["mysql", "mysqlbinlog", "mysqldump", "mysqladmin"]
+        server = "usr/sbin/mysqld"
+    else:
+        suite = "bookworm"
+        packages = ["mariadb-server-core", "mariadb-client-core", "mariadb-client"]
+        tools = ["mariadb", "mariadb-binlog", "mariadb-dump", "mariadb-admin"]
+        server = "usr/sbin/mariadbd"
+    try:
+        loader, triplet = apt.architecture()
+    except (OSError, KeyError, subprocess.CalledProcessError) as error:
+        reason = f"this machine is no Debian on amd64 or arm64 ({error})"
+        raise Unavailable(flavour, reason, f"a server and its tools ({server}) on PATH") from None
+    say(f"getting {flavour} from Debian {suite}'s packages (about 60 MB), 10 to 60 s")
+    root = into / "root"
+    apt.unpack(flavour, suite, packages, root, deep=True)
+    _merge_usr(root, loader, triplet)
+    shares = [Path("usr/share/mysql"), Path("usr/share/mariadb")]
+    share = next(folder for folder in shares if (root / folder / "english").is_dir())
+    plugins = Path("usr/lib/mysql/plugin")
+    (root / plugins).mkdir(parents=True, exist_ok=True)  # MariaDB's come in packages of their own
+    (into / "bin").mkdir()
+    head = _WRAPPER_HEAD.format(triplet=triplet, loader=loader)
+    body = _SERVER_WRAPPER.format(program=server, share=share, plugins=plugins)
+    _executable(into / "bin" / Path(server).name, head + body)
+    for tool in tools:
+        _executable(into / "bin" / tool, f'{head}run "$R/usr/bin/{tool}" "$@"\n')
+    (into / "layout").write_text(f"{share} {plugins}")
+    if flavour == "mysql":
+        # lets a data directory ask for components (the keyring of binlog_encryption) by itself
+        (root / "usr/sbin/mysqld.my").write_text('{"read_local_manifest": true}')
+        keyring = root / plugins / "component_keyring_file.cnf"
+        keyring.write_text('{"read_local_config": true}')
+    return _version(into / "bin" / Path(server).name)
+
+
+def _merge_usr(root: Path, loader: str, triplet: str) -> None:
+    """Packages from before Debian's /usr merge put files into /lib: move them to usr/lib."""
+    for name in ("lib", "lib64"):
+        old = root / name
+        if old.is_dir() and not old.is_symlink():
+            shutil.copytree(old, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
+            shutil.rmtree(old)
+    if not (root / loader).exists():
+        (root / loader).parent.mkdir(parents=True, exist_ok=True)
+        (root / loader).symlink_to(f"../lib/{triplet}/{Path(loader).name}")
+
+
+def _executable(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def _on_path_or_built(name: str, module: str, binary: str, duration: str) -> Path:
+    """A Go program: the one on PATH, else built in the cache."""
+    on_path = shutil.which(name)
+    if on_path is not None:
+        return Path(on_path)
+    return kept(name, lambda into: _build(name, module, binary, into, duration)) / name
+
+
+def _build(name: str, module: str, binary: str, into: Path, duration: str) -> str:
+    """`go install` with all of its folders below `into`; only the program is left there."""
+    remedy = f"install Go 1.24 or later, or put {name} on PATH"
+    go = shutil.which("go")
+    if go is None:
+        raise Unavailable(name, "there is no go on PATH", remedy)
+    told = subprocess.run(
+        [go, "env", "GOVERSION", "GOFLAGS"], check=False, capture_output=True, text=True
+    )
+    version, _, flags = told.stdout.strip().partition("\n")
+    numbers = re.match(r"go1\.(\d+)", version)
+    # 1.21 is the first that fetches the newer toolchain a module asks for
+    if numbers is not None and int(numbers[1]) < 21:
+        raise Unavailable(name, f"{version} at {go} is too old to build it", remedy)
+    say(f"building {name} with {version or go} (about {duration}; only this once)")
+    folders = {"GOBIN": "bin", "GOPATH": "go", "GOCACHE": "build", "GOMODCACHE": "modules"}
+    environment = {key: str(into / folder) for key, folder in folders.items()}
+    environment["GOFLAGS"] = f"{flags} -modcacherw".strip()
+    environment["CGO_ENABLED"] = "0"
+    try:
+        done = subprocess.run(
+            [go, "install", f"{module}@latest"],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=GO_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        reason = f"go install took longer than {GO_TIMEOUT_SECONDS} s"
+        raise Unavailable(name, reason, remedy) from None
+    if done.returncode != 0:
+        words = [line for line in done.stdout.splitlines() if not line.startswith("go: download")]
+        reason = f"go install fails: {' '.join(words[-3:])}"
+        raise Unavailable(name, reason, f"{remedy}; a way to the Go module proxy")
+    (into / "bin" / binary).rename(into / name)
+    for folder in folders.values():
+        remove(into / folder)
+    return version
+
+
+def main(names: list[str]) -> int:
+    """Print where each of the named things is; 1 and a clear line where one cannot be had."""
+    known: dict[str, Callable[[], Path]] = {
+        "mysql": lambda: mysql().server,
+        "mariadb": lambda: mariadb().server,
+        "minio": minio,
+        "faketime": faketime,
+        "toxiproxy": toxiproxy,
+    }
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        print(f"usage: python -m lab.get {{{','.join(known)}}} ...", file=sys.stderr)
+        return 2
+    missing = 0
+    for name in names:
+        try:
+            print(f"{name}\t{known[name]()}")
+        except Unavailable as error:
+            print(f"lab: {error}", file=sys.stderr)
+            missing = 1
+    return missing
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,115 @@
+"""Real servers as fixtures.
+
+Law: where a service cannot be had, the test is skipped on a laptop and fails where CI is set, so
+that a green build has really tested it.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import pytest
+
+from lab import get
+from lab.cache import Unavailable
+from lab.disk import on_disk, temporary_directory
+from lab.mysql import MariadbServer, MysqlServer
+from lab.s3 import MinioServer, MotoServer
+
+T = TypeVar("T")
+
+NEEDS_MYSQL = {"mysql_binaries", "mariadb_binaries", "mysql", "mysql_shared", "mariadb"}
+NEEDS_MINIO = {"minio_binary", "minio", "bucket"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the fixtures they ask for, so that `-m "not mysql"` selects rightly."""
+    for item in items:
+        asked = set(getattr(item, "fixturenames", ()))
+        if asked & NEEDS_MYSQL:
+            item.add_marker(pytest.mark.mysql)
+        if asked & NEEDS_MINIO:
+            item.add_marker(pytest.mark.minio)
+
+
+def _missing(error: Unavailable) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(str(error), pytrace=False)
+    pytest.skip(str(error))
+
+
+def _had(obtain: Callable[[], T]) -> T:
+    try:
+        return obtain()
+    except Unavailable as error:
+        _missing(error)
+
+
+@pytest.fixture(scope="session")
+def mysql_binaries() -> get.ServerBinaries:
+    """A real MySQL's programs."""
+    return _had(get.mysql)
+
+
+@pytest.fixture(scope="session")
+def mariadb_binaries() -> get.ServerBinaries:
+    """A real MariaDB's programs."""
+    return _had(get.mariadb)
+
+
+@pytest.fixture
+def disk_tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """A fresh directory that is certainly on disk, for what may grow large."""
+    if on_disk(tmp_path):
+        yield tmp_path
+    else:
+        with temporary_directory() as directory:
+            yield directory
+
+
+@pytest.fixture(scope="session")
+def minio_binary() -> Path:
+    """MinIO's program."""
+    return _had(get.minio)
+
+
+@pytest.fixture(scope="session")
+def minio(minio_binary: Path) -> Iterator[MinioServer]:
+    """One MinIO for the whole session; take a `bucket` of your own in it."""
+    with temporary_directory() as directory, MinioServer(minio_binary, directory) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[MotoServer]:
+    """One moto server for the whole session: never for integrity, races or access rights."""
+    with temporary_directory() as directory, MotoServer(directory) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(minio: MinioServer) -> str:
+    """A fresh bucket on MinIO."""
+    return minio.make_bucket()
+
+
+@pytest.fixture
+def mysql(mysql_binaries: get.ServerBinaries) -> Iterator[MysqlServer]:
+    """A fresh MySQL with GTIDs, for this test alone."""
+    with temporary_directory() as directory, MysqlServer(mysql_binaries, directory) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql_shared(mysql_binaries: get.ServerBinaries) -> Iterator[MysqlServer]:
+    """One MySQL with GTIDs for the whole session: only for questions that change nothing."""
+    with temporary_directory() as directory, MysqlServer(mysql_binaries, directory) as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb(mariadb_binaries: get.ServerBinaries) -> Iterator[MariadbServer]:
+    """A fresh MariaDB, for this test alone."""
+    with temporary_directory() as directory, MariadbServer(mariadb_binaries, directory) as server:
+        yield server

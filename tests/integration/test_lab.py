@@ -1,0 +1,385 @@
+"""The lab itself: servers start, do what they are there for, and are really gone afterwards."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pymysql
+import pytest
+from botocore.exceptions import ClientError
+
+from lab.cache import MARKER, Unavailable, kept
+from lab.child import free_port
+from lab.get import ServerBinaries
+from lab.load import Load, Shape
+from lab.mysql import MariadbServer, MysqlServer
+from lab.s3 import MinioServer, MotoServer, allow, client_for
+from lab.verify import closed_binlogs, compare, digest, file_pieces
+from tests.waiting import wait_until
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def test_a_mysql_of_ones_own(mysql_binaries: ServerBinaries, disk_tmp_path: Path) -> None:
+    """It has GTIDs, a streamer's user over TCP, and nothing in its binlog yet; then it is gone."""
+    with MysqlServer(mysql_binaries, disk_tmp_path) as server:
+        pid = server.pid
+        assert server.query("SELECT @@gtid_mode, @@gtid_executed") == [("ON", "")]
+        with server.connect("repl", host="127.0.0.1") as connection:
+            assert connection.get_server_info() == server.query("SELECT VERSION()")[0][0]
+        assert server.password_file.read_text() == server.password
+        assert server.password_file.stat().st_mode & 0o777 == 0o600
+        assert _alive(pid)
+    assert not _alive(pid)
+    assert not server.datadir.exists()
+
+
+def test_no_gtids_and_options_of_the_caller(
+    mysql_binaries: ServerBinaries, disk_tmp_path: Path
+) -> None:
+    """GTIDs can be off, and the caller's options win over the lab's."""
+    options = ["--max-connections=7", "--server-id=42"]
+    with MysqlServer(mysql_binaries, disk_tmp_path, gtid=False, options=options) as server:
+        found = server.query("SELECT @@gtid_mode, @@max_connections, @@server_id")
+    assert found == [("OFF", 7, 42)]
+
+
+def test_stop_kill_restart_keep_the_data(
+    mysql_binaries: ServerBinaries, disk_tmp_path: Path
+) -> None:
+    """Port and data stay over a clean stop (the binlog ends in a stop event) and over a crash."""
+    with MysqlServer(mysql_binaries, disk_tmp_path) as server:
+        port = server.port
+        server.query("CREATE DATABASE one")
+        server.restart()
+        first = server.datadir / "mysql-bin.000001"
+        assert first.read_bytes()[-19] == 3  # the type of the last event: STOP
+        server.query("CREATE DATABASE two")
+        server.kill()
+        server.start()
+        assert server.port == port
+        assert [("one",), ("two",)] == server.query(
+            "SHOW DATABASES WHERE `Database` RLIKE 'one|two'"
+        )
+
+
+def test_copies_of_the_template_are_different_servers(
+    mysql: MysqlServer, mysql_binaries: ServerBinaries, disk_tmp_path: Path
+) -> None:
+    """Each has a server uuid of its own."""
+    with MysqlServer(mysql_binaries, disk_tmp_path) as other:
+        ask = "SELECT @@server_uuid"
+        assert mysql.query(ask) != other.query(ask)
+
+
+def test_a_frozen_server_is_silent_until_it_thaws(mysql: MysqlServer) -> None:
+    """Connections stay open and nothing answers, as with a host that hangs."""
+    with mysql.connect(read_timeout=0.3) as connection, connection.cursor() as cursor:
+        mysql.freeze()
+        with pytest.raises(pymysql.OperationalError):
+            cursor.execute("SELECT 1")
+    mysql.thaw()
+    assert mysql.query("SELECT 1") == [(1,)]
+
+
+def test_a_taken_port_leads_to_another(mysql_binaries: ServerBinaries, disk_tmp_path: Path) -> None:
+    """A collision costs another try, not the test."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        proposed = iter([taken.getsockname()[1], free_port()])
+        with MysqlServer(mysql_binaries, disk_tmp_path, ports=lambda: next(proposed)) as server:
+            assert server.port != taken.getsockname()[1]
+            assert server.query("SELECT 1") == [(1,)]
+
+
+def test_its_certificates_verify(mysql: MysqlServer) -> None:
+    """The CA it made for itself proves the server, and no other CA does."""
+    with (
+        mysql.connect(
+            "repl", host="127.0.0.1", ssl_ca=str(mysql.ca), ssl_verify_cert=True
+        ) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("SHOW STATUS LIKE 'Ssl_cipher'")
+        assert cursor.fetchone()[1]  # type: ignore[index]
+
+
+def test_encrypted_binlogs(mysql_binaries: ServerBinaries, disk_tmp_path: Path) -> None:
+    """The server's file is encrypted; the plain copy that tests compare with begins as any does."""
+    with MysqlServer(mysql_binaries, disk_tmp_path, encrypted=True) as server:
+        server.query("CREATE DATABASE one")
+        (binlog,) = closed_binlogs(server)
+        encrypted = server.datadir / binlog.name
+        assert encrypted.read_bytes()[:4] == b"\xfdbin"
+        assert binlog.path.read_bytes()[:4] == b"\xfebin"
+        assert binlog.size == encrypted.stat().st_size - 512
+
+
+def test_a_mariadb_of_ones_own(mariadb: MariadbServer) -> None:
+    """The same interface, the other flavour."""
+    assert "MariaDB" in mariadb.query("SELECT VERSION()")[0][0]
+    mariadb.connect("repl", host="127.0.0.1").close()
+    mariadb.query("CREATE DATABASE one")
+    mariadb.restart()
+    assert [name for name, _ in mariadb.binlogs()] == ["mysql-bin.000001", "mysql-bin.000002"]
+
+
+def test_minio_stores_and_encrypts(minio: MinioServer, bucket: str) -> None:
+    """Objects come back, SSE with its key is confirmed, and strangers are refused."""
+    with closing(minio.client()) as client:
+        answer = client.put_object(
+            Bucket=bucket,
+            Key="a",
+            Body=b"1",
+            ServerSideEncryption="aws:kms",
+            SSEKMSKeyId=minio.kms_key_id,
+        )
+        assert answer["ServerSideEncryption"] == "aws:kms"
+        assert client.get_object(Bucket=bucket, Key="a")["Body"].read() == b"1"
+    with (
+        closing(client_for(minio.endpoint_url, minio.access_key, "wrong")) as stranger,
+        pytest.raises(ClientError, match="SignatureDoesNotMatch"),
+    ):
+        stranger.list_objects_v2(Bucket=bucket)
+
+
+def test_minio_with_restricted_rights(minio: MinioServer, bucket: str) -> None:
+    """Credentials that may only list may not put."""
+    rights = minio.restricted(allow("s3:ListBucket", resource=bucket))
+    with closing(client_for(minio.endpoint_url, **rights)) as client:
+        assert client.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
+        with pytest.raises(ClientError, match="AccessDenied"):
+            client.put_object(Bucket=bucket, Key="a", Body=b"1")
+
+
+def test_minio_keeps_its_data_over_a_crash(minio_binary: Path, disk_tmp_path: Path) -> None:
+    """The endpoint and what was acknowledged stay."""
+    with MinioServer(minio_binary, disk_tmp_path, kms=False) as store:
+        bucket = store.make_bucket()
+        endpoint = store.endpoint_url
+        with closing(store.client()) as client:
+            client.put_object(Bucket=bucket, Key="a", Body=b"1")
+            store.kill()
+            store.start()
+            assert store.endpoint_url == endpoint
+            assert client.get_object(Bucket=bucket, Key="a")["Body"].read() == b"1"
+
+
+def test_moto_in_a_process_of_its_own(moto: MotoServer) -> None:
+    """The fallback speaks the same interface."""
+    bucket = moto.make_bucket()
+    with closing(moto.client()) as client:
+        client.put_object(Bucket=bucket, Key="a", Body=b"1")
+        assert client.get_object(Bucket=bucket, Key="a")["Body"].read() == b"1"
+
+
+def test_the_same_seed_writes_the_same_rows(mysql: MysqlServer) -> None:
+    """A load of a fixed length depends on its seed alone, rotations or not."""
+    shape = Shape(large_chance=0.05, large_bytes=(50_000, 100_000))
+    checksums = []
+    for seed, flush in ((1, None), (1, 0.05), (2, None)):
+        mysql.query("DROP DATABASE IF EXISTS lab_load")
+        with Load(mysql, seed=seed, transactions_each=40, flush_seconds=flush, shape=shape) as load:
+            load.join()
+        assert load.transactions == 160
+        assert load.row_bytes > 10_000
+        assert (load.flushes > 0) == (flush is not None)
+        checksums.append(mysql.query("CHECKSUM TABLE lab_load.record"))
+    assert checksums[0] == checksums[1] != checksums[2]
+
+
+def test_a_load_that_fails_says_so(mysql: MysqlServer) -> None:
+    """A writer that dies is never taken for a quiet one."""
+    with pytest.raises(RuntimeError, match="write load failed"), Load(mysql) as load:
+        wait_until(lambda: load.transactions > 10, 20, "some transactions")
+        mysql.kill()
+        load.join()
+
+
+def test_a_load_can_outlive_crashes(mysql: MysqlServer) -> None:
+    """With `reconnects` it goes on, and what was acknowledged is there."""
+    with Load(mysql, reconnects=True) as load:
+        wait_until(lambda: load.transactions > 10, 20, "some transactions")
+        mysql.kill()
+        before = load.transactions
+        mysql.start()
+        wait_until(lambda: load.transactions > before + 10, 20, "more transactions")
+    rows = mysql.query("SELECT writer, MAX(sequence) FROM lab_load.record GROUP BY writer")
+    assert all(last >= load.acknowledged[writer] for writer, last in rows)
+
+
+@pytest.fixture
+def uploaded(mysql: MysqlServer, minio: MinioServer, bucket: str) -> Iterator[list[str]]:
+    """Three closed binlogs put into the bucket by hand, by name."""
+    for number in range(3):
+        mysql.query(f"CREATE DATABASE d{number}", "FLUSH BINARY LOGS")
+    names = []
+    with closing(minio.client()) as client:
+        for binlog in closed_binlogs(mysql):
+            key = f"p/archive/s/lineage/binlogs/{binlog.name}"
+            client.put_object(Bucket=bucket, Key=key, Body=binlog.path.read_bytes())
+            names.append(binlog.name)
+    yield names
+
+
+def test_compare_finds_what_is_missing_or_different(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, uploaded: list[str]
+) -> None:
+    """Equal is equal byte for byte; anything else is named."""
+    with closing(minio.client()) as client:
+        result = compare(mysql, client, bucket, "p", "s")
+        assert result.equal == tuple(uploaded)
+        assert result.missing == (f"mysql-bin.{len(uploaded) + 1:06}",)
+        spoilt = f"p/archive/s/lineage/binlogs/{uploaded[1]}"
+        body = bytearray(client.get_object(Bucket=bucket, Key=spoilt)["Body"].read())
+        body[-1] ^= 1
+        client.put_object(Bucket=bucket, Key=spoilt, Body=bytes(body))
+        result = compare(mysql, client, bucket, "p", "s")
+    assert result.different == (uploaded[1],)
+    assert not result.ok
+
+
+def test_the_in_use_flag_can_be_left_out() -> None:
+    """Masked digests of files that differ in that bit alone are equal, however they are cut."""
+    clean = bytes(40)
+    in_use = bytes(21) + b"\x01" + bytes(18)
+    assert digest([clean]) != digest([in_use])
+    assert digest([clean], masked=True) == digest([in_use[:21], in_use[21:]], masked=True)
+
+
+def test_kill_9_of_the_parent_leaves_no_server(
+    mysql_binaries: ServerBinaries, minio_binary: Path, disk_tmp_path: Path
+) -> None:
+    """No `finally` runs then; the kernel ends the servers."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", _PARENT, str(disk_tmp_path)],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 3
+    assert all(map(_alive, pids))
+    parent.kill()
+    parent.wait(10)
+    parent.stdout.close()
+    wait_until(lambda: not any(map(_alive, pids)), 10, "all servers are gone")
+
+
+def test_ctrl_c_leaves_no_server_and_no_data(
+    mysql_binaries: ServerBinaries, minio_binary: Path, disk_tmp_path: Path
+) -> None:
+    """An interrupted run ends its servers itself and deletes what they kept."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", _PARENT, str(disk_tmp_path)],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    parent.send_signal(signal.SIGINT)
+    parent.wait(20)
+    parent.stdout.close()
+    assert not any(map(_alive, pids))
+    assert not (disk_tmp_path / "mysql" / "data").exists()
+    assert not (disk_tmp_path / "minio" / "store").exists()
+
+
+_PARENT = """
+import sys, threading
+from pathlib import Path
+from lab import get
+from lab.mysql import MysqlServer
+from lab.s3 import MinioServer, MotoServer
+folder = Path(sys.argv[1])
+with (
+    MysqlServer(get.mysql(), folder / "mysql") as mysql,
+    MinioServer(get.minio(), folder / "minio") as minio,
+    MotoServer(folder / "moto") as moto,
+):
+    print(mysql.pid, minio.pid, moto.pid, flush=True)
+    threading.Event().wait(60)
+"""
+
+
+def test_what_cannot_be_had_is_named(tmp_path: Path) -> None:
+    """Without go, and without apt, the message says what is missing and what would help."""
+    environment = {**os.environ, "PATH": str(tmp_path), "BINLOG2S3_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "lab.get", "minio", "mysql"],
+        cwd=CHECKOUT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    first, second = done.stderr.splitlines()
+    assert first.startswith("lab: minio cannot be had: there is no go on PATH; what would help: ")
+    assert second.startswith("lab: mysql cannot be had: ")
+    assert not list((tmp_path / "cache").glob("m*"))
+
+
+def test_what_was_had_once_needs_nothing_more(
+    mysql_binaries: ServerBinaries, minio_binary: Path
+) -> None:
+    """The second time neither apt nor go nor network is asked."""
+    if mysql_binaries.plugins is None:
+        pytest.skip("MySQL is on PATH here")
+    done = subprocess.run(
+        [sys.executable, "-m", "lab.get", "mysql"],
+        cwd=CHECKOUT,
+        env={**os.environ, "PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=5,
+    )
+    assert done.stdout == f"mysql\t{mysql_binaries.server}\n"
+    assert done.stderr == ""
+
+
+def test_the_cache_never_holds_half_of_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fails while it is made leaves nothing; what succeeds is made once."""
+    monkeypatch.setenv("BINLOG2S3_CACHE", str(tmp_path))
+    made: list[str] = []
+
+    def fail(into: Path) -> str:
+        (into / "half").touch()
+        raise Unavailable("it", "no network", "a network")
+
+    def make(into: Path) -> str:
+        (into / "whole").touch()
+        made.append("made")
+        return "1.0"
+
+    with pytest.raises(Unavailable, match="no network"):
+        kept("it", fail)
+    assert [path.name for path in tmp_path.iterdir()] == [".it.lock"]
+    for _ in range(2):
+        assert sorted(path.name for path in kept("it", make).iterdir()) == [MARKER, "whole"]
+    assert made == ["made"]
+
+
+def test_digest_of_a_file_is_its_sha256(tmp_path: Path) -> None:
+    """Pieces or whole, the same."""
+    (tmp_path / "f").write_bytes(b"x" * 3_000_000)
+    assert digest(file_pieces(tmp_path / "f")) == digest([b"x" * 3_000_000])
