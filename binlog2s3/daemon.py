@@ -42,6 +42,7 @@ from binlog2s3.start import (
     check_spool,
     choose_lineage,
     first_binlog,
+    gtids_at_end,
     known_end,
     read_back,
 )
@@ -175,7 +176,12 @@ def _prepare(config: Config, server: Server, store: S3Store, spool: Spool) -> _P
     begin = _begin(config, server, listed, known, adopted)
     durable = None
     if known and known.last and known.end:
-        durable = Position(binlog=str(known.last), offset=known.end.size, gtid_set="")
+        after = gtids_at_end(known)
+        durable = Position(
+            binlog=str(known.last),
+            offset=known.end.size,
+            gtid_set=str(after) if after is not None else "",
+        )
     return _Plan(
         facts=facts,
         tool=tool,

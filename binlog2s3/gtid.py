@@ -274,7 +274,7 @@ class MariadbGtidList:
 
     def then(self, later: "MariadbGtidList") -> "MariadbGtidList":
         """The list after what `later` holds has been written: its numbers replace ours."""
-        newest = later._last
+        newest = {(domain, server): seq for domain, server, seq in later.gtids()}
         return MariadbGtidList(self._last | newest)
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Archived, Catalog, EntryEnd, Layout, Lineage
 from binlog2s3.config import StreamConfig
 from binlog2s3.errors import ArchiveError, DamageError, SourceError, SpoolError
-from binlog2s3.gtid import GtidSet, MariadbGtidList, parse
+from binlog2s3.gtid import Gtids, MariadbGtidList, parse
 from binlog2s3.log import Log
 from binlog2s3.server import ServerBinlog, ServerFacts
 from binlog2s3.spool import Run
@@ -109,7 +109,7 @@ def check_history(
                        f"{end.size} in the archive")  # fmt: skip
     if end is not None and end.next_binlog not in (None, str(name)):
         raise _another(known, f"{known.last} ends with a rotation to {end.next_binlog}")
-    before = _gtids_at_end(known)
+    before = gtids_at_end(known)
     if previous_gtids is None or before is None:
         return
     if parse(previous_gtids, known.lineage.flavour) != before:
@@ -119,7 +119,8 @@ def check_history(
         )  # fmt: skip
 
 
-def _gtids_at_end(known: Known) -> GtidSet | MariadbGtidList | None:
+def gtids_at_end(known: Known) -> Gtids | None:
+    """The GTID set where the archive ends, None where it cannot be known."""
     if known.last is None:
         return parse(known.lineage.gtid_set, known.lineage.flavour)
     if known.end is None or known.end.anonymous_transactions:

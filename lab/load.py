@@ -134,8 +134,9 @@ class Load:
                 thread.join()
 
     def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise RuntimeError("the write load failed") from self._failure
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise RuntimeError("the write load failed") from failure
 
     def _over(self) -> bool:
         return self._stopping.is_set() or monotonic() > self._deadline
@@ -168,7 +169,8 @@ class Load:
     def _write(self, connection: "Connection[Cursor]", number: int) -> None:
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT COALESCE(MAX(sequence), 0) FROM lab_load.record WHERE writer = %s", number
+                "SELECT COALESCE(MAX(sequence), 0) FROM lab_load.record WHERE writer = %s",
+                (number,),
             )
             ((done,),) = cursor.fetchall()
             sequence = max(int(done), self.acknowledged[number])

@@ -37,10 +37,11 @@ SOCKET_PATH_LIMIT = 100  # the kernel takes 107 bytes
 
 
 class MysqlServer:
-    """One MySQL; `with` starts it, and kills it and forgets its data at the end.
+    """One MySQL; `with` starts it, and kills it and deletes its data at the end.
 
     `options` are mysqld's own, later ones win. `encrypted` turns binlog_encryption on with a
-    keyring file; `ports` proposes the ports to try. `datadir`, `socket`, `port` stay the same over restarts.
+    keyring file; `ports` proposes the ports to try. `datadir`, `socket` and `port` stay the same
+    over restarts.
     """
 
     repl_user = "repl"
@@ -154,6 +155,8 @@ class MysqlServer:
             settings.setdefault("port", self.port)
         else:
             settings.setdefault("unix_socket", str(self.socket))
+            if not self._listens():
+                raise pymysql.OperationalError(2002, f"nobody listens on {self.socket}")
         return pymysql.connect(user=user, **settings)
 
     def query(self, *statements: str) -> list[tuple[Any, ...]]:
@@ -229,8 +232,8 @@ class MysqlServer:
     def _own_options(self) -> list[str]:
         """The flavour's own settings."""
         chosen = ["--loose-mysqlx=OFF", "--innodb-redo-log-capacity=128M"]
-        if self._gtid:
-            chosen += ["--gtid-mode=ON", "--enforce-gtid-consistency=ON"]
+        state = "ON" if self._gtid else "OFF"
+        chosen += [f"--gtid-mode={state}", f"--enforce-gtid-consistency={state}"]
         if self.encrypted:
             chosen.append("--binlog-encryption=ON")
         return chosen
@@ -248,11 +251,12 @@ class MysqlServer:
         manifest = {"components": f"file://{component}"}
         (self.datadir / "mysqld.my").write_text(json.dumps(manifest))
 
-    def _answers(self) -> bool:
-        # asked without pymysql first: it leaves its socket open when a connect is refused
+    def _listens(self) -> bool:
+        """Asked before pymysql is: it leaves its socket open when a connect is refused."""
         with socket.socket(socket.AF_UNIX) as probe:
-            if probe.connect_ex(str(self.socket)) != 0:
-                return False
+            return probe.connect_ex(str(self.socket)) == 0
+
+    def _answers(self) -> bool:
         try:
             self.connect(connect_timeout=2).close()
         except pymysql.Error:

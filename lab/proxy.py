@@ -151,6 +151,7 @@ class _Connection(BaseHTTPRequestHandler):
     """One client connection: its requests one after the other, each to a store connection."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: _Listener
 
     def handle(self) -> None:

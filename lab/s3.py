@@ -89,13 +89,15 @@ class _Server:
         self.directory = directory
         self.data = directory / "store"
         self.log = directory / "store.log"
+        self._temporary = directory / "tmp"
         self.port = 0
         self.access_key = f"lab{secrets.token_hex(6)}"
         self.secret_key = secrets.token_urlsafe(24)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self.data.mkdir(parents=True, exist_ok=True)
+        for folder in (self.data, self._temporary):
+            folder.mkdir(parents=True, exist_ok=True)
         self.start()
         return self
 
@@ -107,6 +109,7 @@ class _Server:
     ) -> None:
         self.kill()
         remove(self.data)
+        remove(self._temporary)
 
     @property
     def endpoint_url(self) -> str:
@@ -125,7 +128,11 @@ class _Server:
         fixed = self.port != 0
         for attempt in range(1, PORT_TRIES + 1):
             self.port = self.port if fixed else free_port()
-            process = self._process = spawn(self._argv(), self.log, environment=self._environment())
+            process = self._process = spawn(
+                self._argv(),
+                self.log,
+                environment={"TMPDIR": str(self._temporary), **self._environment()},
+            )
             try:
                 wait_ready(process, self._healthy, self.log, what=self.name)
             except BaseException as failure:

@@ -99,7 +99,7 @@ def archived_keys(
     client: "S3Client", bucket: str, prefix: str, source: str
 ) -> dict[str, list[str]]:
     """The keys of the source's archived binlogs by name; one name may lie in several lineages."""
-    root = "/".join(filter(None, (prefix.strip("/"), "archive", source, "")))
+    root = "/".join(filter(None, (prefix.strip("/"), "archive", source))) + "/"
     found: dict[str, list[str]] = {}
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=root):
         for item in page.get("Contents", []):

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -71,9 +70,8 @@ def test_stop_kill_restart_keep_the_data(
         server.kill()
         server.start()
         assert server.port == port
-        assert [("one",), ("two",)] == server.query(
-            "SHOW DATABASES WHERE `Database` RLIKE 'one|two'"
-        )
+        names = server.query("SHOW DATABASES WHERE `Database` RLIKE 'one|two'")
+        assert names == [("one",), ("two",)]
 
 
 def test_copies_of_the_template_are_different_servers(
@@ -202,10 +200,11 @@ def test_the_same_seed_writes_the_same_rows(mysql: MysqlServer) -> None:
 
 def test_a_load_that_fails_says_so(mysql: MysqlServer) -> None:
     """A writer that dies is never taken for a quiet one."""
-    with pytest.raises(RuntimeError, match="write load failed"), Load(mysql) as load:
+    with Load(mysql) as load:
         wait_until(lambda: load.transactions > 10, 20, "some transactions")
         mysql.kill()
-        load.join()
+        with pytest.raises(RuntimeError, match="write load failed"):
+            load.join()
 
 
 def test_a_load_can_outlive_crashes(mysql: MysqlServer) -> None:
@@ -221,7 +220,7 @@ def test_a_load_can_outlive_crashes(mysql: MysqlServer) -> None:
 
 
 @pytest.fixture
-def uploaded(mysql: MysqlServer, minio: MinioServer, bucket: str) -> Iterator[list[str]]:
+def uploaded(mysql: MysqlServer, minio: MinioServer, bucket: str) -> list[str]:
     """Three closed binlogs put into the bucket by hand, by name."""
     for number in range(3):
         mysql.query(f"CREATE DATABASE d{number}", "FLUSH BINARY LOGS")
@@ -231,7 +230,7 @@ def uploaded(mysql: MysqlServer, minio: MinioServer, bucket: str) -> Iterator[li
             key = f"p/archive/s/lineage/binlogs/{binlog.name}"
             client.put_object(Bucket=bucket, Key=key, Body=binlog.path.read_bytes())
             names.append(binlog.name)
-    yield names
+    return names
 
 
 def test_compare_finds_what_is_missing_or_different(
@@ -259,9 +258,8 @@ def test_the_in_use_flag_can_be_left_out() -> None:
     assert digest([clean], masked=True) == digest([in_use[:21], in_use[21:]], masked=True)
 
 
-def test_kill_9_of_the_parent_leaves_no_server(
-    mysql_binaries: ServerBinaries, minio_binary: Path, disk_tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("mysql_binaries", "minio_binary")
+def test_kill_9_of_the_parent_leaves_no_server(disk_tmp_path: Path) -> None:
     """No `finally` runs then; the kernel ends the servers."""
     parent = subprocess.Popen(
         [sys.executable, "-c", _PARENT, str(disk_tmp_path)],
@@ -279,9 +277,8 @@ def test_kill_9_of_the_parent_leaves_no_server(
     wait_until(lambda: not any(map(_alive, pids)), 10, "all servers are gone")
 
 
-def test_ctrl_c_leaves_no_server_and_no_data(
-    mysql_binaries: ServerBinaries, minio_binary: Path, disk_tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("mysql_binaries", "minio_binary")
+def test_ctrl_c_leaves_no_server_and_no_data(disk_tmp_path: Path) -> None:
     """An interrupted run ends its servers itself and deletes what they kept."""
     parent = subprocess.Popen(
         [sys.executable, "-c", _PARENT, str(disk_tmp_path)],
@@ -336,9 +333,7 @@ def test_what_cannot_be_had_is_named(tmp_path: Path) -> None:
     assert not list((tmp_path / "cache").glob("m*"))
 
 
-def test_what_was_had_once_needs_nothing_more(
-    mysql_binaries: ServerBinaries, minio_binary: Path
-) -> None:
+def test_what_was_had_once_needs_nothing_more(mysql_binaries: ServerBinaries) -> None:
     """The second time neither apt nor go nor network is asked."""
     if mysql_binaries.plugins is None:
         pytest.skip("MySQL is on PATH here")

@@ -394,7 +394,7 @@ def test_a_start_at_the_wrong_place_is_damage() -> None:
 
 
 def test_start_at_the_first_event_takes_the_real_format_event() -> None:
-    """mysqlbinlog makes nothing up for position 4."""
+    """For position 4 mysqlbinlog makes nothing up."""
     log = small_binlog()
     scanner = scan(log.data, start=4)
     assert scanner.completed == log.transactions

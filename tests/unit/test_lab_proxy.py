@@ -23,6 +23,7 @@ class _Store(BaseHTTPRequestHandler):
     """Answers with what it was asked: the target, the Host and the body's size and ends."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def log_message(self, *_: Any) -> None:
         pass

@@ -1,0 +1,931 @@
+"""One suite for every store: the promises of `Store`, kept by memory, moto and MinIO alike.
+
+Where a store is known to differ, `KNOWN` says how, and the test asserts the difference as it is:
+a store that changes is noticed.
+"""
+
+import os
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from binlog2s3.checksum import composite_etag, crc64nvme, md5
+from binlog2s3.errors import (
+    ObjectMissingError,
+    PreconditionError,
+    SpoolError,
+    StoreError,
+    UnsupportedError,
+    UploadMissingError,
+)
+from binlog2s3.store import (
+    PREFLIGHT,
+    Body,
+    FileSlice,
+    MendableError,
+    ObjectInfo,
+    PartInfo,
+    Reader,
+    RefusedError,
+    RetryPolicy,
+    S3Store,
+    Store,
+    StoreConfig,
+)
+from lab.proxy import Answer, Drop, DropAnswer, RecordingProxy, Request, Rewrite, on
+from lab.s3 import MinioServer, MotoServer
+from tests.memory_store import MemoryStore
+
+MIB = 1 << 20
+PART = 5 * MIB
+ONCE = RetryPolicy(attempts=1)
+QUICK = RetryPolicy(attempts=4, first_delay_seconds=0.01, max_delay_seconds=0.05)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Where a store differs from S3 as documented; the defaults are S3's."""
+
+    refuses_wrong_digests: bool = True
+    answers_crc64_of_bodies: bool = True
+    lists_parts_crc64: bool = True
+    copies_into_crc64_uploads: bool = True
+    crc64_of_copied_parts: bool = True
+    times_uploads: bool = True
+    second_complete_fails: bool = True
+    parts_of_gone_uploads_fail_as_such: bool = True
+
+
+KNOWN = {
+    "memory": Known(),
+    "moto": Known(
+        refuses_wrong_digests=False,
+        answers_crc64_of_bodies=False,
+        lists_parts_crc64=False,
+        crc64_of_copied_parts=False,
+        times_uploads=False,
+        second_complete_fails=False,
+        parts_of_gone_uploads_fail_as_such=False,
+    ),
+    "minio": Known(copies_into_crc64_uploads=False, crc64_of_copied_parts=False),
+}
+
+
+@dataclass(slots=True)
+class Place:
+    """A store under test with its bucket, and a way to open further stores on that bucket."""
+
+    name: str
+    known: Known
+    bucket: str
+    server: MinioServer | MotoServer | None
+    store: Store = field(init=False)
+    _opened: list[Store] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.store = self.open() if self.server else MemoryStore()
+
+    def open(
+        self,
+        *,
+        policy: RetryPolicy = ONCE,
+        stop: threading.Event | None = None,
+        on_error: Callable[[StoreError, int, float], None] | None = None,
+        **config: Any,
+    ) -> S3Store:
+        """A store with settings of its own on the same bucket."""
+        assert self.server is not None
+        settings = {"endpoint_url": self.server.endpoint_url, "region": "us-east-1", **config}
+        store = S3Store(
+            StoreConfig(bucket=self.bucket, **settings),
+            stop=stop or threading.Event(),
+            policy=policy,
+            on_error=on_error,
+            session=partial(
+                boto3.Session,
+                aws_access_key_id=self.server.access_key,
+                aws_secret_access_key=self.server.secret_key,
+            ),
+        )
+        self._opened.append(store)
+        return store
+
+    def another(self) -> Store:
+        """What a later process on another host has: the same bucket and no memory."""
+        return self.open() if self.server else self.store
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+
+
+SERVERS = ["moto", pytest.param("minio", marks=pytest.mark.minio)]
+
+
+def _place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    name = request.param
+    server = None if name == "memory" else request.getfixturevalue(name)
+    bucket = server.make_bucket() if server else ""
+    place = Place(name=name, known=KNOWN[name], bucket=bucket, server=server)
+    yield place
+    place.close()
+
+
+@pytest.fixture(params=["memory", *SERVERS])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Each store in turn."""
+    yield from _place(request)
+
+
+@pytest.fixture(params=SERVERS)
+def remote(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Each store that is reached by requests: what the wire shows."""
+    yield from _place(request)
+
+
+@pytest.fixture
+def store(place: Place) -> Store:
+    return place.store
+
+
+@pytest.fixture
+def proxy(remote: Place) -> Iterator[RecordingProxy]:
+    assert remote.server is not None
+    with RecordingProxy(remote.server.endpoint_url) as running:
+        yield running
+
+
+def upload(store: Store, key: str, *pieces: bytes, crc64: bool = True) -> tuple[str, list[PartInfo]]:
+    """An upload of these parts that waits to be completed."""
+    upload_id = store.create_upload(key, crc64=crc64)
+    parts = [
+        store.upload_part(key, upload_id, number, piece, crc64nvme(piece))
+        for number, piece in enumerate(pieces, 1)
+    ]
+    return upload_id, parts
+
+
+def complete(
+    store: Store, key: str, upload_id: str, parts: Sequence[PartInfo], data: bytes, **more: Any
+) -> ObjectInfo:
+    return store.complete_upload(
+        key, upload_id, parts, size=len(data), crc64=crc64nvme(data), **more
+    )
+
+
+# Objects
+
+
+def test_what_was_put_is_read_back(store: Store) -> None:
+    """An object has exactly the bytes that were put, whole or in any range."""
+    store.put("a/log", b"0123456789")
+    assert store.get("a/log") == b"0123456789"
+    assert store.get("a/log", 3) == b"3456789"
+    assert store.get("a/log", 3, 7) == b"3456"
+    assert store.get("a/log", 0, 10) == b"0123456789"
+    assert store.get("a/log", 4, 4) == b""
+
+
+def test_an_object_may_be_empty(store: Store) -> None:
+    """No bytes are bytes, too."""
+    assert store.put("empty", b"").size == 0
+    assert store.get("empty") == b""
+    info = store.head("empty")
+    assert info is not None
+    assert info.size == 0
+
+
+def test_a_range_behind_the_end_is_no_shorter_answer(store: Store) -> None:
+    """Asked for bytes that are not there, a store raises; it never returns fewer."""
+    store.put("a/log", b"0123456789")
+    with pytest.raises(StoreError):
+        store.get("a/log", 5, 11)
+    with pytest.raises(StoreError):
+        store.get("a/log", 20, 30)
+    with pytest.raises(StoreError):
+        b"".join(store.open("a/log", 5, 11))
+
+
+def test_what_is_not_there_is_missing(store: Store) -> None:
+    """A missing object is an error of its own for GET, and None for HEAD."""
+    with pytest.raises(ObjectMissingError) as caught:
+        store.get("a/nothing")
+    assert "a/nothing" in str(caught.value)
+    assert not caught.value.transient
+    with pytest.raises(ObjectMissingError):
+        b"".join(store.open("a/nothing", 0, 1))
+    assert store.head("a/nothing") is None
+
+
+def test_reading_in_blocks(store: Store) -> None:
+    """`open` gives exactly the range, in blocks of at most 1 MiB."""
+    data = os.urandom(3 * MIB + 17)
+    store.put("big", data)
+    blocks = list(store.open("big", 5, len(data) - 1))
+    assert b"".join(blocks) == data[5:-1]
+    assert max(map(len, blocks)) <= MIB
+    assert list(store.open("big", 5, 5)) == []
+
+
+def test_what_head_says(place: Place) -> None:
+    """HEAD gives size, ETag, checksum, class and an aware UTC time; PUT's answer agrees."""
+    before = datetime.now(UTC) - timedelta(seconds=2)
+    put = place.store.put("a/log", b"0123456789", crc64=crc64nvme(b"0123456789"))
+    head = place.store.head("a/log")
+    assert head is not None
+    for info in (put, head):
+        assert (info.key, info.size, info.storage_class) == ("a/log", 10, "STANDARD")
+        assert info.etag == md5(b"0123456789").hex()
+        assert info.last_modified.utcoffset() == timedelta(0)
+        assert before <= info.last_modified <= datetime.now(UTC) + timedelta(seconds=2)
+    kept = crc64nvme(b"0123456789")
+    assert head.crc64 == kept
+    assert put.crc64 == (kept if place.known.answers_crc64_of_bodies else None)
+
+
+def test_put_replaces_unless_told_not_to(store: Store) -> None:
+    """Without `if_absent` the object is replaced; with it a second put changes nothing."""
+    store.put("live/writer.json", b"{1}")
+    store.put("live/writer.json", b"{2}")
+    with pytest.raises(PreconditionError) as caught:
+        store.put("live/writer.json", b"{3}", if_absent=True)
+    assert "live/writer.json" in str(caught.value)
+    assert not caught.value.transient
+    assert store.get("live/writer.json") == b"{2}"
+    store.put("live/other.json", b"{4}", if_absent=True)
+    assert store.get("live/other.json") == b"{4}"
+
+
+def test_only_one_of_many_is_first(store: Store) -> None:
+    """Of several puts with `if_absent` at once exactly one succeeds, and its bytes stay."""
+
+    def put(n: int) -> int | None:
+        try:
+            store.put("race", b"%d" % n, if_absent=True)
+        except PreconditionError:
+            return None
+        return n
+
+    with ThreadPoolExecutor(8) as pool:
+        won = [n for n in pool.map(put, range(8)) if n is not None]
+    assert len(won) == 1
+    assert store.get("race") == b"%d" % won[0]
+
+
+def test_bytes_that_rotted_are_refused(place: Place, tmp_path: Path) -> None:
+    """A body that no longer has the digest its reader computed does not become an object."""
+    path = tmp_path / "spooled"
+    path.write_bytes(b"0123456789")
+    body = FileSlice(path, 0, 10)
+    seen = crc64nvme(path.read_bytes())
+    path.write_bytes(b"012345678X")
+    if not place.known.refuses_wrong_digests:
+        assert place.store.put("rotten", body, crc64=seen).size == 10
+        return
+    with pytest.raises(StoreError) as caught:
+        place.store.put("rotten", body, crc64=seen)
+    assert "checksum" in str(caught.value)
+    assert not caught.value.transient
+    assert place.store.head("rotten") is None
+
+
+def test_a_slice_of_a_file_is_a_body(store: Store, tmp_path: Path) -> None:
+    """What is stored is the slice, not the file."""
+    path = tmp_path / "spooled"
+    path.write_bytes(b"0123456789")
+    assert store.put("slice", FileSlice(path, 2, 9)).size == 7
+    assert store.get("slice") == b"2345678"
+
+
+def test_a_file_that_got_shorter_stores_nothing(store: Store, tmp_path: Path) -> None:
+    """A slice behind the end of its file is the spool's error, and no object."""
+    path = tmp_path / "spooled"
+    path.write_bytes(b"0123456789")
+    with pytest.raises(SpoolError, match="shorter"):
+        store.put("short", FileSlice(path, 5, 11), crc64=1)
+    with pytest.raises(SpoolError, match="cannot read"):
+        store.put("gone", FileSlice(tmp_path / "nothing", 0, 1), crc64=1)
+    assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize("key", ["a b+c", "ä/日本", "q?x=1&y=%20", "'\"<&>", "tilde~/dot."])
+def test_keys_are_taken_literally(store: Store, key: str) -> None:
+    """Whatever stands in a key, it is put, listed, read and deleted under just that."""
+    store.put(key, b"x")
+    assert [info.key for info in store.list("")] == [key]
+    assert store.get(key) == b"x"
+    store.delete([key])
+    assert list(store.list("")) == []
+
+
+# Listings
+
+
+def test_a_listing_has_all_pages(store: Store) -> None:
+    """More keys than a page holds come all, in order, once; so do names, and all are deleted."""
+    keys = [f"live/chunk-{n:05}" for n in range(1003)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: store.put(key, b"x"), reversed(keys)))
+    store.put("other", b"x")
+    assert [info.key for info in store.list("live/")] == keys
+    assert [info.key for info in store.list("live/", start_after=keys[1000])] == keys[1001:]
+    assert list(store.list_names("live/")) == [key.removeprefix("live/") for key in keys]
+    store.delete(iter(keys))
+    assert [info.key for info in store.list("")] == ["other"]
+
+
+def test_what_a_listing_says(store: Store) -> None:
+    """Size, ETag and an aware UTC time; no checksum."""
+    put = store.put("a/log", b"0123456789")
+    (listed,) = store.list("a/")
+    assert listed == replace(put, crc64=None, last_modified=listed.last_modified)
+    assert listed.last_modified.utcoffset() == timedelta(0)
+
+
+def test_a_prefix_is_text(store: Store) -> None:
+    """A prefix matches keys that begin with it, in UTF-8 order; nothing there is an empty list."""
+    for key in ("b", "a/2", "a/10", "a", "aä", "ab"):
+        store.put(key, b"")
+    assert [info.key for info in store.list("a")] == ["a", "a/10", "a/2", "ab", "aä"]
+    assert [info.key for info in store.list("a/")] == ["a/10", "a/2"]
+    assert list(store.list("zzz")) == []
+
+
+def test_names_are_one_step(store: Store) -> None:
+    """`list_names` gives each name and folder below a prefix once, folders with their slash."""
+    for key in ("p/a", "p/b/1", "p/b/2", "p/c", "p/b", "q/d"):
+        store.put(key, b"")
+    assert list(store.list_names("p/")) == ["a", "b", "b/", "c"]
+    assert list(store.list_names("")) == ["p/", "q/"]
+    assert list(store.list_names("nothing/")) == []
+
+
+def test_deleting_what_is_not_there_is_no_error(store: Store) -> None:
+    """Delete means: not there afterwards."""
+    store.put("a", b"x")
+    store.delete(["a", "nothing"])
+    store.delete(["a"])
+    store.delete([])
+    assert store.head("a") is None
+
+
+# Multipart uploads
+
+
+def test_parts_become_an_object(store: Store) -> None:
+    """The parts, joined in order, under the composite ETag and the checksum of the whole."""
+    first, second = os.urandom(PART), b"tail"
+    upload_id, parts = upload(store, "binlog.1", first, second)
+    assert store.head("binlog.1") is None, "an unfinished upload is no object"
+    info = complete(store, "binlog.1", upload_id, parts, first + second)
+    assert info == store.head("binlog.1")
+    assert info.size == PART + 4
+    assert info.crc64 == crc64nvme(first + second)
+    assert info.etag == composite_etag([md5(first), md5(second)])
+    assert store.get("binlog.1") == first + second
+    assert store.list_uploads("binlog.1") == []
+
+
+def test_an_upload_without_the_whole_checksum(store: Store) -> None:
+    """`crc64=False` gives an object that has the bytes and the ETag, but no checksum of its own."""
+    upload_id, parts = upload(store, "binlog.1", b"0123456789", crc64=False)
+    info = complete(store, "binlog.1", upload_id, parts, b"0123456789")
+    assert (info.crc64, info.etag) == (None, composite_etag([md5(b"0123456789")]))
+    assert store.get("binlog.1") == b"0123456789"
+
+
+def test_another_process_takes_an_upload_up(place: Place) -> None:
+    """From the key alone: the upload, its parts, the missing part, and the same object."""
+    first, second, third = os.urandom(PART), os.urandom(PART), b"tail"
+    whole = first + second + third
+    before = datetime.now(UTC) - timedelta(seconds=2)
+    upload_id, sent = upload(place.store, "binlog.1", first, second)
+
+    later = place.another()
+    (found,) = later.list_uploads("binlog.1")
+    assert (found.upload_id, found.key) == (upload_id, "binlog.1")
+    assert found.initiated.utcoffset() == timedelta(0)
+    assert (found.initiated >= before) == place.known.times_uploads
+    parts = later.list_parts("binlog.1", upload_id)
+    assert [(part.number, part.size, part.etag) for part in parts] == [
+        (1, PART, md5(first).hex()),
+        (2, PART, md5(second).hex()),
+    ]
+    if place.known.lists_parts_crc64:
+        assert parts == sent
+        assert [part.crc64 for part in parts] == [crc64nvme(first), crc64nvme(second)]
+    else:
+        assert [part.crc64 for part in parts] == [None, None]
+    tail = later.upload_part("binlog.1", upload_id, 3, third, crc64nvme(third))
+    info = complete(later, "binlog.1", upload_id, [*parts, tail], whole)
+    assert info.crc64 == crc64nvme(whole)
+    assert place.store.get("binlog.1") == whole
+
+
+def test_a_part_may_be_sent_without_listing_first(place: Place) -> None:
+    """An upload known only by its id takes parts just the same."""
+    upload_id = place.store.create_upload("binlog.1")
+    later = place.another()
+    part = later.upload_part("binlog.1", upload_id, 1, b"0123", crc64nvme(b"0123"))
+    assert complete(later, "binlog.1", upload_id, [part], b"0123").size == 4
+
+
+def test_uploads_are_found_by_their_exact_key(store: Store) -> None:
+    """Not those of longer keys, nor those of shorter ones; several of one key all."""
+    ids = {key: store.create_upload(key) for key in ("binlog.1", "binlog.10", "binlog.1/x")}
+    again = store.create_upload("binlog.1")
+    assert {found.upload_id for found in store.list_uploads("binlog.1")} == {
+        ids["binlog.1"],
+        again,
+    }
+    assert [found.upload_id for found in store.list_uploads("binlog.10")] == [ids["binlog.10"]]
+    assert store.list_uploads("binlog.") == []
+
+
+def test_all_parts_are_listed(store: Store) -> None:
+    """More parts than a page holds come all, by number, however they were sent."""
+    upload_id = store.create_upload("binlog.1")
+
+    def send(number: int) -> PartInfo:
+        return store.upload_part("binlog.1", upload_id, number, b"%d" % number)
+
+    with ThreadPoolExecutor(8) as pool:
+        sent = list(pool.map(send, range(1003, 0, -1)))
+    listed = store.list_parts("binlog.1", upload_id)
+    assert [part.number for part in listed] == list(range(1, 1004))
+    assert [part.etag for part in listed] == [part.etag for part in reversed(sent)]
+
+
+def test_a_part_sent_again_replaces_the_first(store: Store) -> None:
+    """Of two parts of one number the later one counts; the earlier's ETag is refused."""
+    upload_id, (old,) = upload(store, "binlog.1", b"old")
+    new = store.upload_part("binlog.1", upload_id, 1, b"new", crc64nvme(b"new"))
+    with pytest.raises(RefusedError):
+        complete(store, "binlog.1", upload_id, [old], b"old")
+    assert [part.etag for part in store.list_parts("binlog.1", upload_id)] == [new.etag]
+    complete(store, "binlog.1", upload_id, [new], b"new")
+    assert store.get("binlog.1") == b"new"
+
+
+def test_a_part_that_rotted_is_refused(place: Place) -> None:
+    """A part with another digest than its reader saw does not become a part."""
+    upload_id = place.store.create_upload("binlog.1")
+    if not place.known.refuses_wrong_digests:
+        assert place.store.upload_part("binlog.1", upload_id, 1, b"rotten", crc64nvme(b"sound"))
+        return
+    with pytest.raises(StoreError, match="checksum"):
+        place.store.upload_part("binlog.1", upload_id, 1, b"rotten", crc64nvme(b"sound"))
+    assert place.store.list_parts("binlog.1", upload_id) == []
+
+
+def test_a_small_part_that_is_not_the_last_is_refused(store: Store) -> None:
+    """5 MiB at least, and no object until it is so."""
+    upload_id, parts = upload(store, "binlog.1", b"small", b"last")
+    with pytest.raises(RefusedError):
+        complete(store, "binlog.1", upload_id, parts, b"smalllast")
+    assert store.head("binlog.1") is None
+
+
+def test_parts_that_are_not_there_are_refused(store: Store) -> None:
+    """A part of another content or number than listed, and no object."""
+    upload_id, (part,) = upload(store, "binlog.1", b"0123")
+    for wrong in (replace(part, etag=md5(b"other").hex()), replace(part, number=2)):
+        with pytest.raises(RefusedError):
+            complete(store, "binlog.1", upload_id, [wrong], b"0123")
+    assert store.head("binlog.1") is None
+
+
+def test_a_wrong_checksum_of_the_whole_is_noticed(store: Store) -> None:
+    """Complete never returns when the object is not what the caller computed."""
+    upload_id, parts = upload(store, "binlog.1", b"0123")
+    with pytest.raises(StoreError) as caught:
+        store.complete_upload("binlog.1", upload_id, parts, size=4, crc64=crc64nvme(b"other"))
+    assert not caught.value.transient
+
+
+def test_a_wrong_size_is_noticed(store: Store) -> None:
+    """Complete never returns when the object is larger or smaller than the caller computed."""
+    upload_id, parts = upload(store, "binlog.1", b"0123")
+    with pytest.raises(StoreError):
+        store.complete_upload("binlog.1", upload_id, parts, size=5, crc64=crc64nvme(b"0123"))
+
+
+def test_complete_does_not_replace(store: Store) -> None:
+    """What lies under the key stays; the upload stays too, and completes if told to replace."""
+    store.put("binlog.1", b"first")
+    upload_id, parts = upload(store, "binlog.1", b"second")
+    with pytest.raises(PreconditionError):
+        complete(store, "binlog.1", upload_id, parts, b"second")
+    assert store.get("binlog.1") == b"first"
+    complete(store, "binlog.1", upload_id, parts, b"second", if_absent=False)
+    assert store.get("binlog.1") == b"second"
+
+
+def test_an_aborted_upload_is_gone(place: Place) -> None:
+    """Parts are neither taken nor listed; aborting again is no error."""
+    store = place.store
+    upload_id, parts = upload(store, "binlog.1", b"0123")
+    store.abort_upload("binlog.1", upload_id)
+    store.abort_upload("binlog.1", upload_id)
+    assert store.list_uploads("binlog.1") == []
+    for act in (
+        lambda: store.list_parts("binlog.1", upload_id),
+        lambda: store.upload_part("binlog.1", upload_id, 2, b"x"),
+        lambda: complete(store, "binlog.1", upload_id, parts, b"0123"),
+    ):
+        with pytest.raises(UploadMissingError) as caught:
+            act()
+        assert not caught.value.transient
+    assert store.head("binlog.1") is None
+
+
+def test_a_completed_upload_takes_nothing(place: Place) -> None:
+    """A late part or a second Complete changes nothing of the object."""
+    upload_id, parts = upload(place.store, "binlog.1", b"0123")
+    complete(place.store, "binlog.1", upload_id, parts, b"0123")
+    late = UploadMissingError if place.known.parts_of_gone_uploads_fail_as_such else StoreError
+    with pytest.raises(late):
+        place.store.upload_part("binlog.1", upload_id, 1, b"late")
+    if place.known.second_complete_fails:
+        with pytest.raises((UploadMissingError, PreconditionError)):
+            complete(place.store, "binlog.1", upload_id, parts, b"0123")
+    assert place.store.get("binlog.1") == b"0123"
+
+
+def test_parts_are_copied_inside_the_store(store: Store) -> None:
+    """Objects become parts without their bytes being sent again."""
+    first, second = os.urandom(PART), os.urandom(PART)
+    store.put("live/1", first)
+    store.put("live/2", second + b"behind")
+    upload_id = store.create_upload("binlog.1", crc64=False)
+    parts = [
+        store.copy_part("binlog.1", upload_id, 1, "live/1", begin=0, end=PART),
+        store.copy_part("binlog.1", upload_id, 2, "live/2", begin=0, end=PART),
+        store.upload_part("binlog.1", upload_id, 3, b"tail", crc64nvme(b"tail")),
+    ]
+    assert [(part.size, part.etag) for part in parts[:2]] == [
+        (PART, md5(first).hex()),
+        (PART, md5(second).hex()),
+    ]
+    info = complete(store, "binlog.1", upload_id, parts, first + second + b"tail")
+    assert info.etag == composite_etag([md5(first), md5(second), md5(b"tail")])
+    assert store.get("binlog.1") == first + second + b"tail"
+
+
+def test_copies_into_an_upload_with_a_checksum(place: Place) -> None:
+    """The store takes them, or refuses in a way that a caller can fall back from."""
+    store = place.store
+    store.put("live/1", bytes(PART))
+    upload_id = store.create_upload("binlog.1")
+    if not place.known.copies_into_crc64_uploads:
+        with pytest.raises((UnsupportedError, RefusedError)):
+            store.copy_part("binlog.1", upload_id, 1, "live/1", begin=0, end=PART)
+        return
+    part = store.copy_part("binlog.1", upload_id, 1, "live/1", begin=0, end=PART)
+    assert (part.crc64 == crc64nvme(bytes(PART))) == place.known.crc64_of_copied_parts
+    assert complete(store, "binlog.1", upload_id, [part], bytes(PART)).size == PART
+
+
+def test_a_copy_of_nothing_is_missing(store: Store) -> None:
+    """The source's absence is the error, not the upload's."""
+    upload_id = store.create_upload("binlog.1", crc64=False)
+    with pytest.raises(ObjectMissingError):
+        store.copy_part("binlog.1", upload_id, 1, "live/nothing", begin=0, end=PART)
+
+
+def test_many_threads_use_one_store(store: Store) -> None:
+    """Parts of several uploads from many threads end up where they belong."""
+    uploads = {f"binlog.{n}": store.create_upload(f"binlog.{n}") for n in range(4)}
+
+    def send(work: tuple[str, int]) -> tuple[str, PartInfo]:
+        key, number = work
+        data = f"{key} {number}".encode().ljust(PART if number < 3 else 9, b".")
+        return key, store.upload_part(key, uploads[key], number, data, crc64nvme(data))
+
+    with ThreadPoolExecutor(12) as pool:
+        sent = list(pool.map(send, [(key, n) for n in (3, 1, 2) for key in uploads]))
+    for key, upload_id in uploads.items():
+        parts = sorted((part for to, part in sent if to == key), key=lambda part: part.number)
+        whole = b"".join(
+            f"{key} {number}".encode().ljust(PART if number < 3 else 9, b".")
+            for number in (1, 2, 3)
+        )
+        assert complete(store, key, upload_id, parts, whole).crc64 == crc64nvme(whole)
+
+
+def test_access(place: Place) -> None:
+    """A bucket that is there may be listed."""
+    place.store.check_access()
+    place.store.check_access("any/prefix")
+
+
+# Over the wire
+
+
+class Counted:
+    """A body that counts how often it was opened, and whether its readers were closed."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self.readers: list[Reader] = []
+
+    @property
+    def size(self) -> int:
+        return self.body.size
+
+    def open(self) -> Reader:
+        self.readers.append(self.body.open())
+        return self.readers[-1]
+
+
+def test_a_body_is_read_again_at_each_attempt(
+    remote: Place, proxy: RecordingProxy, tmp_path: Path
+) -> None:
+    """Cut off, lost, answered 503: the next attempt sends the same bytes from their beginning."""
+    path = tmp_path / "spooled"
+    path.write_bytes(data := os.urandom(2 * MIB))
+    body = Counted(FileSlice(path, MIB, 2 * MIB))
+    proxy.rules += [
+        on(Drop(), method="PUT", times=1),
+        on(DropAnswer(), method="PUT", times=1),
+        on(Answer(503), method="PUT", times=1),
+    ]
+    errors: list[tuple[StoreError, int]] = []
+    store = remote.open(
+        endpoint_url=proxy.url, policy=QUICK, on_error=lambda e, n, _: errors.append((e, n))
+    )
+    store.put("slice", body, crc64=crc64nvme(data[MIB:]))
+    assert store.get("slice") == data[MIB:]
+    assert len(body.readers) == 4
+    assert all(getattr(reader, "closed", False) for reader in body.readers)
+    assert [n for _, n in errors] == [1, 2, 3]
+    assert all(error.transient for error, _ in errors)
+    assert len(proxy.matching(method="PUT")) == 4, "botocore must not repeat anything itself"
+
+
+def test_a_download_goes_on_where_it_broke(remote: Place, tmp_path: Path) -> None:
+    """A reply that ends too early is asked for again from there; no byte is lost or doubled."""
+    data = os.urandom(3 * MIB)
+    remote.store.put("big", data)
+    assert remote.server is not None
+    cut = CuttingProxy(remote.server.endpoint_url, after=MIB + MIB // 2, times=2)
+    with cut:
+        store = remote.open(endpoint_url=cut.url, policy=QUICK)
+        assert b"".join(store.open("big", 7, len(data) - 7)) == data[7:-7]
+        assert cut.cuts == 2
+
+
+def test_attempts_end_with_the_last_error(remote: Place, proxy: RecordingProxy) -> None:
+    """A preflight gives up after its attempts; a patient store sits all of them out."""
+    proxy.rules.append(on(Answer(503), times=6))
+    preflight = remote.open(
+        endpoint_url=proxy.url, policy=replace(PREFLIGHT, first_delay_seconds=0.01)
+    )
+    with pytest.raises(StoreError) as caught:
+        preflight.check_access()
+    assert caught.value.transient
+    assert len(proxy.records) == 3
+    waits: list[float] = []
+    patient = preflight.with_policy(
+        RetryPolicy(attempts=None, first_delay_seconds=0.01, max_delay_seconds=0.02),
+        lambda _error, _attempt, wait: waits.append(wait),
+    )
+    patient.check_access()
+    assert len(waits) == 3
+    assert max(waits) <= 0.02
+
+
+def test_patience_waits_for_what_can_be_mended(remote: Place, proxy: RecordingProxy) -> None:
+    """A missing permission ends a preflight at once; a streamer that runs waits for it."""
+    denied = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+    answer = Answer(403, {"Content-Type": "application/xml"}, denied)
+    proxy.rules.append(on(answer, method="PUT", times=3))
+    preflight = remote.open(endpoint_url=proxy.url, policy=QUICK)
+    with pytest.raises(MendableError):
+        preflight.put("a", b"x")
+    assert len(proxy.records) == 1
+    patient = preflight.with_policy(replace(QUICK, attempts=None))
+    patient.put("a", b"x")
+    assert patient.get("a") == b"x"
+    with pytest.raises(ObjectMissingError):
+        patient.get("nothing")
+    with pytest.raises(PreconditionError):
+        patient.put("a", b"y", if_absent=True)
+
+
+def test_the_stop_event_ends_waiting_at_once(remote: Place, proxy: RecordingProxy) -> None:
+    """With a minute to wait until the next attempt, stop raises the last error now."""
+    proxy.rules.append(on(Answer(503)))
+    stop, waiting = threading.Event(), threading.Event()
+    store = remote.open(
+        endpoint_url=proxy.url,
+        stop=stop,
+        policy=RetryPolicy(attempts=None, first_delay_seconds=1e6, max_delay_seconds=1e6),
+        on_error=lambda *_: waiting.set(),
+    )
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(store.put, "a", b"x")
+        assert waiting.wait(10)
+        stop.set()
+        error = call.exception(timeout=5)
+    assert isinstance(error, StoreError)
+    assert error.transient
+    assert len(proxy.records) == 1
+    with pytest.raises(StoreError):
+        store.put("a", b"x")
+    assert len(proxy.records) == 2, "after stop there is one attempt, and no waiting"
+
+
+def test_only_the_callers_checksum_goes_along(remote: Place, proxy: RecordingProxy) -> None:
+    """CRC64NVME with every body, unsigned payload, and none of boto3's own CRC32."""
+    store = remote.open(endpoint_url=proxy.url)
+    store.put("a", b"x", crc64=crc64nvme(b"x"))
+    upload_id, parts = upload(store, "binlog.1", b"0123")
+    complete(store, "binlog.1", upload_id, parts, b"0123")
+    store.get("a", 0, 1)
+    store.delete(["a"])
+    for record in proxy.records:
+        headers = record.request.headers
+        assert "x-amz-checksum-crc32" not in headers
+        assert "x-amz-trailer" not in headers
+        assert "x-amz-sdk-checksum-algorithm" not in headers
+    bodies = proxy.matching(method="PUT")
+    assert len(bodies) == 2
+    for record in bodies:
+        assert "x-amz-checksum-crc64nvme" in record.request.headers
+        assert record.request.headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+    (deleted,) = proxy.matching(method="POST", query="delete")
+    assert "content-md5" in deleted.request.headers
+
+
+@pytest.mark.parametrize("mode", ["md5", "none"])
+def test_other_digests(remote: Place, proxy: RecordingProxy, mode: str) -> None:
+    """md5 sends Content-MD5 with every body, none sends nothing; the bytes arrive all the same."""
+    store = remote.open(endpoint_url=proxy.url, checksum=mode)
+    store.put("a", b"x", crc64=crc64nvme(b"x"))
+    upload_id, parts = upload(store, "binlog.1", b"0123")
+    assert complete(store, "binlog.1", upload_id, parts, b"0123").size == 4
+    assert store.get("binlog.1") == b"0123"
+    bodies = proxy.matching(method="PUT")
+    assert len(bodies) == 2
+    for record in bodies:
+        assert ("content-md5" in record.request.headers) == (mode == "md5")
+    assert not any("x-amz-checksum" in name for r in proxy.records for name in r.request.headers)
+
+
+def test_a_digest_that_must_be_confirmed(remote: Place) -> None:
+    """Mode crc64nvme: a store that does not answer with the checksum is an error with a hint."""
+    store = remote.open(checksum="crc64nvme")
+    if remote.known.answers_crc64_of_bodies:
+        put = store.put("a", b"x", crc64=crc64nvme(b"x"))
+        assert put.crc64 == crc64nvme(b"x")
+        upload_id, parts = upload(store, "binlog.1", b"0123")
+        assert complete(store, "binlog.1", upload_id, parts, b"0123").crc64 == crc64nvme(b"0123")
+        return
+    with pytest.raises(StoreError, match="did not confirm") as caught:
+        store.put("a", b"x", crc64=crc64nvme(b"x"))
+    assert "md5" in caught.value.hint
+
+
+def without_checksums(request: Request) -> Answer | None:
+    """A store that knows no checksums: it refuses requests that carry one."""
+    if any(name.startswith("x-amz-checksum") for name in request.headers):
+        says = b"<Error><Code>NotImplemented</Code><Message>A header you provided implies"
+        says += b" functionality that is not implemented</Message></Error>"
+        return Answer(501, {"Content-Type": "application/xml"}, says)
+    return None
+
+
+def test_a_store_without_checksums_is_remembered(remote: Place, proxy: RecordingProxy) -> None:
+    """Mode auto goes on with Content-MD5 and asks only once; mode crc64nvme says it cannot."""
+    proxy.rules.append(without_checksums)
+    store = remote.open(endpoint_url=proxy.url)
+    for n in range(3):
+        upload_id, parts = upload(store, f"binlog.{n}", b"0123")
+        info = complete(store, f"binlog.{n}", upload_id, parts, b"0123")
+        assert (info.size, info.etag) == (4, composite_etag([md5(b"0123")]))
+        store.put(f"live/{n}", b"x", crc64=crc64nvme(b"x"))
+    assert [record.status for record in proxy.records].count(501) == 1
+    assert all("content-md5" in r.request.headers for r in proxy.matching(method="PUT"))
+    strict = remote.open(endpoint_url=proxy.url, checksum="crc64nvme")
+    with pytest.raises(UnsupportedError):
+        strict.create_upload("binlog.9")
+
+
+def test_a_store_without_batch_delete(remote: Place, proxy: RecordingProxy) -> None:
+    """Where DeleteObjects is not implemented, keys are deleted one by one; asked only once."""
+    proxy.rules.append(on(Answer(501), method="POST", query="delete"))
+    store = remote.open(endpoint_url=proxy.url)
+    for _ in range(2):
+        for key in ("a", "b"):
+            store.put(key, b"x")
+        store.delete(["a", "b", "nothing"])
+        assert list(store.list("")) == []
+    assert len(proxy.matching(method="POST", query="delete")) == 1
+
+
+def test_a_key_that_was_not_deleted_is_an_error(remote: Place, proxy: RecordingProxy) -> None:
+    """DeleteObjects says 200 and lists inside what it refused: that is raised, with the key."""
+    says = b"<DeleteResult><Error><Key>b</Key><Code>AccessDenied</Code>"
+    says += b"<Message>Access Denied</Message></Error></DeleteResult>"
+    answer = Answer(200, {"Content-Type": "application/xml"}, says)
+    proxy.rules.append(on(answer, method="POST", query="delete"))
+    store = remote.open(endpoint_url=proxy.url)
+    with pytest.raises(MendableError) as caught:
+        store.delete(["a", "b"])
+    assert "/b" in str(caught.value)
+    assert "1 of 2" in str(caught.value)
+    assert "s3:DeleteObject" in caught.value.hint
+
+
+def test_a_store_that_lists_no_uploads(remote: Place, proxy: RecordingProxy) -> None:
+    """501 is UnsupportedError, at once."""
+    proxy.rules.append(on(Answer(501), method="GET", query="uploads"))
+    store = remote.open(endpoint_url=proxy.url, policy=QUICK)
+    with pytest.raises(UnsupportedError) as caught:
+        store.list_uploads("binlog.1")
+    assert not caught.value.transient
+    assert len(proxy.records) == 1
+
+
+def test_a_large_part_costs_no_memory(remote: Place, tmp_path: Path) -> None:
+    """64 MiB go up, and come back, through a few MiB of memory."""
+    path = tmp_path / "spooled"
+    with path.open("wb") as file:
+        file.truncate(64 * MIB)
+    crc = crc64nvme(path.read_bytes())
+    body = FileSlice(path, 0, 64 * MIB)
+    upload_id = remote.store.create_upload("binlog.1")
+    tracemalloc.start()
+    try:
+        part = remote.store.upload_part("binlog.1", upload_id, 1, body, crc)
+        remote.store.complete_upload("binlog.1", upload_id, [part], size=64 * MIB, crc64=crc)
+        back = 0
+        for block in remote.store.open("binlog.1", 0, 64 * MIB):
+            back = crc64nvme(block, back)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert back == crc
+    assert peak < 16 * MIB
+
+
+@pytest.mark.parametrize("sse", ["AES256", "aws:kms"])
+def test_encryption_is_asked_for_and_confirmed(remote: Place, sse: str) -> None:
+    """Objects and multipart objects are encrypted as asked; HEAD shows it to anybody."""
+    key_id = MinioServer.kms_key_id if sse == "aws:kms" else None
+    store = remote.open(sse=sse, sse_kms_key_id=key_id)
+    store.put("a", b"secret", crc64=crc64nvme(b"secret"))
+    upload_id, parts = upload(store, "binlog.1", b"0123")
+    complete(store, "binlog.1", upload_id, parts, b"0123")
+    assert store.get("a") == b"secret"
+    assert store.get("binlog.1") == b"0123"
+    assert remote.server is not None
+    with closing(remote.server.client()) as client:
+        for key in ("a", "binlog.1"):
+            head = client.head_object(Bucket=remote.bucket, Key=key)
+            assert head["ServerSideEncryption"] == sse
+            assert head.get("SSEKMSKeyId", "").endswith(key_id or "")
+
+
+def test_encryption_that_is_not_confirmed_is_an_error(
+    remote: Place, proxy: RecordingProxy
+) -> None:
+    """An answer without the header means bytes in clear: never counted as done."""
+    proxy.rules.append(lambda _: Rewrite(strip=("x-amz-server-side-encryption",)))
+    store = remote.open(endpoint_url=proxy.url, sse="AES256", policy=QUICK)
+    with pytest.raises(StoreError, match="did not confirm encryption AES256") as caught:
+        store.put("a", b"secret")
+    assert not caught.value.transient
+    assert "sse" in caught.value.hint
+    upload_id = store.create_upload("binlog.1")
+    with pytest.raises(StoreError, match="did not confirm encryption AES256"):
+        store.upload_part("binlog.1", upload_id, 1, b"secret")
+    later = remote.open(endpoint_url=proxy.url, sse="AES256")
+    part = later.upload_part("binlog.1", upload_id, 1, b"secret") if False else None
+    assert part is None
+
+
+def test_the_storage_class_is_for_archived_binlogs(remote: Place) -> None:
+    """Archived objects and uploads have it; everything else lies in the default class."""
+    store = remote.open(storage_class="REDUCED_REDUNDANCY")
+    store.put("archived", b"x", archived=True)
+    store.put("entry.json", b"{}")
+    upload_id, parts = upload(store, "binlog.1", b"0123")
+    complete(store, "binlog.1", upload_id, parts, b"0123")
+    classes = {info.key: info.storage_class for info in store.list("")}
+    assert classes == {
+        "archived": "REDUCED_REDUNDANCY",
+        "binlog.1": "REDUCED_REDUNDANCY",
+        "entry.json": "STANDARD",
+    }

@@ -1,0 +1,177 @@
+"""The real `binlog2s3 stream` as a child process, for tests.
+
+    with StreamProcess(directory, mysql, minio, bucket) as stream:
+        stream.wait_for_event("binlog archived")
+        assert stream.terminate() == 0
+
+Law: it sees no AWS or BINLOG2S3 settings but those given here; it is ended by its own pid when the
+`with` block ends, and by the kernel when the test process dies.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from lab.mysql import MysqlServer
+from lab.s3 import Store
+from tests.waiting import wait_until
+
+Line = dict[str, Any]
+Value = str | int | float | Path | None
+
+
+class StreamProcess:
+    """One streamer. `directory` gets its stderr and, unless another is named, its spool.
+
+    `options` overrides options by name, without the dashes, and leaves out those that are None;
+    `arguments` are added as they are; `environment` overrides variables, None takes one away.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        server: MysqlServer,
+        store: Store,
+        bucket: str,
+        *,
+        options: Mapping[str, Value] | None = None,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str | None] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.spool = directory / "spool"
+        self._stderr = directory / "stream.stderr"
+        chosen: dict[str, Value] = {
+            "source": "test",
+            "mysql-host": "127.0.0.1",
+            "mysql-port": server.port,
+            "mysql-user": server.repl_user,
+            "mysql-password-file": server.password_file,
+            "mysqlbinlog": server.binaries.binlog,
+            "spool": self.spool,
+            "s3-url": f"s3://{bucket}/pre",
+            "endpoint-url": store.endpoint_url,
+            "addressing-style": "path",
+            "region": "us-east-1",
+            "heartbeat-interval": 1,
+            **(options or {}),
+        }
+        pairs = [(f"--{name}", str(value)) for name, value in chosen.items() if value is not None]
+        self.argv = [sys.executable, "-m", "binlog2s3", "stream"]
+        self.argv += [word for pair in pairs for word in pair]
+        self.argv += arguments
+        given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
+        merged = {**given, **store.env(), **(environment or {})}
+        self.environment = {name: value for name, value in merged.items() if value is not None}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self._stderr.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", *self.argv],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                env=self.environment,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        """The streamer's process."""
+        assert self._process is not None, "not started"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """The streamer's own process id."""
+        return self.process.pid
+
+    def stderr(self) -> str:
+        """What it has said so far."""
+        return self._stderr.read_text(errors="replace") if self._stderr.exists() else ""
+
+    def log(self) -> list[Line]:
+        """Its log lines so far; lines that are no JSON, as those of a traceback, are left out."""
+        whole = self.stderr().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
+
+    def events(self, name: str) -> list[Line]:
+        """Its log lines so far with this event."""
+        return [line for line in self.log() if line["event"] == name]
+
+    def wait_for_event(self, name: str, timeout: float = 30, **fields: object) -> Line:
+        """The first log line with this event and these fields; fails if it ends without one."""
+
+        def found() -> Line | None:
+            ended = self.process.poll()  # asked first: what it said before is read below
+            for line in self.events(name):
+                if all(line.get(key) == value for key, value in fields.items()):
+                    return line
+            if ended is not None:
+                raise AssertionError(f"ended with {ended} without {name!r}:\n{self.stderr()}")
+            return None
+
+        line = wait_until(found, timeout, f"event {name!r} {fields or ''}")
+        assert line is not None
+        return line
+
+    def wait(self, timeout: float = 60) -> int:
+        """Wait for its own end; the exit code, negative for a signal."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still runs after {timeout} s:\n{self.stderr()}") from None
+
+    def terminate(self, timeout: float = 30) -> int:
+        """SIGTERM, as a service manager does it; the exit code."""
+        self.process.terminate()
+        return self.wait(timeout)
+
+    def kill(self) -> None:
+        """`kill -9`: nothing is put in order."""
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait(30)
+
+
+def run_to_end(
+    directory: Path,
+    server: MysqlServer,
+    store: Store,
+    bucket: str,
+    *,
+    timeout: float = 60,
+    options: Mapping[str, Value] | None = None,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str | None] | None = None,
+) -> tuple[int, list[Line], str]:
+    """Run a streamer that is meant to end by itself: its exit code, log lines and stderr."""
+    with StreamProcess(
+        directory,
+        server,
+        store,
+        bucket,
+        options=options,
+        arguments=arguments,
+        environment=environment,
+    ) as stream:
+        status = stream.wait(timeout)
+        return status, stream.log(), stream.stderr()

@@ -1,0 +1,321 @@
+"""A store in memory that keeps every promise of `Store`, and can be told to break.
+
+The suite in tests/contract runs over it as over real stores, so that property machines may trust
+it. `fail_next` makes one coming call fail before it acts, or after it: as if the reply was lost.
+"""
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from binlog2s3.checksum import composite_etag, crc64nvme, md5
+from binlog2s3.errors import StoreError
+from binlog2s3.store_contract import Body, ObjectInfo, PartInfo, UploadInfo
+from binlog2s3.store_errors import Failure, translate
+
+When = Literal["before", "after"]
+MIN_PART_BYTES = 5 << 20
+MAX_PARTS = 10_000
+BLOCK_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class _Object:
+    info: ObjectInfo
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Part:
+    info: PartInfo
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Upload:
+    info: UploadInfo
+    crc64: bool
+    parts: dict[int, _Part] = field(default_factory=dict)
+
+
+class MemoryStore:
+    """`objects` and `uploads` may be looked at; `calls` counts what was asked, by operation.
+
+    `min_part_bytes` is 5 MiB in S3 and may be bytes in a property machine; the switches make it
+    a lesser store: one that lists no uploads, copies no parts, or keeps no checksums.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_part_bytes: int = MIN_PART_BYTES,
+        crc64: bool = True,
+        lists_uploads: bool = True,
+        copies_parts: bool = True,
+        storage_class: str | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.objects: dict[str, _Object] = {}
+        self.uploads: dict[str, _Upload] = {}
+        self.calls: dict[str, int] = defaultdict(int)
+        self._min_part_bytes = min_part_bytes
+        self._crc64 = crc64
+        self._lists_uploads = lists_uploads
+        self._copies_parts = copies_parts
+        self._storage_class = storage_class
+        self._now = now
+        self._ids = 0
+        self._failures: dict[str, deque[tuple[When, StoreError]]] = defaultdict(deque)
+        self._lock = threading.RLock()
+
+    def fail_next(self, operation: str, when: When, error: StoreError) -> None:
+        """Make the next call of this method raise; several queue up."""
+        self._failures[operation].append((when, error))
+
+    @contextmanager
+    def _act(self, operation: str) -> Iterator[None]:
+        """Around every operation: one at a time, counted, failing as it was told to."""
+        with self._lock:
+            self.calls[operation] += 1
+            queue = self._failures[operation]
+            when, error = queue.popleft() if queue else (None, None)
+            if error is not None and when == "before":
+                raise error
+            yield
+            if error is not None:
+                raise error
+
+    def check_access(self, prefix: str = "") -> None:
+        """See Store."""
+        with self._act("check_access"):
+            assert isinstance(prefix, str)
+
+    def put(
+        self,
+        key: str,
+        body: Body | bytes,
+        *,
+        crc64: int | None = None,
+        if_absent: bool = False,
+        archived: bool = False,
+    ) -> ObjectInfo:
+        """See Store."""
+        data = _read(body)
+        with self._act("put"):
+            if if_absent and key in self.objects:
+                raise _error("PreconditionFailed", "put_object", key)
+            _check(data, crc64, "put_object", key)
+            storage_class = (archived and self._storage_class) or "STANDARD"
+            digest = crc64nvme(data) if self._crc64 else None
+            return self._keep(key, data, md5(data).hex(), digest, storage_class)
+
+    def get(self, key: str, begin: int = 0, end: int | None = None) -> bytes:
+        """See Store."""
+        if end is not None and end <= begin:
+            return b""
+        with self._act("get"):
+            return self._range(key, begin, end, "get_object")
+
+    def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
+        """See Store."""
+        while begin < end:
+            with self._act("open"):
+                block = self._range(key, begin, end, "get_object")[:BLOCK_BYTES]
+            begin += len(block)
+            yield block
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """See Store."""
+        with self._act("head"):
+            return self.objects[key].info if key in self.objects else None
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """See Store."""
+        with self._act("list"):
+            keys = [key for key in self._keys(prefix) if key.encode() > start_after.encode()]
+            found = [replace(self.objects[key].info, crc64=None) for key in keys]
+        yield from found
+
+    def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
+        """See Store."""
+        with self._act("list_names"):
+            names: dict[str, None] = {}
+            for key in self._keys(prefix):
+                name, found, _ = key.removeprefix(prefix).partition(delimiter)
+                names[name + found] = None
+        yield from names
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """See Store."""
+        with self._act("delete"):
+            for key in keys:
+                self.objects.pop(key, None)
+
+    def create_upload(self, key: str, *, crc64: bool = True) -> str:
+        """See Store."""
+        with self._act("create_upload"):
+            self._ids += 1
+            upload_id = f"upload-{self._ids:04}"
+            info = UploadInfo(upload_id=upload_id, key=key, initiated=self._now())
+            self.uploads[upload_id] = _Upload(info, crc64 and self._crc64)
+            return upload_id
+
+    def list_uploads(self, key: str) -> Sequence[UploadInfo]:
+        """See Store."""
+        with self._act("list_uploads"):
+            if not self._lists_uploads:
+                raise _error("NotImplemented", "list_multipart_uploads", key, status=501)
+            return [upload.info for upload in self.uploads.values() if upload.info.key == key]
+
+    def list_parts(self, key: str, upload_id: str) -> Sequence[PartInfo]:
+        """See Store."""
+        with self._act("list_parts"):
+            parts = self._upload(key, upload_id, "list_parts").parts
+            return [parts[number].info for number in sorted(parts)]
+
+    def upload_part(
+        self, key: str, upload_id: str, number: int, body: Body | bytes, crc64: int | None = None
+    ) -> PartInfo:
+        """See Store."""
+        data = _read(body)
+        with self._act("upload_part"):
+            upload = self._upload(key, upload_id, "upload_part")
+            _check(data, crc64, "upload_part", key)
+            return _keep_part(upload, number, data)
+
+    def copy_part(
+        self, key: str, upload_id: str, number: int, source_key: str, *, begin: int, end: int
+    ) -> PartInfo:
+        """See Store."""
+        with self._act("copy_part"):
+            if not self._copies_parts:
+                raise _error("NotImplemented", "upload_part_copy", key, status=501)
+            upload = self._upload(key, upload_id, "upload_part_copy")
+            data = self._range(source_key, begin, end, "upload_part_copy")
+            return _keep_part(upload, number, data)
+
+    def complete_upload(
+        self,
+        key: str,
+        upload_id: str,
+        parts: Sequence[PartInfo],
+        *,
+        size: int,
+        crc64: int | None,
+        if_absent: bool = True,
+    ) -> ObjectInfo:
+        """See Store."""
+        with self._act("complete_upload"):
+            upload = self._upload(key, upload_id, "complete_multipart_upload")
+            if if_absent and key in self.objects:
+                raise _error("PreconditionFailed", "complete_multipart_upload", key)
+            data = self._join(upload, parts)
+            if len(data) != size:
+                raise _error("InvalidRequest", "complete_multipart_upload", key)
+            if upload.crc64:
+                _check(data, crc64, "complete_multipart_upload", key)
+            etag = composite_etag(bytes.fromhex(part.etag) for part in parts)
+            del self.uploads[upload_id]
+            digest = crc64nvme(data) if upload.crc64 else None
+            return self._keep(key, data, etag, digest, self._storage_class or "STANDARD")
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """See Store."""
+        with self._act("abort_upload"):
+            if upload_id in self.uploads and self.uploads[upload_id].info.key == key:
+                del self.uploads[upload_id]
+
+    def close(self) -> None:
+        """See Store."""
+
+    def _keys(self, prefix: str) -> Sequence[str]:
+        return sorted((key for key in self.objects if key.startswith(prefix)), key=str.encode)
+
+    def _keep(
+        self, key: str, data: bytes, etag: str, crc64: int | None, storage_class: str
+    ) -> ObjectInfo:
+        info = ObjectInfo(
+            key=key,
+            size=len(data),
+            etag=etag,
+            crc64=crc64,
+            storage_class=storage_class,
+            last_modified=self._now(),
+        )
+        self.objects[key] = _Object(info, data)
+        return info
+
+    def _range(self, key: str, begin: int, end: int | None, operation: str) -> bytes:
+        if key not in self.objects:
+            raise _error("NoSuchKey", operation, key)
+        data = self.objects[key].data
+        if end is not None and end > len(data):
+            raise StoreError(f"{key!r} ends at {len(data)}, before {end}")
+        return data[begin:end]
+
+    def _upload(self, key: str, upload_id: str, operation: str) -> _Upload:
+        upload = self.uploads.get(upload_id)
+        if upload is None or upload.info.key != key:
+            raise _error("NoSuchUpload", operation, key)
+        return upload
+
+    def _join(self, upload: _Upload, listed: Sequence[PartInfo]) -> bytes:
+        key, operation = upload.info.key, "complete_multipart_upload"
+        numbers = [part.number for part in listed]
+        if not numbers:
+            raise _error("MalformedXML", operation, key)
+        if numbers != sorted(set(numbers)):
+            raise _error("InvalidPartOrder", operation, key)
+        found = []
+        for part in listed:
+            have = upload.parts.get(part.number)
+            if have is None or have.info.etag != part.etag:
+                raise _error("InvalidPart", operation, key)
+            found.append(have.data)
+        if any(len(data) < self._min_part_bytes for data in found[:-1]):
+            raise _error("EntityTooSmall", operation, key)
+        return b"".join(found)
+
+
+def _keep_part(upload: _Upload, number: int, data: bytes) -> PartInfo:
+    if not 1 <= number <= MAX_PARTS:
+        raise _error("InvalidArgument", "upload_part", upload.info.key)
+    info = PartInfo(
+        number=number,
+        size=len(data),
+        etag=md5(data).hex(),
+        crc64=crc64nvme(data) if upload.crc64 else None,
+    )
+    upload.parts[number] = _Part(info, data)
+    return info
+
+
+def _read(body: Body | bytes) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    with closing(body.open()) as reader:
+        data = b"".join(iter(lambda: reader.read(BLOCK_BYTES), b""))
+    assert len(data) == body.size, "a body must have as many bytes as it says"
+    return data
+
+
+def _check(data: bytes, crc64: int | None, operation: str, key: str) -> None:
+    if crc64 is not None and crc64 != crc64nvme(data):
+        raise _error("XAmzContentChecksumMismatch", operation, key, status=400)
+
+
+def _error(code: str, operation: str, key: str, *, status: int = 400) -> StoreError:
+    return translate(
+        Failure(
+            code=code,
+            operation=operation,
+            bucket="memory",
+            endpoint="memory",
+            key=key,
+            status=status,
+        )
+    )

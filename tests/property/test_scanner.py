@@ -1,0 +1,321 @@
+"""The scanner against generated binlogs: however they are cut, flipped, torn or entered."""
+
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from binlog2s3.binlog import EventType, Scanner, Transaction
+from binlog2s3.errors import DamageError
+from binlog2s3.gtid import GtidSet, MariadbGtidList
+from tests.binlog_writer import (
+    BEGIN,
+    COMMIT,
+    INTVAR,
+    NOW_US,
+    ROLLBACK,
+    ROWS,
+    TABLE_MAP,
+    UUID_A,
+    UUID_B,
+    XA_PREPARE,
+    XID,
+    BinlogWriter,
+    statement,
+)
+
+Event = tuple[int, bytes]
+
+blobs = st.integers(0, 300).map(bytes)
+inner: st.SearchStrategy[list[Event]] = st.lists(
+    st.one_of(
+        blobs.map(lambda blob: (int(EventType.WRITE_ROWS), blob)),
+        st.sampled_from([TABLE_MAP, ROWS, INTVAR]),
+        st.sampled_from(
+            ["SAVEPOINT `a`", "rollback to a", "insert into a values (1)", "COMMIT to memory"]
+        ).map(statement),
+    ),
+    max_size=4,
+)
+groups = st.builds(
+    lambda first, rest, last: [first, *rest, last],
+    st.sampled_from([BEGIN, statement("XA START X'31',X'',1")]),
+    inner,
+    st.sampled_from([XID, COMMIT, ROLLBACK, XA_PREPARE]),
+)
+single = st.sampled_from(
+    [
+        [statement("create table a(i int)")],
+        [statement("XA COMMIT X'31',X'',1")],
+        [(EventType.TRANSACTION_PAYLOAD, bytes(77))],
+    ]
+)
+tags = st.sampled_from(["", "", "", "blue", "_x"])
+
+
+@st.composite
+def mysql_binlogs(draw: Callable[..., Any], *, checksum: bool | None = None) -> BinlogWriter:
+    """A binlog of a MySQL from 5.7 to 9, with everything such a binlog can hold."""
+    version = draw(st.sampled_from(["5.7.44-log", "8.0.36", "9.7.4"]))
+    log = BinlogWriter(
+        server_version=version,
+        checksum=draw(st.booleans()) if checksum is None else checksum,
+        in_use=draw(st.booleans()),
+    )
+    previous = draw(st.sampled_from(["", f"{UUID_A}:1-9", f"{UUID_A}:1-2:blue:4:7,{UUID_B}:1"]))
+    log.previous_gtids(GtidSet.parse(previous))
+    modern = version != "5.7.44-log"
+    for gno in range(100, 100 + draw(st.integers(0, 5))):
+        shift = draw(st.integers(-50, 50))
+        tag = draw(tags) if modern else ""
+        log.transaction(
+            draw(st.one_of(groups, single)),
+            gtid=draw(st.sampled_from([None, (UUID_A, tag, gno), (UUID_B, tag, gno)])),
+            commit_us=NOW_US + shift if modern else 0,
+            original_us=None if draw(st.booleans()) or not modern else NOW_US - 1000,
+            with_length=modern and (tag != "" or draw(st.booleans())),
+        )
+    end_by(log, draw)
+    return log
+
+
+@st.composite
+def mariadb_binlogs(draw: Callable[..., Any], *, checksum: bool | None = None) -> BinlogWriter:
+    """A binlog of MariaDB."""
+    log = BinlogWriter(
+        server_version="10.11.18-MariaDB-log",
+        checksum=draw(st.booleans()) if checksum is None else checksum,
+        in_use=draw(st.booleans()),
+    )
+    log.gtid_list(MariadbGtidList.parse(draw(st.sampled_from(["", "0-7-4,0-8-3,1-1-9"]))))
+    for seq in range(100, 100 + draw(st.integers(0, 5))):
+        gtid = (draw(st.integers(0, 1)), seq)
+        if draw(st.booleans()):
+            events = [(EventType.ANNOTATE_ROWS, b"x"), *draw(inner), draw(st.sampled_from([XID]))]
+            log.mariadb_transaction(events, gtid=gtid)
+            log.event(EventType.BINLOG_CHECKPOINT, struct.pack("<I", 1) + b"x")
+        else:
+            events = [INTVAR, statement("create table a(i int)")]
+            log.mariadb_transaction(events, gtid=gtid, standalone=True)
+    end_by(log, draw)
+    return log
+
+
+@st.composite
+def plain_binlogs(draw: Callable[..., Any], *, checksum: bool | None = None) -> BinlogWriter:
+    """A binlog of a server before GTIDs and checksums."""
+    del checksum
+    log = BinlogWriter(server_version="5.5.62-log", checksum=False)
+    for _ in range(draw(st.integers(0, 5))):
+        log.plain_transaction(
+            [BEGIN, *draw(inner), draw(st.sampled_from([XID, COMMIT]))]
+            if draw(st.booleans())
+            else [INTVAR, statement("insert into myisam values (1)")]
+        )
+    end_by(log, draw)
+    return log
+
+
+def end_by(log: BinlogWriter, draw: Callable[..., Any]) -> None:
+    """A rotate event, a stop event, or nothing yet."""
+    end = draw(st.sampled_from([None, BinlogWriter.rotate, BinlogWriter.stop]))
+    if end is not None:
+        end(log)
+
+
+binlogs = st.one_of(mysql_binlogs(), mariadb_binlogs(), plain_binlogs())
+with_gtids = st.one_of(mysql_binlogs(), mariadb_binlogs())
+checksummed = st.one_of(mysql_binlogs(checksum=True), mariadb_binlogs(checksum=True))
+
+NO_FACTS = {"feed", "completed", "damage"}
+FACTS = [name for name in vars(Scanner) if name[0] != "_" and name not in NO_FACTS]
+FACTS += [name for name in vars(Scanner()) if name[0] != "_" and name not in NO_FACTS]
+
+
+def facts(scanner: Scanner) -> dict[str, object]:
+    """Everything that a scanner can be asked."""
+    return {name: getattr(scanner, name) for name in FACTS}
+
+
+def feed(scanner: Scanner, data: bytes | bytearray, cuts: list[int]) -> list[Transaction]:
+    """Feed `data` cut at `cuts`; what it completed, also if it is damaged."""
+    found: list[Transaction] = []
+    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    for begin, end in pairwise(edges):
+        try:
+            scanner.feed(memoryview(data)[begin:end])
+        except DamageError:
+            return found + scanner.completed
+        found += scanner.completed
+    return found
+
+
+cuts = st.lists(st.integers(0, 100_000), max_size=12)
+
+
+@given(binlogs)
+def test_every_transaction_is_found_as_it_was_written(log: BinlogWriter) -> None:
+    """Bounds, GTIDs and commit times are the writer's; so are the counts."""
+    scanner = Scanner()
+    assert scanner.feed(log.data) == log.transactions
+    assert scanner.event_end == scanner.transaction_end == len(log.data)
+    assert scanner.events == len(log.ends) - 1
+    assert scanner.transactions == len(log.transactions)
+    gtids = [t.gtid for t in log.transactions if t.gtid is not None]
+    assert scanner.anonymous == len(log.transactions) - len(gtids)
+    if scanner.flavour == "mysql":
+        assert scanner.gtids == GtidSet.parse(",".join(gtids))
+    else:
+        assert scanner.gtids == MariadbGtidList.parse(",".join(gtids))
+    times = [t.commit_us for t in log.transactions]
+    assert scanner.least_commit_us == min(times, default=None)
+    assert scanner.greatest_commit_us == max(times, default=None)
+
+
+@given(binlogs, cuts)
+def test_pieces_say_what_the_whole_says(log: BinlogWriter, cuts: list[int]) -> None:
+    """Wherever the bytes are cut, facts and transactions are the same."""
+    whole, pieces = Scanner(), Scanner()
+    transactions = whole.feed(bytes(log.data))
+    assert feed(pieces, log.data, cuts) == transactions
+    assert facts(pieces) == facts(whole)
+
+
+@given(binlogs)
+@settings(max_examples=15, deadline=None)
+def test_single_bytes_say_what_the_whole_says(log: BinlogWriter) -> None:
+    """The smallest pieces there are; and transactions come with their last byte, not later."""
+    whole, pieces = Scanner(), Scanner()
+    whole.feed(bytes(log.data))
+    found = {}
+    for at in range(len(log.data)):
+        for transaction in pieces.feed(log.data[at : at + 1]):
+            found[at + 1] = transaction
+    assert found == {t.end: t for t in log.transactions}
+    assert facts(pieces) == facts(whole)
+
+
+@given(checksummed, st.data(), cuts)
+@settings(max_examples=400)
+def test_a_flipped_bit_is_seen(log: BinlogWriter, data: st.DataObject, cuts: list[int]) -> None:
+    """Any changed byte of a checksummed binlog is damage in its event, but for the in-use flag."""
+    at = data.draw(st.integers(0, len(log.data) - 1))
+    mask = data.draw(st.integers(1, 255))
+    flipped = bytearray(log.data)
+    flipped[at] ^= mask
+    whole, scanner = Scanner(), Scanner()
+    good = whole.feed(log.data)
+    found = feed(scanner, flipped, cuts)
+    if at == 4 + 17 and mask == 1:
+        assert scanner.damage is None
+        assert found == good
+        return
+    assert scanner.damage is not None
+    begin = max([end for end in log.ends if end <= at], default=0)
+    assert scanner.damage.offset == scanner.event_end == begin
+    assert found == [t for t in good if t.end <= begin]
+
+
+@given(checksummed)
+@settings(max_examples=10, deadline=None)
+def test_every_flipped_byte_is_seen(log: BinlogWriter) -> None:
+    """The same for every single byte of a binlog."""
+    for at in range(len(log.data)):
+        flipped = bytearray(log.data)
+        flipped[at] ^= 0xFF
+        with pytest.raises(DamageError):
+            Scanner().feed(flipped)
+
+
+@given(binlogs, st.integers(0, 100_000), cuts)
+def test_a_torn_binlog_ends_at_an_event(log: BinlogWriter, cut: int, cuts: list[int]) -> None:
+    """Cut anywhere, event_end is the last real event end, and it is no damage."""
+    torn = log.data[: cut % (len(log.data) + 1)]
+    scanner = Scanner()
+    found = feed(scanner, torn, cuts)
+    assert scanner.damage is None
+    assert scanner.position == len(torn)
+    assert scanner.event_end == max([end for end in log.ends if end <= len(torn)], default=0)
+    assert found == [t for t in log.transactions if t.end <= len(torn)]
+    open_at = [t.begin for t in log.transactions if t.begin < scanner.event_end < t.end]
+    assert scanner.transaction_end == (open_at or [scanner.event_end])[0]
+    assert scanner.in_transaction == bool(open_at)
+
+
+@given(binlogs, st.data(), cuts)
+def test_a_start_at_any_event_says_what_the_suffix_says(
+    log: BinlogWriter, data: st.DataObject, cuts: list[int]
+) -> None:
+    """What mysqlbinlog writes from a start position gives the same transactions and ends."""
+    start = data.draw(st.sampled_from(log.ends[1:]))
+    whole, part = Scanner(), Scanner(start)
+    whole.feed(log.data)
+    found = feed(part, log.from_position(start), cuts)
+    expected = [t for t in log.transactions if t.begin >= start]
+    if whole.format is not None and whole.format.gtid_events:
+        assert found == expected
+    else:  # a start inside BEGIN looks like a start before a statement
+        assert found == expected[len(expected) - len(found) :]
+    assert part.damage is None
+    assert part.skipped == log.ends[1]
+    assert part.position == part.event_end == len(log.data)
+    assert part.events == sum(end > start for end in log.ends)
+    if start < len(log.data):
+        assert (part.rotate, part.stopped) == (whole.rotate, whole.stopped)
+    assert part.transaction_end in (0, whole.transaction_end)
+    if found or part.ended:
+        assert part.transaction_end == whole.transaction_end
+    assert part.format is not None
+    assert whole.format is not None
+    assert part.format == replace(whole.format, offset=0, in_use=False)
+
+
+@given(with_gtids, st.data())
+def test_an_event_that_is_missing_is_seen(log: BinlogWriter, data: st.DataObject) -> None:
+    """A hole after a full disk: the bytes behind it are damage, with or without checksums."""
+    bounds = sorted(data.draw(st.sets(st.sampled_from(log.ends), min_size=2, max_size=2)))
+    torn = log.data[: bounds[0]] + log.data[bounds[1] :]
+    scanner = Scanner()
+    feed(scanner, torn, [])
+    if bounds[1] == len(log.data):
+        assert scanner.damage is None
+    else:
+        assert scanner.damage is not None
+        assert scanner.damage.offset == bounds[0]
+
+
+@given(st.binary(max_size=200), cuts)
+def test_any_bytes_at_all_are_damage_or_a_beginning(data: bytes, cuts: list[int]) -> None:
+    """Noise behind a format event raises nothing but DamageError."""
+    log = BinlogWriter(checksum=False)
+    scanner = Scanner()
+    feed(scanner, log.data + data, cuts)
+    assert scanner.event_end >= len(log.data)
+
+
+@given(
+    st.sampled_from(
+        [t for t in EventType if t not in (EventType.FORMAT_DESCRIPTION, EventType.ROTATE)]
+    ),
+    st.binary(max_size=120),
+)
+@settings(max_examples=500)
+def test_any_body_is_decoded_or_damage(event_type: EventType, body: bytes) -> None:
+    """A well-formed event with any body: a fact, or DamageError at its begin with no change."""
+    log = BinlogWriter()
+    log.transaction([BEGIN, XID], gtid=(UUID_A, "", 1))
+    before = Scanner()
+    before.feed(log.data)
+    log.event(event_type, body)
+    scanner = Scanner()
+    feed(scanner, log.data, [])
+    if scanner.damage is None:
+        assert scanner.event_end == len(log.data)
+    else:
+        assert scanner.damage.offset == before.event_end
+        assert facts(scanner) == facts(before)
