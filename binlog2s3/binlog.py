@@ -49,7 +49,7 @@ __all__ = [
 MAGIC = b"\xfebin"
 """The first four bytes of every binlog."""
 
-_NAME = re.compile(r"(?P<prefix>[^/]+)\.(?P<number>[0-9]{1,18})")
+_NAME = re.compile(r"(?P<prefix>[^/-][^/]*)\.(?P<number>[0-9]{1,18})")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -64,7 +64,8 @@ class BinlogName:
     def parse(cls, text: str) -> Self:
         """The name that `text` is; ValueError if a server could not have made it.
 
-        Control characters and "/" are refused, because names become paths and keys.
+        Control characters, "/" and a leading "-" are refused, because names become paths, keys
+        and arguments.
         """
         match = _NAME.fullmatch(text)
         if not match or not text.isprintable():
@@ -149,7 +150,7 @@ class Scanner:
         completed: list[Transaction] = []
         boundaries.completed = completed
         if self.damage is not None:
-            raise self.damage.with_traceback(None)
+            raise DamageError(str(self.damage), offset=self.damage.offset)
         with memoryview(data) as view:
             at, size = 0, len(view)
             try:
@@ -159,7 +160,8 @@ class Scanner:
                     if at < size:
                         at = self._step(view, at)
             except DamageError as damage:
-                self.damage = damage
+                # a copy that was never raised, so that its traceback does not keep `data` alive
+                self.damage = DamageError(str(damage), offset=damage.offset)
                 self._forget()
                 raise
         return completed
@@ -288,10 +290,14 @@ class Scanner:
         self.events += 1
 
     def _take_format(self) -> None:
-        """Decode a format event, whose CRC is that of its bytes with the in-use flag cleared."""
+        """Decode a format event, whose CRC is that of its bytes with the in-use flag cleared.
+
+        A made-up one of a binlog without checksums keeps the real one's CRC, which is not its own:
+        servers do not compute it again, so it cannot be checked.
+        """
         offset = 0 if self._is_leading else self.event_end
         decoded = decode_format(self._head, offset=offset)
-        if decoded.has_checksum:
+        if decoded.has_checksum and not (self._is_leading and decoded.checksum == "none"):
             cleared = bytearray(self._head)
             cleared[_FLAGS_OFFSET] &= ~IN_USE_FLAG
             if zlib.crc32(cleared) != _CRC_RESIDUE:

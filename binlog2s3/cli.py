@@ -6,75 +6,66 @@ its message, hint and exit code.
 """
 
 import difflib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from binlog2s3 import __version__
-from binlog2s3.config import BY_NAME, OPTIONS, Config, Option, build, parse, read_file
+from binlog2s3.config import (
+    BY_NAME,
+    OPTIONS,
+    Config,
+    FileValues,
+    Option,
+    Value,
+    build,
+    parse,
+    read_file,
+)
 from binlog2s3.daemon import stream as run_stream
 from binlog2s3.errors import Binlog2s3Error, ConfigError
-from binlog2s3.log import LEVELS, Log, configure
+from binlog2s3.log import Log, configure
+from binlog2s3.options import ENVIRONMENT_PREFIX, TABLES
 
 F = TypeVar("F", bound=Callable[..., Any])
-_PREFIX = "BINLOG2S3"
-_PROBLEMS = "binlog2s3.problems"
-_WRONG = "binlog2s3.wrong"
+_FILE = "binlog2s3.file"
+_SETTINGS: dict[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "auto_envvar_prefix": ENVIRONMENT_PREFIX,
+    "max_content_width": 100,
+}
 _log = Log("cli")
 
 
-class _Value(click.ParamType[Any]):
-    """An option's value; what is wrong with it is collected, so that all is reported at once."""
-
-    def __init__(self, option: Option) -> None:
-        self._option = option
-        self.name = option.metavar
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return parse(self._option, value)
-        except ValueError as error:
-            assert ctx is not None  # noqa: S101 - only click calls this, while it parses
-            place = f"--{self._option.name}"
-            if param is not None and ctx.get_parameter_source(param.name or "") is None:
-                source = _environment_name(self._option)
-                place = f"{place} ({source})" if os.environ.get(source) == value else place
-            ctx.meta.setdefault(_PROBLEMS, []).append(f"{place}: {error}")
-            ctx.meta.setdefault(_WRONG, set()).add(self._option.name)
-            return None
-
-
-def _environment_name(option: Option) -> str:
-    return f"{_PREFIX}_{option.parameter.upper()}"
-
-
-def _load_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:  # noqa: ARG001
+def _load_file(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
+    """Make the file of --config click's map of defaults; it is eager, so it comes first."""
     if value is not None:
-        found = read_file(value)
+        found = ctx.meta[_FILE] = read_file(value)
         ctx.default_map = {BY_NAME[name].parameter: v for name, v in found.values.items()}
-        ctx.meta.setdefault(_PROBLEMS, []).extend(found.problems)
-        ctx.meta.setdefault(_WRONG, set()).update(found.wrong)
-    return value
 
 
 def _options(tables: Sequence[str]) -> Callable[[F], F]:
-    """The options of these tables, and --config."""
+    """The options of these tables, and --config.
+
+    To click all values are plain: what is wrong with them is found later, so that all of it is
+    reported at once.
+    """
 
     def decorate(function: F) -> F:
         for option in reversed([option for option in OPTIONS if option.table in tables]):
             function = click.option(
                 f"--{option.name}",
                 option.parameter,
-                type=_Value(option),
+                type=click.UNPROCESSED,
                 default=option.default,
-                show_default=_shown_default(option),
-                metavar="|".join(option.choices) or option.metavar,
-                help=option.help,
+                metavar=option.metavar,
+                help=_help(option),
             )(function)
+        shown = " ".join(f"[{table}]" for table in tables)
         return click.option(
             "--config",
             type=click.Path(path_type=Path),
@@ -82,27 +73,53 @@ def _options(tables: Sequence[str]) -> Callable[[F], F]:
             is_eager=True,
             callback=_load_file,
             expose_value=False,
-            help="TOML file with the same options in the tables [mysql] [s3] [spool] [stream].",
+            help=f"TOML file with the same options in the tables {shown}.",
         )(function)
 
     return decorate
 
 
-def _shown_default(option: Option) -> str | bool:
-    if option.kind == "size" and isinstance(option.default, int):
-        return f"{option.default >> 20} MiB"
-    if isinstance(option.default, float):
-        return f"{option.default:g}"
-    return option.default is not None
+def _help(option: Option) -> str:
+    parts = [option.help]
+    if option.choices:
+        parts.append(f"One of {', '.join(option.choices)}.")
+    if option.required:
+        parts.append("[required]")
+    elif option.default_text:
+        parts.append(f"[default: {option.default_text}]")
+    return " ".join(parts)
 
 
 def _config(ctx: click.Context, given: dict[str, Any]) -> Config:
-    values = {option.name: given.get(option.parameter) for option in OPTIONS}
-    config, problems = build(values, ctx.meta.get(_WRONG, ()))
-    problems = [*ctx.meta.get(_PROBLEMS, []), *problems]
+    """What click merged, parsed and judged. Raises ConfigError with all problems."""
+    file: FileValues = ctx.meta.get(_FILE, FileValues())
+    problems, wrong = list(file.problems), set(file.wrong)
+    values: dict[str, Value] = {}
+    places: dict[str, str] = {}
+    for option in OPTIONS:
+        raw = given.get(option.parameter)
+        if raw is None:
+            continue
+        places[option.name] = _called(ctx, option, file)
+        try:
+            values[option.name] = parse(option, raw)
+        except ValueError as error:
+            problems.append(f"{places[option.name]}: {error}")
+            wrong.add(option.name)
+    config, contradictions = build(values, wrong, places)
     if config is None or problems:
-        raise ConfigError(problems, hint=f"see {ctx.command_path} -h")
+        raise ConfigError([*problems, *contradictions], hint=f"see {ctx.command_path} -h")
     return config
+
+
+def _called(ctx: click.Context, option: Option, file: FileValues) -> str:
+    """An option as the user gave it: `--mysql-port`, its variable, or its place in the file."""
+    source = ctx.get_parameter_source(option.parameter)
+    if source is ParameterSource.ENVIRONMENT:
+        return option.environment
+    if source is ParameterSource.DEFAULT_MAP:
+        return file.places[option.name]
+    return f"--{option.name}"
 
 
 class _Commands(click.Group):
@@ -119,22 +136,11 @@ class _Commands(click.Group):
             raise click.UsageError(error.message + hint, ctx) from error
 
 
-@click.group(
-    cls=_Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": _PREFIX},
-)
-@click.version_option(__version__, "-V", "--version", prog_name="binlog2s3")
-def binlog2s3() -> None:
-    r"""Stream MySQL and MariaDB binary logs into S3 as they are written.
-
-    Every option can also be set as BINLOG2S3_<OPTION> in the environment or in the file of
-    --config; the command line wins over the environment, the environment over the file.
-
-    \b
-    Exit codes: 0 done, 1 defect, 2 usage, 3 configuration, 4 MySQL, 5 spool,
-    6 store, 7 archive, 9 another writer has taken over, 130 interrupted.
-    """
-
+_EXIT_CODES = """\b
+Exit codes:
+  0 done, 1 defect, 2 usage, 3 configuration, 4 MySQL, 5 spool, 6 store,
+  7 archive, 9 another writer has taken over, 130 interrupted
+"""
 
 _EXAMPLES = """\b
 Examples:
@@ -155,34 +161,33 @@ Examples:
 """
 
 
-@binlog2s3.command(
-    epilog=_EXAMPLES,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "auto_envvar_prefix": _PREFIX,
-        "max_content_width": 100,
-    },
+@click.group(cls=_Commands, epilog=f"{_EXAMPLES}\n{_EXIT_CODES}", context_settings=_SETTINGS)
+@click.version_option(
+    __version__,
+    "-V",
+    "--version",
+    prog_name="binlog2s3",
+    allow_from_autoenv=False,  # images like to set BINLOG2S3_VERSION
 )
-@_options(("stream", "mysql", "spool", "s3"))
-@click.option(
-    "--log-format",
-    type=click.Choice(["auto", "text", "json"]),
-    default="auto",
-    show_default=True,
-    help="auto: text on a terminal, JSON lines elsewhere.",
-)
-@click.option(
-    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="From there."
-)
+def binlog2s3() -> None:
+    """Stream MySQL and MariaDB binary logs into S3 as they are written.
+
+    Every option can also be set as BINLOG2S3_<OPTION> in the environment or in the file of
+    --config; the command line wins over the environment, the environment over the file.
+    """
+
+
+@binlog2s3.command(epilog=f"{_EXAMPLES}\n{_EXIT_CODES}", context_settings=_SETTINGS)
+@_options(TABLES)
 @click.pass_context
-def stream(ctx: click.Context, /, log_format: str, log_level: str, **given: Any) -> None:
+def stream(ctx: click.Context, /, **given: Any) -> None:
     """Stream a server's binary logs into S3 until it is told to stop (SIGTERM, Ctrl-C).
 
     A binlog is archived under its own name when the server has closed it; big ones are sent in
     parts while they grow. Start it again with the same options and it goes on where it was.
     """
     config = _config(ctx, given)
-    configure(log_format, log_level)
+    configure(config.log.format, config.log.level)
     try:
         ctx.exit(run_stream(config))
     except Binlog2s3Error as error:
@@ -190,22 +195,20 @@ def stream(ctx: click.Context, /, log_format: str, log_level: str, **given: Any)
         ctx.exit(error.exit_code)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The console script: runs a command and exits with its code."""
     try:
-        binlog2s3.main(standalone_mode=False)
-    except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
+        # without standalone mode click raises usage errors, and returns the code of ctx.exit
+        sys.exit(binlog2s3.main(arguments, standalone_mode=False))
     except click.Abort:
         sys.exit(130)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except Binlog2s3Error as error:
-        for problem in error.problems if isinstance(error, ConfigError) else (str(error),):
+    except ConfigError as error:
+        for problem in error.problems:
             click.echo(f"error: {problem}", err=True)
-        if error.hint:
-            click.echo(f"hint: {error.hint}", err=True)
+        click.echo(f"hint: {error.hint}", err=True)
         sys.exit(error.exit_code)
 
 

@@ -1,14 +1,15 @@
 """Logging: a fixed event name and fields, as text on a terminal and JSON lines elsewhere.
 
 Law: one line per event, on standard error; fields hold values, never secrets. The event name does
-not change with the values, so that a log can be searched and counted by it.
+not change with the values, so that a log can be searched and counted by it. An error brings its
+hint along. docs/reference.md lists every event.
 """
 
 import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import TextIO
 
 from binlog2s3.errors import Binlog2s3Error
 
@@ -21,25 +22,29 @@ class Log:
     def __init__(self, part: str) -> None:
         self._logger = logging.getLogger(f"binlog2s3.{part}")
 
-    def debug(self, event: str, **fields: object) -> None:
+    def debug(self, event: str, /, **fields: object) -> None:
         """For someone who follows the code."""
-        self._logger.debug(event, extra={"fields": fields})
+        self._write(logging.DEBUG, event, fields)
 
-    def info(self, event: str, **fields: object) -> None:
+    def info(self, event: str, /, **fields: object) -> None:
         """What happened, once per unit of work."""
-        self._logger.info(event, extra={"fields": fields})
+        self._write(logging.INFO, event, fields)
 
-    def warning(self, event: str, **fields: object) -> None:
+    def warning(self, event: str, /, **fields: object) -> None:
         """What goes on by itself but wants a look."""
-        self._logger.warning(event, extra={"fields": fields})
+        self._write(logging.WARNING, event, fields)
 
-    def error(self, event: str, error: BaseException | None = None, **fields: object) -> None:
-        """What stops something; a hint of the error is written with it."""
-        if error is not None:
-            fields["error"] = str(error)
-        if isinstance(error, Binlog2s3Error) and error.hint:
-            fields["hint"] = error.hint
-        self._logger.error(event, extra={"fields": fields})
+    def error(self, event: str, error: BaseException | None = None, /, **fields: object) -> None:
+        """What stops something; `error` says why."""
+        self._write(logging.ERROR, event, fields | ({"error": error} if error else {}))
+
+    def _write(self, level: int, event: str, fields: dict[str, object]) -> None:
+        error, hint = fields.get("error"), fields.pop("hint", "")
+        if isinstance(error, Binlog2s3Error):
+            hint = hint or error.hint
+        if hint:
+            fields["hint"] = hint
+        self._logger.log(level, event, extra={"fields": fields})
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
@@ -49,13 +54,13 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
+        line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "part": record.name.removeprefix("binlog2s3."),
             "event": record.getMessage(),
-            **_fields(record),
         }
+        line |= {key: value for key, value in _fields(record).items() if key not in line}
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
@@ -75,12 +80,19 @@ class _Text(logging.Formatter):
 
 
 def _text(value: object) -> str:
+    """A value on one line, quoted where a reader could not tell its end."""
     text = str(value)
-    return json.dumps(text, ensure_ascii=False) if not text or " " in text else text
+    if not text.isprintable():
+        return json.dumps(text)  # what a server says must not break lines or colour terminals
+    return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "=') else text
 
 
-def configure(style: str, level: str, stream: TextIO = sys.stderr) -> None:
-    """Send the program's log to `stream`: style text, json, or auto (text on a terminal)."""
+def configure(style: str, level: str, stream: TextIO | None = None) -> None:
+    """Send the program's log to `stream`, by default standard error.
+
+    `style` is text, json, or auto: text on a terminal. Called again, it replaces what was.
+    """
+    stream = stream or sys.stderr
     terminal = stream.isatty()
     handler = logging.StreamHandler(stream)
     if style == "text" or (style == "auto" and terminal):

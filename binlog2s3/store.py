@@ -47,6 +47,7 @@ from binlog2s3.store_requests import (
     any_session,
     crc64_of,
     md5_of,
+    needed,
     size_of,
 )
 
@@ -170,7 +171,7 @@ class S3Store:
 
     def head(self, key: str) -> ObjectInfo | None:
         try:
-            return _head(key, self._ask("head_object", key, ChecksumMode="ENABLED"))
+            return _head(key, self._look(key))
         except ObjectMissingError:
             return None
 
@@ -178,12 +179,12 @@ class S3Store:
         for page in self._pages(Prefix=prefix, StartAfter=start_after):
             for item in page.get("Contents", ()):
                 yield ObjectInfo(
-                    key=item["Key"],
-                    size=item["Size"],
-                    etag=item["ETag"].strip('"'),
+                    key=needed(item, "Key"),
+                    size=needed(item, "Size"),
+                    etag=_etag(item),
                     crc64=None,
                     storage_class=item.get("StorageClass") or "STANDARD",
-                    last_modified=item["LastModified"].astimezone(UTC),
+                    last_modified=needed(item, "LastModified").astimezone(UTC),
                 )
 
     def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
@@ -212,7 +213,7 @@ class S3Store:
             )
 
         answer = self._with_crc64(create) if crc64 else create(False)
-        upload_id = str(_needed(answer, "UploadId"))
+        upload_id = str(needed(answer, "UploadId"))
         upload = _Upload(
             crc64=answer.get("ChecksumAlgorithm") == _CRC64,
             encrypted=not self._config.sse or "ServerSideEncryption" in answer,
@@ -236,17 +237,17 @@ class S3Store:
             page = self._ask("list_multipart_uploads", key, Prefix=key, **marker)
             found += [
                 UploadInfo(
-                    upload_id=item["UploadId"],
-                    key=item["Key"],
-                    initiated=item["Initiated"].astimezone(UTC),
+                    upload_id=needed(item, "UploadId"),
+                    key=key,
+                    initiated=needed(item, "Initiated").astimezone(UTC),
                 )
                 for item in page.get("Uploads", ())
-                if item["Key"] == key
+                if item.get("Key") == key
             ]
             if not page.get("IsTruncated"):
                 return sorted(found, key=lambda upload: upload.initiated)
             marker = {
-                "KeyMarker": _needed(page, "NextKeyMarker"),
+                "KeyMarker": needed(page, "NextKeyMarker"),
                 "UploadIdMarker": page.get("NextUploadIdMarker", ""),
             }
 
@@ -259,16 +260,16 @@ class S3Store:
             self._learned.uploads.setdefault(upload_id, known)
             found += [
                 PartInfo(
-                    number=item["PartNumber"],
-                    size=item["Size"],
-                    etag=item["ETag"].strip('"'),
+                    number=needed(item, "PartNumber"),
+                    size=needed(item, "Size"),
+                    etag=_etag(item),
                     crc64=_crc64(item),
                 )
                 for item in page.get("Parts", ())
             ]
             if not page.get("IsTruncated"):
                 return found
-            marker = {"PartNumberMarker": _needed(page, "NextPartNumberMarker")}
+            marker = {"PartNumberMarker": needed(page, "NextPartNumberMarker")}
 
     def upload_part(
         self, key: str, upload_id: str, number: int, body: Body | bytes, crc64: int | None = None
@@ -298,7 +299,7 @@ class S3Store:
             CopySource={"Bucket": self._config.bucket, "Key": source_key},
             CopySourceRange=f"bytes={begin}-{end - 1}",
         )
-        result = _needed(answer, "CopyPartResult")
+        result = needed(answer, "CopyPartResult")
         return PartInfo(number=number, size=end - begin, etag=_etag(result), crc64=_crc64(result))
 
     def complete_upload(
@@ -323,7 +324,7 @@ class S3Store:
             "complete_multipart_upload", key, UploadId=upload_id, MultipartUpload=listed, **params
         )
         self._learned.uploads.pop(upload_id, None)
-        answer = self._ask("head_object", key, ChecksumMode="ENABLED")
+        answer = self._look(key)
         self._confirm_encryption(answer, key)
         info = _head(key, answer)
         if info.size != size:
@@ -350,13 +351,17 @@ class S3Store:
     def _ask(self, operation: str, key: str, **params: Any) -> Answer:
         return self._requests.retry(lambda: self._requests.once(operation, key, **params))
 
+    def _look(self, key: str) -> Answer:
+        with_checksum = {"ChecksumMode": "ENABLED"} if self._wants_crc64() else {}
+        return self._ask("head_object", key, **with_checksum)
+
     def _pages(self, **params: Any) -> Iterator[Answer]:
         while True:
             page = self._ask("list_objects_v2", "", **params)
             yield page
             if not page.get("IsTruncated"):
                 return
-            params["ContinuationToken"] = _needed(page, "NextContinuationToken")
+            params["ContinuationToken"] = needed(page, "NextContinuationToken")
 
     def _delete_together(self, keys: Sequence[str]) -> bool:
         """Delete a batch in one request; False where the store cannot."""
@@ -416,17 +421,21 @@ class S3Store:
 
         Remembered only once the same act has succeeded without: then it was the checksum.
         """
-        mode = self._config.checksum
-        if mode in ("md5", "none") or self._learned.refuses_crc64:
+        if not self._wants_crc64():
             return act(False)
         try:
             return act(True)
         except StoreError as exc:
-            if mode != "auto" or not isinstance(exc, UnsupportedError | RefusedError):
+            if self._config.checksum != "auto" or not isinstance(
+                exc, UnsupportedError | RefusedError
+            ):
                 raise
         answer = act(False)
         self._learned.refuses_crc64 = True
         return answer
+
+    def _wants_crc64(self) -> bool:
+        return self._config.checksum in ("auto", "crc64nvme") and not self._learned.refuses_crc64
 
     def _confirm_crc64(self, answer: Mapping[str, Any], key: str, sent: int | None) -> int | None:
         kept = _crc64(answer)
@@ -441,22 +450,15 @@ def _content_type(key: str) -> str:
     return "application/json" if key.endswith(".json") else "application/octet-stream"
 
 
-def _needed(answer: Mapping[str, Any], name: str) -> Any:
-    if not answer.get(name):
-        raise MendableError(
-            f"the store's answer lacks {name}: it does not answer as an S3 store does",
-            hint="--endpoint-url must be the store's S3 address and port",
-        )
-    return answer[name]
-
-
 def _etag(answer: Mapping[str, Any]) -> str:
-    return str(_needed(answer, "ETag")).strip('"')
+    return str(needed(answer, "ETag")).strip('"')
 
 
 def _crc64(answer: Mapping[str, Any]) -> int | None:
-    text = answer.get("ChecksumCRC64NVME")
-    return crc64_from_base64(text) if text else None
+    try:
+        return crc64_from_base64(answer["ChecksumCRC64NVME"])
+    except (KeyError, ValueError):
+        return None
 
 
 def _date(answer: Mapping[str, Any]) -> datetime:
@@ -471,11 +473,11 @@ def _date(answer: Mapping[str, Any]) -> datetime:
 def _head(key: str, answer: Mapping[str, Any]) -> ObjectInfo:
     return ObjectInfo(
         key=key,
-        size=answer["ContentLength"],
+        size=needed(answer, "ContentLength"),
         etag=_etag(answer),
         crc64=_crc64(answer),
         storage_class=answer.get("StorageClass") or "STANDARD",
-        last_modified=_needed(answer, "LastModified").astimezone(UTC),
+        last_modified=needed(answer, "LastModified").astimezone(UTC),
     )
 
 

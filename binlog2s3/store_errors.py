@@ -7,7 +7,7 @@ the streamer waits (`MendableError`), and what no repetition will change. Secret
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 
 from binlog2s3.errors import (
@@ -36,6 +36,7 @@ class Failure:
 
     `code` is the store's error code (`NoSuchKey`), the status where it names none (`404`), or the
     name of the exception where there was no answer (`ReadTimeoutError`); `status` is then None.
+    `region` is where the store says the bucket is, `at` our own clock when the answer came.
     """
 
     code: str
@@ -46,7 +47,8 @@ class Failure:
     message: str = ""
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    fields: Mapping[str, str] = field(default_factory=dict)
+    region: str = ""
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ _SKEW = _Meaning(
 )
 _REGION = _Meaning(
     MendableError,
-    "bucket {bucket!r} is in another region{region} ({code})",
+    "bucket {bucket!r} is in another region{region}{answer}",
     "name the bucket's region with --region",
 )
 _MISSING = _Meaning(ObjectMissingError, "there is no object {key!r} in bucket {bucket!r}")
@@ -149,7 +151,8 @@ _TLS = _Meaning(
 _FOREIGN = _Meaning(
     MendableError,
     "{endpoint} answers, but not as an S3 store does: {message}",
-    "--endpoint-url must be the store's S3 address and port, not its console or a web server",
+    "--endpoint-url must be the store's S3 address and port, not its console or a web server,"
+    " and https:// where it speaks TLS",
 )
 _SETTINGS = _Meaning(
     MendableError,
@@ -285,7 +288,11 @@ def knows(code: str) -> bool:
 def is_web_page(headers: Mapping[str, str]) -> bool:
     """Whether a web server or proxy answered; moto calls its empty answers text/html as well."""
     html = headers.get("content-type", "").lower().startswith("text/html")
-    return html and not any(name.startswith("x-amz") for name in headers)
+    return html and not _signed_by_s3(headers)
+
+
+def _signed_by_s3(headers: Mapping[str, str]) -> bool:
+    return any(name.startswith("x-amz") for name in headers)
 
 
 def _meaning(failure: Failure) -> _Meaning:
@@ -304,7 +311,7 @@ def _meaning(failure: Failure) -> _Meaning:
 def _bare_status(failure: Failure) -> bool:
     """S3 puts its code into a body; only an answer to HEAD, and a few statuses, go without."""
     bodyless = failure.operation.startswith("head_") or failure.code in _TELLING
-    return failure.code.isdigit() and not bodyless
+    return failure.code.isdigit() and not bodyless and not _signed_by_s3(failure.headers)
 
 
 def _values(failure: Failure) -> dict[str, str]:
@@ -333,16 +340,17 @@ def _page(failure: Failure) -> str:
 
 
 def _region(failure: Failure) -> str:
-    region = failure.headers.get("x-amz-bucket-region") or failure.fields.get("Region", "")
+    region = failure.headers.get("x-amz-bucket-region") or failure.region
     return f", {region}" if region else ""
 
 
 def _skew(failure: Failure) -> str:
     """By how much, as the store's own Date header shows it; nothing where it has none."""
     try:
-        theirs = parsedate_to_datetime(failure.headers.get("date", ""))
-        ours = datetime.strptime(failure.fields["RequestTime"], "%Y%m%dT%H%M%SZ")  # noqa: DTZ007  # made aware on the next line
-        seconds = round((ours.replace(tzinfo=UTC) - theirs).total_seconds())
-    except (KeyError, TypeError, ValueError):
+        theirs = parsedate_to_datetime(failure.headers["date"])
+    except (KeyError, ValueError):
         return ""
+    if failure.at is None:
+        return ""
+    seconds = round((failure.at - theirs).total_seconds())
     return f": ours is {abs(seconds)} s {'ahead' if seconds > 0 else 'behind'}"

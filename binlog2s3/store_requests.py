@@ -9,9 +9,10 @@ import base64
 import hashlib
 import io
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import boto3
@@ -174,7 +175,8 @@ class Requests:
             error = self.translate(exc, operation, key)
             if isinstance(error, MendableError):
                 self.link.forget(client)
-            raise error from exc
+            # a reader's own error lies within exc already: no circle of causes
+            raise error from (exc if isinstance(error, StoreError) else error.__cause__)
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         if is_web_page(headers):
             raise translate(self._failure("NotS3", operation, key, status=200, headers=headers))
@@ -207,7 +209,8 @@ class Requests:
                 message=said.get("Message", ""),
                 status=meta.get("HTTPStatusCode"),
                 headers=meta.get("HTTPHeaders", {}),
-                fields={str(name): str(value) for name, value in said.items()},
+                region=str(said.get("Region", "")),
+                at=datetime.now(UTC),
             )
         else:
             failure = self._failure(_kind(exc), operation, key, message=_says(exc))
@@ -271,7 +274,7 @@ class Download:
         last = "" if self._end is None else self._end - 1
         span = {} if whole else {"Range": f"bytes={self.at}-{last}"}
         answer = self._requests.once("get_object", self._key, **span)
-        self._body, self._left = answer["Body"], answer["ContentLength"]
+        self._body, self._left = answer["Body"], needed(answer, "ContentLength")
         if not whole and not answer.get("ContentRange", "").startswith(f"bytes {self.at}-"):
             raise StoreError(f"the store sent all of {self._key!r} where a range was asked for")
         if self._end is not None and self._left != self._end - self.at:
@@ -285,6 +288,17 @@ class Download:
 
 def _open(body: Body | bytes) -> Reader:
     return io.BytesIO(body) if isinstance(body, bytes) else body.open()
+
+
+def needed(answer: Mapping[str, Any], name: str) -> Any:
+    """What every S3 store answers; one that does not is none."""
+    value = answer.get(name)
+    if value is None or value == "":
+        raise MendableError(
+            f"the store's answer lacks {name}: it does not answer as an S3 store does",
+            hint="--endpoint-url must be the store's S3 address and port",
+        )
+    return value
 
 
 def size_of(body: Body | bytes) -> int:

@@ -60,7 +60,6 @@ class _Job:
     track: Track
     held: Held | None = None
     parts: dict[int, PartInfo] = field(default_factory=dict)
-    stale: tuple[str, ...] = ()
     flying: set[Action] = field(default_factory=set)
     failures: int = 0
     not_before: float = 0.0
@@ -82,7 +81,6 @@ class _Looked:
     entry_there: bool
     upload_id: str | None
     parts: tuple[PartInfo, ...]
-    stale: tuple[str, ...]
 
 
 class Uploader:
@@ -192,8 +190,8 @@ class Uploader:
             case PutEntry():
                 document = build_entry(track, datetime.now(UTC)).to_json()
                 entry_key = self._layout.entry(self._lineage, track.name)
-                stale = job.stale
-                return lambda: self._put_entry(key, entry_key, document, stale)
+                in_parts = track.size >= self._grid.length(1)
+                return lambda: self._put_entry(key, entry_key, document, in_parts)
             case _:
                 wanted = self._wanted(track)
                 return lambda: self._look(key, track, wanted)
@@ -211,22 +209,16 @@ class Uploader:
         """What the store holds: the object, its entry, our unfinished uploads and their parts."""
         found = self._store.head(key)
         entry = found and self._store.head(self._layout.entry(self._lineage, track.name))
-        uploads: list[str] = []
-        if track.size >= self._grid.length(1):
-            try:
-                uploads = [upload.upload_id for upload in self._store.list_uploads(key)]
-            except UnsupportedError:
-                uploads = []
+        in_parts = not found and track.size >= self._grid.length(1)
         best: tuple[str | None, tuple[PartInfo, ...]] = (None, ())
-        for upload_id in uploads if not found else ():
+        for upload_id in self._uploads(key) if in_parts else ():
             try:
                 same = tuple(self._same(track, wanted, self._store.list_parts(key, upload_id)))
             except UploadMissingError:
                 continue
             if best[0] is None or len(same) > len(best[1]):
                 best = (upload_id, same)
-        stale = tuple(upload for upload in uploads if upload != best[0])
-        return _Looked(found is not None, entry is not None, best[0], best[1], stale)
+        return _Looked(found is not None, entry is not None, best[0], best[1])
 
     def _same(
         self, track: Track, wanted: dict[int, tuple[Part, int]], parts: Iterable[PartInfo]
@@ -273,12 +265,20 @@ class Uploader:
             return (digests[0].hex(), composite_etag(digests))
         return (composite_etag(digests),)
 
-    def _put_entry(self, key: str, entry_key: str, document: bytes, stale: tuple[str, ...]) -> None:
+    def _uploads(self, key: str) -> list[str]:
+        """The ids of this binlog's unfinished uploads, none where the store cannot list them."""
+        try:
+            return [upload.upload_id for upload in self._store.list_uploads(key)]
+        except UnsupportedError:
+            return []
+
+    def _put_entry(self, key: str, entry_key: str, document: bytes, in_parts: bool) -> None:
+        """Write the entry, and clear away uploads that lost replies or other writers left."""
         try:
             self._store.put(entry_key, document, if_absent=True)
         except PreconditionError:
             _log.info("entry was there already", key=entry_key)
-        for upload_id in stale:
+        for upload_id in self._uploads(key) if in_parts else ():
             self._store.abort_upload(key, upload_id)
 
     def _learn(self, job: _Job, action: Action, value: object) -> None:
@@ -287,7 +287,6 @@ class Uploader:
             case Look():
                 assert isinstance(value, _Looked)  # noqa: S101 - what _look returns
                 job.parts = {info.number: info for info in value.parts}
-                job.stale = value.stale
                 held = Held(
                     object_there=value.object_there,
                     entry_there=value.entry_there,

@@ -66,13 +66,14 @@ def file_pieces(path: Path) -> Iterator[bytes]:
         yield from iter(lambda: file.read(PIECE_BYTES), b"")
 
 
-def closed_binlogs(server: MysqlServer) -> list[Binlog]:
-    """Close the open binlog by a flush and return all that are closed now, oldest first.
+def closed_binlogs(server: MysqlServer, *, flush: bool = True) -> list[Binlog]:
+    """All binlogs that are closed, oldest first; `flush` closes the open one before.
 
     An encrypted server's files are fetched in plain with its own mysqlbinlog.
     """
     masked = server.binaries.flavour == "mariadb"
-    server.query("FLUSH BINARY LOGS")
+    if flush:
+        server.query("FLUSH BINARY LOGS")
     names = [name for name, _size in server.binlogs()][:-1]
     folder = _plain_copies(server, names) if server.encrypted else server.datadir
     return [
@@ -96,16 +97,19 @@ def _plain_copies(server: MysqlServer, names: list[str]) -> Path:
 
 
 def archived_keys(
-    client: "S3Client", bucket: str, prefix: str, source: str
+    client: "S3Client", bucket: str, prefix: str, source: str, *, folder: str = "binlogs"
 ) -> dict[str, list[str]]:
-    """The keys of the source's archived binlogs by name; one name may lie in several lineages."""
+    """The keys of the source's archived binlogs (or `folder="entries"`) by file name.
+
+    One name may lie in several lineages.
+    """
     root = "/".join(filter(None, (prefix.strip("/"), "archive", source))) + "/"
     found: dict[str, list[str]] = {}
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=root):
         for item in page.get("Contents", []):
             _lineage, _, rest = item["Key"].removeprefix(root).partition("/")
-            folder, _, name = rest.partition("/")
-            if folder == "binlogs":
+            place, _, name = rest.partition("/")
+            if place == folder:
                 found.setdefault(name, []).append(item["Key"])
     return found
 

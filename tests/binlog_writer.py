@@ -237,12 +237,15 @@ class BinlogWriter:
         )
 
     def from_position(self, start: int) -> bytes:
-        """What mysqlbinlog --start-position writes: the format event made up, then the rest."""
+        """What mysqlbinlog --start-position writes: the format event made up, then the rest.
+
+        Of a binlog without checksums it has the CRC of the real one, as servers send it.
+        """
         size = self.ends[1] - self.ends[0]
         fake = bytearray(self.data[4 : 4 + size])
         fake[13:17] = bytes(4)
         fake[17] &= 0xFE
-        if self.has_checksum_support:
+        if self._trailer:
             fake[-4:] = struct.pack("<I", zlib.crc32(fake[:-4]))
         return MAGIC + bytes(fake) + bytes(self.data[start:])
 

@@ -42,9 +42,11 @@ from binlog2s3.store import (
     Store,
     StoreConfig,
 )
-from lab.proxy import Answer, Drop, DropAnswer, RecordingProxy, Request, Rewrite, on
+from lab.fault import Answer, Drop, DropAnswer, Request, Rewrite, on
+from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer, MotoServer
 from tests.memory_store import MemoryStore
+from tests.relay import Relay
 
 MIB = 1 << 20
 PART = 5 * MIB
@@ -52,32 +54,46 @@ ONCE = RetryPolicy(attempts=1)
 QUICK = RetryPolicy(attempts=4, first_delay_seconds=0.01, max_delay_seconds=0.05)
 
 
+CHECKSUM_HEADERS = {
+    "x-amz-checksum-algorithm",
+    "x-amz-checksum-crc64nvme",
+    "x-amz-checksum-crc32",
+    "x-amz-checksum-mode",
+    "x-amz-checksum-type",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """Where a store differs from S3 as documented; the defaults are S3's."""
 
     refuses_wrong_digests: bool = True
-    answers_crc64_of_bodies: bool = True
+    keeps_crc64_of_bodies: bool = True
     lists_parts_crc64: bool = True
     copies_into_crc64_uploads: bool = True
     crc64_of_copied_parts: bool = True
     times_uploads: bool = True
     second_complete_fails: bool = True
     parts_of_gone_uploads_fail_as_such: bool = True
+    names_may_be_folders_too: bool = True
 
 
 KNOWN = {
     "memory": Known(),
     "moto": Known(
         refuses_wrong_digests=False,
-        answers_crc64_of_bodies=False,
+        keeps_crc64_of_bodies=False,
         lists_parts_crc64=False,
         crc64_of_copied_parts=False,
         times_uploads=False,
         second_complete_fails=False,
         parts_of_gone_uploads_fail_as_such=False,
     ),
-    "minio": Known(copies_into_crc64_uploads=False, crc64_of_copied_parts=False),
+    "minio": Known(
+        copies_into_crc64_uploads=False,
+        crc64_of_copied_parts=False,
+        names_may_be_folders_too=False,
+    ),
 }
 
 
@@ -155,17 +171,21 @@ def remote(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 @pytest.fixture
 def store(place: Place) -> Store:
+    """The store of the place under test."""
     return place.store
 
 
 @pytest.fixture
 def proxy(remote: Place) -> Iterator[RecordingProxy]:
+    """Between us and the store: what went over the wire, and faults where a test wants them."""
     assert remote.server is not None
     with RecordingProxy(remote.server.endpoint_url) as running:
         yield running
 
 
-def upload(store: Store, key: str, *pieces: bytes, crc64: bool = True) -> tuple[str, list[PartInfo]]:
+def upload(
+    store: Store, key: str, *pieces: bytes, crc64: bool = True
+) -> tuple[str, list[PartInfo]]:
     """An upload of these parts that waits to be completed."""
     upload_id = store.create_upload(key, crc64=crc64)
     parts = [
@@ -178,6 +198,7 @@ def upload(store: Store, key: str, *pieces: bytes, crc64: bool = True) -> tuple[
 def complete(
     store: Store, key: str, upload_id: str, parts: Sequence[PartInfo], data: bytes, **more: Any
 ) -> ObjectInfo:
+    """Complete with the size and digest of what the object must be."""
     return store.complete_upload(
         key, upload_id, parts, size=len(data), crc64=crc64nvme(data), **more
     )
@@ -248,9 +269,8 @@ def test_what_head_says(place: Place) -> None:
         assert info.etag == md5(b"0123456789").hex()
         assert info.last_modified.utcoffset() == timedelta(0)
         assert before <= info.last_modified <= datetime.now(UTC) + timedelta(seconds=2)
-    kept = crc64nvme(b"0123456789")
-    assert head.crc64 == kept
-    assert put.crc64 == (kept if place.known.answers_crc64_of_bodies else None)
+    kept = crc64nvme(b"0123456789") if place.known.keeps_crc64_of_bodies else None
+    assert put.crc64 == head.crc64 == kept
 
 
 def test_put_replaces_unless_told_not_to(store: Store) -> None:
@@ -354,20 +374,28 @@ def test_what_a_listing_says(store: Store) -> None:
 
 def test_a_prefix_is_text(store: Store) -> None:
     """A prefix matches keys that begin with it, in UTF-8 order; nothing there is an empty list."""
-    for key in ("b", "a/2", "a/10", "a", "aä", "ab"):
+    for key in ("b", "a/2", "a/10", "a.1", "aä", "ab"):
         store.put(key, b"")
-    assert [info.key for info in store.list("a")] == ["a", "a/10", "a/2", "ab", "aä"]
+    assert [info.key for info in store.list("a")] == ["a.1", "a/10", "a/2", "ab", "aä"]
     assert [info.key for info in store.list("a/")] == ["a/10", "a/2"]
     assert list(store.list("zzz")) == []
 
 
 def test_names_are_one_step(store: Store) -> None:
     """`list_names` gives each name and folder below a prefix once, folders with their slash."""
-    for key in ("p/a", "p/b/1", "p/b/2", "p/c", "p/b", "q/d"):
+    for key in ("p/a", "p/b/1", "p/b/2", "p/c", "p/b.json", "q/d"):
         store.put(key, b"")
-    assert list(store.list_names("p/")) == ["a", "b", "b/", "c"]
+    assert list(store.list_names("p/")) == ["a", "b.json", "b/", "c"]
     assert list(store.list_names("")) == ["p/", "q/"]
     assert list(store.list_names("nothing/")) == []
+
+
+def test_a_name_that_is_also_a_folder(place: Place) -> None:
+    """S3 knows no folders; a store on a file system may hide what lies below an object's name."""
+    for key in ("a", "a/1"):
+        place.store.put(key, b"x")
+    seen = ["a", "a/1"] if place.known.names_may_be_folders_too else ["a"]
+    assert [info.key for info in place.store.list("")] == seen
 
 
 def test_deleting_what_is_not_there_is_no_error(store: Store) -> None:
@@ -673,16 +701,32 @@ def test_a_body_is_read_again_at_each_attempt(
     assert len(proxy.matching(method="PUT")) == 4, "botocore must not repeat anything itself"
 
 
-def test_a_download_goes_on_where_it_broke(remote: Place, tmp_path: Path) -> None:
+def test_a_download_goes_on_where_it_broke(remote: Place) -> None:
     """A reply that ends too early is asked for again from there; no byte is lost or doubled."""
     data = os.urandom(3 * MIB)
     remote.store.put("big", data)
     assert remote.server is not None
-    cut = CuttingProxy(remote.server.endpoint_url, after=MIB + MIB // 2, times=2)
-    with cut:
-        store = remote.open(endpoint_url=cut.url, policy=QUICK)
+    with Relay(remote.server.endpoint_url, cut_down=MIB + MIB // 2, times=2) as relay:
+        store = remote.open(endpoint_url=relay.url, policy=QUICK)
         assert b"".join(store.open("big", 7, len(data) - 7)) == data[7:-7]
-        assert cut.cuts == 2
+        assert store.get("big") == data
+        assert relay.cuts == 2
+
+
+def test_an_upload_that_broke_is_sent_again(remote: Place, tmp_path: Path) -> None:
+    """A connection cut in the middle of a part: the next attempt sends it whole."""
+    path = tmp_path / "spooled"
+    path.write_bytes(data := os.urandom(6 * MIB))
+    body = Counted(FileSlice(path, 17, 6 * MIB))
+    assert remote.server is not None
+    with Relay(remote.server.endpoint_url, cut_up=2 * MIB, times=2) as relay:
+        store = remote.open(endpoint_url=relay.url, policy=QUICK)
+        upload_id = store.create_upload("binlog.1")
+        part = store.upload_part("binlog.1", upload_id, 1, body, crc64nvme(data[17:]))
+        assert relay.cuts == 2
+    assert len(body.readers) == 3
+    complete(remote.store, "binlog.1", upload_id, [part], data[17:])
+    assert remote.store.get("binlog.1") == data[17:]
 
 
 def test_attempts_end_with_the_last_error(remote: Place, proxy: RecordingProxy) -> None:
@@ -780,13 +824,13 @@ def test_other_digests(remote: Place, proxy: RecordingProxy, mode: str) -> None:
     assert len(bodies) == 2
     for record in bodies:
         assert ("content-md5" in record.request.headers) == (mode == "md5")
-    assert not any("x-amz-checksum" in name for r in proxy.records for name in r.request.headers)
+    assert not any(CHECKSUM_HEADERS & record.request.headers.keys() for record in proxy.records)
 
 
 def test_a_digest_that_must_be_confirmed(remote: Place) -> None:
     """Mode crc64nvme: a store that does not answer with the checksum is an error with a hint."""
     store = remote.open(checksum="crc64nvme")
-    if remote.known.answers_crc64_of_bodies:
+    if remote.known.keeps_crc64_of_bodies:
         put = store.put("a", b"x", crc64=crc64nvme(b"x"))
         assert put.crc64 == crc64nvme(b"x")
         upload_id, parts = upload(store, "binlog.1", b"0123")
@@ -799,7 +843,7 @@ def test_a_digest_that_must_be_confirmed(remote: Place) -> None:
 
 def without_checksums(request: Request) -> Answer | None:
     """A store that knows no checksums: it refuses requests that carry one."""
-    if any(name.startswith("x-amz-checksum") for name in request.headers):
+    if CHECKSUM_HEADERS & request.headers.keys():
         says = b"<Error><Code>NotImplemented</Code><Message>A header you provided implies"
         says += b" functionality that is not implemented</Message></Error>"
         return Answer(501, {"Content-Type": "application/xml"}, says)
@@ -898,9 +942,7 @@ def test_encryption_is_asked_for_and_confirmed(remote: Place, sse: str) -> None:
             assert head.get("SSEKMSKeyId", "").endswith(key_id or "")
 
 
-def test_encryption_that_is_not_confirmed_is_an_error(
-    remote: Place, proxy: RecordingProxy
-) -> None:
+def test_encryption_that_is_not_confirmed_is_an_error(remote: Place, proxy: RecordingProxy) -> None:
     """An answer without the header means bytes in clear: never counted as done."""
     proxy.rules.append(lambda _: Rewrite(strip=("x-amz-server-side-encryption",)))
     store = remote.open(endpoint_url=proxy.url, sse="AES256", policy=QUICK)
@@ -911,9 +953,10 @@ def test_encryption_that_is_not_confirmed_is_an_error(
     upload_id = store.create_upload("binlog.1")
     with pytest.raises(StoreError, match="did not confirm encryption AES256"):
         store.upload_part("binlog.1", upload_id, 1, b"secret")
-    later = remote.open(endpoint_url=proxy.url, sse="AES256")
-    part = later.upload_part("binlog.1", upload_id, 1, b"secret") if False else None
-    assert part is None
+    elsewhere = remote.open(sse="AES256")
+    upload_id, parts = upload(elsewhere, "binlog.1", b"secret")
+    with pytest.raises(StoreError, match="did not confirm encryption AES256"):
+        complete(store, "binlog.1", upload_id, parts, b"secret")
 
 
 def test_the_storage_class_is_for_archived_binlogs(remote: Place) -> None:

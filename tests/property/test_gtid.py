@@ -1,7 +1,7 @@
 from itertools import pairwise
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binlog2s3.gtid import GtidSet, GtidSetBuilder, MariadbGtidList
@@ -37,6 +37,7 @@ def spread(gtid_set: GtidSet) -> set[Gtid]:
 
 
 @given(gtids, gtids)
+@settings(deadline=None)
 def test_sets_behave_as_sets(left: list[Gtid], right: list[Gtid]) -> None:
     """Every operation gives what Python's own sets of single GTIDs give."""
     a, b, plain_a, plain_b = made(left), made(right), set(left), set(right)
@@ -53,6 +54,7 @@ def test_sets_behave_as_sets(left: list[Gtid], right: list[Gtid]) -> None:
 
 
 @given(gtids, st.randoms(use_true_random=False))
+@settings(deadline=None)
 def test_text_and_order_of_arrival_do_not_matter(numbers: list[Gtid], random: Random) -> None:
     """Shuffled, doubled, through the text and back: always the same set with the same text."""
     shuffled = numbers * 2
@@ -69,6 +71,7 @@ def test_text_and_order_of_arrival_do_not_matter(numbers: list[Gtid], random: Ra
 
 
 @given(lists, lists)
+@settings(deadline=None)
 def test_mariadb_lists_are_ordered_by_their_domains(
     left: dict[tuple[int, int], int], right: dict[tuple[int, int], int]
 ) -> None:

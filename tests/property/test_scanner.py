@@ -159,6 +159,7 @@ cuts = st.lists(st.integers(0, 100_000), max_size=12)
 
 
 @given(binlogs)
+@settings(deadline=None)
 def test_every_transaction_is_found_as_it_was_written(log: BinlogWriter) -> None:
     """Bounds, GTIDs and commit times are the writer's; so are the counts."""
     scanner = Scanner()
@@ -178,6 +179,7 @@ def test_every_transaction_is_found_as_it_was_written(log: BinlogWriter) -> None
 
 
 @given(binlogs, cuts)
+@settings(deadline=None)
 def test_pieces_say_what_the_whole_says(log: BinlogWriter, cuts: list[int]) -> None:
     """Wherever the bytes are cut, facts and transactions are the same."""
     whole, pieces = Scanner(), Scanner()
@@ -201,7 +203,7 @@ def test_single_bytes_say_what_the_whole_says(log: BinlogWriter) -> None:
 
 
 @given(checksummed, st.data(), cuts)
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 def test_a_flipped_bit_is_seen(log: BinlogWriter, data: st.DataObject, cuts: list[int]) -> None:
     """Any changed byte of a checksummed binlog is damage in its event, but for the in-use flag."""
     at = data.draw(st.integers(0, len(log.data) - 1))
@@ -233,6 +235,7 @@ def test_every_flipped_byte_is_seen(log: BinlogWriter) -> None:
 
 
 @given(binlogs, st.integers(0, 100_000), cuts)
+@settings(deadline=None)
 def test_a_torn_binlog_ends_at_an_event(log: BinlogWriter, cut: int, cuts: list[int]) -> None:
     """Cut anywhere, event_end is the last real event end, and it is no damage."""
     torn = log.data[: cut % (len(log.data) + 1)]
@@ -248,6 +251,7 @@ def test_a_torn_binlog_ends_at_an_event(log: BinlogWriter, cut: int, cuts: list[
 
 
 @given(binlogs, st.data(), cuts)
+@settings(deadline=None)
 def test_a_start_at_any_event_says_what_the_suffix_says(
     log: BinlogWriter, data: st.DataObject, cuts: list[int]
 ) -> None:
@@ -276,6 +280,7 @@ def test_a_start_at_any_event_says_what_the_suffix_says(
 
 
 @given(with_gtids, st.data())
+@settings(deadline=None)
 def test_an_event_that_is_missing_is_seen(log: BinlogWriter, data: st.DataObject) -> None:
     """A hole after a full disk: the bytes behind it are damage, with or without checksums."""
     bounds = sorted(data.draw(st.sets(st.sampled_from(log.ends), min_size=2, max_size=2)))
@@ -290,6 +295,7 @@ def test_an_event_that_is_missing_is_seen(log: BinlogWriter, data: st.DataObject
 
 
 @given(st.binary(max_size=200), cuts)
+@settings(deadline=None)
 def test_any_bytes_at_all_are_damage_or_a_beginning(data: bytes, cuts: list[int]) -> None:
     """Noise behind a format event raises nothing but DamageError."""
     log = BinlogWriter(checksum=False)
@@ -304,7 +310,7 @@ def test_any_bytes_at_all_are_damage_or_a_beginning(data: bytes, cuts: list[int]
     ),
     st.binary(max_size=120),
 )
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_any_body_is_decoded_or_damage(event_type: EventType, body: bytes) -> None:
     """A well-formed event with any body: a fact, or DamageError at its begin with no change."""
     log = BinlogWriter()

@@ -1,0 +1,39 @@
+# Everything a newcomer needs: `make` says what there is, `make demo` shows it, `make test` proves it.
+# Nothing outside this folder is changed: .venv holds the programs, .cache what was downloaded.
+
+PYTHON ?= python3
+VENV := .venv
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test lint unit clean distclean
+.DEFAULT_GOAL := help
+
+help:  ## show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## make .venv with everything from pyproject.toml
+
+$(STAMP): pyproject.toml lab/venv.py
+	$(PYTHON) -m lab.venv $(VENV)
+	@touch $@
+
+demo: $(STAMP)  ## stream a throwaway MySQL into a throwaway S3 store, and compare
+	$(VENV)/bin/python -m lab.demo
+
+test: lint  ## install, lint and run all tests (CI=true: a server that cannot be had is a failure)
+	$(VENV)/bin/python -m pytest
+
+lint: $(STAMP)  ## ruff and mypy
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+unit: $(STAMP)  ## the tests that need no server
+	$(VENV)/bin/python -m pytest tests/unit tests/property
+
+clean:  ## remove what was made here; downloads stay
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find binlog2s3 lab tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean  ## remove the downloads too
+	rm -rf .cache

@@ -1,0 +1,535 @@
+"""The main job: a real server's binlogs reach a real store, whole, and are proved to be there."""
+
+import hashlib
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.fault import Answer, DropAnswer, on
+from lab.load import Load, Shape
+from lab.mysql import MariadbServer, MysqlServer
+from lab.proxy import RecordingProxy
+from lab.s3 import MinioServer, MotoServer, Store
+from lab.verify import closed_binlogs, compare
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+
+MIXED = Shape(row_bytes=(1, 3000), many_rows_chance=0.2, large_chance=0.01)
+PART = 5 << 20
+
+
+def objects(store: Store, bucket: str) -> dict[str, Any]:
+    pages = store.client().get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    return {row["Key"]: row for page in pages for row in page.get("Contents", [])}
+
+
+def documents(store: Store, bucket: str, pattern: str) -> dict[str, dict[str, Any]]:
+    client = store.client()
+    return {
+        key: json.loads(client.get_object(Bucket=bucket, Key=key)["Body"].read())
+        for key in objects(store, bucket)
+        if re.search(pattern, key)
+    }
+
+
+def spooled(stream: StreamProcess) -> list[str]:
+    return sorted(path.name for path in stream.spool.glob("run-*/*") if path.name != "run.json")
+
+
+def wait_until_archived(
+    stream: StreamProcess, server: MysqlServer, store: Store, bucket: str, timeout: float = 90
+) -> None:
+    """Close the open binlog, wait until all closed ones have their entry, compare every byte."""
+    names = [binlog.name for binlog in closed_binlogs(server)]
+
+    def done() -> bool:
+        assert stream.process.poll() is None, stream.stderr()
+        keys = objects(store, bucket)
+        entries = {Path(key).name.removesuffix(".json") for key in keys if "/entries/" in key}
+        return set(names) <= entries
+
+    wait_until(done, timeout, f"entries of {len(names)} binlogs", interval=0.2)
+    result = compare(server, store.client(), bucket, "pre", "test")
+    assert not result.different  # what the comparison's own flush closed may be missing still
+    assert set(names) <= set(result.equal)
+
+
+def write(server: MysqlServer, megabytes: int) -> None:
+    """Write about so many megabytes of binlog, in transactions of 1 MB."""
+    server.query("CREATE DATABASE IF NOT EXISTS bulk")
+    server.query("CREATE TABLE IF NOT EXISTS bulk.t (id INT AUTO_INCREMENT PRIMARY KEY, v LONGBLOB)")
+    with server.connect() as connection, connection.cursor() as cursor:
+        for _ in range(megabytes):
+            cursor.execute("INSERT INTO bulk.t (v) VALUES (REPEAT(%s, 1000000))", ("x",))
+            connection.commit()
+        cursor.execute("TRUNCATE bulk.t")
+
+
+def test_every_closed_binlog_is_archived_under_load(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """20 rotations under 4 writers: every object is the server's file, the spool keeps one file."""
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        with Load(mysql, threads=4, flush_seconds=0.4, seconds=60, shape=MIXED) as load:
+            wait_until(lambda: load.flushes >= 20, 60, "20 rotations")
+            load.stop()
+        wait_until_archived(stream, mysql, minio, bucket)
+        open_binlog = mysql.binlogs()[-1][0]
+        wait_until(lambda: spooled(stream) == [open_binlog], 10, "only the open binlog is left")
+        assert stream.terminate() == 0
+    assert spooled(stream) == [open_binlog]
+    assert "Traceback" not in stream.stderr()
+
+
+def test_what_the_entry_says_is_true(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """GTIDs, sizes, times and checksums of the entries agree with the server and the objects."""
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        with Load(mysql, threads=2, flush_seconds=0.5, transactions_each=300, shape=MIXED) as load:
+            load.join()
+        write(mysql, 12)
+        wait_until_archived(stream, mysql, minio, bucket)
+        assert stream.terminate() == 0
+    executed = mysql.query("SELECT @@gtid_executed")[0][0].replace("\n", "")
+    entries = documents(minio, bucket, "/entries/")
+    client = minio.client()
+    before = ""
+    for key, entry in sorted(entries.items()):
+        body = client.get_object(
+            Bucket=bucket, Key=key.replace("/entries/", "/binlogs/").removesuffix(".json")
+        )["Body"].read()
+        assert entry["size"] == len(body)
+        assert entry["gtid_set_before"] == before
+        assert sum(block["size"] for block in entry["blocks"]) == len(body)
+        assert entry["end"] == "rotate"
+        assert entry["transactions"] == 0 or entry["least_commit_us"] <= entry["greatest_commit_us"]
+        joined = "SELECT GTID_SUBTRACT(GTID_SUBTRACT(%s, %s), %s), GTID_SUBSET(%s, %s)"
+        with mysql.connect() as connection, connection.cursor() as cursor:
+            added = entry["gtid_set_added"]
+            cursor.execute(joined, (executed, before, added, added, executed))
+            rest, subset = cursor.fetchone() or ("", 0)
+            assert subset == 1
+            cursor.execute("SELECT GTID_SUBTRACT(%s, %s)", (executed, rest))
+            before = (cursor.fetchone() or ("",))[0].replace("\n", "")
+    assert before == executed
+
+
+def test_rotations_in_a_tight_loop(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """Hundreds of empty binlogs, faster than they can be sent, all arrive."""
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        for _ in range(200):
+            mysql.query("FLUSH BINARY LOGS")
+        wait_until_archived(stream, mysql, minio, bucket)
+        assert stream.terminate() == 0
+    assert len(documents(minio, bucket, "/entries/")) > 200
+
+
+def test_a_backlog_is_sent_in_parallel_and_within_bounded_memory(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """300 MB that wait at the start: parts overlap, and memory does not grow with the backlog."""
+    for _ in range(3):
+        write(mysql, 100)
+        mysql.query("FLUSH BINARY LOGS")
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        options = {"endpoint-url": proxy.url}
+        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+            wait_until_archived(stream, mysql, minio, bucket)
+            status = Path(f"/proc/{stream.pid}/status").read_text()
+            peak_kib = int(re.search(r"VmHWM:\s+(\d+)", status)[1])  # type: ignore[index]
+            assert stream.terminate() == 0
+        parts = proxy.matching(method="PUT", query="partNumber=")
+    assert len(parts) >= 60
+    edges = sorted([(r.begin, 1) for r in parts] + [(r.end, -1) for r in parts])
+    flying = most = 0
+    for _, step in edges:
+        flying += step
+        most = max(most, flying)
+    assert most >= 4
+    assert peak_kib < 200 * 1024
+
+
+@pytest.mark.parametrize("gtid", [True, False], ids=["gtid", "no-gtid"])
+def test_a_crashed_server_and_a_second_start(
+    mysql_binaries: Any, minio: MinioServer, bucket: str, disk_tmp_path: Path, gtid: bool
+) -> None:
+    """kill -9 of the server ends the stream with exit 4; the next start goes on, byte for byte."""
+    with MysqlServer(mysql_binaries, disk_tmp_path / "server", gtid=gtid) as server:
+        with StreamProcess(disk_tmp_path / "one", server, minio, bucket) as stream:
+            with Load(server, threads=4, transactions_each=100, shape=MIXED) as load:
+                load.join()
+            wait_until_archived(stream, server, minio, bucket)
+            with Load(server, threads=2, transactions_each=50, shape=MIXED) as load:
+                load.join()
+            server.kill()
+            assert stream.wait() == 4
+        server.start()
+        with StreamProcess(disk_tmp_path / "one", server, minio, bucket) as stream:
+            write(server, 8)
+            wait_until_archived(stream, server, minio, bucket)
+            server.stop()  # cleanly: the stop event is never streamed
+            assert stream.wait() == 4
+        server.start()
+        with StreamProcess(disk_tmp_path / "elsewhere", server, minio, bucket) as stream:
+            wait_until_archived(stream, server, minio, bucket)
+            assert stream.terminate() == 0
+    ends = [entry["end"] for _, entry in sorted(documents(minio, bucket, "/entries/").items())]
+    assert "crash" in ends
+    assert "stop" in ends
+    assert len(documents(minio, bucket, "lineage.json")) == 1
+
+
+def test_kill_9_at_a_random_moment_loses_nothing(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """kill -9 again and again under load, on the same spool and on an empty one: all bytes arrive.
+
+    Parts that the bucket holds already are taken up again.
+    """
+    taken_up = 0
+    with Load(mysql, threads=3, flush_seconds=3, seconds=90, shape=MIXED, pause_seconds=0.005):
+        for round_ in range(8):
+            place = disk_tmp_path / ("same" if round_ % 3 else f"empty-{round_}")
+            with StreamProcess(place, mysql, minio, bucket) as stream:
+                stream.wait_for_event("streaming")
+                wait_until(
+                    lambda seen=len(objects(minio, bucket)): len(objects(minio, bucket)) > seen,
+                    30,
+                    "something new in the bucket",
+                )
+                stream.kill()
+                taken_up += len(stream.events("upload taken up again"))
+        write(mysql, 30)
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        options = {"endpoint-url": proxy.url}
+        with StreamProcess(disk_tmp_path / "same", mysql, minio, bucket, options=options) as stream:
+            wait_until(lambda: len(proxy.matching(query="partNumber=")) >= 3, 60, "three parts")
+            stream.kill()
+    with StreamProcess(disk_tmp_path / "last", mysql, minio, bucket) as stream:
+        wait_until_archived(stream, mysql, minio, bucket)
+        taken_up += len(stream.events("upload taken up again"))
+        assert stream.terminate() == 0
+    assert taken_up >= 1
+    assert len(documents(minio, bucket, "lineage.json")) == 1
+    uploads = minio.client().list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+    assert [upload for upload in uploads if not upload["Key"].endswith(mysql.binlogs()[-1][0])] == []
+
+
+def test_the_spool_is_the_last_copy_and_is_used(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """Closed binlogs that wait in the spool are archived at the next start though purged since."""
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        options = {"endpoint-url": proxy.url}
+        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+            stream.wait_for_event("new lineage")
+            proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
+            for _ in range(3):
+                write(mysql, 2)
+                mysql.query("FLUSH BINARY LOGS")
+            files = [binlog.name for binlog in closed_binlogs(mysql)]
+            shas = {binlog.name: binlog.sha256 for binlog in closed_binlogs(mysql)}
+            last = mysql.binlogs()[-1][0]
+            wait_until(lambda: last in spooled(stream), 30, "all binlogs in the spool")
+            stream.kill()
+    mysql.query(f"PURGE BINARY LOGS TO '{last}'")
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        wait_until(
+            lambda: len(documents(minio, bucket, "/entries/")) >= len(files), 60, "the entries"
+        )
+        assert stream.terminate() == 0
+        assert stream.events("taken from the spool")
+    client = minio.client()
+    for key in objects(minio, bucket):
+        if "/binlogs/" in key:
+            body = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+            assert hashlib.sha256(body).hexdigest() == shas[Path(key).name]
+
+
+def on_binlogs(path: str, method: str) -> Any:
+    """A store that takes no archived binlogs: 503 for every write of one."""
+    return Answer(503, body=b"") if "/binlogs/" in path and method in ("PUT", "POST") else None
+
+
+@pytest.mark.parametrize(
+    ("method", "query"),
+    [("PUT", "partNumber=2"), ("POST", "uploads"), ("POST", "uploadId="), ("PUT", "^$")],
+    ids=["part", "create", "complete", "put"],
+)
+def test_a_lost_reply_does_no_harm(
+    mysql: MysqlServer,
+    minio: MinioServer,
+    bucket: str,
+    disk_tmp_path: Path,
+    method: str,
+    query: str,
+) -> None:
+    """The store did it and the answer was lost: it is found out, nothing is lost or doubled."""
+    rule = on(DropAnswer(), method=method, path="/binlogs/|/entries/", query=query, times=3)
+    with RecordingProxy(minio.endpoint_url, [rule]) as proxy:
+        options = {"endpoint-url": proxy.url}
+        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+            write(mysql, 12)
+            mysql.query("FLUSH BINARY LOGS")
+            wait_until_archived(stream, mysql, minio, bucket)
+            assert stream.terminate() == 0
+        assert [record for record in proxy.records if record.status is None]
+    assert minio.client().list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
+
+
+def test_an_object_without_its_entry_gets_it(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """A writer that died between the object and its entry: the next one makes the same entry."""
+    with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket) as stream:
+        write(mysql, 7)
+        wait_until_archived(stream, mysql, minio, bucket)
+        assert stream.terminate() == 0
+    entries = documents(minio, bucket, "/entries/")
+    for key in entries:
+        minio.client().delete_object(Bucket=bucket, Key=key)
+    mysql.query(f"PURGE BINARY LOGS TO '{mysql.binlogs()[-1][0]}'")
+    with StreamProcess(disk_tmp_path / "two", mysql, minio, bucket) as stream:
+        stream.wait_for_event("streaming")
+        assert stream.terminate() == 0
+    made = documents(minio, bucket, "/entries/")
+    assert {k: v | {"archived_at": ""} for k, v in made.items()} == {
+        k: v | {"archived_at": ""} for k, v in entries.items()
+    }
+
+
+def test_the_last_to_start_is_the_writer(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """A second streamer takes over; the first ends with exit 9 and names it; nothing is harmed."""
+    with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket) as first:
+        first.wait_for_event("new lineage")
+        with StreamProcess(disk_tmp_path / "two", mysql, minio, bucket) as second:
+            second.wait_for_event("streaming")
+            write(mysql, 8)
+            assert first.wait(20) == 9
+            ended = first.wait_for_event("ended")
+            assert str(second.pid) in ended["error"]
+            wait_until_archived(second, mysql, minio, bucket)
+            assert second.terminate() == 0
+    writers = documents(minio, bucket, "/writers/")
+    assert [(w["generation"], w["state"]) for w in writers.values()] == [(2, "stopped")]
+
+
+def test_the_heartbeat_says_what_is_durable(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """The writer's object follows the archive; `covered_until` lies before the last commit."""
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        write(mysql, 3)
+        wait_until_archived(stream, mysql, minio, bucket)
+        closed = mysql.binlogs()[-2]
+
+        def durable() -> bool:
+            (beat,) = documents(minio, bucket, "/writers/").values()
+            return bool(beat["durable"]) and beat["durable"]["binlog"] == closed[0]
+
+        wait_until(durable, 20, "the heartbeat shows the last closed binlog")
+        (beat,) = documents(minio, bucket, "/writers/").values()
+        assert beat["durable"]["offset"] == closed[1]
+        executed = mysql.query("SELECT @@gtid_executed")[0][0].replace("\n", "")
+        assert beat["durable"]["gtid_set"] == executed
+        assert stream.terminate() == 0
+
+
+def test_a_start_between_binlogs(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """--start-binlog and --start-at now choose the first binlog of an empty archive."""
+    for _ in range(4):
+        mysql.query("FLUSH BINARY LOGS")
+    names = [name for name, _ in mysql.binlogs()]
+    options = {"start-binlog": names[2]}
+    with StreamProcess(disk_tmp_path / "a", mysql, minio, bucket, options=options) as stream:
+        mysql.query("FLUSH BINARY LOGS")
+        wait_until(lambda: len(documents(minio, bucket, "/entries/")) == 3, 30, "three entries")
+        assert stream.terminate() == 0
+    assert {Path(k).stem for k in documents(minio, bucket, "/entries/")} == set(names[2:])
+    options = {"start-at": "now", "source": "other"}
+    with StreamProcess(disk_tmp_path / "b", mysql, minio, bucket, options=options) as stream:
+        assert stream.wait_for_event("streaming")["binlog"] == mysql.binlogs()[-1][0]
+        assert stream.terminate() == 0
+
+
+def reset(server: MysqlServer) -> None:
+    server.query("RESET BINARY LOGS AND GTIDS")
+
+
+def purge(server: MysqlServer) -> None:
+    server.query("FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+    server.query(f"PURGE BINARY LOGS TO '{server.binlogs()[-1][0]}'")
+
+
+@pytest.mark.parametrize("harm", [reset, purge])
+def test_a_history_that_does_not_go_on_is_refused(
+    mysql: MysqlServer,
+    minio: MinioServer,
+    bucket: str,
+    disk_tmp_path: Path,
+    harm: Callable[[MysqlServer], None],
+) -> None:
+    """After a reset or a purge of what the archive lacks a start ends with 7 and writes nothing."""
+    with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket) as stream:
+        write(mysql, 2)
+        wait_until_archived(stream, mysql, minio, bucket)
+        assert stream.terminate() == 0
+    before = {key: row["ETag"] for key, row in objects(minio, bucket).items()}
+    harm(mysql)
+    write(mysql, 2)
+    with StreamProcess(disk_tmp_path / "two", mysql, minio, bucket) as stream:
+        assert stream.wait() == 7
+        assert stream.events("ended")[0]["hint"]
+    assert {key: row["ETag"] for key, row in objects(minio, bucket).items()} == before
+
+
+def test_another_server_under_the_same_source_is_refused(
+    mysql: MysqlServer, mysql_shared: MysqlServer, minio: MinioServer, bucket: str,
+    disk_tmp_path: Path,
+) -> None:  # fmt: skip
+    """A --source copied from another machine: exit 4, both servers named, the writer undisturbed."""
+    with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket) as first:
+        first.wait_for_event("new lineage")
+        with StreamProcess(disk_tmp_path / "two", mysql_shared, minio, bucket) as second:
+            assert second.wait() == 4
+            uuid = mysql_shared.query("SELECT @@server_uuid")[0][0]
+            assert uuid in second.events("ended")[0]["error"]
+        write(mysql, 2)
+        wait_until_archived(first, mysql, minio, bucket)
+        assert first.terminate() == 0
+
+
+def test_mariadb(
+    mariadb: MariadbServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """The same job from MariaDB, over a crash and a clean restart."""
+    with StreamProcess(disk_tmp_path, mariadb, minio, bucket) as stream:
+        with Load(mariadb, threads=3, flush_seconds=0.5, transactions_each=300, shape=MIXED) as load:
+            load.join()
+        wait_until_archived(stream, mariadb, minio, bucket)
+        mariadb.kill()
+        assert stream.wait() == 4
+    mariadb.start()
+    with StreamProcess(disk_tmp_path, mariadb, minio, bucket) as stream:
+        write(mariadb, 8)
+        mariadb.restart()
+        assert stream.wait() == 4
+    with StreamProcess(disk_tmp_path, mariadb, minio, bucket) as stream:
+        wait_until_archived(stream, mariadb, minio, bucket)
+        assert stream.terminate() == 0
+    assert len(documents(minio, bucket, "lineage.json")) == 1
+
+
+def test_an_encrypted_server(
+    mysql_binaries: Any, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """binlog_encryption=ON: the archive has the plain binlogs, which any mysqlbinlog reads."""
+    place = disk_tmp_path / "server"
+    with MysqlServer(mysql_binaries, place, encrypted=True) as server:
+        with StreamProcess(disk_tmp_path, server, minio, bucket) as stream:
+            write(server, 7)
+            wait_until_archived(stream, server, minio, bucket)
+            server.kill()
+            assert stream.wait() == 4
+        server.start()
+        with StreamProcess(disk_tmp_path, server, minio, bucket) as stream:
+            wait_until_archived(stream, server, minio, bucket)
+            assert stream.terminate() == 0
+
+
+def test_one_transaction_larger_than_many_parts(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """A transaction of 100 MB with rows of 16 MB goes through in parts, and mysqlbinlog reads it."""
+    mysql.query("CREATE DATABASE big", "CREATE TABLE big.t (id INT PRIMARY KEY, v LONGBLOB)")
+    mysql.query("SET GLOBAL max_allowed_packet = 64 << 20")
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        with mysql.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+            for number in range(7):
+                cursor.execute("INSERT INTO big.t VALUES (%s, REPEAT('y', 16 << 20))", (number,))
+            connection.commit()
+        wait_until_archived(stream, mysql, minio, bucket)
+        assert stream.terminate() == 0
+    (key,) = [k for k, row in objects(minio, bucket).items() if row["Size"] > 100 << 20]
+    copy = disk_tmp_path / "copy"
+    minio.client().download_file(bucket, key, str(copy))
+    done = subprocess.run(
+        [mysql.binaries.binlog, "--no-defaults", "--base64-output=decode-rows", copy],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_storage_class_and_encryption_are_for_the_binlogs(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """--storage-class applies to archived binlogs alone, --sse to everything, confirmed."""
+    options = {"storage-class": "REDUCED_REDUNDANCY", "sse": "AES256"}
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+        write(mysql, 12)
+        wait_until_archived(stream, mysql, minio, bucket)
+        assert stream.terminate() == 0
+    client = minio.client()
+    for key in objects(minio, bucket):
+        head = client.head_object(Bucket=bucket, Key=key)
+        assert head["ServerSideEncryption"] == "AES256"
+        class_ = head.get("StorageClass", "STANDARD")
+        assert class_ == ("REDUCED_REDUNDANCY" if "/binlogs/" in key else "STANDARD")
+
+
+@pytest.mark.parametrize("checksum", ["crc64nvme", "md5", "none"])
+def test_checksum_modes(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, checksum: str
+) -> None:
+    """Every checksum mode archives the same bytes."""
+    options = {"checksum": checksum}
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+        write(mysql, 12)
+        wait_until_archived(stream, mysql, minio, bucket)
+        assert stream.terminate() == 0
+
+
+def test_moto_takes_the_same_stream(
+    mysql: MysqlServer, moto: MotoServer, disk_tmp_path: Path
+) -> None:
+    """The demo's fallback store gets the same objects."""
+    bucket = moto.make_bucket()
+    with StreamProcess(disk_tmp_path, mysql, moto, bucket) as stream:
+        write(mysql, 12)
+        wait_until_archived(stream, mysql, moto, bucket)
+        assert stream.terminate() == 0
+
+
+def test_signals_end_it_in_time(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """Ctrl-C is 130; in the middle of an outage of the store it still ends within 10 seconds."""
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        options = {"endpoint-url": proxy.url}
+        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+            stream.wait_for_event("new lineage")
+            proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
+            write(mysql, 12)
+            mysql.query("FLUSH BINARY LOGS")
+            stream.wait_for_event("the store failed, trying again")
+            stream.process.send_signal(signal.SIGINT)
+            assert stream.wait(10) == 130
+    assert spooled(stream) != []
