@@ -15,6 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import FrameType
@@ -40,10 +41,10 @@ from binlog2s3.start import (
     adopt,
     check_history,
     check_spool,
-    choose_lineage,
     first_binlog,
+    furthest,
     gtids_at_end,
-    known_end,
+    of_server,
     read_back,
 )
 from binlog2s3.store import PATIENT, RetryPolicy, S3Store, StoreConfig
@@ -63,12 +64,17 @@ _FAREWELL_SECONDS = 2.0
 def stream(config: Config) -> int:
     """Stream until a signal comes; the exit status. Raises a Binlog2s3Error for what stops it."""
     stop = Stop()
-    store = S3Store(_store_config(config.s3), stop=stop.event)
+    settings = _store_config(config.s3)
+    quick = replace(settings, connect_timeout_seconds=5.0, read_timeout_seconds=10.0)
     spool = Spool(config.spool)
     try:
-        with Server(lambda: resolve(config.mysql)) as server:
+        with (
+            closing(S3Store(quick, stop=stop.event, policy=RetryPolicy(attempts=2))) as store,
+            Server(lambda: resolve(config.mysql)) as server,
+        ):
             plan = _prepare(config, server, store, spool)
-        return _Stream(config, plan, store, spool, stop).run()
+        with closing(S3Store(settings, stop=stop.event)) as store:
+            return _Stream(config, plan, store, spool, stop).run()
     finally:
         spool.close()
 
@@ -161,8 +167,8 @@ def _prepare(config: Config, server: Server, store: S3Store, spool: Spool) -> _P
     layout = Layout(config.s3.prefix, source)
     store.check_access(layout.archive)
     catalog = Catalog(store, layout)
-    lineage = choose_lineage(catalog.lineages(), facts, source)
-    known = known_end(catalog, catalog.archived(lineage)) if lineage else None
+    known = furthest(catalog, of_server(catalog.lineages(), facts, source))
+    lineage = known.lineage if known else None
     for key in sorted(catalog.foreign):
         _log.warning("left alone: not of this archive's format", key=key)
     adopted = adopt(
@@ -237,6 +243,7 @@ class _Stream:
         self._uploader: Uploader | None = None
         self._waiting: list[Track] = []  # until the lineage is known
         self._open: list[Track] = []  # not closed yet
+        self._unsure: set[BinlogName] = set()
         self._coverage = Coverage(plan.durable, plan.following)
         self._watch = Watch(
             Server(lambda: resolve(config.mysql)),
@@ -381,8 +388,11 @@ class _Stream:
         for track in candidates:
             if track.judge(listed):
                 self._open.remove(track)
-            else:
-                self._watch.list_again()
+                continue
+            self._watch.list_again()
+            if track.name not in self._unsure:
+                self._unsure.add(track.name)
+                _log.info("waiting to know that it is closed", binlog=track.name, size=track.size)
 
     def _check_first(self, track: Track, lineage: Lineage | None) -> None:
         """A lineage's first binlog, met again before it was archived, must still be the same."""
@@ -411,13 +421,25 @@ class _Stream:
             first_binlog_time=begun,
             gtid_set=str(before) if before is not None else "",
         )
-        self._writer.beat()  # a last look whether another writer has just decided the same
-        self._store.put(self._plan.layout.lineage(lineage.id), lineage.to_json(), if_absent=True)
-        _log.info("new lineage", lineage=lineage.id, first_binlog=track.name)
+        self._writer.beat()
+        lineage = self._decided_already(lineage) or self._describe(lineage)
         self._lineage = lineage
         for run in self._spool.runs():
             if run.facts.lineage is None and run.facts.server_uuid == facts.uuid:
                 self._spool.note(replace(run, facts=replace(run.facts, lineage=lineage.id)))
+        return lineage
+
+    def _decided_already(self, lineage: Lineage) -> Lineage | None:
+        """The same lineage, if another writer has described it since we looked."""
+        for other in Catalog(self._store, self._plan.layout).lineages():
+            begins = (other.server_uuid, other.first_binlog, other.first_binlog_time)
+            if begins == (lineage.server_uuid, lineage.first_binlog, lineage.first_binlog_time):
+                return other
+        return None
+
+    def _describe(self, lineage: Lineage) -> Lineage:
+        self._store.put(self._plan.layout.lineage(lineage.id), lineage.to_json())
+        _log.info("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog)
         return lineage
 
     def _upload_into(self, lineage: Lineage) -> Uploader:

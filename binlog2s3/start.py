@@ -62,10 +62,10 @@ def known_end(catalog: Catalog, archived: Archived) -> Known:
     )
 
 
-def choose_lineage(lineages: Iterable[Lineage], facts: ServerFacts, source: str) -> Lineage | None:
-    """The lineage of this server, None where the source is new to the bucket.
+def of_server(lineages: Iterable[Lineage], facts: ServerFacts, source: str) -> list[Lineage]:
+    """The lineages of this server, none where the source is new to the bucket.
 
-    Raises SourceError if the bucket holds another server's under this name.
+    Raises SourceError if the bucket holds only another server's under this name.
     """
     all_ = list(lineages)
     ours = [lineage for lineage in all_ if lineage.server_uuid == facts.uuid]
@@ -75,7 +75,13 @@ def choose_lineage(lineages: Iterable[Lineage], facts: ServerFacts, source: str)
             f"this server is {facts.uuid}",
             hint="was --source copied from another machine? each server needs a name of its own",
         )
-    return ours[-1] if ours else None
+    return ours
+
+
+def furthest(catalog: Catalog, lineages: Iterable[Lineage]) -> Known | None:
+    """Of several lineages of one server the one whose archive reaches furthest."""
+    ends = [known_end(catalog, catalog.archived(lineage)) for lineage in lineages]
+    return max(ends, key=lambda known: (known.next_binlog, known.lineage.id), default=None)
 
 
 def first_binlog(config: StreamConfig, listed: tuple[ServerBinlog, ...]) -> BinlogName:

@@ -5,6 +5,7 @@ a store that changes is noticed.
 """
 
 import os
+import secrets
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,24 @@ KNOWN = {
 }
 
 
+@cache
+def session_for(server: MinioServer | MotoServer) -> boto3.Session:
+    """One boto3 session a server, as making one takes longer than most tests."""
+    return boto3.Session(
+        aws_access_key_id=server.access_key,
+        aws_secret_access_key=server.secret_key,
+        region_name="us-east-1",
+    )
+
+
+def make_bucket(server: MinioServer | MotoServer) -> str:
+    """A fresh bucket."""
+    name = f"contract-{secrets.token_hex(6)}"
+    with closing(session_for(server).client("s3", endpoint_url=server.endpoint_url)) as client:
+        client.create_bucket(Bucket=name)
+    return name
+
+
 @dataclass(slots=True)
 class Place:
     """A store under test with its bucket, and a way to open further stores on that bucket."""
@@ -120,18 +139,15 @@ class Place:
         **config: Any,
     ) -> S3Store:
         """A store with settings of its own on the same bucket."""
-        assert self.server is not None
-        settings = {"endpoint_url": self.server.endpoint_url, "region": "us-east-1", **config}
+        server = self.server
+        assert server is not None
+        settings = {"endpoint_url": server.endpoint_url, "region": "us-east-1", **config}
         store = S3Store(
             StoreConfig(bucket=self.bucket, **settings),
             stop=stop or threading.Event(),
             policy=policy,
             on_error=on_error,
-            session=partial(
-                boto3.Session,
-                aws_access_key_id=self.server.access_key,
-                aws_secret_access_key=self.server.secret_key,
-            ),
+            session=lambda **_: session_for(server),
         )
         self._opened.append(store)
         return store
@@ -151,7 +167,7 @@ SERVERS = ["moto", pytest.param("minio", marks=pytest.mark.minio)]
 def _place(request: pytest.FixtureRequest) -> Iterator[Place]:
     name = request.param
     server = None if name == "memory" else request.getfixturevalue(name)
-    bucket = server.make_bucket() if server else ""
+    bucket = make_bucket(server) if server else ""
     place = Place(name=name, known=KNOWN[name], bucket=bucket, server=server)
     yield place
     place.close()
