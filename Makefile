@@ -28,7 +28,7 @@ lint: $(STAMP)  ## ruff and mypy
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-unit: $(STAMP)  ## the tests that need no server
+unit: lint  ## lint, types and the tests that need no server
 	$(VENV)/bin/python -m pytest tests/unit tests/property
 
 clean:  ## remove what was made here; downloads stay

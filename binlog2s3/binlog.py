@@ -9,6 +9,10 @@ the first one that does not, the scanner raises `DamageError` for ever, and its 
 of the last good event. The facts are the same however the bytes are cut into pieces. No event is
 ever held as a whole, except small ones that are decoded and lists of previous GTIDs.
 
+MariaDB from 11.4 writes end_log_pos 0 in all events of a transaction but the first and the last
+(unless binlog_legacy_event_pos is on). One that is missing among those shows only at the last, so
+they do not count before it: `event_end` stays before them.
+
 Where transactions begin and end is told by the table in `transaction`.
 """
 
@@ -34,7 +38,7 @@ from binlog2s3.event import (
     decode_rotate,
 )
 from binlog2s3.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
-from binlog2s3.transaction import KINDS, Boundaries, Kind, Transaction
+from binlog2s3.transaction import DEFERRABLE, KINDS, Boundaries, Kind, Transaction
 
 __all__ = [
     "MAGIC",
@@ -95,6 +99,8 @@ _CRC_RESIDUE = 0x2144DF1C
 
 _POSITION_MASK = (1 << 32) - 1
 _TYPE_OFFSET, _FLAGS_OFFSET = 4, 17
+_DEFERRED_SIZE_MAX = (1 << 30) + (1 << 16)
+"""The greatest max_allowed_packet, and room for headers: no replica takes a larger event."""
 _MADE_UP = frozenset({EventType.FORMAT_DESCRIPTION, EventType.START_ENCRYPTION})
 _GTID, _BETWEEN = int(Kind.GTID), int(Kind.BETWEEN)
 _UNDECODABLE = (ValueError, IndexError, struct.error)
@@ -124,6 +130,8 @@ class Scanner:
             raise ValueError(f"no event begins at {start}: a binlog's first is at {len(MAGIC)}")
         self.event_end = start
         self.events = 0
+        self._offset = start  # where the next event begins; event_end but for deferred positions
+        self._walked = 0  # events up to there
         self.formats: list[FormatEvent] = []
         self.previous_gtids: Gtids | None = None
         self.rotate: Rotate | None = None
@@ -140,11 +148,13 @@ class Scanner:
         self._seen = 0  # how many bytes of it have come
         self._size = 0  # 0 until its header has come
         self._crc = 0
+        self._is_placed = False  # its end_log_pos is there and right
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Transaction]:
         """Take the next bytes; return the transactions that they complete, in binlog order.
 
-        Raises DamageError with the offset of the first bad event, now and whenever called again.
+        Raises DamageError with the offset of the first bad event, now and whenever called again;
+        where positions were left out, that is the first one that cannot be trusted.
         """
         boundaries = self._boundaries
         completed: list[Transaction] = []
@@ -163,6 +173,7 @@ class Scanner:
                 # a copy that was never raised, so that its traceback does not keep `data` alive
                 self.damage = DamageError(str(damage), offset=damage.offset)
                 self._forget()
+                self._offset, self._walked = self.event_end, self.events
                 raise
         return completed
 
@@ -175,33 +186,41 @@ class Scanner:
         unpack, crc32, kinds = HEADER.unpack_from, zlib.crc32, KINDS
         boundaries, trailer = self._boundaries, self._trailer
         least, last_header = HEADER_SIZE + trailer, len(view) - HEADER_SIZE
-        offset, events, until = self.event_end, self.events, boundaries.until
+        offset, walked, until = self._offset, self._walked, boundaries.until
+        good, events, may_defer = self.event_end, self.events, self._may_defer
         try:
             while at <= last_header:
                 timestamp, event_type, server_id, size, end_log_pos, _ = unpack(view, at)
                 end, stop, kind = offset + size, at + size, kinds[event_type]
                 if (
                     size < least
-                    or end_log_pos != end & _POSITION_MASK
                     or kind >= _BETWEEN
                     or stop > len(view)
                     or (trailer and crc32(view[at:stop]) != _CRC_RESIDUE)
+                ):
+                    break
+                is_placed = end_log_pos == end & _POSITION_MASK
+                if not (
+                    is_placed or (may_defer and self._is_deferred(event_type, size, end_log_pos))
                 ):
                     break
                 if kind < _GTID and end <= until:
                     if end == until:
                         boundaries.close(end, timestamp)
                         until = 0
-                elif kind or until:
+                elif kind:
                     body = (at + HEADER_SIZE, stop - trailer)
                     boundaries.event(kind, view, body, (offset, end), timestamp, server_id)
                     until = boundaries.until
                 at, offset = stop, end
-                events += 1
+                walked += 1
+                if is_placed:
+                    good, events = end, walked
         except _UNDECODABLE:
             pass  # the closer look says what is wrong
         finally:
-            self.event_end, self.events = offset, events
+            self._offset, self._walked = offset, walked
+            self.event_end, self.events = good, events
         return at
 
     def _step(self, view: memoryview, at: int) -> int:
@@ -242,21 +261,25 @@ class Scanner:
             if self._start:
                 self.skipped = len(MAGIC)
             else:
-                self.event_end = len(MAGIC)
+                self.event_end = self._offset = len(MAGIC)
             self._forget()
 
     def _take_header(self) -> None:
-        """Check what the header of the event at `event_end` says."""
+        """Check what the header of the event at `_offset` says."""
         _, event_type, _, size, end_log_pos, _ = HEADER.unpack_from(self._head)
-        end = self.event_end + size & _POSITION_MASK
+        end = self._offset + size & _POSITION_MASK
         if self._is_leading:
-            # end can be 0 for the binlog's own event too, but not that of a format event
-            self._is_leading = end_log_pos == 0 and (end != 0 or event_type in _MADE_UP)
+            self._is_leading = end_log_pos == 0 and event_type in _MADE_UP
         if event_type != EventType.FORMAT_DESCRIPTION and not self.formats:
             raise self._damaged(f"no format event but type {event_type} comes first")
         if size < HEADER_SIZE + self._trailer:
             raise self._damaged(f"an event of {size} bytes (type {event_type}) is too small")
-        if not self._is_leading and end_log_pos != end:
+        self._is_placed = end_log_pos == end
+        if not (
+            self._is_placed
+            or self._is_leading
+            or (self._may_defer and self._is_deferred(event_type, size, end_log_pos))
+        ):
             raise self._damaged(
                 f"broken chain: the event (type {event_type}, {size} bytes) says that it ends at "
                 f"{end_log_pos}, by its place it ends at {end}",
@@ -265,8 +288,8 @@ class Scanner:
         self._crc = zlib.crc32(self._head)
 
     def _take_event(self) -> None:
-        """The event at `event_end` has come whole: check its CRC, decode it, count it."""
-        head, begin, end = self._head, self.event_end, self.event_end + self._size
+        """The event at `_offset` has come whole: check its CRC, decode it, count it."""
+        head, begin, end = self._head, self._offset, self._offset + self._size
         timestamp, event_type, server_id, *_ = HEADER.unpack_from(head)
         try:
             if event_type == EventType.FORMAT_DESCRIPTION:
@@ -282,12 +305,14 @@ class Scanner:
             if kind < _GTID and end <= boundaries.until:
                 if end == boundaries.until:
                     boundaries.close(end, timestamp)
-            elif kind or boundaries.until:
+            elif kind:
                 boundaries.event(kind, head, body, (begin, end), timestamp, server_id)
         except _UNDECODABLE as error:
             raise self._damaged(f"undecodable event (type {event_type}): {error}") from error
-        self.event_end = end
-        self.events += 1
+        self._offset = end
+        self._walked += 1
+        if self._is_placed:
+            self.event_end, self.events = end, self._walked
 
     def _take_format(self) -> None:
         """Decode a format event, whose CRC is that of its bytes with the in-use flag cleared.
@@ -295,7 +320,7 @@ class Scanner:
         A made-up one of a binlog without checksums keeps the real one's CRC, which is not its own:
         servers do not compute it again, so it cannot be checked.
         """
-        offset = 0 if self._is_leading else self.event_end
+        offset = 0 if self._is_leading else self._offset
         decoded = decode_format(self._head, offset=offset)
         if decoded.has_checksum and not (self._is_leading and decoded.checksum == "none"):
             cleared = bytearray(self._head)
@@ -322,18 +347,32 @@ class Scanner:
         """Whether an event comes next that only has to be like its neighbours."""
         return bool(self.formats) and not self._is_leading and not self.ended
 
+    @property
+    def _may_defer(self) -> bool:
+        """Whether events of this server may lack their position."""
+        return self.flavour == "mariadb"
+
+    def _is_deferred(self, event_type: int, size: int, end_log_pos: int) -> bool:
+        """Whether an event lacks its position as MariaDB's do inside a transaction."""
+        return (
+            end_log_pos == 0
+            and bool(DEFERRABLE[event_type])
+            and size <= _DEFERRED_SIZE_MAX
+            and not self._boundaries.is_outside
+        )
+
     def _forget(self) -> None:
         """No event has begun."""
         self._head = bytearray()
         self._seen = self._size = self._crc = 0
 
     def _damaged(self, message: str) -> DamageError:
-        return DamageError(f"{message} at {self.event_end}", offset=self.event_end)
+        return DamageError(f"{message} at {self._offset}", offset=self.event_end)
 
     @property
     def position(self) -> int:
         """The offset in the binlog behind the last byte taken, also inside an event."""
-        return self.event_end + (0 if self._is_leading else self._seen)
+        return self._offset + (0 if self._is_leading else self._seen)
 
     @property
     def format(self) -> FormatEvent | None:

@@ -18,11 +18,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from binlog2s3.binlog import BinlogName
-from binlog2s3.options import BY_NAME, OPTIONS, TABLES, Option, Value, parse, split_s3_url
+from binlog2s3.options import (
+    BY_NAME,
+    OPTIONS,
+    SSL_MODES,
+    TABLES,
+    Option,
+    Value,
+    parse,
+    split_s3_url,
+)
 
 __all__ = [
     "BY_NAME",
     "OPTIONS",
+    "SSL_MODES",
     "Config",
     "FileValues",
     "LogConfig",
@@ -157,7 +167,9 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
     problems: list[str] = []
     for table, content in document.items():
         if not isinstance(content, dict):
-            problems.append(f"{path}: {table} stands outside a table{_meant('', table)}")
+            wrong = "must be a table, " if table in TABLES else "stands outside a table"
+            meant = f"[{table}]" if table in TABLES else _meant("", table)
+            problems.append(f"{path}: {table} {wrong}{meant}")
             continue
         if table not in TABLES:
             problems.append(f"{path}: unknown table [{table}]{_nearest(table, TABLES)}")

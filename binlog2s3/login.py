@@ -15,9 +15,12 @@ from pathlib import Path
 
 from binlog2s3.config import MysqlConfig
 from binlog2s3.errors import SourceError
+from binlog2s3.options import SSL_MODES
 
 _GROUPS = ("client", "binlog2s3")
 _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "r": "\r", "\\": "\\", "s": " ", '"': '"', "'": "'"}
+_UNESCAPES = {"\\": "\\\\", '"': '\\"', "\b": "\\b", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
+_SPACES = " \t\n\v\f\r"  # what C calls space; a password may well end in another one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,8 @@ class Login:
 def resolve(config: MysqlConfig) -> Login:
     """Merge options, the password file and the option file; options win.
 
-    Raises SourceError if a file cannot be read or says what cannot be meant.
+    The option file's ssl-mode counts where the option has its default, PREFERRED. Raises
+    SourceError if a file cannot be read or says what cannot be meant.
     """
     options = _read_options(config.defaults_file) if config.defaults_file else {}
     if config.password_file:
@@ -59,18 +63,41 @@ def resolve(config: MysqlConfig) -> Login:
         )
     by_address = config.host is not None or config.port is not None
     socket = config.socket or (None if by_address else options.get("socket"))
-    return Login(
+    login = Login(
         host=config.host or options.get("host") or "127.0.0.1",
         port=config.port or _port(options.get("port", "3306"), config.defaults_file),
         socket=str(socket) if socket else None,
         user=user,
         password=password,
-        ssl_mode=config.ssl_mode,
+        ssl_mode=_ssl_mode(config, options),
         ssl_ca=_path(config.ssl_ca, options.get("ssl-ca")),
         ssl_cert=_path(config.ssl_cert, options.get("ssl-cert")),
         ssl_key=_path(config.ssl_key, options.get("ssl-key")),
         connect_timeout=config.connect_timeout,
     )
+    if login.ssl_mode.startswith("VERIFY") and not login.ssl_ca:
+        raise SourceError(
+            f"{config.defaults_file}: ssl-mode {login.ssl_mode} without ssl-ca",
+            hint="name the authorities that signed the server's certificate: --mysql-ssl-ca",
+        )
+    if bool(login.ssl_cert) != bool(login.ssl_key):
+        raise SourceError(
+            f"{config.defaults_file}: ssl-cert and ssl-key go together",
+            hint="give both or none, there or as --mysql-ssl-cert and --mysql-ssl-key",
+        )
+    return login
+
+
+def _ssl_mode(config: MysqlConfig, options: Mapping[str, str]) -> str:
+    if config.ssl_mode != "PREFERRED" or "ssl-mode" not in options:
+        return config.ssl_mode
+    mode = options["ssl-mode"].upper()
+    if mode not in SSL_MODES:
+        raise SourceError(
+            f"{config.defaults_file}: ssl-mode {options['ssl-mode']!r} is none",
+            hint=f"one of {', '.join(SSL_MODES)}",
+        )
+    return mode
 
 
 def _path(given: Path | None, option: str | None) -> str | None:
@@ -116,8 +143,8 @@ def parse_options(text: str, name: str) -> dict[str, str]:
     """
     groups: dict[str, dict[str, str]] = {group: {} for group in _GROUPS}
     current: dict[str, str] | None = None
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.strip(_SPACES)
         if not line or line[0] in "#;":
             continue
         if line.startswith("!"):
@@ -128,35 +155,32 @@ def parse_options(text: str, name: str) -> dict[str, str]:
         if line.startswith("["):
             current = groups.get(line[1:].partition("]")[0].strip().lower())
             continue
-        key, equals, value = line.partition("=")
         if current is None:
             continue
+        key, equals, value = _without_comment(line).partition("=")
         if not re.fullmatch(r"[A-Za-z0-9_ .-]+", key.strip()):
             raise SourceError(f"{name}, line {number}: not an option", hint="name = value")
         if equals:
-            current[key.strip().lower().replace("_", "-")] = _unquote(value.strip())
+            current[key.strip().lower().replace("_", "-")] = _unquote(value.strip(_SPACES))
     return groups["client"] | groups["binlog2s3"]
 
 
+def _without_comment(line: str) -> str:
+    """The line up to the first # outside of quotes; a quote opens anywhere, as MySQL has it."""
+    quote, escaped = "", False
+    for index, letter in enumerate(line):
+        if letter in "'\"" and not escaped:
+            quote = letter if not quote else "" if quote == letter else quote
+        if letter == "#" and not quote:
+            return line[:index]
+        escaped = bool(quote) and letter == "\\" and not escaped
+    return line
+
+
 def _unquote(value: str) -> str:
-    if value[:1] in ("'", '"') and (end := _closing(value)):
-        value = value[1:end]
-    else:
-        value = value.partition("#")[0].rstrip()
+    if len(value) > 1 and value[0] in "'\"" and value[0] == value[-1]:
+        value = value[1:-1]
     return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), value)
-
-
-def _closing(value: str) -> int:
-    """Index of the quote that closes the one `value` begins with, 0 if there is none."""
-    index = 1
-    while index < len(value):
-        if value[index] == "\\":
-            index += 2
-            continue
-        if value[index] == value[0]:
-            return index
-        index += 1
-    return 0
 
 
 def render_options(options: Mapping[str, str | int | None]) -> str:
@@ -164,6 +188,6 @@ def render_options(options: Mapping[str, str | int | None]) -> str:
     lines = ["[client]"]
     for key, value in options.items():
         if value is not None:
-            escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+            escaped = "".join(_UNESCAPES.get(letter, letter) for letter in str(value))
             lines.append(f'{key}="{escaped}"')
     return "\n".join(lines) + "\n"

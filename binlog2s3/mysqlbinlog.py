@@ -38,6 +38,7 @@ _INSTALL: dict[Flavour, str] = {
     "mariadb": "install MariaDB's client programs (package mariadb-client) "
     "or name mariadb-binlog with --mysqlbinlog",
 }
+_MODERN = "name mysqlbinlog 8.0 or later, or mariadb-binlog, with --mysqlbinlog"
 _TITLE = {"mysql": "MySQL", "mariadb": "MariaDB"}
 _MAX_START_POSITION = 1 << 32
 
@@ -109,14 +110,20 @@ def _ask(path: str) -> Tool:
     version, help_ = answers
     if not re.search(r"\bVer\b", version) or "--stop-never" not in help_:
         raise SourceError(
-            f"{path} is no mysqlbinlog that can stream (it has no --stop-never)",
-            hint="name mysqlbinlog 8.0 or later, or mariadb-binlog, with --mysqlbinlog",
+            f"{path} is no mysqlbinlog that can stream (it has no --stop-never)", hint=_MODERN
         )
     flavour: Flavour = "mariadb" if "MariaDB" in version + help_ else "mysql"
+    number = version.strip().partition("Ver ")[2].partition(" ")[0]
+    if flavour == "mysql" and number.startswith("3."):  # 5.6 and 5.7 say 3.4
+        raise SourceError(
+            f"{path} is of MySQL 5.7 or earlier (it calls itself {number}): those may hold events "
+            "back in memory",
+            hint=_MODERN + "; it can stream from older servers",
+        )
     return Tool(
         path=path,
         flavour=flavour,
-        version=version.strip().partition("Ver ")[2].partition(" ")[0],
+        version=number,
         connection_server_id="--connection-server-id" in help_,
     )
 
@@ -135,9 +142,12 @@ def derive_server_id(source: str, host: str | None = None) -> int:
 _LAUNCH = """\
 import ctypes, os, signal, sys
 if ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL) or os.getppid() != int(sys.argv[1]):
-    sys.exit("the parent is gone")
+    sys.exit("ERROR: the parent is gone")
 os.umask(0o077)
-os.execv(sys.argv[2], sys.argv[2:])
+try:
+    os.execv(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"ERROR: cannot run {sys.argv[2]}: {error.strerror}")
 """
 
 
@@ -145,7 +155,8 @@ class Child:
     """One run of mysqlbinlog, from a position of a binlog on, for ever.
 
     It writes into `directory`, which must be empty: mysqlbinlog truncates what it finds. Start it
-    from a thread that lives as long as the process: its end would end the child.
+    from a thread that lives as long as the process: its end would end the child. `server_tls` says
+    whether the server has TLS, which MariaDB's client must be told to prefer it.
     """
 
     def __init__(
@@ -157,11 +168,12 @@ class Child:
         directory: Path,
         binlog: BinlogName,
         position: int = 4,
+        server_tls: bool = False,
         on_line: Callable[[str], None],
     ) -> None:
         if not 4 <= position < _MAX_START_POSITION:
             raise ValueError(f"mysqlbinlog cannot start at {position}")
-        with _option_file(_options(tool, login)) as descriptor:
+        with _option_file(_options(tool, login, server_tls=server_tls)) as descriptor:
             arguments = [
                 tool.path,
                 f"--defaults-file=/dev/fd/{descriptor}",  # must come first
@@ -181,7 +193,6 @@ class Child:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
                     pass_fds=(descriptor,),
-                    cwd=directory,
                     env=_environment(),
                 )
             except OSError as error:
@@ -235,26 +246,27 @@ def _server_id_option(tool: Tool, server_id: int) -> str:
     return f"--{name}={server_id}"
 
 
-def _options(tool: Tool, login: Login) -> str:
+def _options(tool: Tool, login: Login, *, server_tls: bool) -> str:
+    """The child's option file; TLS means what it means to `server`, mode by mode."""
     options: dict[str, str | int | None] = {"user": login.user, "password": login.password}
     if login.socket:
         options["socket"] = login.socket
     else:
         options.update(host=login.host, port=login.port, protocol="TCP")
-    options.update({"ssl-ca": login.ssl_ca, "ssl-cert": login.ssl_cert, "ssl-key": login.ssl_key})
-    text = ""
+    verify = login.ssl_mode in ("VERIFY_CA", "VERIFY_IDENTITY")
+    if login.ssl_mode != "DISABLED":
+        options.update({"ssl-cert": login.ssl_cert, "ssl-key": login.ssl_key})
+    if verify:  # MariaDB's client takes a CA for the wish to verify
+        options["ssl-ca"] = login.ssl_ca
     if tool.flavour == "mysql":
         options["ssl-mode"] = login.ssl_mode
-        if login.ssl_mode in ("DISABLED", "PREFERRED"):
-            text = "get-server-public-key\n"
-    elif login.ssl_mode == "DISABLED":
-        text = "skip-ssl\n"
-    elif login.ssl_mode == "PREFERRED":
-        # MariaDB's client has no "preferred"; pymysql has shown by then whether the server has TLS
-        text = "skip-ssl-verify-server-cert\n"
-    else:
-        verify = "" if login.ssl_mode in ("VERIFY_CA", "VERIFY_IDENTITY") else "skip-"
-        text = f"ssl\n{verify}ssl-verify-server-cert\n"
+        key = login.ssl_mode in ("DISABLED", "PREFERRED")
+        return render_options(options) + ("get-server-public-key\n" if key else "")
+    # MariaDB's client has no "preferred", but the question to the server has shown what it has
+    preferred = login.ssl_mode == "PREFERRED" and server_tls and not login.socket
+    tls = preferred or login.ssl_mode == "REQUIRED" or verify or bool(options.get("ssl-cert"))
+    identity = "" if login.ssl_mode == "VERIFY_IDENTITY" else "skip-"
+    text = f"ssl\n{identity}ssl-verify-server-cert\n" if tls else "skip-ssl\n"
     return render_options(options) + text
 
 
@@ -279,49 +291,110 @@ def _environment() -> dict[str, str]:
     }
 
 
-# What mysqlbinlog says, what it means, what to do. First match wins. Measured on MySQL 9.7 and
-# MariaDB 10.11.
-_MEANINGS: tuple[tuple[str, str, bool], ...] = (
-    (r"Could not find first log file name", "the server has no such binlog: it was purged, or "
-     "the name is wrong; SHOW BINARY LOGS there lists what it has", False),
-    (r"Access denied; you need.*REPLICATION SLAVE", "GRANT REPLICATION SLAVE, REPLICATION CLIENT "
-     "ON *.* TO the user of --mysql-user", False),
-    (r"Access denied", "check --mysql-user, the password file and the account's host part; an "
-     "account with REQUIRE SSL also answers this to a connection without TLS", False),
-    (r"requires secure connection", "let it use TLS: --mysql-ssl-mode PREFERRED or REQUIRED", False),
-    (r"same server_uuid/server_id|same server_id", "another streamer or replica uses the same "
-     "server id: stop it, or give one of them another --mysql-server-id", False),
-    (r"unrecognized (MySQL|MariaDB) version", "mysqlbinlog must be of the server's own flavour: "
-     "name the right one with --mysqlbinlog", False),
-    (r"SSL|certificate", "check --mysql-ssl-mode and --mysql-ssl-ca against the server's "
-     "certificate", False),
-    (r"Binary log is not open", "set log_bin in the server's configuration and restart it", False),
-    (r"could not find next log", "the server's binary logs were reset while they were read", False),
-    (r"position > file size|impossible position|bogus data in log event", "the server's binlog is "
-     "not the one that was read before", False),
-    (r"Could not write into log file|Can't create/write", "is the spool's file system full?", False),
-    (r"Too many connections|max_user_connections", "the server is at a connection limit", True),
-    (r"Lost connection|Can't connect|Unknown MySQL server host|gone away", "the server or the way "
-     "to it is down", True),
-)  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """A pattern of what mysqlbinlog says, what to do about it, whether it may pass by itself."""
+
+    pattern: str
+    hint: str
+    transient: bool = False
+
+
+_AGAIN = "start the streamer again: it goes on where it was"
+# First match wins. Measured on MySQL 9.7 and MariaDB 10.11.
+_MEANINGS = (
+    _Meaning(
+        r"Could not find first log file name",
+        "the server has no such binlog: it was purged, or the name is wrong; "
+        "SHOW BINARY LOGS there lists what it has",
+    ),
+    _Meaning(
+        r"Access denied; you need.*REPLICATION SLAVE",
+        "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the user of --mysql-user",
+    ),
+    _Meaning(
+        r"Access denied",
+        "check --mysql-user, the password file and the account's host part; an account with "
+        "REQUIRE SSL or X509 also answers this to a connection without TLS or client certificate",
+    ),
+    _Meaning(
+        r"requires secure connection|insecure transport",
+        "let it use TLS: --mysql-ssl-mode PREFERRED or REQUIRED",
+    ),
+    _Meaning(
+        r"same server_uuid/server_id|same server_id",
+        "another streamer or replica uses the same server id: stop it, or give one of them "
+        "another --mysql-server-id",
+    ),
+    _Meaning(
+        r"unrecognized (MySQL|MariaDB) version",
+        "mysqlbinlog must be of the server's own flavour: name the right one with --mysqlbinlog",
+    ),
+    _Meaning(
+        r"unknown (variable|option)",
+        "this mysqlbinlog lacks an option: name a newer one with --mysqlbinlog",
+    ),
+    _Meaning(
+        r"\b(SSL|TLS)\b|certificate",
+        "check --mysql-ssl-mode and --mysql-ssl-ca against the server's certificate",
+    ),
+    _Meaning(r"Binary log is not open", "set log_bin in the server's configuration and restart it"),
+    _Meaning(
+        r"could not find next log", "the server's binary logs were reset while they were read"
+    ),
+    _Meaning(
+        r"position > file size|impossible position|bogus data in log event",
+        "the server's binlog is not the one that was read before",
+    ),
+    _Meaning(
+        r"Could not write into log file|Can't create/write|Could not create log file",
+        "is the spool's file system full?",
+    ),
+    _Meaning(
+        r"Too many connections|max_user_connections",
+        "the server is at a connection limit",
+        transient=True,
+    ),
+    _Meaning(
+        r"Can't connect|Unknown MySQL server host",
+        "the server or the way to it is down",
+        transient=True,
+    ),
+    _Meaning(
+        r"Lost connection|gone away",
+        "the server ended the connection: it went down, KILL ended the dump, or the network "
+        f"broke; {_AGAIN}",
+        transient=True,
+    ),
+)
 
 
 def explain(status: int | None, lines: list[str]) -> SourceError:
     """A SourceError from mysqlbinlog's exit status and standard error."""
     said = [line for line in lines if "WARNING" not in line.upper()[:40]]
-    text = said[-1] if said else ""
-    for line in said:
-        if re.search(r"\berror\b", line, re.IGNORECASE):
-            text = line
-            break
+    errors = [line for line in said if re.search(r"\berror\b", line, re.IGNORECASE)]
+    text = errors[0] if errors else said[-1] if said else ""
     if not text:
-        how = f"by signal {-status}" if status is not None and status < 0 else f"({status})"
+        return _wordless(status)
+    text = text.removeprefix("ERROR: ")
+    meaning = _Meaning("", _AGAIN, transient=True)
+    for known in _MEANINGS:
+        if re.search(known.pattern, text, re.IGNORECASE):
+            meaning = known
+            break
+    message = f"mysqlbinlog ended: {text}"
+    return SourceError(message, hint=meaning.hint, transient=meaning.transient)
+
+
+def _wordless(status: int | None) -> SourceError:
+    if status is not None and status < 0:
         return SourceError(
-            f"mysqlbinlog ended {how} without a word",
-            hint="a clean shutdown of the server ends it like this: is the server up?",
+            f"mysqlbinlog was killed by signal {-status}",
+            hint="somebody's kill, or the kernel short of memory (its log tells)",
             transient=True,
         )
-    for pattern, hint, transient in _MEANINGS:
-        if re.search(pattern, text, re.IGNORECASE):
-            return SourceError(f"mysqlbinlog ended: {text}", hint=hint, transient=transient)
-    return SourceError(f"mysqlbinlog ended: {text}", transient=True)
+    return SourceError(
+        f"mysqlbinlog ended ({status}) without a word",
+        hint=f"a clean shutdown of the server ends it like this; when the server is up, {_AGAIN}",
+        transient=True,
+    )

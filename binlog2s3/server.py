@@ -8,6 +8,8 @@ Statements are chosen by version, so that MySQL 5.6 to 9.x and MariaDB 10.x and 
 """
 
 import re
+import ssl
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,13 +28,17 @@ from binlog2s3.login import Login
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """Who answers. `uuid` is `@@server_uuid`; for MariaDB server id and domain stand in."""
+    """Who answers. `uuid` is `@@server_uuid`; for MariaDB server id and domain stand in.
+
+    `tls` says whether this connection is encrypted: what PREFERRED came to.
+    """
 
     uuid: str
     flavour: Flavour
     version: str
     server_id: int
     gtid_mode: bool
+    tls: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,25 +66,42 @@ class ServerPosition:
 
 
 _ENCRYPTION_HEADER = 512
+_TLS = "check --mysql-ssl-mode and --mysql-ssl-ca against the server's certificate"
+_ACCOUNT = (
+    "check --mysql-user, the password file and the account's host part; an account with "
+    "REQUIRE SSL or X509 also answers this to a connection without TLS or client certificate"
+)
+_CUT = "the server or something on the way closed the connection: is it restarting?"
+_NO_LOG = "set log_bin in the server's configuration and restart it"
 # https://dev.mysql.com/doc/mysql-errors/9.7/en/server-error-reference.html
 _HINTS: Mapping[int, str] = {
-    1040: "the server is at max_connections",
+    1040: "raise max_connections there, or end idle clients",
     1044: "check the user's grants",
-    1045: "check --mysql-user, the password file and the account's host part",
-    1129: "the server blocked this host: mysqladmin flush-hosts there",
+    1045: _ACCOUNT,
+    1053: "the server is shutting down",
+    1129: "it blocked this host after too many failed connects: FLUSH HOSTS or mysqladmin "
+    "flush-hosts there",
     1130: "create the account for this host",
     1203: "the user is at max_user_connections",
-    1226: "the user is at one of its limits",
-    1381: "the server writes no binary log: set log_bin and restart it",
-    1820: "the account's password has expired: change it",
+    1226: "the user is at one of its limits (SHOW CREATE USER)",
+    1381: _NO_LOG,
+    1820: "change the account's password: it has expired",
+    1862: "change the account's password: it has expired",
     2002: "is the server running, and is the socket's path right?",
     2003: "is the server running, and are host, port and firewall right?",
-    2006: "the connection was lost",
-    2013: "the connection was lost",
-    2026: "check --mysql-ssl-mode and --mysql-ssl-ca against the server's certificate",
-    2061: "this account's authentication plugin cannot be used here",
+    2006: _CUT,
+    2013: _CUT,
+    2026: _TLS,
+    2061: "give the account another authentication plugin: caching_sha2_password or "
+    "mysql_native_password",
+    3118: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
+    3159: "the server wants TLS: --mysql-ssl-mode REQUIRED",
+    4151: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
 }
 _TRANSIENT = frozenset({1040, 1053, 1203, 1205, 1226, 2002, 2003, 2006, 2013, 2014, 2055})
+# What pymysql lets out: its own errors, files of TLS that cannot be used (OSError), a missing
+# package (RuntimeError), and what it stumbles over where something answers that is no MySQL.
+_FOREIGN = (pymysql.MySQLError, OSError, RuntimeError, ValueError, LookupError, struct.error)
 
 
 class Server:
@@ -90,6 +113,7 @@ class Server:
 
     def __init__(self, login: Callable[[], Login]) -> None:
         self._login = login
+        self._used: Login  # for the last connection; set before it is made
         self._connection: pymysql.Connection[DictCursor] | None = None
         self._version: str | None = None
 
@@ -113,12 +137,13 @@ class Server:
     def facts(self) -> ServerFacts:
         """Who the server is. Raises SourceError if it cannot be asked or writes no binary log."""
         row = self._one("SELECT @@version AS version, @@server_id AS id, @@log_bin AS log_bin")
+        tls = bool(self._one("SHOW SESSION STATUS LIKE 'Ssl_cipher'")["Value"])
         version = str(row["version"])
         flavour: Flavour = "mariadb" if "mariadb" in version.lower() else "mysql"
         if not int(row["log_bin"]):
             raise SourceError(
-                f"{self._login().address} writes no binary log (log_bin is OFF)",
-                hint="set log_bin in the server's configuration and restart it",
+                f"{self._used.address} writes no binary log (log_bin is OFF)",
+                hint=_NO_LOG,
             )
         server_id = int(row["id"])
         if flavour == "mariadb":
@@ -129,6 +154,7 @@ class Server:
                 version=version,
                 server_id=server_id,
                 gtid_mode=True,
+                tls=tls,
             )
         row = self._one("SELECT @@server_uuid AS uuid, @@gtid_mode AS gtid_mode")
         return ServerFacts(
@@ -137,6 +163,7 @@ class Server:
             version=version,
             server_id=server_id,
             gtid_mode=str(row["gtid_mode"]).upper() == "ON",
+            tls=tls,
         )
 
     def binlogs(self) -> tuple[ServerBinlog, ...]:
@@ -157,8 +184,8 @@ class Server:
         status = self._all(self._status_statement())
         if not status:
             raise SourceError(
-                f"{self._login().address} writes no binary log",
-                hint="set log_bin in the server's configuration and restart it",
+                f"{self._used.address} writes no binary log",
+                hint=_NO_LOG,
             )
         uuid = str(row["uuid"]) or self.facts().uuid
         gtid_set = str(status[0].get("Executed_Gtid_Set") or "").replace("\n", "")
@@ -193,9 +220,12 @@ class Server:
         if not self._is_mariadb():
             self._all("SHOW BINLOG EVENTS IN %s LIMIT 1", (str(name),))
             return
-        grants = " ".join(str(next(iter(row.values()))) for row in self._all("SHOW GRANTS")).upper()
-        if not re.search(r"REPLICATION SLAVE(?! ADMIN)|ALL PRIVILEGES", grants):
-            raise _privilege_error("REPLICATION SLAVE")
+        for row in self._all("SHOW GRANTS"):  # MariaDB's SHOW BINLOG EVENTS asks for less
+            given, _, where = str(next(iter(row.values()))).upper().partition(" ON ")
+            enough = re.search(r"REPLICATION SLAVE(?! ADMIN)|ALL PRIVILEGES", given)
+            if enough and where.startswith("*.* "):
+                return
+        raise _privilege_error("REPLICATION SLAVE", self._used)
 
     def _is_mariadb(self) -> bool:
         return "mariadb" in self._server_version().lower()
@@ -216,44 +246,29 @@ class Server:
         return self._all(statement)[0]
 
     def _all(self, statement: str, arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
+        if self._connection is None:
+            self._used, self._version = self._login(), None
         try:
             if self._connection is None:
-                self._version = None
-                self._connection = _connect(self._login())
+                self._connection = _connect(self._used)
             with self._connection.cursor() as cursor:
                 cursor.execute(statement, arguments or None)
                 return list(cursor.fetchall())
-        except (pymysql.MySQLError, OSError, RuntimeError) as error:
+        except _FOREIGN as error:
             self.close()
-            raise _translate(error, self._login().address) from error
+            raise _translate(error, self._used) from error
 
 
 def _connect(login: Login) -> "pymysql.Connection[DictCursor]":
-    tls: dict[str, Any] = {}
-    if login.ssl_mode == "DISABLED" or (login.ssl_mode == "PREFERRED" and login.socket):
-        tls["ssl_disabled"] = True
-    elif login.ssl_mode == "PREFERRED":
-        # pymysql prefers TLS by itself when nothing is asked; a client certificate makes it ask
-        if login.ssl_cert:
-            tls.update(ssl_cert=login.ssl_cert, ssl_key=login.ssl_key, ssl_verify_cert=False)
-    else:
-        tls.update(
-            ssl_ca=login.ssl_ca,
-            ssl_cert=login.ssl_cert,
-            ssl_key=login.ssl_key,
-            ssl_verify_cert=login.ssl_mode != "REQUIRED",
-            ssl_verify_identity=login.ssl_mode == "VERIFY_IDENTITY",
-        )
-        if login.ssl_mode == "REQUIRED":
-            tls["ssl"] = {"ca": None, "check_hostname": False, "verify_mode": "none"}
     place: dict[str, Any] = {"host": login.host, "port": login.port}
     if login.socket:
         place = {"unix_socket": login.socket}
     return pymysql.connect(
         **place,
-        **tls,
+        **_tls(login),
         user=login.user,
-        password=login.password,
+        # as bytes, as mysqlbinlog sends it; of a text pymysql would make Latin-1
+        password=login.password.encode(),
         charset="utf8mb4",
         autocommit=True,
         cursorclass=DictCursor,
@@ -264,25 +279,79 @@ def _connect(login: Login) -> "pymysql.Connection[DictCursor]":
     )
 
 
-def _privilege_error(privilege: str) -> SourceError:
+def _tls(login: Login) -> dict[str, Any]:
+    """What pymysql is told for the mode; `mysqlbinlog` tells the child the same."""
+    if login.ssl_mode == "DISABLED" or (login.ssl_mode == "PREFERRED" and login.socket):
+        return {"ssl_disabled": True}
+    if login.ssl_mode == "PREFERRED" and not login.ssl_cert:
+        return {}  # pymysql prefers TLS by itself when nothing is asked
+    chosen: dict[str, Any] = {
+        "ssl_cert": login.ssl_cert,
+        "ssl_key": login.ssl_key,
+        "ssl_key_password": "",  # an encrypted key is an error, not a question on the terminal
+        "ssl_verify_cert": login.ssl_mode in ("VERIFY_CA", "VERIFY_IDENTITY"),
+        "ssl_verify_identity": login.ssl_mode == "VERIFY_IDENTITY",
+    }
+    if chosen["ssl_verify_cert"]:
+        chosen["ssl_ca"] = login.ssl_ca
+    elif not login.ssl_cert:
+        chosen["ssl"] = {"ca": None, "check_hostname": False, "verify_mode": "none"}
+    return chosen
+
+
+def _privilege_error(privileges: str, login: Login) -> SourceError:
     return SourceError(
-        f"the user lacks the {privilege} privilege",
-        hint="GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the user of --mysql-user",
+        f"user {login.user!r} at {login.address} lacks the privilege {privileges}",
+        hint=f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {login.user}@... there "
+        "(SELECT CURRENT_USER() names the whole account)",
     )
 
 
-def _translate(error: Exception, address: str) -> SourceError:
+def _translate(error: Exception, login: Login) -> SourceError:
+    where = f"mysql at {login.address}"
+    if not isinstance(error, pymysql.MySQLError):
+        return _without_answer(error, where)
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1] if code and len(error.args) > 1 else error)
     if code == 1227 and (match := re.search(r"at least one of\)? the (.+?) privilege", text)):
-        return _privilege_error(match[1])
-    if code == 2003 and re.search(r"ssl|certificate", text, re.IGNORECASE):
+        return _privilege_error(_named(match[1]), login)
+    if code == 2013 and "timed out" in text:
+        return SourceError(
+            f"{where}: no answer within {login.connect_timeout:g} s (2013)",
+            hint="it accepts connections and is silent: does the server hang, does something else "
+            "listen there? --mysql-connect-timeout sets how long to wait",
+            transient=True,
+        )
+    if "Packet sequence number" in text:
+        return _without_answer(error, where)
+    if isinstance(getattr(error, "original_exception", None), ssl.SSLError):
         code = 2026
     if code == 1524 or "Authentication plugin" in text:
         code = 2061
-    hint = _HINTS.get(code, "")
     return SourceError(
-        f"mysql at {address}: {text}" + (f" ({code})" if code else ""),
-        hint=hint,
-        transient=code in _TRANSIENT or (not code and isinstance(error, OSError)),
+        f"{where}: {text}" + (f" ({code})" if code else ""),
+        hint=_HINTS.get(code, ""),
+        transient=code in _TRANSIENT,
     )
+
+
+def _without_answer(error: Exception, where: str) -> SourceError:
+    """It did not come to an answer of a server."""
+    if isinstance(error, ssl.SSLError | OSError):
+        return SourceError(
+            f"{where}: the files for TLS cannot be used: {error}",
+            hint="--mysql-ssl-ca, --mysql-ssl-cert and --mysql-ssl-key are PEM files; the key "
+            "belongs to the certificate and is not encrypted",
+        )
+    if isinstance(error, RuntimeError):
+        return SourceError(f"{where}: {error}", hint="pip install 'pymysql[rsa]'")
+    return SourceError(
+        f"{where}: what answers there does not speak MySQL's protocol ({error})",
+        hint="check --mysql-host and --mysql-port: 3306 as a rule, not 33060 (the X protocol)",
+    )
+
+
+def _named(privileges: str) -> str:
+    """Of the privileges that would do, those a streamer should have; under both their names."""
+    wanted = [name for name in privileges.split(", ") if name != "SUPER"]
+    return ", ".join(wanted).replace("BINLOG MONITOR", "BINLOG MONITOR (REPLICATION CLIENT)")

@@ -36,7 +36,12 @@ IMMEDIATE_STORAGE_CLASSES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Where the bucket is and how to speak to it. Keys come from boto3's own chain."""
+    """Where the bucket is and how to speak to it. Keys come from boto3's own chain.
+
+    `checksum`: auto sends CRC64NVME where the store takes it, else Content-MD5; crc64nvme demands
+    that the store confirms it; md5 sends Content-MD5; none sends nothing, so that only TLS
+    protects the bytes on their way.
+    """
 
     bucket: str
     endpoint_url: str | None = None

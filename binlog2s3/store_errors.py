@@ -100,7 +100,7 @@ _BAD_SECRET = _Meaning(
 )
 _EXPIRED = _Meaning(
     MendableError,
-    "the credentials have expired ({code})",
+    "the session's credentials have expired, or its token is not valid ({code})",
     "renew them (`aws sso login`, a new session token); they are read again at the next attempt",
 )
 _NO_CREDENTIALS = _Meaning(MendableError, "no usable AWS credentials: {message}", _CHAIN)
@@ -123,7 +123,10 @@ _UNSUPPORTED = _Meaning(
     UnsupportedError, "the store at {endpoint} does not have {operation} as asked{answer}"
 )
 _BUSY = _Meaning(
-    StoreError, "the store at {endpoint} failed {operation} on {where}{answer}", transient=True
+    StoreError,
+    "the store at {endpoint} failed {operation} on {where}{answer}",
+    "if this stays, the store's own logs say why",
+    transient=True,
 )
 _UNREACHABLE = _Meaning(
     StoreError,
@@ -134,6 +137,7 @@ _UNREACHABLE = _Meaning(
 _CUT = _Meaning(
     StoreError,
     "the connection to {endpoint} broke during {operation} of {where}: {message}",
+    "if this stays, look at the network and at proxies or balancers on the way",
     transient=True,
 )
 _TIMEOUT = _Meaning(
@@ -189,7 +193,14 @@ _BY_CODE: dict[str, _Meaning] = {
     **dict.fromkeys(("InvalidAccessKeyId", "InvalidClientTokenId", "NotSignedUp"), _BAD_KEY),
     "SignatureDoesNotMatch": _BAD_SECRET,
     **dict.fromkeys(
-        ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"), _EXPIRED
+        (
+            "ExpiredToken",
+            "ExpiredTokenException",
+            "TokenRefreshRequired",
+            "InvalidToken",
+            "InvalidTokenId",
+        ),
+        _EXPIRED,
     ),
     **dict.fromkeys(
         (

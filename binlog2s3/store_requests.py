@@ -84,11 +84,10 @@ class Link:
 
 
 def _connect(config: StoreConfig, session: MakeSession) -> "BaseClient":
-    s3: dict[str, Any] = {"addressing_style": config.addressing_style}
-    if config.checksum != "none":
-        # A checksum header is signed and goes with every body, so the body itself need not be
-        # hashed with SHA-256 as well, which botocore would do over plain HTTP.
-        s3["payload_signing_enabled"] = False
+    # What goes along with a body is a signed header: its digest. So the body itself need not be
+    # hashed with SHA-256 as well, which botocore would do over plain HTTP; and as awscrt does
+    # that, a body whose file failed would fail as an error of awscrt's, its reason lost.
+    s3 = {"addressing_style": config.addressing_style, "payload_signing_enabled": False}
     client = session(profile_name=config.profile).client(
         "s3",
         endpoint_url=config.endpoint_url,
@@ -105,6 +104,7 @@ def _connect(config: StoreConfig, session: MakeSession) -> "BaseClient":
         ),
     )
     client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead_of_crc32)
+    client.meta.events.register_first("needs-retry.s3", _follow_only_s3)
     return client
 
 
@@ -112,6 +112,20 @@ def _md5_instead_of_crc32(params: dict[str, Any], **_: Any) -> None:
     """DeleteObjects must carry a digest; Content-MD5 is the one that every store knows."""
     params["headers"]["Content-MD5"] = md5_of(params["body"])
     params["context"].get("checksum", {}).pop("request_algorithm", None)
+
+
+def _follow_only_s3(request_dict: dict[str, Any], response: Any, **_: Any) -> None:
+    """Follow a redirect only to a region that the answer names.
+
+    Else botocore asks HEAD bucket for it, and where that is redirected too, as by a web server's
+    login page, it asks again until the stack ends.
+    """
+    http, parsed = response or (None, {})
+    if http is None or http.status_code not in (301, 302, 307):
+        return
+    error, headers = parsed.get("Error", {}), parsed["ResponseMetadata"]["HTTPHeaders"]
+    if not (error.get("Region") or "x-amz-bucket-region" in headers):
+        request_dict["context"].setdefault("s3_redirect", {})["redirected"] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +148,21 @@ class Requests:
 
     def retry(self, act: Callable[[], T]) -> T:
         """Repeat what is worth it; the stop event ends the waiting with the last error."""
-        failed: list[StoreError] = []
+        last: StoreError | None = None
 
         def attempt() -> T:
-            if failed and self.stop.is_set():
-                raise failed[-1]
+            nonlocal last
+            if last is not None and self.stop.is_set():
+                raise last
             try:
                 return act()
             except StoreError as exc:
-                failed.append(exc)
+                last = exc
                 raise
 
         def report(state: tenacity.RetryCallState) -> None:
-            if self.on_error is not None and state.next_action is not None:
-                self.on_error(failed[-1], state.attempt_number, state.next_action.sleep)
+            if self.on_error is not None and last is not None and state.next_action is not None:
+                self.on_error(last, state.attempt_number, state.next_action.sleep)
 
         end: list[tenacity.stop.stop_base] = [tenacity.stop_when_event_set(self.stop)]
         if self.policy.attempts is not None:
@@ -179,6 +194,8 @@ class Requests:
             raise error from (exc if isinstance(error, StoreError) else error.__cause__)
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         if is_web_page(headers):
+            if "Body" in answer:
+                answer["Body"].close()
             raise translate(self._failure("NotS3", operation, key, status=200, headers=headers))
         return answer
 
@@ -197,9 +214,9 @@ class Requests:
 
     def translate(self, exc: Exception, operation: str, key: str) -> Binlog2s3Error:
         """What a library raised, as one of ours."""
-        for cause in _causes(exc):
-            if isinstance(cause, Binlog2s3Error):
-                return cause  # the body's reader failed inside the request
+        inner = _inner(exc)
+        if isinstance(inner, Binlog2s3Error):
+            return inner  # the body's reader failed inside the request
         if isinstance(exc, ClientError):
             said, meta = exc.response.get("Error", {}), exc.response.get("ResponseMetadata", {})
             failure = self._failure(
@@ -213,7 +230,7 @@ class Requests:
                 at=datetime.now(UTC),
             )
         else:
-            failure = self._failure(_kind(exc), operation, key, message=_says(exc))
+            failure = self._failure(_kind(exc), operation, key, message=str(inner))
         return translate(failure)
 
     def _failure(self, code: str, operation: str, key: str, **more: Any) -> Failure:
@@ -275,6 +292,7 @@ class Download:
         span = {} if whole else {"Range": f"bytes={self.at}-{last}"}
         answer = self._requests.once("get_object", self._key, **span)
         self._body, self._left = answer["Body"], needed(answer, "ContentLength")
+        needed(answer, "ETag")
         if not whole and not answer.get("ContentRange", "").startswith(f"bytes {self.at}-"):
             raise StoreError(f"the store sent all of {self._key!r} where a range was asked for")
         if self._end is not None and self._left != self._end - self.at:
@@ -327,18 +345,13 @@ def md5_of(body: Body | bytes) -> str:
     return base64.b64encode(digest.digest()).decode("ascii")
 
 
-def _causes(exc: BaseException | None) -> Iterator[BaseException]:
-    while exc is not None:
-        yield exc
-        exc = exc.__cause__ or exc.__context__
+def _inner(exc: Exception) -> Exception:
+    """What botocore wrapped; not the context, which may be an error its caller was handling."""
+    error = exc.kwargs.get("error") if isinstance(exc, BotoCoreError) else None
+    return error if isinstance(error, Exception) else exc
 
 
 def _kind(exc: Exception) -> str:
     """The name of the nearest class that the table of meanings knows."""
     names = [cls.__name__ for cls in type(exc).__mro__]
     return next((name for name in names if knows(name)), names[0])
-
-
-def _says(exc: Exception) -> str:
-    """The innermost reason, as the operating system or TLS words it."""
-    return str(exc.kwargs.get("error", exc) if isinstance(exc, BotoCoreError) else exc)

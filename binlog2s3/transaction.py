@@ -109,6 +109,13 @@ _KINDS: dict[int, Kind] = {
 KINDS = bytes(_KINDS.get(event_type, Kind.SKIP) for event_type in range(256))
 """The kind of each event type, for a loop that cannot afford an enum."""
 
+DEFERRABLE = bytes(
+    event_type in EventType.__members__.values() and KINDS[event_type] < Kind.GTID
+    for event_type in range(256)
+)
+"""By event type: 1 if it may stand inside a transaction, where MariaDB from 11.4 leaves the
+position out of all events but the first and the last."""
+
 _QUERY, _STATEMENT, _BEFORE, _COMMIT, _INCIDENT = map(int, list(Kind)[1:6])
 _GTID, _ANONYMOUS, _TAGGED, _MARIADB, _BETWEEN = map(int, list(Kind)[6:])
 

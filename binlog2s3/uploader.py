@@ -83,6 +83,11 @@ class _Looked:
     parts: tuple[PartInfo, ...]
 
 
+def backoff(failures: int) -> float:
+    """Seconds until the store is looked at again after so many failures in a row: jittered."""
+    return random.uniform(0, min(_LONGEST_WAIT, 0.5 * 2**failures))  # noqa: S311 - no secret
+
+
 class Uploader:
     """Archives the tracks it is given, oldest first, several requests at a time."""
 
@@ -96,6 +101,7 @@ class Uploader:
         spool: Spool,
         workers: Workers,
         on_archived: Callable[[Track], None],
+        backoff: Callable[[int], float] = backoff,
     ) -> None:
         self._store = store
         self._layout = layout
@@ -104,6 +110,7 @@ class Uploader:
         self._spool = spool
         self._workers = workers
         self._on_archived = on_archived
+        self._backoff = backoff
         self._jobs: dict[BinlogName, _Job] = {}
 
     def add(self, track: Track) -> None:
@@ -190,8 +197,7 @@ class Uploader:
             case PutEntry():
                 document = build_entry(track, datetime.now(UTC)).to_json()
                 entry_key = self._layout.entry(self._lineage, track.name)
-                in_parts = track.size >= self._grid.length(1)
-                return lambda: self._put_entry(key, entry_key, document, in_parts)
+                return lambda: self._put_entry(key, entry_key, document)
             case _:
                 wanted = self._wanted(track)
                 return lambda: self._look(key, track, wanted)
@@ -209,6 +215,8 @@ class Uploader:
         """What the store holds: the object, its entry, our unfinished uploads and their parts."""
         found = self._store.head(key)
         entry = found and self._store.head(self._layout.entry(self._lineage, track.name))
+        if entry:
+            self._clear_uploads(key)
         in_parts = not found and track.size >= self._grid.length(1)
         best: tuple[str | None, tuple[PartInfo, ...]] = (None, ())
         for upload_id in self._uploads(key) if in_parts else ():
@@ -272,13 +280,17 @@ class Uploader:
         except UnsupportedError:
             return []
 
-    def _put_entry(self, key: str, entry_key: str, document: bytes, in_parts: bool) -> None:
-        """Write the entry, and clear away uploads that lost replies or other writers left."""
+    def _put_entry(self, key: str, entry_key: str, document: bytes) -> None:
+        """Write the entry, the last thing that the archive needs."""
         try:
             self._store.put(entry_key, document, if_absent=True)
         except PreconditionError:
             _log.info("entry was there already", key=entry_key)
-        for upload_id in self._uploads(key) if in_parts else ():
+        self._clear_uploads(key)
+
+    def _clear_uploads(self, key: str) -> None:
+        """Abort the uploads that lost replies, deaths and other writers left."""
+        for upload_id in self._uploads(key):
             self._store.abort_upload(key, upload_id)
 
     def _learn(self, job: _Job, action: Action, value: object) -> None:
@@ -316,9 +328,8 @@ class Uploader:
         job.held = None
         job.parts = {}
         job.failures += 1
-        delay = 0.0
-        if job.failures > 1 or not isinstance(error, PreconditionError):
-            delay = random.uniform(0, min(_LONGEST_WAIT, 0.5 * 2**job.failures))  # noqa: S311
+        first = isinstance(error, PreconditionError) and job.failures == 1
+        delay = 0.0 if first else self._backoff(job.failures)
         job.not_before = time.monotonic() + delay
         _log.warning(
             "looking again at the store",

@@ -43,7 +43,9 @@ INTERRUPTED = 130
 
 
 class DemoFailedError(Exception):
-    """What the demo set out to show is not so."""
+    """What the demo set out to show is not so; `log` is the end of the streamer's."""
+
+    log = ""
 
 
 class Streamer:
@@ -64,9 +66,9 @@ class Streamer:
         if status != 0:
             raise DemoFailedError(f"the streamer ended with exit code {status} on SIGTERM")
 
-    def kill(self) -> None:
-        """End it at once; nothing happens where it has ended."""
-        end(self._process)
+    def abandon(self) -> None:
+        """End it, whatever it thinks of that; nothing happens where it has ended."""
+        end(self._process, grace_seconds=5)
 
 
 class Watcher:
@@ -198,7 +200,7 @@ def run(console: Console, *, seconds: float, threads: int) -> str:
             soft_wrap=True,
         )
         streamer = Streamer(_argv(server, store, bucket, spool), folder / "stream.log", store.env())
-        stack.callback(streamer.kill)
+        stack.callback(streamer.abandon)
         load = Load(
             server,
             threads=threads,
@@ -212,7 +214,8 @@ def run(console: Console, *, seconds: float, threads: int) -> str:
             streamer.stop()
             return _prove(console, server, client, bucket, folder)
         except DemoFailedError as error:
-            raise DemoFailedError(f"{error}\n{tail(streamer.log, 25)}".rstrip()) from None
+            error.log = tail(streamer.log, 25)
+            raise
 
 
 def _stream(
@@ -295,7 +298,11 @@ def main() -> int:
         console.print("interrupted; everything is stopped and removed")
         return INTERRUPTED
     except (DemoFailedError, ServerFailedError, Unavailable) as error:
-        console.print(f"FAILED: {error}", style="bold red", markup=False, highlight=False)
+        if isinstance(error, DemoFailedError) and error.log:
+            print(f"the end of the streamer's log:\n{error.log}")
+        console.print(
+            f"FAILED: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True
+        )
         return 1
     console.print(line, style="bold green", highlight=False, soft_wrap=True)
     return 0

@@ -91,7 +91,10 @@ def previous_gtids_body(gtids: GtidSet) -> bytes:
 
 
 class BinlogWriter:
-    """A binlog under construction: `data` are its bytes, `ends` the ends of its events."""
+    """A binlog under construction: `data` are its bytes, `ends` the ends of its events.
+
+    `placed` are those of them that the event's own header names: all but MariaDB's `deferred`.
+    """
 
     def __init__(
         self,
@@ -104,6 +107,7 @@ class BinlogWriter:
     ) -> None:
         self.data = bytearray(MAGIC)
         self.ends = [len(MAGIC)]
+        self.placed = [len(MAGIC)]
         self.transactions: list[Transaction] = []
         self.server_id = server_id
         self.timestamp = timestamp
@@ -126,22 +130,28 @@ class BinlogWriter:
             event = event[:17] + b"\1" + event[18:]
         self._append(event)
 
-    def _header(self, event_type: int, size: int, flags: int) -> bytes:
-        end = (len(self.data) + size) % 2**32
+    def _header(self, event_type: int, size: int, flags: int, *, deferred: bool = False) -> bytes:
+        end = 0 if deferred else (len(self.data) + size) % 2**32
         return struct.pack("<IBIIIH", self.timestamp, event_type, self.server_id, size, end, flags)
 
-    def _append(self, event: bytes) -> None:
+    def _append(self, event: bytes, *, deferred: bool = False) -> None:
         self.data += event
         self.ends.append(len(self.data))
+        if not deferred:
+            self.placed.append(len(self.data))
 
     def size_of(self, body: bytes) -> int:
         """How long an event with this body is."""
         return 19 + len(body) + self._trailer
 
-    def event(self, event_type: int, body: bytes = b"", *, flags: int = 0) -> None:
-        """Write one event of any type."""
-        event = self._header(event_type, self.size_of(body), flags) + body
-        self._append(event + struct.pack("<I", zlib.crc32(event)) if self._trailer else event)
+    def event(
+        self, event_type: int, body: bytes = b"", *, flags: int = 0, deferred: bool = False
+    ) -> None:
+        """Write one event of any type; a `deferred` one does not say where it ends."""
+        event = self._header(event_type, self.size_of(body), flags, deferred=deferred) + body
+        if self._trailer:
+            event += struct.pack("<I", zlib.crc32(event))
+        self._append(event, deferred=deferred)
 
     def query(self, text: str) -> None:
         self.event(EventType.QUERY, query_body(text))
@@ -207,14 +217,23 @@ class BinlogWriter:
             length = self.size_of(made) + rest
 
     def mariadb_transaction(
-        self, events: list[tuple[int, bytes]], *, gtid: tuple[int, int], standalone: bool = False
+        self,
+        events: list[tuple[int, bytes]],
+        *,
+        gtid: tuple[int, int],
+        standalone: bool = False,
+        deferred: bool = False,
     ) -> None:
-        """A MariaDB transaction: its GTID event (`gtid`: domain and number), then `events`."""
+        """A MariaDB transaction: its GTID event (`gtid`: domain and number), then `events`.
+
+        With `deferred` only its first and last event say where they end, as from 11.4 on.
+        """
         begin = len(self.data)
         domain, seq = gtid
         self.event(EventType.MARIADB_GTID, struct.pack("<QIB6x", seq, domain, int(standalone)))
-        for event_type, body in events:
-            self.event(event_type, body)
+        for event_type, body in events[:-1]:
+            self.event(event_type, body, deferred=deferred)
+        self.event(*events[-1])
         self._without_times(begin, f"{domain}-{self.server_id}-{seq}")
 
     def plain_transaction(self, events: list[tuple[int, bytes]]) -> None:

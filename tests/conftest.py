@@ -58,6 +58,12 @@ def mariadb_binaries() -> get.ServerBinaries:
     return _had(get.mariadb)
 
 
+@pytest.fixture(scope="session")
+def faketime_library() -> Path:
+    """libfaketime, for a server whose clock is wrong (`lab.mysql.faketime`)."""
+    return _had(get.faketime)
+
+
 @pytest.fixture
 def disk_tmp_path(tmp_path: Path) -> Iterator[Path]:
     """A fresh directory that is certainly on disk, for what may grow large."""

@@ -745,6 +745,36 @@ def test_an_upload_that_broke_is_sent_again(remote: Place, tmp_path: Path) -> No
     assert remote.store.get("binlog.1") == data[17:]
 
 
+def test_an_error_is_not_taken_for_the_one_before(remote: Place, proxy: RecordingProxy) -> None:
+    """What fails while an earlier error is handled is told as what it is."""
+    store = remote.open(endpoint_url=proxy.url)
+    store.put("a", b"x")
+    proxy.rules.append(on(Drop(), method="GET"))
+    with pytest.raises(PreconditionError) as first:
+        store.put("a", b"y", if_absent=True)
+    try:
+        raise first.value
+    except PreconditionError:
+        with pytest.raises(StoreError, match="broke") as caught:
+            store.get("a")
+    assert caught.value.transient
+
+
+@pytest.mark.parametrize("mode", ["auto", "md5", "none"])
+def test_a_spool_that_fails_while_sending(remote: Place, tmp_path: Path, mode: str) -> None:
+    """A file that shrinks is the spool's error however the body is read, and is not repeated."""
+    path = tmp_path / "spooled"
+    path.write_bytes(bytes(MIB))
+    body = Counted(FileSlice(path, 0, MIB + 1))
+    errors: list[StoreError] = []
+    store = remote.open(checksum=mode, policy=QUICK, on_error=lambda e, *_: errors.append(e))
+    with pytest.raises(SpoolError, match="got shorter"):
+        store.put("a", body, crc64=1)
+    assert errors == []
+    assert len(body.readers) == 1
+    assert store.head("a") is None
+
+
 def test_attempts_end_with_the_last_error(remote: Place, proxy: RecordingProxy) -> None:
     """A preflight gives up after its attempts; a patient store sits all of them out."""
     proxy.rules.append(on(Answer(503), times=6))

@@ -10,6 +10,7 @@ Law: it sees no AWS or BINLOG2S3 settings but those given here; it is ended by i
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,9 +74,11 @@ class StreamProcess:
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
+        setpriv = shutil.which("setpriv")
+        leash = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
         with self._stderr.open("ab") as stderr:
             self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "--", *self.argv],
+                [*leash, *self.argv],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,

@@ -1,24 +1,31 @@
 """The lab itself: servers start, do what they are there for, and are really gone afterwards."""
 
+import io
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pymysql
 import pytest
 from botocore.exceptions import ClientError
+from rich.console import Console
 
-from lab.cache import MARKER, Unavailable, kept
+from lab.apt import _uris_of_sources
+from lab.cache import MARKER, Unavailable, cache_folder, kept
 from lab.child import free_port
 from lab.get import ServerBinaries
 from lab.load import Load, Shape
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MariadbServer, MysqlServer, faketime
 from lab.s3 import MinioServer, MotoServer, allow, client_for
 from lab.verify import closed_binlogs, compare, digest, file_pieces
+from lab.view import Look, Row, shown, size_text
 from tests.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -72,6 +79,17 @@ def test_stop_kill_restart_keep_the_data(
         assert server.port == port
         names = server.query("SHOW DATABASES WHERE `Database` RLIKE 'one|two'")
         assert names == [("one",), ("two",)]
+
+
+def test_a_server_whose_clock_is_wrong(
+    mysql_binaries: ServerBinaries, faketime_library: Path, disk_tmp_path: Path
+) -> None:
+    """A clock that is a day behind, for the server alone."""
+    environment = faketime(faketime_library, "-1d")
+    with MysqlServer(mysql_binaries, disk_tmp_path, environment=environment) as server:
+        ((told,),) = server.query("SELECT UTC_TIMESTAMP()")
+    behind = datetime.now(UTC).replace(tzinfo=None) - told
+    assert timedelta(hours=23) < behind < timedelta(hours=25)
 
 
 def test_copies_of_the_template_are_different_servers(
@@ -378,3 +396,109 @@ def test_digest_of_a_file_is_its_sha256(tmp_path: Path) -> None:
     """Pieces or whole, the same."""
     (tmp_path / "f").write_bytes(b"x" * 3_000_000)
     assert digest(file_pieces(tmp_path / "f")) == digest([b"x" * 3_000_000])
+
+
+def test_concurrent_makers_make_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes second waits for the first and takes what it made."""
+    monkeypatch.setenv("BINLOG2S3_CACHE", str(tmp_path))
+    first_is_in = threading.Event()
+    made: list[str] = []
+
+    def make(_into: Path) -> str:
+        first_is_in.set()
+        threading.Event().wait(0.2)
+        made.append("made")
+        return "1.0"
+
+    makers = [threading.Thread(target=kept, args=("it", make)) for _ in range(4)]
+    for maker in makers:
+        maker.start()
+    assert first_is_in.wait(10)
+    for maker in makers:
+        maker.join(10)
+    assert made == ["made"]
+
+
+def test_the_mirror_is_found_without_apts_lists(tmp_path: Path) -> None:
+    """On a fresh machine apt names no targets: then its sources are read, in both styles."""
+    (tmp_path / "sources.list").write_text(
+        "# deb http://commented/debian x main\n"
+        "deb [signed-by=/a/b.gpg arch=amd64] http://one/debian/ bookworm main\n"
+    )
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list.d" / "d.sources").write_text(
+        "Types: deb\nURIs: http://two/debian http://three/debian-security\nSuites: x\n"
+    )
+    assert _uris_of_sources(tmp_path) == [
+        "http://one/debian/",
+        "http://two/debian",
+        "http://three/debian-security",
+    ]
+
+
+@pytest.mark.parametrize("fallback", [False, True], ids=["minio", "moto"])
+def test_the_demo_ends_in_one_clear_line(
+    mysql_binaries: ServerBinaries, minio_binary: Path, tmp_path: Path, fallback: bool
+) -> None:
+    """`make demo` compares every object, says so, exits 0, and falls back to moto where it must."""
+    environment = dict(os.environ)
+    if fallback:
+        if mysql_binaries.plugins is None:
+            pytest.skip("MySQL is on PATH here")
+        cache = tmp_path / "cache"
+        cache.mkdir()
+        for name in ("mysql", "templates"):
+            (cache / name).symlink_to(cache_folder() / name)
+        tools = tmp_path / "bin"
+        tools.mkdir()
+        for tool in ("sh", "dirname", "readlink", "setpriv"):
+            (tools / tool).symlink_to(shutil.which(tool) or "/bin/false")
+        environment |= {"PATH": str(tools), "BINLOG2S3_CACHE": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "-m", "lab.demo", "--seconds", "5"],
+        cwd=CHECKOUT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    last = done.stdout.splitlines()[-1]
+    assert (done.returncode, last[:3]) == (0, "OK:"), done.stdout + done.stderr
+    assert last.endswith("every object equals the server's file (SHA-256)")
+    assert ("falling back to moto" in done.stderr) == fallback
+    assert minio_binary.is_file()
+
+
+def test_sizes_for_people() -> None:
+    """Decimal units, two digits at least."""
+    texts = [size_text(size) for size in (0, 999, 1_500, 9_999_999, 212_400_000, 3_000_000_000)]
+    assert texts == ["0 B", "999 B", "1.5 kB", "10.0 MB", "212 MB", "3.0 GB"]
+
+
+def test_the_view_names_what_is_under_way() -> None:
+    """A line tells totals and the binlogs with parts sent; long tables keep their end."""
+    rows = [Row(name=f"b.{number:06}", size=1_000_000, state="archived") for number in range(20)]
+    rows.append(Row(name="b.000020", size=7_000_000, state="writing", parts=1))
+    look = Look(
+        phase="writing",
+        seconds=12.3,
+        rows=tuple(rows),
+        transactions=1234,
+        rate=56.7,
+        spool_bytes=2_000_000,
+    )
+    written = io.StringIO()
+    with shown(Console(file=written, width=200)) as show:
+        show(look)
+        show(look)
+    assert written.getvalue() == (
+        " 12 s  writing: 1,234 commits (57/s); archived 20 of 21 binlogs, 20 MB; spool 2.0 MB;"
+        " b.000020 writing, 1 part sent\n"
+    )
+    written = io.StringIO()
+    with shown(Console(file=written, width=100, force_terminal=True, color_system=None)) as show:
+        show(look)
+    assert "(7 earlier ones)" in written.getvalue()
+    assert "b.000006" not in written.getvalue()
+    assert "writing, 1 part sent" in written.getvalue()

@@ -63,7 +63,9 @@ def wait_until_archived(
 def write(server: MysqlServer, megabytes: int) -> None:
     """Write about so many megabytes of binlog, in transactions of 1 MB."""
     server.query("CREATE DATABASE IF NOT EXISTS bulk")
-    server.query("CREATE TABLE IF NOT EXISTS bulk.t (id INT AUTO_INCREMENT PRIMARY KEY, v LONGBLOB)")
+    server.query(
+        "CREATE TABLE IF NOT EXISTS bulk.t (id INT AUTO_INCREMENT PRIMARY KEY, v LONGBLOB)"
+    )
     with server.connect() as connection, connection.cursor() as cursor:
         for _ in range(megabytes):
             cursor.execute("INSERT INTO bulk.t (v) VALUES (REPEAT(%s, 1000000))", ("x",))
@@ -189,6 +191,11 @@ def test_a_crashed_server_and_a_second_start(
     assert len(documents(minio, bucket, "lineage.json")) == 1
 
 
+def wait_for_new_object(store: Store, bucket: str) -> None:
+    seen = len(objects(store, bucket))
+    wait_until(lambda: len(objects(store, bucket)) > seen, 30, "something new in the bucket")
+
+
 def test_kill_9_at_a_random_moment_loses_nothing(
     mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
@@ -202,11 +209,7 @@ def test_kill_9_at_a_random_moment_loses_nothing(
             place = disk_tmp_path / ("same" if round_ % 3 else f"empty-{round_}")
             with StreamProcess(place, mysql, minio, bucket) as stream:
                 stream.wait_for_event("streaming")
-                wait_until(
-                    lambda seen=len(objects(minio, bucket)): len(objects(minio, bucket)) > seen,
-                    30,
-                    "something new in the bucket",
-                )
+                wait_for_new_object(minio, bucket)
                 stream.kill()
                 taken_up += len(stream.events("upload taken up again"))
         write(mysql, 30)
@@ -222,7 +225,9 @@ def test_kill_9_at_a_random_moment_loses_nothing(
     assert taken_up >= 1
     assert len(documents(minio, bucket, "lineage.json")) == 1
     uploads = minio.client().list_multipart_uploads(Bucket=bucket).get("Uploads", [])
-    assert [upload for upload in uploads if not upload["Key"].endswith(mysql.binlogs()[-1][0])] == []
+    assert [
+        upload for upload in uploads if not upload["Key"].endswith(mysql.binlogs()[-1][0])
+    ] == []
 
 
 def test_the_spool_is_the_last_copy_and_is_used(
@@ -401,7 +406,7 @@ def test_another_server_under_the_same_source_is_refused(
     mysql: MysqlServer, mysql_shared: MysqlServer, minio: MinioServer, bucket: str,
     disk_tmp_path: Path,
 ) -> None:  # fmt: skip
-    """A --source copied from another machine: exit 4, both servers named, the writer undisturbed."""
+    """A --source copied from another machine: exit 4, both named, the writer undisturbed."""
     with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket) as first:
         first.wait_for_event("new lineage")
         with StreamProcess(disk_tmp_path / "two", mysql_shared, minio, bucket) as second:
@@ -418,7 +423,9 @@ def test_mariadb(
 ) -> None:
     """The same job from MariaDB, over a crash and a clean restart."""
     with StreamProcess(disk_tmp_path, mariadb, minio, bucket) as stream:
-        with Load(mariadb, threads=3, flush_seconds=0.5, transactions_each=300, shape=MIXED) as load:
+        with Load(
+            mariadb, threads=3, flush_seconds=0.5, transactions_each=300, shape=MIXED
+        ) as load:
             load.join()
         wait_until_archived(stream, mariadb, minio, bucket)
         mariadb.kill()
@@ -454,7 +461,7 @@ def test_an_encrypted_server(
 def test_one_transaction_larger_than_many_parts(
     mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
-    """A transaction of 100 MB with rows of 16 MB goes through in parts, and mysqlbinlog reads it."""
+    """A transaction of 100 MB, rows of 16 MB, goes in parts, and mysqlbinlog reads it."""
     mysql.query("CREATE DATABASE big", "CREATE TABLE big.t (id INT PRIMARY KEY, v LONGBLOB)")
     mysql.query("SET GLOBAL max_allowed_packet = 64 << 20")
     with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:

@@ -26,6 +26,7 @@ from tests.binlog_writer import (
     statement,
 )
 
+MARIADB_ROWS = [(EventType.ANNOTATE_ROWS, b"insert"), TABLE_MAP, ROWS, ROWS, XID]
 ROW_CHANGE = [BEGIN, TABLE_MAP, ROWS, XID]
 
 
@@ -326,6 +327,93 @@ def test_mariadb_groups_end_at_their_statement_or_their_commit() -> None:
     assert scanner.gtids_at_end == MariadbGtidList.parse("0-7-9,0-8-3,1-7-1,2-9-1")
 
 
+def test_mariadb_events_without_positions_count_when_the_last_one_confirms_them() -> None:
+    """From 11.4 only the first and last event of a transaction say where they end."""
+    log = BinlogWriter(server_version="11.8.6-MariaDB-log")
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 1), deferred=True)
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 2), deferred=True)
+    second = log.transactions[1]
+    scanner = Scanner()
+    scanner.feed(log.data[: second.end - 1])
+    gtid_end = next(end for end in log.ends if end > second.begin)
+    assert (scanner.event_end, scanner.events) == (gtid_end, log.ends.index(gtid_end))
+    assert (scanner.position, scanner.transaction_end) == (second.end - 1, second.begin)
+    assert scanner.feed(log.data[second.end - 1 :]) == [second]
+    assert (scanner.event_end, scanner.events) == (second.end, len(log.ends) - 1)
+
+
+@pytest.mark.parametrize("piece", [10, 100_000])
+def test_a_hole_among_events_without_positions_is_damage(piece: int) -> None:
+    """What cannot be trusted begins behind the last event that had its position."""
+    log = BinlogWriter(server_version="11.8.6-MariaDB-log", checksum=False)
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 1), deferred=True)
+    gtid_end, first_end, second_end = log.ends[2:5]
+    torn = log.data[:first_end] + log.data[second_end:]
+    scanner = Scanner()
+    for at in range(0, len(torn), piece):
+        with contextlib.suppress(DamageError):
+            scanner.feed(torn[at : at + piece])
+    assert scanner.damage is not None
+    assert "broken chain" in str(scanner.damage)
+    assert scanner.damage.offset == scanner.event_end == scanner.position == gtid_end
+    assert scanner.events == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "inside", "event_type", "size"),
+    [
+        ("9.7.4", True, EventType.WRITE_ROWS, 60),
+        ("11.8.6-MariaDB", False, EventType.WRITE_ROWS, 60),
+        ("11.8.6-MariaDB", True, EventType.ROTATE, 60),
+        ("11.8.6-MariaDB", True, EventType.MARIADB_GTID, 60),
+        ("11.8.6-MariaDB", True, 99, 60),
+        ("11.8.6-MariaDB", True, EventType.WRITE_ROWS, 2**31),
+    ],
+)
+def test_a_position_may_lack_only_inside_a_transaction_of_mariadb(
+    version: str, event_type: int, size: int, *, inside: bool
+) -> None:
+    """Elsewhere 0 is a broken chain, and so is an event that no server would send."""
+    log = BinlogWriter(server_version=version, checksum=False)
+    if inside and log.is_mariadb:
+        log.event(EventType.MARIADB_GTID, struct.pack("<QIB6x", 1, 0, 0))
+    elif inside:
+        log.query("BEGIN")
+    offset = len(log.data)
+    scanner = scan(log.data)
+    header = struct.pack("<IBIIIH", NOW, event_type, 7, size, 0, 0)
+    with pytest.raises(DamageError, match="broken chain") as caught:
+        scanner.feed(header + bytes(41))
+    assert caught.value.offset == offset
+
+
+def test_a_start_inside_a_transaction_without_positions_is_no_made_up_event() -> None:
+    """Only format and encryption events are made up in front of a start position."""
+    log = BinlogWriter(server_version="11.8.6-MariaDB-log")
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 1), deferred=True)
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 2), deferred=True)
+    start = log.ends[3]
+    scanner = Scanner(start)
+    assert scanner.feed(log.from_position(start)) == log.transactions[1:]
+    assert (scanner.skipped, scanner.event_end) == (log.ends[1], len(log.data))
+
+
+def test_the_made_up_encryption_event_is_skipped() -> None:
+    """MariaDB's encrypted binlogs have two made-up events in front of a start position."""
+    log = BinlogWriter(server_version="11.8.6-MariaDB-log")
+    log.event(EventType.START_ENCRYPTION, bytes(17))
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 1))
+    second = bytearray(log.data[log.ends[1] : log.ends[2]])
+    second[13:17] = bytes(4)
+    second[-4:] = struct.pack("<I", zlib.crc32(second[:-4]))
+    begin = log.transactions[0].begin
+    fed = log.from_position(begin)
+    fed = fed[: log.ends[1]] + second + fed[log.ends[1] :]
+    scanner = scan(fed, start=begin)
+    assert scanner.completed == log.transactions
+    assert (scanner.skipped, scanner.events) == (log.ends[2], 6)
+
+
 def test_mariadb_that_hides_behind_a_mysql_version_is_still_mariadb() -> None:
     """Its list of event types is longer than any MySQL's."""
     log = BinlogWriter(server_version="10.11.18-MariaDB-log")
@@ -491,10 +579,11 @@ def test_a_binlog_without_a_format_event_is_damage() -> None:
     assert "format event" in str(damage_of(bare))
 
 
-@pytest.mark.parametrize("size", [0, 18, 22])
-def test_an_impossible_size_is_damage(size: int) -> None:
+@pytest.mark.parametrize(("size", "checksum"), [(0, True), (18, True), (22, True),
+                                               (0, False), (18, False)])  # fmt: skip
+def test_an_impossible_size_is_damage(size: int, *, checksum: bool) -> None:
     """An event is at least its header and its checksum; 0 must not loop for ever."""
-    log = BinlogWriter()
+    log = BinlogWriter(checksum=checksum)
     end = (len(log.data) + size) % 2**32
     log.data += struct.pack("<IBIIIH", NOW, EventType.XID, 1, size, end, 0) + bytes(40)
     error = damage_of(log.data)

@@ -1,0 +1,167 @@
+"""The command as a user meets it: a real process, its exit code and what it prints."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from binlog2s3 import __version__
+
+LEAST = ("--source=orders", "--s3-url=s3://bucket/p", "--mysql-user=repl")
+
+
+def run(
+    *arguments: str | bytes, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run binlog2s3 with only these BINLOG2S3 variables."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("BINLOG2S3")}
+    return subprocess.run(
+        [sys.executable, "-m", "binlog2s3", *arguments],
+        capture_output=True,
+        check=False,
+        env=clean | (environment or {}),
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=60,
+    )
+
+
+def errors(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What it prints as `error:`; and that it prints nothing else but one hint."""
+    *lines, last = done.stderr.splitlines()
+    assert last.startswith("hint: ")
+    assert all(line.startswith("error: ") for line in lines), done.stderr
+    return [line.removeprefix("error: ") for line in lines]
+
+
+@pytest.mark.parametrize("command", [("-h",), ("stream", "-h"), ("stream", "--help")])
+def test_help(command: tuple[str, ...]) -> None:
+    """Group and command have -h and --help, with examples that can be copied and exit codes."""
+    done = run(*command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Examples:\n" in done.stdout
+    assert "\n    binlog2s3 stream --source orders-primary" in done.stdout
+    assert "\n    --" not in done.stdout.split("Examples:")[1]
+    assert "Exit codes:\n" in done.stdout
+    assert "\\b" not in done.stdout
+
+
+def test_version() -> None:
+    """--version prints it, whatever an image may have set BINLOG2S3_VERSION to."""
+    for option in ("-V", "--version"):
+        done = run(option, environment={"BINLOG2S3_VERSION": "1.2.3"})
+        assert (done.returncode, done.stdout) == (0, f"binlog2s3, version {__version__}\n")
+    assert run("stream", environment={"BINLOG2S3_VERSION": "1.2.3"}).returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("strem",), "Did you mean stream?"),
+        (("zzz",), "No such command 'zzz'."),
+        (("stream", "--sorce=x"), "'--source'"),
+        (("stream", "--zzz"), "No such option '--zzz'."),
+        (("--sorce",), "No such option '--sorce'."),
+        (("stream", "--source"), "requires an argument"),
+        (("stream", "orders"), "unexpected extra argument"),
+    ],
+)
+def test_usage(arguments: tuple[str, ...], words: str) -> None:
+    """An unknown command or option is exit 2, with what may have been meant."""
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    """That is a usage error, too."""
+    done = run()
+    assert done.returncode == 2
+    assert "stream" in done.stderr
+
+
+def test_all_problems_at_once(tmp_path: Path) -> None:
+    """Exit 3, one `error:` line a problem, and a hint."""
+    path = tmp_path / "x.toml"
+    path.write_text('[mysql]\nport = true\nhots = "x"\n')
+    done = run(
+        "stream",
+        "--part-size=big",
+        environment={"BINLOG2S3_CONFIG": str(path), "BINLOG2S3_CONCURRENCY": "0"},
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert errors(done) == [
+        f"[mysql] port of {path}: true is not a whole number",
+        f"{path}: unknown key [mysql] hots (did you mean host?)",
+        "--part-size: 'big' is not a size such as 5MiB, 64M or 1G",
+        "BINLOG2S3_CONCURRENCY: '0' is below the least, 1",
+        "--source is missing",
+        "--s3-url is missing",
+        "--mysql-user is missing (or a --mysql-defaults-file that names it)",
+    ]
+
+
+def test_an_empty_variable_is_as_none() -> None:
+    """A unit file or compose file may leave a variable empty."""
+    assert errors(run("stream", *LEAST[1:], environment={"BINLOG2S3_SOURCE": ""})) == [
+        "--source is missing"
+    ]
+
+
+def test_bytes_that_are_no_text() -> None:
+    """Arguments need not be UTF-8, and do not reach the terminal as they are."""
+    names = (b"source", b"mysql-host", b"s3-url", b"start-binlog", b"concurrency")
+    for value in (b"\xff\xfe", b"\x1b[31m"):
+        done = run("stream", "--mysql-user=u", *(b"--" + name + b"=" + value for name in names))
+        assert done.returncode == 3
+        assert len(errors(done)) == len(names)
+        assert "\x1b" not in done.stderr
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    """A configuration file that is not there, a directory, not TOML, not UTF-8."""
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[mysql\n")
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff")
+    for path, words in (
+        ("/no/x.toml", "no such file or directory"),
+        (str(tmp_path), "is a directory"),
+        (str(bad), "not TOML: "),
+        (str(binary), "not UTF-8 text"),
+    ):
+        done = run("stream", "--config", path)
+        assert done.returncode == 3
+        (line,) = errors(done)
+        assert line.startswith(f"{path}: {words}")
+
+
+def test_what_ends_the_stream_is_logged_and_gives_its_exit_code(tmp_path: Path) -> None:
+    """A server that refuses: exit 4, one JSON line with message and hint."""
+    done = run(
+        "stream",
+        *LEAST,
+        f"--spool={tmp_path}",
+        "--mysql-host=127.0.0.1",
+        "--mysql-port=1",
+        "--region=eu-central-1",
+    )
+    assert done.returncode == 4
+    line = json.loads(done.stderr.splitlines()[-1])
+    assert (line["event"], line["level"], line["exit_code"]) == ("ended", "error", 4)
+    assert "127.0.0.1:1" in line["error"]
+    assert line["hint"]
+
+
+def test_the_log_follows_its_options(tmp_path: Path) -> None:
+    """--log-format text writes no JSON; a spool that cannot be made is exit 5."""
+    (tmp_path / "file").touch()
+    done = run("stream", *LEAST, f"--spool={tmp_path / 'file'}", "--log-format=text")
+    assert done.returncode == 5
+    assert " ERROR   ended  " in done.stderr

@@ -1,0 +1,481 @@
+"""What goes wrong with a store, made for real: the error, its hint, its exit code.
+
+Real servers refuse real keys; ports are really closed, silent, or somebody else's.
+"""
+
+import contextlib
+import http.server
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from binlog2s3.errors import StoreError, UnsupportedError
+from binlog2s3.store import FileSlice, MendableError, RetryPolicy, S3Store, StoreConfig
+from lab import get
+from lab.cache import Unavailable
+from lab.disk import temporary_directory
+from lab.fault import Answer, Rewrite, on
+from lab.proxy import RecordingProxy
+from lab.s3 import MinioServer, allow
+from tests.relay import Relay
+
+ONCE = RetryPolicy(attempts=1)
+QUICK = RetryPolicy(attempts=3, first_delay_seconds=0.01, max_delay_seconds=0.02)
+
+
+def open_store(
+    bucket: str,
+    endpoint_url: str,
+    *,
+    access_key: str = "somebody",
+    secret_key: str = "something",
+    session_token: str | None = None,
+    policy: RetryPolicy = ONCE,
+    **config: Any,
+) -> S3Store:
+    """A store with these keys, whatever the environment has."""
+    settings = {"region": "us-east-1", "connect_timeout_seconds": 1, "read_timeout_seconds": 1}
+    session = boto3.Session(
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret_key,
+        aws_session_token=session_token,
+    )
+    return S3Store(
+        StoreConfig(bucket=bucket, endpoint_url=endpoint_url, **{**settings, **config}),
+        stop=threading.Event(),
+        policy=policy,
+        session=lambda **_: session,
+    )
+
+
+def root(minio: MinioServer, bucket: str, **more: Any) -> S3Store:
+    """A store with all rights on MinIO."""
+    keys = {"access_key": minio.access_key, "secret_key": minio.secret_key}
+    settings: dict[str, Any] = {"read_timeout_seconds": 30, **keys, **more}
+    return open_store(bucket, settings.pop("endpoint_url", minio.endpoint_url), **settings)
+
+
+def refusal(store: S3Store) -> StoreError:
+    """How the first look at the bucket fails."""
+    with contextlib.closing(store), pytest.raises(StoreError) as caught:
+        store.check_access()
+    assert caught.value.exit_code == 6
+    return caught.value
+
+
+def test_the_bucket_is_missing(minio: MinioServer) -> None:
+    """Named, with what to do; for reading as for writing."""
+    store = root(minio, "no-such-bucket")
+    error = refusal(store)
+    assert isinstance(error, MendableError)
+    assert str(error) == f"there is no bucket 'no-such-bucket' at {minio.endpoint_url}"
+    assert "create it" in error.hint
+    assert "--s3-url" in error.hint
+    acts: list[Callable[[], object]] = [
+        lambda: store.put("a", b"x"),
+        lambda: store.get("a"),
+        lambda: store.create_upload("a"),
+        lambda: store.list_uploads("a"),
+        lambda: store.delete(["a"]),
+    ]
+    for act in acts:
+        with pytest.raises(MendableError, match="there is no bucket"):
+            act()
+
+
+def test_rights_are_missing(minio: MinioServer, bucket: str) -> None:
+    """Each denied operation names the right that is missing, and where."""
+    root(minio, bucket).put("archive/log", b"x")
+    keys: dict[str, Any] = minio.restricted(allow("s3:ListBucket", "s3:PutObject"))
+    store = open_store(bucket, minio.endpoint_url, **keys, read_timeout_seconds=30)
+    store.check_access()
+    upload_id = store.create_upload("archive/log")
+    acts: dict[str, Callable[[], object]] = {
+        "s3:GetObject": lambda: store.get("archive/log"),
+        "s3:GetObject and s3:ListBucket": lambda: store.head("archive/log"),
+        "s3:DeleteObject": lambda: store.delete(["archive/log"]),
+        "s3:AbortMultipartUpload": lambda: store.abort_upload("archive/log", upload_id),
+        "s3:ListBucketMultipartUploads": lambda: store.list_uploads("archive/log"),
+        "s3:ListMultipartUploadParts": lambda: store.list_parts("archive/log", upload_id),
+        "s3:GetObject and s3:PutObject": lambda: store.copy_part(
+            "archive/log", upload_id, 1, "archive/log", begin=0, end=1
+        ),
+    }
+    for action, act in acts.items():
+        with pytest.raises(MendableError, match="access denied") as caught:
+            act()
+        assert action in caught.value.hint
+        assert bucket in str(caught.value)
+        assert not caught.value.transient
+
+
+def test_listing_and_writing_are_not_allowed(minio: MinioServer, bucket: str) -> None:
+    """Without ListBucket the first look fails; without PutObject the first write does."""
+    keys: dict[str, Any] = minio.restricted(allow("s3:GetObject"))
+    store = open_store(bucket, minio.endpoint_url, **keys, read_timeout_seconds=30)
+    error = refusal(store)
+    assert isinstance(error, MendableError)
+    assert "s3:ListBucket" in error.hint
+    for act in (lambda: store.put("a", b"x"), lambda: store.create_upload("a")):
+        with pytest.raises(MendableError, match="access denied") as caught:
+            act()
+        assert "s3:PutObject" in caught.value.hint
+
+
+def test_the_secret_is_wrong(minio: MinioServer, bucket: str) -> None:
+    """A wrong secret and an unknown key are told apart; neither is ever shown."""
+    wrong = secrets.token_hex(16)
+    error = refusal(
+        open_store(
+            bucket, minio.endpoint_url, access_key=minio.access_key, secret_key=wrong,
+            read_timeout_seconds=30,
+        )
+    )  # fmt: skip
+    assert isinstance(error, MendableError)
+    assert "refuses the signature (SignatureDoesNotMatch)" in str(error)
+    assert "secret access key" in error.hint
+    unknown = secrets.token_hex(8)
+    stranger = refusal(
+        open_store(bucket, minio.endpoint_url, access_key=unknown, read_timeout_seconds=30)
+    )
+    assert "does not know this access key id" in str(stranger)
+    assert "AWS_ACCESS_KEY_ID" in stranger.hint
+    for text in (str(error) + error.hint, str(stranger) + stranger.hint):
+        assert wrong not in text
+        assert unknown not in text
+
+
+def test_mended_credentials_are_read_again(minio: MinioServer, bucket: str) -> None:
+    """A patient store goes on when the operator has corrected the secret."""
+    secret = ["wrong"]
+    waiting = threading.Event()
+
+    def session(**_: Any) -> boto3.Session:
+        return boto3.Session(aws_access_key_id=minio.access_key, aws_secret_access_key=secret[0])
+
+    def mend(error: StoreError, attempt: int, wait: float) -> None:
+        assert isinstance(error, MendableError)
+        assert attempt > 0
+        assert wait >= 0
+        secret[0] = minio.secret_key
+        waiting.set()
+
+    store = S3Store(
+        StoreConfig(bucket=bucket, endpoint_url=minio.endpoint_url, region="us-east-1"),
+        stop=threading.Event(),
+        policy=RetryPolicy(attempts=None, first_delay_seconds=0.01, max_delay_seconds=0.02),
+        on_error=mend,
+        session=session,
+    )
+    store.put("a", b"x")
+    assert waiting.is_set()
+    assert store.get("a") == b"x"
+    store.close()
+
+
+def test_a_session_that_expired(minio: MinioServer, bucket: str) -> None:
+    """A session token that the store no longer takes asks for new credentials."""
+    keys: dict[str, Any] = minio.restricted(allow("s3:*"))
+    keys["session_token"] = keys["session_token"][:-6] + "AAAAAA"
+    error = refusal(open_store(bucket, minio.endpoint_url, **keys, read_timeout_seconds=30))
+    assert isinstance(error, MendableError)
+    assert not error.transient
+    assert "session" in str(error)
+    assert "renew" in error.hint
+
+
+CHILD = """
+import sys, threading
+from binlog2s3.store import RetryPolicy, S3Store, StoreConfig
+
+config = StoreConfig(bucket=sys.argv[1], endpoint_url=sys.argv[2], region="us-east-1")
+store = S3Store(config, stop=threading.Event(), policy=RetryPolicy(attempts=1))
+try:
+    store.check_access()
+except Exception as exc:
+    print(type(exc).__name__, exc, exc.hint, exc.exit_code, sep=chr(10))
+"""
+
+
+def in_a_child(environment: dict[str, str], bucket: str, endpoint_url: str) -> list[str]:
+    """What a process with this environment says of the bucket: class, message, hint, exit code."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, bucket, endpoint_url],
+        env={"PATH": os.defpath, "AWS_EC2_METADATA_DISABLED": "true", **environment},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_there_are_no_credentials(minio: MinioServer, bucket: str, tmp_path: Path) -> None:
+    """Nothing in the environment, no files, no role: the hint says where boto3 looks."""
+    kind, message, hint, code = in_a_child({"HOME": str(tmp_path)}, bucket, minio.endpoint_url)
+    assert (kind, code) == ("MendableError", "6")
+    assert "no usable AWS credentials" in message
+    assert "~/.aws/credentials" in hint
+
+
+def test_the_clock_is_wrong(minio: MinioServer, bucket: str) -> None:
+    """A host that is an hour ahead is told so, and by how much."""
+    try:
+        library = get.faketime()
+    except Unavailable as exc:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(exc))
+    fake = {"LD_PRELOAD": str(library), "FAKETIME": "+3600s", **minio.env()}
+    kind, message, hint, code = in_a_child(fake, bucket, minio.endpoint_url)
+    assert (kind, code) == ("MendableError", "6")
+    assert "too far apart: ours is 3" in message
+    assert "s ahead" in message
+    assert "timedatectl" in hint
+
+
+# Endpoints that are something else
+
+
+class _WebServer(http.server.BaseHTTPRequestHandler):
+    status = 200
+
+    def _page(self) -> None:
+        page = b"<html><body>Welcome to the console</body></html>"
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        self.send_response(self.status)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Location", "/login")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(page)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _page  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+
+@contextlib.contextmanager
+def web_server(status: int) -> Iterator[str]:
+    """A web server that answers everything with a page and this status."""
+    handler = type("Handler", (_WebServer,), {"status": status})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("status", [200, 301, 302, 403, 404])
+def test_the_endpoint_is_a_web_server(status: int) -> None:
+    """A console or proxy that answers HTML is recognised, whatever its status and the question."""
+    with web_server(status) as url:
+        store = open_store("binlogs", url)
+        error = refusal(store)
+        assert isinstance(error, MendableError)
+        assert f"{url} answers, but not as an S3 store does" in str(error)
+        assert f"status {status} with text/html" in str(error)
+        assert "console" in error.hint
+        assert not error.transient
+        for act in (
+            lambda: store.put("a", b"x"),
+            lambda: store.get("a"),
+            lambda: store.head("a"),
+            lambda: store.create_upload("a"),
+            lambda: store.abort_upload("a", "id"),
+            lambda: store.delete(["a"]),
+        ):
+            with pytest.raises(MendableError, match="not as an S3 store does"):
+                act()
+
+
+def test_the_endpoint_is_a_web_server_that_is_broken() -> None:
+    """Its 503 may pass: transient, and repeated."""
+    with web_server(503) as url:
+        error = refusal(open_store("binlogs", url, policy=QUICK))
+    assert error.transient
+    assert "503" in str(error)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(200, {"Content-Type": "application/json"}, b'{"error": "no"}'),
+        Answer(200, {}, b""),
+        Answer(404, {"Content-Type": "text/plain"}, b"404 page not found"),
+        Answer(400, {"Content-Type": "application/xml"}, b"<broken"),
+    ],
+    ids=["json", "nothing", "plain 404", "broken xml"],
+)
+def test_the_endpoint_answers_something_else(answer: Answer) -> None:
+    """Other answers that are none of S3's end as errors of ours, not as defects or successes."""
+    with RecordingProxy("http://127.0.0.1:9", [on(answer)]) as other:
+        store = open_store("binlogs", other.url)
+        for act in (
+            lambda: store.put("a", b"x"),
+            lambda: store.create_upload("a"),
+            lambda: list(store.list_parts("a", "id")) if answer.status != 200 else store.get("a"),
+        ):
+            with pytest.raises(StoreError) as caught:
+                act()
+            assert caught.value.exit_code == 6
+            assert caught.value.hint
+
+
+def test_the_port_is_closed() -> None:
+    """Connection refused is transient, and says where it was tried."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    error = refusal(open_store("binlogs", url))
+    assert type(error) is StoreError
+    assert error.transient
+    assert f"cannot reach the store at {url}" in str(error)
+    assert "refused" in str(error)
+    assert "--endpoint-url" in error.hint
+
+
+def test_the_name_is_unknown() -> None:
+    """A host that does not resolve is named; the resolver may come back, so it is transient."""
+    error = refusal(open_store("binlogs", "http://store.invalid:9000"))
+    assert error.transient
+    assert "cannot reach the store at http://store.invalid:9000" in str(error)
+    assert "name resolution" in error.hint
+
+
+def test_nobody_answers() -> None:
+    """A server that accepts and then is silent: a time-out, transient."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        error = refusal(open_store("binlogs", url, read_timeout_seconds=0.2))
+    assert error.transient
+    assert "did not answer list_objects_v2 in time" in str(error)
+    assert "firewall" in error.hint
+
+
+def test_packets_are_dropped() -> None:
+    """A port whose connections never come about: a time-out as well, after connect_timeout."""
+    with socket.socket() as full, contextlib.ExitStack() as clients:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):  # fills the backlog: Linux then drops what comes
+            client = clients.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(full.getsockname())
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        error = refusal(open_store("binlogs", url, connect_timeout_seconds=0.3))
+    assert error.transient
+    assert "in time" in str(error)
+    assert "firewall" in error.hint
+
+
+def test_tls_to_a_plain_port(minio: MinioServer, bucket: str) -> None:
+    """https:// to a port that speaks plain HTTP: the hint names both ways out."""
+    url = minio.endpoint_url.replace("http://", "https://")
+    error = refusal(root(minio, bucket, endpoint_url=url))
+    assert isinstance(error, MendableError)
+    assert f"no TLS with {url}" in str(error)
+    assert "http://" in error.hint
+    assert "AWS_CA_BUNDLE" in error.hint
+
+
+def test_a_connection_that_breaks(minio: MinioServer, bucket: str, tmp_path: Path) -> None:
+    """Cut in the middle of every attempt: a preflight gives up with a transient error."""
+    path = tmp_path / "spooled"
+    path.write_bytes(bytes(3 << 20))
+    with Relay(minio.endpoint_url, cut_up=1 << 20, times=1000) as relay:
+        store = root(minio, bucket, endpoint_url=relay.url, policy=QUICK)
+        with pytest.raises(StoreError) as caught:
+            store.put("a", FileSlice(path, 0, 3 << 20), crc64=0)
+        assert relay.cuts == 3
+    assert caught.value.transient
+    assert "broke" in str(caught.value)
+    assert f"{bucket}/a" in str(caught.value)
+
+
+def test_a_bucket_in_another_region(minio: MinioServer, bucket: str) -> None:
+    """A redirect that cannot be followed names the region to ask for."""
+    says = b"<Error><Code>PermanentRedirect</Code><Message>use the endpoint</Message></Error>"
+    headers = {"Content-Type": "application/xml", "x-amz-bucket-region": "eu-north-1"}
+    with RecordingProxy(minio.endpoint_url, [on(Answer(301, headers, says))]) as proxy:
+        error = refusal(root(minio, bucket, endpoint_url=proxy.url))
+    assert isinstance(error, MendableError)
+    assert "eu-north-1" in str(error)
+    assert "--region" in error.hint
+
+
+# Encryption
+
+
+def test_encryption_is_not_confirmed(minio: MinioServer, bucket: str) -> None:
+    """A store that takes the header and does not say so has stored the bytes in clear."""
+    strip = Rewrite(strip=("x-amz-server-side-encryption",))
+    with RecordingProxy(minio.endpoint_url, [on(strip)]) as proxy:
+        store = root(minio, bucket, endpoint_url=proxy.url, sse="AES256", policy=QUICK)
+        with pytest.raises(StoreError, match="did not confirm encryption AES256") as caught:
+            store.put("a", b"secret")
+        assert len(proxy.records) == 1
+    assert type(caught.value) is StoreError
+    assert caught.value.exit_code == 6
+    assert not caught.value.transient
+    assert "sse" in caught.value.hint
+
+
+def test_another_key_encrypted_it(minio: MinioServer, bucket: str) -> None:
+    """Encrypted, but with another KMS key than the one named: an error that names both."""
+    other = Rewrite(headers={"x-amz-server-side-encryption-aws-kms-key-id": "arn:aws:kms:other"})
+    with RecordingProxy(minio.endpoint_url, [on(other)]) as proxy:
+        settings = {"sse": "aws:kms", "sse_kms_key_id": minio.kms_key_id}
+        store = root(minio, bucket, endpoint_url=proxy.url, **settings)
+        with pytest.raises(StoreError, match=f"arn:aws:kms:other, not with {minio.kms_key_id}"):
+            store.put("a", b"secret")
+
+
+def test_a_kms_key_that_does_not_exist(minio: MinioServer, bucket: str) -> None:
+    """The store's refusal names the key's setting."""
+    store = root(minio, bucket, sse="aws:kms", sse_kms_key_id="no-such-key")
+    with pytest.raises(MendableError, match="KMS") as caught:
+        store.put("a", b"secret")
+    assert "sse_kms_key_id" in caught.value.hint
+
+
+def test_a_store_without_keys() -> None:
+    """MinIO without a KMS refuses encryption outright: unsupported, and nothing is stored."""
+    try:
+        binary = get.minio()
+    except Unavailable as exc:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(exc))
+    with temporary_directory() as directory, MinioServer(binary, directory, kms=False) as server:
+        bucket = server.make_bucket()
+        for sse in ("AES256", "aws:kms"):
+            store = root(server, bucket, sse=sse, sse_kms_key_id=None)
+            with pytest.raises(UnsupportedError):
+                store.put("a", b"x")
+            with pytest.raises(UnsupportedError) as caught:
+                store.create_upload("a")
+            assert not caught.value.transient
+        assert list(root(server, bucket).list("")) == []
+
+
+def test_a_storage_class_the_store_does_not_have(minio: MinioServer, bucket: str) -> None:
+    """The refusal names the setting, and is not repeated."""
+    store = root(minio, bucket, storage_class="STANDARD_IA", policy=QUICK)
+    with pytest.raises(StoreError, match="no such storage class") as caught:
+        store.put("binlog", b"x", archived=True)
+    assert "storage_class" in caught.value.hint
+    assert not caught.value.transient
+    assert store.put("entry.json", b"{}").storage_class == "STANDARD"

@@ -1,0 +1,122 @@
+"""Who may import what: foreign libraries have one room each, and dependencies point one way."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import binlog2s3
+
+PACKAGE = Path(binlog2s3.__file__).parent
+
+# Each layer may import those below it, and its own modules, as long as there is no cycle.
+LAYERS = (
+    {"__main__"},
+    {"cli"},
+    {"daemon"},
+    {"start", "uploader", "writer", "watch"},
+    {"tailer"},
+    {"catalog"},
+    {
+        "server",
+        "mysqlbinlog",
+        "spool",
+        "store",
+        "store_requests",
+        "store_errors",
+        "workers",
+        "login",
+    },
+    {"log", "config"},
+    {"options"},
+    {"store_contract"},
+    {"archive", "binlog", "checksum", "event", "gtid", "transaction"},
+    {"errors", "__init__"},
+)
+ROOMS = {
+    "boto3": {"store_requests"},
+    "botocore": {"store_requests"},
+    "urllib3": {"store_requests"},
+    "tenacity": {"store_requests"},
+    "pymysql": {"server"},
+    "click": {"cli"},
+    "awscrt": {"checksum"},
+}
+PURE = ("archive", "binlog", "event", "gtid", "transaction", "options", "errors")
+NOT_PURE = {"os", "io", "socket", "subprocess", "threading", "time", "logging", "random", "secrets"}
+
+
+def imports(module: str) -> set[str]:
+    """The modules that a module of the package names, ours as `binlog2s3.x`, lazy ones too."""
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports are not used here"
+            assert node.module is not None
+            if node.module == "binlog2s3":
+                names = {alias.name for alias in node.names}
+                found |= {f"binlog2s3.{n if n in MODULES else '__init__'}" for n in names}
+            else:
+                found.add(node.module)
+    return found
+
+
+MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
+OURS = {
+    module: {
+        name.removeprefix("binlog2s3.") for name in imports(module) if name.startswith("binlog2s3.")
+    }
+    for module in MODULES
+}
+LEVEL = {module: level for level, layer in enumerate(LAYERS) for module in layer}
+
+
+def test_every_module_has_a_layer() -> None:
+    """A new module wants a place in the order, and the package stays flat."""
+    assert sorted(LEVEL) == MODULES
+    assert not [path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
+
+
+@pytest.mark.parametrize("library", ROOMS)
+def test_a_library_has_its_room(library: str) -> None:
+    """Foreign exceptions and habits stay there."""
+    rooms = {
+        module
+        for module in MODULES
+        if any(name.split(".")[0] == library for name in imports(module))
+    }
+    assert rooms == ROOMS[library]
+
+
+def test_rich_is_not_needed_yet() -> None:
+    """A library that nobody imports has no room."""
+    assert not [m for m in MODULES if any(name.split(".")[0] == "rich" for name in imports(m))]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_dependencies_point_one_way(module: str) -> None:
+    """From the command line down to the errors; never up."""
+    upwards = {name for name in OURS[module] if LEVEL[name] < LEVEL[module]}
+    assert upwards == set()
+
+
+def test_there_are_no_cycles() -> None:
+    """Not within a layer either: the modules can be put in one line."""
+    placed: set[str] = set()
+    left = set(MODULES)
+    while left:
+        ready = {module for module in left if OURS[module] - {module} <= placed}
+        assert ready, f"a cycle among {sorted(left)}"
+        placed |= ready
+        left -= ready
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure_modules_have_no_way_out(module: str) -> None:
+    """No files, no clock, no threads, no log: they take values and return values."""
+    roots = {name.split(".")[0] for name in imports(module)}
+    assert roots & NOT_PURE == set()
+    assert "log" not in OURS[module]

@@ -1,0 +1,173 @@
+"""The log: one line an event, for people or for programs, with the hint and without secrets."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from binlog2s3.errors import SpoolError
+from binlog2s3.log import LEVELS, Log, configure
+from binlog2s3.login import Login
+
+PART = Log("test")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    root = logging.getLogger("binlog2s3")
+    before = (root.handlers[:], root.level, root.propagate)
+    yield
+    root.handlers[:], root.level, root.propagate = before
+
+
+def as_json(level: str = "debug") -> io.StringIO:
+    """A log of JSON lines."""
+    stream = io.StringIO()
+    configure("json", level, stream)
+    return stream
+
+
+def as_text() -> io.StringIO:
+    """A log of text without colours."""
+    stream = io.StringIO()
+    configure("text", "debug", stream)
+    return stream
+
+
+def test_json_lines() -> None:
+    """Time in UTC, level, part and event first, then the fields as they are."""
+    stream = as_json()
+    PART.info("binlog archived", size=1234, binlog=Path("b.000001"), gtid_set="ä:1", none=None)
+    (line,) = stream.getvalue().splitlines()
+    document = json.loads(line)
+    assert datetime.fromisoformat(document.pop("time")).utcoffset() is not None
+    assert document == {
+        "level": "info",
+        "part": "test",
+        "event": "binlog archived",
+        "size": 1234,
+        "binlog": "b.000001",
+        "gtid_set": "ä:1",
+        "none": None,
+    }
+    assert line.startswith('{"time": ')
+
+
+def test_text() -> None:
+    """Time, level, event, fields; values with spaces in quotes."""
+    stream = as_text()
+    PART.warning("look here", size=1, text="two words", empty="", quote='a"b', pair="a=b")
+    assert stream.getvalue()[12:] == (
+        ' WARNING look here  size=1  text="two words"  empty=""  quote="a\\"b"  pair="a=b"\n'
+    )
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_one_event_is_one_line(style: str) -> None:
+    """Whatever a server says: it breaks no line, colours no terminal, formats nothing."""
+    stream = io.StringIO()
+    configure(style, "debug", stream)
+    PART.info("100% %s", text="a\nb\r\x1b[31m\u2028\udcff")
+    assert stream.getvalue().count("\n") == 1
+    assert "\x1b" not in stream.getvalue()
+    assert "100% %s" in stream.getvalue()
+
+
+def test_fields_do_not_replace_what_every_line_has() -> None:
+    """A field called as one of these is the one that is lost."""
+    stream = as_json()
+    PART.info("x", event="y", time="z", level="error", part="p", other=1)
+    document = json.loads(stream.getvalue())
+    assert (document["event"], document["level"], document["part"]) == ("x", "info", "test")
+    assert document["time"] != "z"
+    assert document["other"] == 1
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning"])
+def test_an_error_brings_its_hint(level: str) -> None:
+    """At any level; an empty hint is left out, one that is given wins."""
+    stream = as_json()
+    write = getattr(PART, level)
+    write("a", error=SpoolError("no space", hint="free some"))
+    write("b", error=SpoolError("no space"), hint="")
+    write("c", error=SpoolError("no space", hint="free some"), hint="now")
+    write("d", error=ValueError("x"))
+    first, second, third, fourth = map(json.loads, stream.getvalue().splitlines())
+    assert (first["error"], first["hint"]) == ("no space", "free some")
+    assert "hint" not in second
+    assert third["hint"] == "now"
+    assert "hint" not in fourth
+
+
+def test_what_stops_something() -> None:
+    """`error` takes the exception, and shows message and hint."""
+    stream = as_text()
+    PART.error("ended", SpoolError("no space", hint="free some"), exit_code=5)
+    PART.error("ended")
+    first, second = stream.getvalue().splitlines()
+    assert first[12:] == ' ERROR   ended  exit_code=5  error="no space"  hint="free some"'
+    assert second[12:] == " ERROR   ended"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_levels(level: str) -> None:
+    """From the chosen one on."""
+    stream = as_json(level)
+    for name in LEVELS:
+        getattr(PART, name)(name)
+    written = [json.loads(line)["level"] for line in stream.getvalue().splitlines()]
+    assert written == list(LEVELS[LEVELS.index(level) :])
+
+
+def test_auto_is_text_on_a_terminal_and_json_elsewhere() -> None:
+    """And only a terminal gets colours."""
+    terminal, file = Terminal(), io.StringIO()
+    configure("auto", "info", terminal)
+    PART.error("x")
+    PART.info("y")
+    configure("auto", "info", file)
+    PART.error("z")
+    red, plain = terminal.getvalue().splitlines()
+    assert red.startswith("\x1b[31m")
+    assert red.endswith("\x1b[0m")
+    assert "\x1b" not in plain
+    assert json.loads(file.getvalue())["event"] == "z"
+
+
+def test_to_configure_again_replaces_what_was() -> None:
+    """No line is written twice."""
+    first, second = as_json(), as_json()
+    PART.info("x")
+    assert first.getvalue() == ""
+    assert second.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_a_login_does_not_show_its_password(style: str) -> None:
+    """Even if it is logged as a whole."""
+    login = Login(
+        host="db1",
+        port=3306,
+        socket=None,
+        user="repl",
+        password="hunter2",
+        ssl_mode="PREFERRED",
+        ssl_ca=None,
+        ssl_cert=None,
+        ssl_key=None,
+        connect_timeout=10.0,
+    )
+    stream = io.StringIO()
+    configure(style, "debug", stream)
+    PART.info("x", login=login)
+    assert "repl" in stream.getvalue()
+    assert "hunter2" not in stream.getvalue()

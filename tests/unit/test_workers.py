@@ -1,0 +1,101 @@
+"""Workers: blocking work goes in, outcomes come back, the loop never waits longer than it says."""
+
+import threading
+from time import monotonic
+
+from binlog2s3.workers import Outcome, Workers
+from tests.waiting import wait_until
+
+
+def collect(workers: Workers, count: int) -> list[Outcome]:
+    """So many outcomes."""
+    return [wait_until(lambda: workers.take(1.0), what="an outcome") for _ in range(count)]
+
+
+def test_values_come_back_with_their_tokens() -> None:
+    """Each outcome says which task it is of."""
+    workers = Workers(3)
+    for number in range(20):
+        workers.submit(("task", number), lambda number=number: number * number)  # type: ignore[misc]
+    found = {outcome.token: outcome.value for outcome in collect(workers, 20)}
+    assert found == {("task", number): number * number for number in range(20)}
+    assert workers.busy == 0
+
+
+def test_errors_come_back_too() -> None:
+    """Of any kind; the thread goes on."""
+    workers = Workers(1)
+
+    def fail(error: BaseException) -> object:
+        raise error
+
+    errors = [ValueError("x"), KeyboardInterrupt(), SystemExit(3)]
+    for error in errors:
+        workers.submit(error, lambda error=error: fail(error))  # type: ignore[misc]
+    workers.submit("last", lambda: 1)
+    *failed, last = collect(workers, 4)
+    assert [(outcome.token, outcome.error) for outcome in failed] == [(e, e) for e in errors]
+    assert (last.value, last.error) == (1, None)
+
+
+def test_as_many_as_asked_for_work_at_once() -> None:
+    """Not fewer: all meet at a barrier. Not more: the next has to wait."""
+    workers = Workers(4)
+    barrier = threading.Barrier(4, timeout=10)
+    lock, running, most = threading.Lock(), 0, 0
+
+    def work() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        barrier.wait()
+        with lock:
+            running -= 1
+
+    for number in range(8):
+        workers.submit(number, work)
+    assert workers.busy == 8
+    assert [outcome.error for outcome in collect(workers, 8)] == [None] * 8
+    assert most <= 4
+
+
+def test_take_waits_no_longer_than_it_says() -> None:
+    """And not at all for a time-out of 0."""
+    workers = Workers(1)
+    begun = monotonic()
+    assert workers.take(0.0) is None
+    assert workers.take(-1.0) is None
+    assert monotonic() - begun < 5
+    assert workers.take(0.01) is None
+    assert workers.busy == 0
+
+
+def test_wake_ends_a_wait() -> None:
+    """As a signal handler does, from outside the loop; it is no outcome."""
+    workers = Workers(1)
+    threading.Timer(0.05, workers.wake).start()
+    begun = monotonic()
+    assert workers.take(30.0) is None
+    assert monotonic() - begun < 20
+    assert workers.busy == 0
+
+
+def test_submit_does_not_wait_for_a_free_thread() -> None:
+    """The loop goes on while a request hangs on a dead network."""
+    workers = Workers(1)
+    release = threading.Event()
+    workers.submit("hangs", lambda: release.wait(30))
+    workers.submit("waits", lambda: 1)
+    assert workers.busy == 2
+    assert workers.take(0.0) is None
+    release.set()
+    assert [outcome.token for outcome in collect(workers, 2)] == ["hangs", "waits"]
+
+
+def test_threads_do_not_keep_a_process_alive() -> None:
+    """They are daemons, with names."""
+    Workers(2)
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("store-")]
+    assert len(threads) >= 2
+    assert all(thread.daemon for thread in threads)
