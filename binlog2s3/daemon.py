@@ -348,7 +348,15 @@ class _Stream:
             ended = child.poll() is not None  # asked first: what it wrote before is read below
             read = self._round(0.0 if ended else _POLL_SECONDS)
             if ended and not read:
+                self._blame_other_writer()
                 raise child.failure()
+
+    def _blame_other_writer(self) -> None:
+        """A writer that took over evicts our child: it has the same server id."""
+        try:
+            self._writer.look()
+        except StoreError as error:
+            _log.warning("could not look for another writer", error=error)
 
     def _round(self, wait_seconds: float) -> bool:
         """Read a slice, judge, start requests, take outcomes; whether anything was read."""

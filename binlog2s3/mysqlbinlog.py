@@ -60,7 +60,7 @@ def find(flavour: Flavour, given: Path | None = None) -> Tool:
     SourceError if there is none or it is the other flavour's.
     """
     if given is not None:
-        path = shutil.which(given) or ""
+        path = str(shutil.which(given) or shutil.which(given.absolute()) or "")
         if not path:
             raise SourceError(f"{given} is no program that can be run", hint=_INSTALL[flavour])
         tool = _ask(path)
@@ -108,12 +108,14 @@ def _ask(path: str) -> Tool:
             raise SourceError(f"cannot run {path}: {error}", hint="is it mysqlbinlog?") from error
         answers.append(done.stdout)
     version, help_ = answers
-    if not re.search(r"\bVer\b", version) or "--stop-never" not in help_:
+    # "mysqlbinlog  Ver 9.7.4 for ...", MariaDB 11: "mariadb-binlog from 11.8.6-MariaDB, client 3.5"
+    told = re.search(r"\b(?:Ver|from) ([\w.+~-]+)", version)
+    if told is None or "--stop-never" not in help_:
         raise SourceError(
             f"{path} is no mysqlbinlog that can stream (it has no --stop-never)", hint=_MODERN
         )
     flavour: Flavour = "mariadb" if "MariaDB" in version + help_ else "mysql"
-    number = version.strip().partition("Ver ")[2].partition(" ")[0]
+    number = told[1]
     if flavour == "mysql" and number.startswith("3."):  # 5.6 and 5.7 say 3.4
         raise SourceError(
             f"{path} is of MySQL 5.7 or earlier (it calls itself {number}): those may hold events "
@@ -155,8 +157,7 @@ class Child:
     """One run of mysqlbinlog, from a position of a binlog on, for ever.
 
     It writes into `directory`, which must be empty: mysqlbinlog truncates what it finds. Start it
-    from a thread that lives as long as the process: its end would end the child. `server_tls` says
-    whether the server has TLS, which MariaDB's client must be told to prefer it.
+    from a thread that lives as long as the process: its end would end the child.
     """
 
     def __init__(
@@ -168,12 +169,11 @@ class Child:
         directory: Path,
         binlog: BinlogName,
         position: int = 4,
-        server_tls: bool = False,
         on_line: Callable[[str], None],
     ) -> None:
         if not 4 <= position < _MAX_START_POSITION:
             raise ValueError(f"mysqlbinlog cannot start at {position}")
-        with _option_file(_options(tool, login, server_tls=server_tls)) as descriptor:
+        with _option_file(_options(tool, login)) as descriptor:
             arguments = [
                 tool.path,
                 f"--defaults-file=/dev/fd/{descriptor}",  # must come first
@@ -246,8 +246,12 @@ def _server_id_option(tool: Tool, server_id: int) -> str:
     return f"--{name}={server_id}"
 
 
-def _options(tool: Tool, login: Login, *, server_tls: bool) -> str:
-    """The child's option file; TLS means what it means to `server`, mode by mode."""
+def _options(tool: Tool, login: Login) -> str:
+    """The child's option file; TLS means what it means to `server`, mode by mode.
+
+    One thing cannot be said to MariaDB's client: that TLS is required, and the name not checked. It
+    goes on without TLS where the server offers none; `server` has refused such a one before.
+    """
     options: dict[str, str | int | None] = {"user": login.user, "password": login.password}
     if login.socket:
         options["socket"] = login.socket
@@ -262,12 +266,10 @@ def _options(tool: Tool, login: Login, *, server_tls: bool) -> str:
         options["ssl-mode"] = login.ssl_mode
         key = login.ssl_mode in ("DISABLED", "PREFERRED")
         return render_options(options) + ("get-server-public-key\n" if key else "")
-    # MariaDB's client has no "preferred", but the question to the server has shown what it has
-    preferred = login.ssl_mode == "PREFERRED" and server_tls and not login.socket
-    tls = preferred or login.ssl_mode == "REQUIRED" or verify or bool(options.get("ssl-cert"))
+    if login.ssl_mode == "DISABLED" or (login.ssl_mode == "PREFERRED" and login.socket):
+        return render_options(options) + "skip-ssl\n"
     identity = "" if login.ssl_mode == "VERIFY_IDENTITY" else "skip-"
-    text = f"ssl\n{identity}ssl-verify-server-cert\n" if tls else "skip-ssl\n"
-    return render_options(options) + text
+    return render_options(options) + f"ssl\n{identity}ssl-verify-server-cert\n"
 
 
 @contextmanager

@@ -8,6 +8,7 @@ Statements are chosen by version, so that MySQL 5.6 to 9.x and MariaDB 10.x and 
 """
 
 import re
+import socket
 import ssl
 import struct
 from collections.abc import Callable, Mapping
@@ -260,11 +261,9 @@ class Server:
 
 
 def _connect(login: Login) -> "pymysql.Connection[DictCursor]":
-    place: dict[str, Any] = {"host": login.host, "port": login.port}
-    if login.socket:
-        place = {"unix_socket": login.socket}
-    return pymysql.connect(
-        **place,
+    connection = pymysql.connect(
+        host=login.host,
+        port=login.port,
         **_tls(login),
         user=login.user,
         # as bytes, as mysqlbinlog sends it; of a text pymysql would make Latin-1
@@ -276,7 +275,28 @@ def _connect(login: Login) -> "pymysql.Connection[DictCursor]":
         read_timeout=login.connect_timeout,
         write_timeout=login.connect_timeout,
         program_name="binlog2s3",
+        defer_connect=True,
     )
+    if login.socket:
+        connection._secure = True  # type: ignore[attr-defined]  # noqa: SLF001 - it never leaves the host
+        connection.connect(_open_socket(login.socket, login.connect_timeout))
+    else:
+        connection.connect()
+    return connection
+
+
+def _open_socket(path: str, timeout_seconds: float) -> socket.socket:
+    """A connection to a Unix socket; pymysql would leave its own open where it fails."""
+    opened = socket.socket(socket.AF_UNIX)
+    opened.settimeout(timeout_seconds)
+    try:
+        opened.connect(path)
+    except OSError as error:
+        opened.close()
+        raise pymysql.OperationalError(
+            2002, f"cannot connect: {error.strerror or error}"
+        ) from error
+    return opened
 
 
 def _tls(login: Login) -> dict[str, Any]:

@@ -8,6 +8,7 @@ not done; an answer without what every S3 store answers is an error, not a defau
 
 # ruff: noqa: D102  # the methods' promises stand in store_contract.Store
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from typing import Any
 from binlog2s3.checksum import crc64_base64, crc64_from_base64
 from binlog2s3.errors import (
     ObjectMissingError,
+    SpoolError,
     StoreError,
     UnsupportedError,
     UploadMissingError,
@@ -46,7 +48,7 @@ from binlog2s3.store_requests import (
     Requests,
     any_session,
     crc64_of,
-    md5_of,
+    digests_of,
     needed,
     size_of,
 )
@@ -225,7 +227,8 @@ class S3Store:
             if upload.encrypted:
                 self._confirm_encryption(answer, key)
         except StoreError:
-            self.abort_upload(key, upload_id)
+            with contextlib.suppress(StoreError):  # an empty upload that stays does no harm
+                self._requests.once("abort_multipart_upload", key, UploadId=upload_id)
             raise
         return upload_id
 
@@ -313,10 +316,9 @@ class S3Store:
         if_absent: bool = True,
     ) -> ObjectInfo:
         upload = self._upload(key, upload_id)
-        params: dict[str, Any] = {
-            "MpuObjectSize": size,
-            **({"IfNoneMatch": "*"} if if_absent else {}),
-        }
+        params: dict[str, Any] = {"IfNoneMatch": "*"} if if_absent else {}
+        if upload.crc64:  # who confirmed the one knows the other; older stores may refuse both
+            params |= {"MpuObjectSize": size}
         if upload.crc64 and crc64 is not None:
             params |= {"ChecksumCRC64NVME": crc64_base64(crc64), "ChecksumType": "FULL_OBJECT"}
         listed = {"Parts": [_listed(part, crc64=upload.crc64) for part in parts]}
@@ -414,7 +416,13 @@ class S3Store:
         if crc64_on:
             known = crc64 if crc64 is not None else crc64_of(body)
             return {"ChecksumCRC64NVME": crc64_base64(known)}
-        return {"ContentMD5": md5_of(body)}
+        known, md5 = digests_of(body)
+        if crc64 is not None and crc64 != known:
+            raise SpoolError(
+                "bytes to be sent are no longer those that were read and checked",
+                hint="they changed on disk since; look at the host's disk and memory",
+            )
+        return {"ContentMD5": md5}
 
     def _with_crc64(self, act: Callable[[bool], Answer]) -> Answer:
         """Run `act` with CRC64NVME if the mode wants it; mode auto without where that is refused.

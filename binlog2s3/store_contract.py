@@ -39,8 +39,8 @@ class StoreConfig:
     """Where the bucket is and how to speak to it. Keys come from boto3's own chain.
 
     `checksum`: auto sends CRC64NVME where the store takes it, else Content-MD5; crc64nvme demands
-    that the store confirms it; md5 sends Content-MD5; none sends nothing, so that only TLS
-    protects the bytes on their way.
+    that the store confirms it; md5 sends Content-MD5; none sends no digest but the one that is
+    part of the signature.
     """
 
     bucket: str
@@ -220,8 +220,8 @@ class Store(Protocol):
     """What binlog2s3 needs of a bucket. Every implementation passes the suite in tests/contract.
 
     Keys are whole keys, prefix included. Offsets are bytes, `end` is exclusive. Every failure is
-    a StoreError, or a SpoolError where a body could not be read; never anything else. A write
-    that failed may have happened all the same (the reply was lost): look before concluding.
+    a StoreError, or a SpoolError where a body could not be read or has changed; nothing else. A
+    write that failed may have happened all the same (the reply was lost): look before concluding.
     Methods may be called from several threads at once.
     """
 
@@ -272,7 +272,7 @@ class Store(Protocol):
     def create_upload(self, key: str, *, crc64: bool = True) -> str:
         """Begin a multipart upload of an archived binlog and return its id.
 
-        `crc64=False` leaves the whole-object checksum out (see `copy_part`). After a lost reply
+        `crc64=False` asks for no whole-object checksum (see `copy_part`). After a lost reply
         there may be two: `list_uploads` shows them.
         """
 

@@ -24,7 +24,7 @@ from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
 from binlog2s3.checksum import crc64nvme
-from binlog2s3.errors import Binlog2s3Error, StoreError
+from binlog2s3.errors import StoreError
 from binlog2s3.store_contract import Body, OnError, Reader, RetryPolicy, StoreConfig
 from binlog2s3.store_errors import Failure, MendableError, is_web_page, knows, translate
 
@@ -84,10 +84,12 @@ class Link:
 
 
 def _connect(config: StoreConfig, session: MakeSession) -> "BaseClient":
-    # What goes along with a body is a signed header: its digest. So the body itself need not be
-    # hashed with SHA-256 as well, which botocore would do over plain HTTP; and as awscrt does
-    # that, a body whose file failed would fail as an error of awscrt's, its reason lost.
-    s3 = {"addressing_style": config.addressing_style, "payload_signing_enabled": False}
+    s3: dict[str, Any] = {"addressing_style": config.addressing_style}
+    if config.checksum != "none":
+        # A digest goes along with every body, in a signed header, so the body itself need not be
+        # hashed with SHA-256 as well. Without one it must be: versitygw would otherwise store
+        # what had come of a body when its connection broke.
+        s3["payload_signing_enabled"] = False
     client = session(profile_name=config.profile).client(
         "s3",
         endpoint_url=config.endpoint_url,
@@ -110,7 +112,7 @@ def _connect(config: StoreConfig, session: MakeSession) -> "BaseClient":
 
 def _md5_instead_of_crc32(params: dict[str, Any], **_: Any) -> None:
     """DeleteObjects must carry a digest; Content-MD5 is the one that every store knows."""
-    params["headers"]["Content-MD5"] = md5_of(params["body"])
+    params["headers"]["Content-MD5"] = digests_of(params["body"])[1]
     params["context"].get("checksum", {}).pop("request_algorithm", None)
 
 
@@ -120,9 +122,9 @@ def _follow_only_s3(request_dict: dict[str, Any], response: Any, **_: Any) -> No
     Else botocore asks HEAD bucket for it, and where that is redirected too, as by a web server's
     login page, it asks again until the stack ends.
     """
-    http, parsed = response or (None, {})
-    if http is None or http.status_code not in (301, 302, 307):
+    if response is None or response[0] is None or response[0].status_code not in (301, 302, 307):
         return
+    parsed = response[1]
     error, headers = parsed.get("Error", {}), parsed["ResponseMetadata"]["HTTPHeaders"]
     if not (error.get("Region") or "x-amz-bucket-region" in headers):
         request_dict["context"].setdefault("s3_redirect", {})["redirected"] = True
@@ -141,8 +143,15 @@ class Requests:
         """A request with a body, which is opened anew at each attempt."""
 
         def attempt() -> Answer:
-            with closing(_open(body)) as reader:
-                return self.once(operation, key, Body=reader, ContentLength=size_of(body), **params)
+            with closing(_Witness(_open(body))) as reader:
+                try:
+                    return self.once(
+                        operation, key, Body=reader, ContentLength=size_of(body), **params
+                    )
+                except Exception:
+                    if reader.failure is not None:
+                        raise reader.failure from reader.failure.__cause__
+                    raise
 
         return self.retry(attempt)
 
@@ -190,8 +199,7 @@ class Requests:
             error = self.translate(exc, operation, key)
             if isinstance(error, MendableError):
                 self.link.forget(client)
-            # a reader's own error lies within exc already: no circle of causes
-            raise error from (exc if isinstance(error, StoreError) else error.__cause__)
+            raise error from exc
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         if is_web_page(headers):
             if "Body" in answer:
@@ -212,11 +220,8 @@ class Requests:
             code, key = first.get("Code", ""), first.get("Key", "")
             raise translate(self._failure(code, "delete_objects", key, message=says))
 
-    def translate(self, exc: Exception, operation: str, key: str) -> Binlog2s3Error:
+    def translate(self, exc: Exception, operation: str, key: str) -> StoreError:
         """What a library raised, as one of ours."""
-        inner = _inner(exc)
-        if isinstance(inner, Binlog2s3Error):
-            return inner  # the body's reader failed inside the request
         if isinstance(exc, ClientError):
             said, meta = exc.response.get("Error", {}), exc.response.get("ResponseMetadata", {})
             failure = self._failure(
@@ -230,7 +235,7 @@ class Requests:
                 at=datetime.now(UTC),
             )
         else:
-            failure = self._failure(_kind(exc), operation, key, message=str(inner))
+            failure = self._failure(_kind(exc), operation, key, message=_says(exc))
         return translate(failure)
 
     def _failure(self, code: str, operation: str, key: str, **more: Any) -> Failure:
@@ -276,7 +281,7 @@ class Download:
             data: bytes = self._body.read(min(BLOCK_BYTES, self._left)) if self._left else b""
             if self._left and not data:
                 raise ConnectionError(f"{self._left} bytes are missing")
-        except Binlog2s3Error:
+        except StoreError:
             self._drop()
             raise
         except _FOREIGN as exc:
@@ -302,6 +307,24 @@ class Download:
         if self._body is not None:
             self._body.close()
         self._body = None
+
+
+class _Witness:
+    """A body's reader that remembers how it failed, as botocore and awscrt wrap or lose it."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.failure: Exception | None = None
+        self.seek = reader.seek
+        self.tell = reader.tell
+        self.close = reader.close
+
+    def read(self, size: int = -1, /) -> bytes:
+        try:
+            return self._reader.read(size)
+        except Exception as exc:
+            self.failure = exc
+            raise
 
 
 def _open(body: Body | bytes) -> Reader:
@@ -337,21 +360,21 @@ def crc64_of(body: Body | bytes) -> int:
     return crc
 
 
-def md5_of(body: Body | bytes) -> str:
-    """Its MD5 as Content-MD5 carries it, read in blocks."""
-    digest = hashlib.md5(usedforsecurity=False)
+def digests_of(body: Body | bytes) -> tuple[int, str]:
+    """Its CRC64NVME, and its MD5 as Content-MD5 carries it, read in blocks."""
+    crc, md5 = 0, hashlib.md5(usedforsecurity=False)
     for block in _blocks(body):
-        digest.update(block)
-    return base64.b64encode(digest.digest()).decode("ascii")
-
-
-def _inner(exc: Exception) -> Exception:
-    """What botocore wrapped; not the context, which may be an error its caller was handling."""
-    error = exc.kwargs.get("error") if isinstance(exc, BotoCoreError) else None
-    return error if isinstance(error, Exception) else exc
+        crc = crc64nvme(block, crc)
+        md5.update(block)
+    return crc, base64.b64encode(md5.digest()).decode("ascii")
 
 
 def _kind(exc: Exception) -> str:
     """The name of the nearest class that the table of meanings knows."""
     names = [cls.__name__ for cls in type(exc).__mro__]
     return next((name for name in names if knows(name)), names[0])
+
+
+def _says(exc: Exception) -> str:
+    """The innermost reason, as the operating system or TLS words it."""
+    return str(exc.kwargs.get("error", exc) if isinstance(exc, BotoCoreError) else exc)

@@ -185,13 +185,21 @@ class Uploader:
                 job.sent_bytes += track.size
                 whole = FileSlice(track.path, 0, track.size)
                 crc = track.digest.crc64
-                return lambda: store.put(key, whole, crc64=crc, if_absent=True, archived=True)
+                return lambda: self._where_absent(
+                    lambda condition: store.put(
+                        key, whole, crc64=crc, if_absent=condition, archived=True
+                    )
+                )
             case CreateUpload():
                 return lambda: store.create_upload(key)
             case Complete():
                 parts = [job.parts[number] for number in sorted(job.parts)]
                 size, crc = track.size, track.digest.crc64
-                return lambda: store.complete_upload(key, upload_id, parts, size=size, crc64=crc)
+                return lambda: self._where_absent(
+                    lambda condition: store.complete_upload(
+                        key, upload_id, parts, size=size, crc64=crc, if_absent=condition
+                    )
+                )
             case Verify():
                 return lambda: self._verify(key, track)
             case PutEntry():
@@ -283,10 +291,20 @@ class Uploader:
     def _put_entry(self, key: str, entry_key: str, document: bytes) -> None:
         """Write the entry, the last thing that the archive needs."""
         try:
-            self._store.put(entry_key, document, if_absent=True)
+            self._where_absent(
+                lambda condition: self._store.put(entry_key, document, if_absent=condition)
+            )
         except PreconditionError:
             _log.info("entry was there already", key=entry_key)
         self._clear_uploads(key)
+
+    def _where_absent(self, write: Callable[[bool], object]) -> None:
+        """Write where nothing lies yet; a store that refuses conditions loses this check alone."""
+        try:
+            write(True)
+        except UnsupportedError as error:
+            _log.warning("the store knows no conditions, writing without", error=error)
+            write(False)
 
     def _clear_uploads(self, key: str) -> None:
         """Abort the uploads that lost replies, deaths and other writers left."""

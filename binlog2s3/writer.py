@@ -19,7 +19,7 @@ from binlog2s3 import __version__
 from binlog2s3.catalog import Catalog, Heartbeat, Layout, Position
 from binlog2s3.errors import Binlog2s3Error, StoreError, SupersededError
 from binlog2s3.log import Log
-from binlog2s3.store import Store
+from binlog2s3.store import ObjectInfo, Store
 
 _log = Log("writer")
 
@@ -94,15 +94,17 @@ class Writer:
         """Begin the heartbeat."""
         self._thread.start()
 
-    def beat(self) -> None:
-        """Look for a greater writer, renew our object, delete those of older writers.
-
-        Raises SupersededError if there is a greater one.
-        """
+    def look(self) -> dict[tuple[int, str], ObjectInfo]:
+        """The writers that there are. Raises SupersededError if one is greater than we."""
         others = self._catalog.writers()
         greater = [rank for rank in others if rank > self._me.rank]
         if greater:
             raise self._superseded(max(greater))
+        return others
+
+    def beat(self) -> None:
+        """Look for a greater writer, renew our object, delete those of older writers."""
+        others = self.look()
         self._put(self._store)
         older = [rank for rank in others if rank < self._me.rank]
         if older:

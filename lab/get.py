@@ -89,10 +89,16 @@ def _on_path(flavour: Flavour, server: str, client: str, binlog: str) -> ServerB
         return None
     paths = [Path(path) for path in found if path is not None]
     versions = [_version(path) for path in paths]
-    if any(("MariaDB" in version) != (flavour == "mariadb") for version in versions):
+    # MariaDB's packages also bring a `mysqld` and a `mysqlbinlog`; the latter calls itself 3.x
+    of_mariadb = ["MariaDB" in version or "Ver 3." in version for version in versions]
+    if of_mariadb != [flavour == "mariadb"] * len(versions):
         return None
     shares = [Path(f"/usr/share/{name}") for name in ("mysql", "mariadb")]
-    share = next((folder for folder in shares if _system_tables(folder) is not None), shares[0])
+    share = next((folder for folder in shares if _has_system_tables(folder)), None)
+    if share is None:
+        if flavour == "mariadb":
+            return None  # the lab could not initialise a data directory
+        share = shares[0]
     return ServerBinaries(
         flavour=flavour,
         version=versions[0],
@@ -104,9 +110,9 @@ def _on_path(flavour: Flavour, server: str, client: str, binlog: str) -> ServerB
     )
 
 
-def _system_tables(share: Path) -> Path | None:
+def _has_system_tables(share: Path) -> bool:
     names = ("mariadb_system_tables.sql", "mysql_system_tables.sql")
-    return next((share / name for name in names if (share / name).is_file()), None)
+    return any((share / name).is_file() for name in names)
 
 
 def _version(program: Path) -> str:

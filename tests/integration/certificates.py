@@ -36,9 +36,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         built = _builder(_name(name), key).issuer_name(self._name)
         if alternatives:
-            built = built.add_extension(
-                x509.SubjectAlternativeName(alternatives), critical=False
-            )
+            built = built.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         pair = Pair(self._directory / f"{name}.pem", self._directory / f"{name}-key.pem")
         pair.cert.write_bytes(_pem(built.sign(self._key, hashes.SHA256())))
         pair.key.write_bytes(

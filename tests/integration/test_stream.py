@@ -6,12 +6,13 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab.fault import Answer, DropAnswer, on
+from lab.fault import Answer, Delay, DropAnswer, on
 from lab.load import Load, Shape
 from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
@@ -25,17 +26,25 @@ PART = 5 << 20
 
 
 def objects(store: Store, bucket: str) -> dict[str, Any]:
-    pages = store.client().get_paginator("list_objects_v2").paginate(Bucket=bucket)
-    return {row["Key"]: row for page in pages for row in page.get("Contents", [])}
+    with closing(store.client()) as client:
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        return {row["Key"]: row for page in pages for row in page.get("Contents", [])}
+
+
+def bodies(store: Store, bucket: str, pattern: str) -> dict[str, bytes]:
+    keys = [key for key in objects(store, bucket) if re.search(pattern, key)]
+    with closing(store.client()) as client:
+        return {key: client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
 
 
 def documents(store: Store, bucket: str, pattern: str) -> dict[str, dict[str, Any]]:
-    client = store.client()
-    return {
-        key: json.loads(client.get_object(Bucket=bucket, Key=key)["Body"].read())
-        for key in objects(store, bucket)
-        if re.search(pattern, key)
-    }
+    return {key: json.loads(body) for key, body in bodies(store, bucket, pattern).items()}
+
+
+def uploads(store: Store, bucket: str) -> list[str]:
+    with closing(store.client()) as client:
+        found = client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+    return [upload["Key"] for upload in found]
 
 
 def spooled(stream: StreamProcess) -> list[str]:
@@ -46,7 +55,8 @@ def wait_until_archived(
     stream: StreamProcess, server: MysqlServer, store: Store, bucket: str, timeout: float = 90
 ) -> None:
     """Close the open binlog, wait until all closed ones have their entry, compare every byte."""
-    names = [binlog.name for binlog in closed_binlogs(server)]
+    closed = closed_binlogs(server)
+    names = [binlog.name for binlog in closed]
 
     def done() -> bool:
         assert stream.process.poll() is None, stream.stderr()
@@ -55,9 +65,9 @@ def wait_until_archived(
         return set(names) <= entries
 
     wait_until(done, timeout, f"entries of {len(names)} binlogs", interval=0.2)
-    result = compare(server, store.client(), bucket, "pre", "test")
-    assert not result.different  # what the comparison's own flush closed may be missing still
-    assert set(names) <= set(result.equal)
+    with closing(store.client()) as client:
+        result = compare(server, client, bucket, "pre", "test", binlogs=closed)
+    assert result.ok, result
 
 
 def write(server: MysqlServer, megabytes: int) -> None:
@@ -101,12 +111,10 @@ def test_what_the_entry_says_is_true(
         assert stream.terminate() == 0
     executed = mysql.query("SELECT @@gtid_executed")[0][0].replace("\n", "")
     entries = documents(minio, bucket, "/entries/")
-    client = minio.client()
+    binlogs = bodies(minio, bucket, "/binlogs/")
     before = ""
     for key, entry in sorted(entries.items()):
-        body = client.get_object(
-            Bucket=bucket, Key=key.replace("/entries/", "/binlogs/").removesuffix(".json")
-        )["Body"].read()
+        body = binlogs[key.replace("/entries/", "/binlogs/").removesuffix(".json")]
         assert entry["size"] == len(body)
         assert entry["gtid_set_before"] == before
         assert sum(block["size"] for block in entry["blocks"]) == len(body)
@@ -224,10 +232,8 @@ def test_kill_9_at_a_random_moment_loses_nothing(
         assert stream.terminate() == 0
     assert taken_up >= 1
     assert len(documents(minio, bucket, "lineage.json")) == 1
-    uploads = minio.client().list_multipart_uploads(Bucket=bucket).get("Uploads", [])
-    assert [
-        upload for upload in uploads if not upload["Key"].endswith(mysql.binlogs()[-1][0])
-    ] == []
+    open_binlog = mysql.binlogs()[-1][0]
+    assert [key for key in uploads(minio, bucket) if not key.endswith(open_binlog)] == []
 
 
 def test_the_spool_is_the_last_copy_and_is_used(
@@ -254,11 +260,8 @@ def test_the_spool_is_the_last_copy_and_is_used(
         )
         assert stream.terminate() == 0
         assert stream.events("taken from the spool")
-    client = minio.client()
-    for key in objects(minio, bucket):
-        if "/binlogs/" in key:
-            body = client.get_object(Bucket=bucket, Key=key)["Body"].read()
-            assert hashlib.sha256(body).hexdigest() == shas[Path(key).name]
+    for key, body in bodies(minio, bucket, "/binlogs/").items():
+        assert hashlib.sha256(body).hexdigest() == shas[Path(key).name]
 
 
 def on_binlogs(path: str, method: str) -> Any:
@@ -289,7 +292,7 @@ def test_a_lost_reply_does_no_harm(
             wait_until_archived(stream, mysql, minio, bucket)
             assert stream.terminate() == 0
         assert [record for record in proxy.records if record.status is None]
-    assert minio.client().list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
+    assert uploads(minio, bucket) == []
 
 
 def test_an_object_without_its_entry_gets_it(
@@ -301,8 +304,9 @@ def test_an_object_without_its_entry_gets_it(
         wait_until_archived(stream, mysql, minio, bucket)
         assert stream.terminate() == 0
     entries = documents(minio, bucket, "/entries/")
-    for key in entries:
-        minio.client().delete_object(Bucket=bucket, Key=key)
+    with closing(minio.client()) as client:
+        for key in entries:
+            client.delete_object(Bucket=bucket, Key=key)
     mysql.query(f"PURGE BINARY LOGS TO '{mysql.binlogs()[-1][0]}'")
     with StreamProcess(disk_tmp_path / "two", mysql, minio, bucket) as stream:
         stream.wait_for_event("streaming")
@@ -474,7 +478,8 @@ def test_one_transaction_larger_than_many_parts(
         assert stream.terminate() == 0
     (key,) = [k for k, row in objects(minio, bucket).items() if row["Size"] > 100 << 20]
     copy = disk_tmp_path / "copy"
-    minio.client().download_file(bucket, key, str(copy))
+    with closing(minio.client()) as client:
+        client.download_file(bucket, key, str(copy))
     done = subprocess.run(
         [mysql.binaries.binlog, "--no-defaults", "--base64-output=decode-rows", copy],
         stdout=subprocess.DEVNULL,
@@ -494,9 +499,11 @@ def test_storage_class_and_encryption_are_for_the_binlogs(
         write(mysql, 12)
         wait_until_archived(stream, mysql, minio, bucket)
         assert stream.terminate() == 0
-    client = minio.client()
-    for key in objects(minio, bucket):
-        head = client.head_object(Bucket=bucket, Key=key)
+    keys = objects(minio, bucket)
+    with closing(minio.client()) as client:
+        heads = {key: client.head_object(Bucket=bucket, Key=key) for key in keys}
+    assert heads
+    for key, head in heads.items():
         assert head["ServerSideEncryption"] == "AES256"
         class_ = head.get("StorageClass", "STANDARD")
         assert class_ == ("REDUCED_REDUNDANCY" if "/binlogs/" in key else "STANDARD")
@@ -523,6 +530,23 @@ def test_moto_takes_the_same_stream(
         write(mysql, 12)
         wait_until_archived(stream, mysql, moto, bucket)
         assert stream.terminate() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_in_time_while_the_store_is_silent(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, number: int
+) -> None:
+    """Every request hangs: a signal still ends it within 10 seconds, with the spool kept."""
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        options = {"endpoint-url": proxy.url}
+        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+            stream.wait_for_event("new lineage")
+            proxy.rules.append(lambda request: Delay(30))  # noqa: ARG005
+            write(mysql, 12)
+            wait_until(lambda: len(spooled(stream)) == 1, 10, "a spooled binlog")
+            stream.process.send_signal(number)
+            assert stream.wait(10) == (130 if number == signal.SIGINT else 0)
+    assert spooled(stream) != []
 
 
 def test_signals_end_it_in_time(

@@ -8,7 +8,7 @@ archive the same binlog first.
 from itertools import pairwise
 from typing import Literal
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -234,7 +234,12 @@ class ArchivingMachine(RuleBasedStateMachine):
 
 
 TestArchiving = ArchivingMachine.TestCase
-TestArchiving.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestArchiving.settings = settings(
+    max_examples=200,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 
 @given(part_size=st.integers(1, 50), size=st.integers(0, 60_000))

@@ -1,0 +1,137 @@
+"""What the documents say of the code, taken from the code: `python -m lab.reference` writes it.
+
+Between two comments, `<!-- begin NAME -->` and `<!-- end NAME -->`, stands what is generated:
+the options in docs/reference.md, the table of what ends a transaction in docs/format.md. A test
+(tests/unit/test_docs.py) fails where a document is not what this would write.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import binlog2s3
+from binlog2s3 import transaction
+from binlog2s3.options import OPTIONS, TABLES, Option
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = Path(binlog2s3.__file__).parent
+_TABLE_TITLES = {
+    "stream": "What is streamed",
+    "mysql": "The source",
+    "spool": "The spool",
+    "s3": "The bucket",
+    "log": "The log",
+}
+
+
+def option_tables() -> str:
+    """All options, a Markdown table for each table of the file."""
+    sections = []
+    for table in TABLES:
+        rows = [
+            "| option | in the file | in the environment | type | default | meaning |",
+            "|---|---|---|---|---|---|",
+            *(_option_row(option) for option in OPTIONS if option.table == table),
+        ]
+        sections.append(f"### {_TABLE_TITLES[table]}: `[{table}]`\n\n" + "\n".join(rows))
+    return "\n\n".join(sections)
+
+
+def _option_row(option: Option) -> str:
+    default = option.default_text
+    if option.default is not None:
+        default = f"`{default}`"
+    cells = (
+        f"`--{option.name}`",
+        f"`{option.key}`",
+        f"`{option.environment}`",
+        _type_text(option),
+        "required" if option.required else default or "none",
+        option.help,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _type_text(option: Option) -> str:
+    if option.choices:
+        return "one of " + ", ".join(f"`{choice}`" for choice in option.choices)
+    kind = {
+        "source": "name",
+        "binlog": "binlog's name",
+        "file": "readable file",
+        "s3 url": "URL",
+        "endpoint": "URL",
+    }.get(option.kind, option.kind)
+    if option.least is None or option.most is None:
+        return kind
+    least, most = (_amount(option, value) for value in (option.least, option.most))
+    return f"{kind}, {least} to {most}"
+
+
+def _amount(option: Option, value: int) -> str:
+    if option.kind == "size":
+        return f"{value >> 20} MiB" if value < 1 << 30 else f"{value >> 30} GiB"
+    return f"{value:,}" + (" s" if option.kind == "duration" else "")
+
+
+def transaction_ends() -> str:
+    """The table in the docstring of `transaction`."""
+    text = transaction.__doc__ or ""
+    return "\n".join(line for line in text.splitlines() if line.startswith("|"))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogEvent:
+    """One event that the package logs: where, how loud, with which fields."""
+
+    name: str
+    level: str
+    module: str
+    fields: tuple[str, ...]
+
+
+def log_events() -> Iterator[LogEvent]:
+    """Every call of a module's `_log` in the package; ValueError where its name is no constant."""
+    for path in sorted(PACKAGE.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("_log."):
+                first = node.args[0] if node.args else None
+                if not isinstance(first, ast.Constant) or not isinstance(first.value, str):
+                    raise ValueError(f"{path.name}: an event's name must be a constant text")
+                yield LogEvent(
+                    name=first.value,
+                    level=ast.unparse(node.func).removeprefix("_log."),
+                    module=path.stem,
+                    fields=tuple(word.arg or "**" for word in node.keywords),
+                )
+
+
+GENERATED: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/reference.md": {"options": option_tables},
+    "docs/format.md": {"transaction ends": transaction_ends},
+}
+
+
+def written(document: str) -> str:
+    """A document with what is generated in it made anew; ValueError if a place for it lacks."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    for name, make in GENERATED[document].items():
+        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+        before, found, rest = text.partition(begin)
+        _, found_end, after = rest.partition(end)
+        if not found or not found_end:
+            raise ValueError(f"{document} has no {begin.strip()} ... {end}")
+        text = f"{before}{begin}\n{make()}\n\n{end}{after}"
+    return text
+
+
+def main() -> None:
+    """Write the generated parts of all documents."""
+    for document in GENERATED:
+        (ROOT / document).write_text(written(document), encoding="utf-8")
+        print(f"wrote {document}")
+
+
+if __name__ == "__main__":
+    main()

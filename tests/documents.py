@@ -1,0 +1,69 @@
+"""One document of each kind that lies in a bucket, with every field filled."""
+
+from datetime import UTC, datetime, timedelta
+
+from binlog2s3.archive import Block
+from binlog2s3.binlog import BinlogName
+from binlog2s3.catalog import Entry, Heartbeat, Lineage, Position
+
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+ID = "20260102T030405Z-3e11fa47-a1b2"
+TIME = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+NAME = BinlogName.parse("mysql-bin.000002")
+
+LINEAGE = Lineage(
+    id=ID,
+    source="orders",
+    server_uuid=UUID,
+    flavour="mysql",
+    server_version="9.7.0",
+    first_binlog=BinlogName.parse("mysql-bin.000001"),
+    first_binlog_time=TIME,
+    gtid_set=f"{UUID}:1-5",
+)
+ENTRY = Entry(
+    name=NAME,
+    size=1234,
+    crc64=0xAE8B14860A799888,
+    first_time=TIME,
+    server_id=7,
+    least_commit_us=1_795_253_309_000_001,
+    greatest_commit_us=1_795_253_309_000_002,
+    commit_exact=True,
+    gtid_set_before=f"{UUID}:1-5",
+    gtid_set_added=f"{UUID}:6-7",
+    transactions=2,
+    anonymous_transactions=0,
+    events=9,
+    formats=({"offset": 4, "server_version": "9.7.0", "checksum": "crc32"},),
+    blocks=(
+        Block(
+            offset=0,
+            size=1234,
+            crc64=0x0A,
+            first_offset=197,
+            first_commit_us=1_795_253_309_000_001,
+            first_gtid=f"{UUID}:6",
+        ),
+    ),
+    end="rotate",
+    next_binlog="mysql-bin.000003",
+    archived_at=TIME,
+)
+BEAT = Heartbeat(
+    generation=7,
+    token="9c2d41aa",
+    source="orders",
+    host="db1",
+    pid=4711,
+    version="0.1.0",
+    since=TIME,
+    at=TIME + timedelta(microseconds=1),
+    interval_seconds=30.0,
+    state="streaming",
+    lineage=ID,
+    server_uuid=UUID,
+    durable=Position(binlog="mysql-bin.000001", offset=157, gtid_set=f"{UUID}:1-5"),
+    server=Position(binlog="mysql-bin.000002", offset=900, gtid_set=f"{UUID}:1-6"),
+    covered_until=TIME,
+)

@@ -1,0 +1,421 @@
+"""Logging in to real servers: TLS modes, passwords, sockets, option files.
+
+All of it on both ways to the source, pymysql's and mysqlbinlog's, which must agree; and through the
+whole process.
+"""
+
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlog2s3.errors import SourceError
+from binlog2s3.login import parse_options
+from lab.disk import temporary_directory
+from lab.get import ServerBinaries
+from lab.mysql import MariadbServer, MysqlServer
+from lab.s3 import MinioServer
+from tests.integration.both_ways import (
+    NASTY,
+    Keys,
+    both_accept,
+    both_refuse,
+    login_to,
+    try_child,
+    try_server,
+)
+from tests.integration.stream_process import StreamProcess
+
+Change = Callable[[Keys], dict[str, Any]]
+TLS = {"user": "tls", "password": "pw"}  # may come in over TLS alone: whoever is in, has it
+CERTIFIED = {"user": "certified", "password": "pw"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda _: TLS | {"ssl_mode": "PREFERRED"}, id="preferred"),
+        pytest.param(lambda _: TLS | {"ssl_mode": "REQUIRED"}, id="required"),
+        pytest.param(
+            lambda k: TLS | {"ssl_mode": "REQUIRED", "ssl_ca": str(k.wrong_ca)},
+            id="required does not verify",
+        ),
+        pytest.param(
+            lambda k: TLS | {"ssl_mode": "PREFERRED", "ssl_ca": str(k.wrong_ca)},
+            id="preferred does not verify",
+        ),
+        pytest.param(
+            lambda k: TLS | {"ssl_mode": "VERIFY_CA", "ssl_ca": str(k.ca)},
+            id="the right CA, another name",
+        ),
+        pytest.param(
+            lambda k: (
+                TLS | {"ssl_mode": "VERIFY_IDENTITY", "ssl_ca": str(k.ca), "host": "localhost"}
+            ),
+            id="the right CA and name",
+        ),
+        pytest.param(
+            lambda k: (
+                CERTIFIED
+                | {
+                    "ssl_mode": "REQUIRED",
+                    "ssl_cert": str(k.client.cert),
+                    "ssl_key": str(k.client.key),
+                }
+            ),
+            id="client certificate",
+        ),
+        pytest.param(
+            lambda k: (
+                CERTIFIED
+                | {
+                    "ssl_mode": "PREFERRED",
+                    "ssl_cert": str(k.client.cert),
+                    "ssl_key": str(k.client.key),
+                }
+            ),
+            id="client certificate, preferred",
+        ),
+        pytest.param(
+            lambda k: (
+                CERTIFIED
+                | {
+                    "ssl_mode": "VERIFY_IDENTITY",
+                    "ssl_ca": str(k.ca),
+                    "host": "localhost",
+                    "ssl_cert": str(k.client.cert),
+                    "ssl_key": str(k.client.key),
+                }
+            ),
+            id="client certificate, identity verified",
+        ),
+    ],
+)
+def test_tls_that_must_work(
+    either_tls: MysqlServer, keys: Keys, tmp_path: Path, change: Change
+) -> None:
+    """What one way accepts, the other accepts too, and it is really TLS."""
+    assert both_accept(either_tls, login_to(either_tls, **change(keys)), tmp_path).tls
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(
+            lambda k: {"ssl_mode": "VERIFY_CA", "ssl_ca": str(k.wrong_ca)}, id="the wrong CA"
+        ),
+        pytest.param(
+            lambda k: {
+                "ssl_mode": "VERIFY_IDENTITY",
+                "ssl_ca": str(k.wrong_ca),
+                "host": "localhost",
+            },
+            id="the right name, the wrong CA",
+        ),
+        pytest.param(
+            lambda k: {"ssl_mode": "VERIFY_IDENTITY", "ssl_ca": str(k.ca)},
+            id="the right CA, the wrong name",
+        ),
+    ],
+)
+def test_tls_that_must_fail(
+    either_tls: MysqlServer, keys: Keys, tmp_path: Path, change: Change
+) -> None:
+    """A server that cannot prove itself is refused by both, with the options that decide it."""
+    for error in both_refuse(either_tls, login_to(either_tls, **change(keys)), tmp_path):
+        assert "--mysql-ssl-mode and --mysql-ssl-ca" in error.hint, (str(error), error.hint)
+        assert not error.transient
+
+
+def test_certificates_that_mysql_made_itself(mysql_shared: MysqlServer, tmp_path: Path) -> None:
+    """They prove the server by their authority; they carry no name that could be checked."""
+    login = login_to(mysql_shared, ssl_mode="VERIFY_CA", ssl_ca=str(mysql_shared.ca))
+    assert both_accept(mysql_shared, login, tmp_path / "ca").tls
+    both_refuse(mysql_shared, replace(login, ssl_mode="VERIFY_IDENTITY"), tmp_path / "identity")
+
+
+@pytest.mark.parametrize(
+    "change", [TLS | {"ssl_mode": "DISABLED"}, CERTIFIED | {"ssl_mode": "REQUIRED"}]
+)
+def test_accounts_that_want_more(
+    either_tls: MysqlServer, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """Access denied that TLS or a client certificate would mend says so."""
+    for error in both_refuse(either_tls, login_to(either_tls, **change), tmp_path):
+        assert "Access denied" in str(error)
+        assert "REQUIRE SSL or X509" in error.hint
+
+
+def test_disabled_is_without_tls(either_tls: MysqlServer, tmp_path: Path) -> None:
+    """DISABLED is plain on both ways; MySQL's password goes encrypted with the server's key."""
+    if either_tls.binaries.flavour == "mysql":
+        either_tls.query("FLUSH PRIVILEGES")  # empties the cache of caching_sha2_password
+    assert not both_accept(either_tls, login_to(either_tls, ssl_mode="DISABLED"), tmp_path).tls
+
+
+def test_the_child_alone_with_a_cold_cache(mysql_tls: MysqlServer, tmp_path: Path) -> None:
+    """Nor does mysqlbinlog live on pymysql's having logged in before it."""
+    mysql_tls.query("FLUSH PRIVILEGES")
+    login = login_to(mysql_tls, ssl_mode="DISABLED")
+    assert try_child(mysql_tls, login, tmp_path / "run") is None
+
+
+def test_an_address_in_the_certificate(either_tls: MysqlServer, keys: Keys, tmp_path: Path) -> None:
+    """VERIFY_IDENTITY of an address: both find it among the certificate's alternative names."""
+    saved = {path: path.read_bytes() for path in (keys.server.cert, keys.server.key)}
+    reload = (
+        "FLUSH SSL" if either_tls.binaries.flavour == "mariadb" else "ALTER INSTANCE RELOAD TLS"
+    )
+    try:
+        keys.server.cert.write_bytes(keys.address.cert.read_bytes())
+        keys.server.key.write_bytes(keys.address.key.read_bytes())
+        either_tls.query(reload)
+        login = login_to(either_tls, ssl_mode="VERIFY_IDENTITY", ssl_ca=str(keys.ca))
+        assert both_accept(either_tls, login, tmp_path).tls
+    finally:
+        for path, content in saved.items():
+            path.write_bytes(content)
+        either_tls.query(reload)
+
+
+@pytest.fixture(scope="module", params=["mysql", "mariadb"])
+def plain(
+    request: pytest.FixtureRequest, mysql_binaries: ServerBinaries, mariadb_binaries: ServerBinaries
+) -> Iterator[MysqlServer]:
+    """Each flavour in turn, without TLS."""
+    with temporary_directory() as directory:
+        server: MysqlServer
+        if request.param == "mysql":
+            server = MysqlServer(mysql_binaries, directory, options=["--tls-version="])
+        else:
+            server = MariadbServer(mariadb_binaries, directory, options=["--skip-ssl"])
+        with server:
+            yield server
+
+
+def test_preferred_goes_on_without_tls(plain: MysqlServer, tmp_path: Path) -> None:
+    """A server that has no TLS is read all the same when TLS is only preferred."""
+    login = login_to(plain)
+    assert not both_accept(plain, login, tmp_path).tls
+
+
+def test_required_ends_without_tls(plain: MysqlServer, tmp_path: Path) -> None:
+    """A server that has no TLS is refused when TLS is required, and the hint says by what.
+
+    MariaDB's client refuses only where the name is to be verified as well; pymysql comes first.
+    """
+    login = login_to(plain, ssl_mode="REQUIRED")
+    errors = [try_server(login)]
+    if plain.binaries.flavour == "mysql":
+        errors.append(try_child(plain, login, tmp_path / "run"))
+    for error in errors:
+        assert isinstance(error, SourceError)
+        assert "--mysql-ssl-mode" in error.hint, (str(error), error.hint)
+
+
+def test_verified_ends_without_tls(plain: MysqlServer, keys: Keys, tmp_path: Path) -> None:
+    """Nor is a server without TLS one whose identity was verified, on either way."""
+    login = login_to(plain, ssl_mode="VERIFY_IDENTITY", ssl_ca=str(keys.ca), host="localhost")
+    for error in both_refuse(plain, login, tmp_path):
+        assert "--mysql-ssl-mode" in error.hint, (str(error), error.hint)
+
+
+def test_a_key_that_does_not_fit(mysql_tls: MysqlServer, keys: Keys) -> None:
+    """Certificate and key of two owners: the files are named as the cause, at once."""
+    login = login_to(
+        mysql_tls,
+        ssl_mode="REQUIRED",
+        ssl_cert=str(keys.client.cert),
+        ssl_key=str(keys.address.key),
+    )
+    error = try_server(login)
+    assert isinstance(error, SourceError)
+    assert "the files for TLS cannot be used" in str(error)
+    assert "--mysql-ssl-key" in error.hint
+    assert not error.transient
+
+
+def test_passwords(either_tls: MysqlServer, tmp_path: Path) -> None:
+    """Quotes, comment signs, backslashes, spaces and other alphabets reach the server both ways."""
+    for mode in ("DISABLED", "REQUIRED"):
+        login = login_to(either_tls, user="nasty", password=NASTY, ssl_mode=mode)
+        both_accept(either_tls, login, tmp_path / mode)
+
+
+def test_an_empty_password(either_tls: MysqlServer, tmp_path: Path) -> None:
+    """It is a password like any other."""
+    both_accept(either_tls, login_to(either_tls, user="naked", password=""), tmp_path)
+
+
+def test_the_socket(either_tls: MysqlServer, tmp_path: Path) -> None:
+    """A socket wins over host and port; TLS is not preferred there."""
+    login = login_to(either_tls, socket=str(either_tls.socket), host="nowhere.invalid", port=1)
+    assert not both_accept(either_tls, login, tmp_path).tls
+
+
+def test_no_socket(either_tls: MysqlServer, tmp_path: Path) -> None:
+    """A socket that is not there is named."""
+    login = login_to(either_tls, socket=str(tmp_path / "no.sock"))
+    for error in both_refuse(either_tls, login, tmp_path):
+        assert str(tmp_path / "no.sock") in str(error)
+        assert error.transient
+
+
+# The whole process
+
+
+@pytest.fixture
+def archives(
+    minio: MinioServer, bucket: str, tmp_path: Path
+) -> Callable[[MysqlServer, dict[str, Any]], None]:
+    """Streams with these options until a binlog that was just closed is archived."""
+
+    def run(server: MysqlServer, options: dict[str, Any]) -> None:
+        server.query("FLUSH BINARY LOGS")
+        closed = server.binlogs()[-2][0]
+        options = {"start-binlog": closed, **options}
+        with StreamProcess(tmp_path / "stream", server, minio, bucket, options=options) as stream:
+            stream.wait_for_event("binlog archived", 30, binlog=closed)
+            assert stream.terminate() == 0
+            assert server.password not in stream.stderr()
+
+    return run
+
+
+Archives = Callable[[MysqlServer, dict[str, Any]], None]
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Callable[[str], Path]:
+    """Makes a password file."""
+
+    def make(text: str) -> Path:
+        path = tmp_path / "secret"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("user", "given"),
+    [
+        ("repl", lambda _: {"mysql-ssl-mode": "DISABLED"}),
+        ("tls", lambda _: {"mysql-ssl-mode": "PREFERRED"}),
+        ("tls", lambda k: {"mysql-ssl-mode": "VERIFY_CA", "mysql-ssl-ca": k.ca}),
+        (
+            "certified",
+            lambda k: {
+                "mysql-ssl-mode": "VERIFY_IDENTITY",
+                "mysql-host": "localhost",
+                "mysql-ssl-ca": k.ca,
+                "mysql-ssl-cert": k.client.cert,
+                "mysql-ssl-key": k.client.key,
+            },
+        ),
+    ],
+    ids=["disabled", "preferred", "verify ca", "verify identity, client certificate"],
+)
+def test_tls_through_the_process(
+    archives: Archives,
+    either_tls: MysqlServer,
+    keys: Keys,
+    secret: Callable[[str], Path],
+    user: str,
+    given: Change,
+) -> None:
+    """The options' TLS is that of the questions and of the stream."""
+    login = {"mysql-user": user, "mysql-password-file": secret("pw")} if user != "repl" else {}
+    archives(either_tls, {**login, **given(keys)})
+
+
+def test_an_empty_password_file(
+    archives: Archives, either_tls: MysqlServer, secret: Callable[[str], Path]
+) -> None:
+    """It is an empty password."""
+    archives(either_tls, {"mysql-user": "naked", "mysql-password-file": secret("")})
+
+
+def test_a_password_file_ends_with_its_line(
+    archives: Archives, either_tls: MysqlServer, secret: Callable[[str], Path]
+) -> None:
+    """The line's end that an editor leaves is no part of it; all else is, spaces too."""
+    archives(either_tls, {"mysql-user": "nasty", "mysql-password-file": secret(f"{NASTY}\r\n")})
+
+
+@pytest.mark.parametrize("way", ["address", "socket"])
+def test_an_option_file(
+    archives: Archives, either_tls: MysqlServer, tmp_path: Path, way: str
+) -> None:
+    """User, password, address or socket, quoted as the manual has it, come from there alone."""
+    place = f"host = 127.0.0.1\nport = {either_tls.port}"
+    if way == "socket":
+        place = f"socket='{either_tls.socket}'  # here"
+    quoted = NASTY.replace("\\", "\\\\").replace('"', '\\"')
+    file = tmp_path / "my.cnf"
+    file.write_text(
+        f"# of another program\n[mysqld]\nuser=mysql\n\n[client]\nuser = nasty\n{place}\n"
+        f'password = "{quoted}"  # with a # inside\n',
+        encoding="utf-8",
+    )
+    options = {"mysql-defaults-file": file}
+    without = ("mysql-host", "mysql-port", "mysql-user", "mysql-password-file")
+    archives(either_tls, {**dict.fromkeys(without), **options})
+
+
+def test_relative_paths(
+    minio: MinioServer,
+    bucket: str,
+    either_tls: MysqlServer,
+    keys: Keys,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Paths are taken from where the program was started, for the child as well."""
+    (tmp_path / "ca.pem").write_bytes(keys.ca.read_bytes())
+    (tmp_path / "binlog-tool").symlink_to(either_tls.binaries.binlog)
+    (tmp_path / "pw").write_text(either_tls.password)
+    monkeypatch.chdir(tmp_path)
+    options = {
+        "spool": "spool",
+        "mysqlbinlog": "./binlog-tool",
+        "mysql-ssl-mode": "VERIFY_CA",
+        "mysql-ssl-ca": "ca.pem",
+        "mysql-password-file": "pw",
+    }
+    either_tls.query("FLUSH BINARY LOGS")
+    with StreamProcess(tmp_path, either_tls, minio, bucket, options=options) as stream:
+        stream.wait_for_event("binlog archived")
+        assert stream.terminate() == 0
+
+
+def _odd_values(count: int) -> list[str]:
+    """Values of option lines that are full of what has a meaning there; always the same ones."""
+    chance = random.Random(6)
+    letters = "'\"\\#=; \tabnrst"
+    return ["".join(chance.choices(letters, k=chance.randint(1, 10))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+def test_option_files_mean_what_they_mean_to_mysqls_programs(
+    mysql_binaries: ServerBinaries, mariadb_binaries: ServerBinaries, tmp_path: Path, flavour: str
+) -> None:
+    """Of each line the program and we take the same value."""
+    binaries = mysql_binaries if flavour == "mysql" else mariadb_binaries
+    lines = [f"o{number}={value}x" for number, value in enumerate(_odd_values(500))]
+    lines += [f"q{number}={value}" for number, value in enumerate(_odd_values(500))]
+    file = tmp_path / "my.cnf"
+    file.write_text("[client]\n" + "\n".join(lines) + "\n")
+    done = subprocess.run(
+        [str(binaries.binlog), f"--defaults-file={file}", "--print-defaults"],
+        capture_output=True,
+        check=True,
+    )
+    ours = parse_options(file.read_text(), str(file))
+    assert len(ours) == len(lines)
+    theirs = done.stdout.decode().partition("arguments:\n")[2]
+    assert theirs.strip() == " ".join(f"--{name}={value}" for name, value in ours.items()).strip()

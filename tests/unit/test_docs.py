@@ -1,0 +1,288 @@
+"""The documents say what the code does: options, exit codes, log events, fields, checksums."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from binlog2s3 import cli, errors
+from binlog2s3.archive import BLOCK_SIZE, MAX_PARTS, Block, Grid
+from binlog2s3.binlog import BinlogName
+from binlog2s3.catalog import EntryEnd, Heartbeat, Layout, Lineage
+from binlog2s3.checksum import crc64_hex, crc64nvme
+from binlog2s3.config import OPTIONS
+from lab import reference
+from tests.documents import BEAT, ENTRY, LINEAGE
+
+ROOT = reference.ROOT
+DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
+REFERENCE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+FORMAT = (ROOT / "docs/format.md").read_text(encoding="utf-8")
+
+# Options of other programs that the documents speak of.
+FOREIGN = {
+    "--binary-mode",  # mysql
+    "--checksum-mode",  # aws s3api
+    "--defaults-file",  # mysql and mysqlbinlog
+    "--raw",
+    "--read-from-remote-server",
+    "--recursive",  # aws s3 cp
+    "--ssl-mode",
+    "--start-position",
+    "--stop-never",
+    "--stop-position",
+    "--verify-binlog-checksum",
+}
+
+
+def rows(text: str, first_cell: str) -> Iterator[list[str]]:
+    """The cells of all tables whose head begins with this cell."""
+    inside = False
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if not line.startswith("|"):
+            inside = False
+        elif cells[0] == first_cell:
+            inside = True
+        elif inside and not line.startswith("|--"):
+            yield cells
+
+
+def section(text: str, heading: str) -> str:
+    """What stands below a heading, up to the next one of its level."""
+    found = re.search(
+        rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE
+    )
+    assert found, f"no heading {heading}"
+    return found[1]
+
+
+@pytest.mark.parametrize("document", reference.GENERATED)
+def test_what_is_generated_is_up_to_date(document: str) -> None:
+    """Otherwise: `python -m lab.reference`."""
+    assert reference.written(document) == (ROOT / document).read_text(encoding="utf-8")
+
+
+def test_every_option_is_in_the_reference_and_no_other() -> None:
+    """With its name in the file and in the environment."""
+    documented = {tuple(cell.strip("`") for cell in row[:3]) for row in rows(REFERENCE, "option")}
+    assert documented == {(f"--{o.name}", o.key, o.environment) for o in OPTIONS}
+
+
+def test_the_command_has_the_options_of_the_reference() -> None:
+    """What click knows is the table, --config and -h."""
+    known = {name for parameter in cli.stream.params for name in parameter.opts}
+    assert known == {f"--{option.name}" for option in OPTIONS} | {"--config"}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_name_no_option_that_does_not_exist(path: Path) -> None:
+    """Neither on the command line nor in the environment."""
+    text = path.read_text(encoding="utf-8")
+    ours = {f"--{option.name}" for option in OPTIONS} | {"--config", "--help", "--version"}
+    named = set(re.findall(r"(?<![\w<!-])--[a-z][a-z0-9-]*", text))
+    assert named - ours - FOREIGN == set()
+    variables = set(re.findall(r"\bBINLOG2S3_[A-Z0-9_]+", text))
+    assert variables - {option.environment for option in OPTIONS} - {"BINLOG2S3_CONFIG"} == set()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_toml_in_documents_is_good(path: Path, tmp_path: Path) -> None:
+    """Every table of a configuration file that is shown has keys and values that are taken."""
+    blocks = re.findall(
+        r"^```toml\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    for block in blocks:
+        file = tmp_path / "x.toml"
+        file.write_text(block)
+        found = cli.read_file(file)
+        assert found.problems == ()
+        assert found.values
+
+
+def exit_codes() -> set[int]:
+    """0, click's own, an interrupt, and those of the errors."""
+
+    def below(error: type[errors.Binlog2s3Error]) -> set[int]:
+        return {error.exit_code}.union(*(below(child) for child in error.__subclasses__()))
+
+    return {0, click.UsageError.exit_code, 130} | below(errors.Binlog2s3Error)
+
+
+def test_exit_codes_are_in_the_reference_and_in_the_help() -> None:
+    """All of them, no others, each once."""
+    documented = [int(row[0]) for row in rows(section(REFERENCE, "Exit codes"), "code")]
+    assert sorted(documented) == sorted(exit_codes())
+    help_text = cli._EXIT_CODES.replace("\n", " ")
+    assert {int(number) for number in re.findall(r"\b\d+\b", help_text)} == exit_codes()
+
+
+def test_log_events_are_in_the_reference() -> None:
+    """Every event with its level and fields; and no event that is not logged."""
+    documented = {
+        (row[0].strip("`"), row[1], tuple(re.findall(r"`(\w+)`", row[2])))
+        for row in rows(REFERENCE, "event")
+    }
+    logged = set()
+    for event in reference.log_events():
+        # Log.error takes its error without a name, and every error brings its hint
+        error = ("error",) if event.level == "error" else ()
+        logged.add((event.name, event.level, error + tuple(f for f in event.fields if f != "hint")))
+    assert documented == logged
+
+
+def test_fields_of_log_events_do_not_hide_what_every_line_has() -> None:
+    """`time`, `level`, `part`, `event` are the line's own."""
+    for event in reference.log_events():
+        assert not {"time", "level", "part", "event", "**"} & set(event.fields), event.name
+
+
+TYPES: Mapping[str, tuple[type, ...]] = {
+    "text": (str,),
+    "hex": (str,),
+    "time": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "object": (dict,),
+    "list": (list,),
+}
+
+
+def fits(value: Any, kind: str) -> bool:
+    """Whether a JSON value is what the document says."""
+    if value is None:
+        return kind.endswith(" or null")
+    kind = kind.removesuffix(" or null")
+    if not isinstance(value, TYPES[kind]) or isinstance(value, bool):
+        return False
+    if kind == "hex":
+        return bool(re.fullmatch("[0-9a-f]{16}", value))
+    if kind == "time":
+        return datetime.fromisoformat(value).tzinfo is not None and len(value) == 27
+    return True
+
+
+EMPTY_ENTRY = replace(
+    ENTRY, least_commit_us=None, greatest_commit_us=None, next_binlog=None, end="stop"
+)
+EMPTY_BEAT = replace(BEAT, lineage=None, durable=None, server=None, covered_until=None)
+NOTHING_BEGINS = asdict(Block(offset=BLOCK_SIZE, size=1, crc64=1)) | {"crc64": crc64_hex(1)}
+
+
+@pytest.mark.parametrize(
+    ("heading", "first_cell", "documents"),
+    [
+        ("lineage.json", "field", [LINEAGE.to_json()]),
+        ("Entry", "field", [ENTRY.to_json(), EMPTY_ENTRY.to_json()]),
+        (
+            "Entry",
+            "block's field",
+            [json.dumps(json.loads(ENTRY.to_json())["blocks"][0]), json.dumps(NOTHING_BEGINS)],
+        ),
+        ("Writer's object", "field", [BEAT.to_json(), EMPTY_BEAT.to_json()]),
+    ],
+)
+def test_fields_are_as_documented(heading: str, first_cell: str, documents: list[bytes]) -> None:
+    """Those that are written, in that order, of the type that is said, null only where it may."""
+    table = {row[0].strip("`"): row[1] for row in rows(section(FORMAT, heading), first_cell)}
+    for document in map(json.loads, documents):
+        assert list(document) == list(table)
+        for field, value in document.items():
+            assert fits(value, table[field]), field
+    may_be_null = {field for field, kind in table.items() if kind.endswith(" or null")}
+    if len(documents) > 1:
+        assert {k for d in documents for k, v in json.loads(d).items() if v is None} == may_be_null
+
+
+@pytest.mark.parametrize(
+    ("heading", "written", "read"),
+    [
+        ("lineage.json", LINEAGE.to_json(), Lineage.from_json),
+        ("Entry", ENTRY.to_json(), EntryEnd.from_json),
+        ("Writer's object", BEAT.to_json(), Heartbeat.from_json),
+    ],
+)
+def test_examples_are_documents_of_this_format(heading: str, written: bytes, read: Any) -> None:
+    """They can be read, and have the same shape as what is written, down to the inner objects."""
+    found = re.search(r"```json\n(.*?)```", section(FORMAT, heading), re.DOTALL)
+    assert found
+    assert read(found[1].encode(), "the example")
+    assert shape(json.loads(found[1])) == shape(json.loads(written))
+
+
+def shape(value: Any) -> Any:
+    """The keys and types of a JSON value."""
+    if isinstance(value, dict):
+        return {key: shape(inner) for key, inner in value.items()}
+    return [shape(value[0])] if isinstance(value, list) and value else type(value).__name__
+
+
+def test_inner_objects_are_documented() -> None:
+    """Each of their fields is named beside its object."""
+    places = {
+        ("lineage.json", "server"): json.loads(LINEAGE.to_json())["server"],
+        ("Entry", "formats"): json.loads(ENTRY.to_json())["formats"][0],
+        ("Writer's object", "durable"): json.loads(BEAT.to_json())["durable"],
+    }
+    for (heading, field), value in places.items():
+        table = {row[0].strip("`"): row[2] for row in rows(section(FORMAT, heading), "field")}
+        for inner in value:
+            assert f"`{inner}`" in table[field]
+
+
+def test_writers_states_are_documented() -> None:
+    """Those that the daemon and the writer put, but the one before the first heartbeat."""
+    source = "".join((reference.PACKAGE / f"{m}.py").read_text() for m in ("daemon", "writer"))
+    states = set(re.findall(r'\bstate ?= ?"([a-z ]+)"', source)) - {"starting"}
+    documented = {row[0].strip("`") for row in rows(section(FORMAT, "Writer's object"), "state")}
+    assert documented == states
+
+
+def test_the_checksum_is_as_documented() -> None:
+    """Computed bit by bit from the document's own numbers, it is what the package computes."""
+    text = section(FORMAT, "CRC64NVME")
+    polynomial, reflected, check = re.findall(r"`([0-9a-f]{16})`", text)
+    assert int(f"{int(polynomial, 16):064b}"[::-1], 2) == int(reflected, 16)
+
+    def crc64(data: bytes) -> int:
+        crc = 2**64 - 1
+        for byte in data:
+            crc ^= byte
+            for _ in range(8):
+                crc = crc >> 1 ^ (int(reflected, 16) if crc & 1 else 0)
+        return crc ^ 2**64 - 1
+
+    assert crc64_hex(crc64(b"123456789")) == check == crc64_hex(crc64nvme(b"123456789"))
+    for data in (b"", b"\0", bytes(range(256)) * 3):
+        assert crc64(data) == crc64nvme(data)
+
+
+def test_the_parts_are_as_documented() -> None:
+    """The formula is what the grid computes, and 10,000 parts hold what is said."""
+    assert "min(part_size * 2 ^ floor((n - 1) / 1000), max(5 GiB, part_size))" in FORMAT
+    for part_size in (5 << 20, 64 << 20, 5 << 30):
+        for n in (1, 1000, 1001, 5500, 10_000):
+            length = min(part_size * 2 ** ((n - 1) // 1000), max(5 << 30, part_size))
+            assert Grid(part_size).length(n) == length
+    whole = sum(Grid(5 << 20).length(n) for n in range(1, MAX_PARTS + 1))
+    assert f"10,000 parts hold {whole / (1 << 40):.2f} TiB" in FORMAT
+
+
+def test_the_keys_are_as_documented() -> None:
+    """The example has the keys that the layout makes."""
+    layout, name = Layout("prod", "orders-primary"), BinlogName.parse("mysql-bin.000001")
+    lineage = "20260102T030405Z-3e11fa47-a1b2"
+    keys = [
+        layout.lineage(lineage),
+        layout.binlog(lineage, name),
+        layout.entry(lineage, name),
+        layout.writer(7, "9c2d41aa"),
+    ]
+    assert "\n".join(["```", *keys, "```"]) in FORMAT
+    assert f"s3://acme-binlogs/{keys[1]} ." in FORMAT
