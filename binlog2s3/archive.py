@@ -247,8 +247,10 @@ def decide(observed: Observed, grid: Grid) -> tuple[Action, ...]:
         return (Release(),) if held.entry_there else (PutEntry(),)
     if held.object_there:
         return (Verify(),) if observed.closed else ()
+    if held.upload_id is None and small:
+        return (PutWhole(),) if observed.closed else ()
     if held.upload_id is None:
-        return (PutWhole(),) if small else (CreateUpload(),)
+        return (CreateUpload(),)
     return _parts(observed, held, grid)
 
 

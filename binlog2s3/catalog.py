@@ -202,8 +202,8 @@ class EntryEnd:
     def from_json(cls, data: bytes, key: str) -> Self:
         """Read it from an entry; ArchiveError if this is no entry that this version knows."""
         document = _parse(data, key)
-        ways = {document.get("encoding"), document.get("encryption")}
-        if ways != {"none"}:
+        ways = (document.get("encoding"), document.get("encryption"))
+        if ways != ("none", "none"):
             raise ArchiveError(
                 f"{key}: its encoding or encryption, {ways}, is not known to this version",
                 hint="a newer binlog2s3 wrote it: use that one",
@@ -428,7 +428,7 @@ class _reading:  # noqa: N801 - reads as a verb
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (KeyError, TypeError, ValueError)):
+        if isinstance(error, (KeyError, TypeError, ValueError, OverflowError)):
             raise ArchiveError(
                 f"{self._key} is not as format {FORMAT} says: {type(error).__name__} {error}",
                 hint="was it changed by hand?",

@@ -482,7 +482,8 @@ class _Stream:
             )
             farewell.start()
             farewell.join(_FAREWELL_SECONDS)
-        _log.info("stopped", waiting=self._uploader.pending if self._uploader else 0)
+        waiting = self._uploader.pending if self._uploader else 0
+        _log.info("stopped", waiting=waiting, spool_bytes=self._spool.used_bytes())
 
     def _drain(self, *, read: bool) -> None:
         deadline = time.monotonic() + _DRAIN_SECONDS

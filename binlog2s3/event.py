@@ -235,12 +235,11 @@ def _varint(buf: Buffer, at: int) -> tuple[int, int]:
     return int.from_bytes(buf[at : at + extra + 1], "little") >> (extra + 1), at + extra + 1
 
 
-def _signed(value: int) -> int:
-    return value >> 1 ^ -(value & 1)
-
-
 def decode_tagged_gtid(buf: Buffer, at: int, end: int) -> GtidStart:
-    """The body of a GTID_TAGGED event: (field id, value) pairs in ascending order of the id."""
+    """The body of a GTID_TAGGED event: (field id, value) pairs in ascending order of the id.
+
+    The number is written as a signed one, its sign in the lowest bit.
+    """
     for _ in range(3):  # version, size, last field that must be understood
         _, at = _varint(buf, at)
     raw, tag = bytearray(), ""
@@ -262,7 +261,7 @@ def decode_tagged_gtid(buf: Buffer, at: int, end: int) -> GtidStart:
         raise ValueError("tagged GTID event too short")
     immediate = numbers[6]
     uuid = _uuid_text(bytes(raw))
-    return uuid, tag, _signed(numbers[2]), immediate, numbers[7] or immediate, numbers[8]
+    return uuid, tag, numbers[2] >> 1, immediate, numbers[7] or immediate, numbers[8]
 
 
 def decode_previous_gtids(buf: Buffer, at: int, end: int) -> GtidSet:
@@ -337,9 +336,10 @@ def decode_query(buf: Buffer, at: int, end: int) -> Query:
     text = bytes(buf[at : min(end, at + 16)])
     if size <= 16 and (word := text.strip().upper()) in _WORDS:
         return _WORDS[word]
-    if text[:3].upper() == b"XA ":
-        return _XA_WORDS.get(text.upper().split(None, 2)[1], "statement")
-    return "statement"
+    words = text.upper().split()
+    return (
+        _XA_WORDS.get(words[1], "statement") if words[:1] == [b"XA"] and words[1:] else "statement"
+    )
 
 
 _WORDS: dict[bytes, Query] = {b"BEGIN": "begin", b"COMMIT": "end", b"ROLLBACK": "end"}

@@ -214,10 +214,7 @@ class GtidSetBuilder:
 
     def _settle(self, key: tuple[str, str]) -> None:
         """Merge what came out of order; doubling limits keep the cost per number constant."""
-        newest = self._runs[key][-1][1]
         merged = [list(run) for run in _merged((a, b) for a, b in self._runs[key])]
-        at = next(i for i, run in enumerate(merged) if run[0] <= newest <= run[1])
-        merged.append(merged.pop(at))  # `add` looks at the last run only
         self._runs[key] = merged
         self._limits[key] = max(1000, 2 * len(merged))
 

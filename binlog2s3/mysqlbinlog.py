@@ -45,12 +45,16 @@ _MAX_START_POSITION = 1 << 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A mysqlbinlog that was found and asked who it is. `version` as it prints it."""
+    """A mysqlbinlog that was found and asked who it is. `version` as it prints it.
+
+    `all_or_nothing`: MariaDB's from 11.4 on, which verify authority and name together or neither.
+    """
 
     path: str
     flavour: Flavour
     version: str
     connection_server_id: bool
+    all_or_nothing: bool = False
 
 
 def find(flavour: Flavour, given: Path | None = None) -> Tool:
@@ -127,6 +131,7 @@ def _ask(path: str) -> Tool:
         flavour=flavour,
         version=number,
         connection_server_id="--connection-server-id" in help_,
+        all_or_nothing="--ssl-fp" in help_,
     )
 
 
@@ -250,7 +255,8 @@ def _options(tool: Tool, login: Login) -> str:
     """The child's option file; TLS means what it means to `server`, mode by mode.
 
     One thing cannot be said to MariaDB's client: that TLS is required, and the name not checked. It
-    goes on without TLS where the server offers none; `server` has refused such a one before.
+    goes on without TLS where the server offers none; `server` has refused such a one before. And
+    from 11.4 on it checks the name for VERIFY_CA as well, rather than nothing.
     """
     options: dict[str, str | int | None] = {"user": login.user, "password": login.password}
     if login.socket:
@@ -268,8 +274,8 @@ def _options(tool: Tool, login: Login) -> str:
         return render_options(options) + ("get-server-public-key\n" if key else "")
     if login.ssl_mode == "DISABLED" or (login.ssl_mode == "PREFERRED" and login.socket):
         return render_options(options) + "skip-ssl\n"
-    identity = "" if login.ssl_mode == "VERIFY_IDENTITY" else "skip-"
-    return render_options(options) + f"ssl\n{identity}ssl-verify-server-cert\n"
+    name = login.ssl_mode == "VERIFY_IDENTITY" or (verify and tool.all_or_nothing)
+    return render_options(options) + f"ssl\n{'' if name else 'skip-'}ssl-verify-server-cert\n"
 
 
 @contextmanager
@@ -338,7 +344,8 @@ _MEANINGS = (
     ),
     _Meaning(
         r"\b(SSL|TLS)\b|certificate",
-        "check --mysql-ssl-mode and --mysql-ssl-ca against the server's certificate",
+        "check --mysql-ssl-mode and --mysql-ssl-ca against the server's certificate (MariaDB's "
+        "client from 11.4 on checks its name for VERIFY_CA too)",
     ),
     _Meaning(r"Binary log is not open", "set log_bin in the server's configuration and restart it"),
     _Meaning(

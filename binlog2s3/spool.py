@@ -11,6 +11,7 @@ a lock that ends with its process.
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ from binlog2s3.errors import SpoolError
 
 _LOCK = "lock"
 _RUN = "run.json"
+_RUN_DIRECTORY = re.compile(r"run-\d{8}T\d{12}Z-[0-9a-f]{4}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +88,20 @@ class Spool:
         os.close(self._lock)
 
     def runs(self) -> list[Run]:
-        """The runs that left something here, oldest first; half-made ones are removed."""
+        """The runs that left something here, oldest first; half-made ones are removed.
+
+        What does not have the name of a run is not ours and is left alone.
+        """
         found = []
         with _as_spool_error(self.directory):
-            for path in sorted(self.directory.glob("run-*")):
+            for path in sorted(self.directory.iterdir()):
+                if not _RUN_DIRECTORY.fullmatch(path.name):
+                    continue
                 try:
                     document = json.loads((path / _RUN).read_text(encoding="utf-8"))
                     facts = RunFacts(**{key: document[key] for key in RunFacts.__slots__})
                 except FileNotFoundError:
-                    shutil.rmtree(path)  # died before its run.json: mysqlbinlog never started
+                    _remove_half_made(path)
                 except (ValueError, KeyError, TypeError) as error:
                     raise SpoolError(
                         f"{path / _RUN} is damaged: {error}",
@@ -171,11 +178,24 @@ class Spool:
 
     def used_bytes(self) -> int:
         """Bytes of the binlogs in the spool."""
-        return sum(path.stat().st_size for run in self.runs() for path in run.files().values())
+        with _as_spool_error(self.directory):
+            return sum(path.stat().st_size for run in self.runs() for path in run.files().values())
 
     def _holder(self) -> str:
         text = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip()
         return f" (process {text})" if text.isdigit() else ""
+
+
+def _remove_half_made(path: Path) -> None:
+    """Remove a run that died before its run.json: mysqlbinlog never started, it holds nothing."""
+    (path / f"{_RUN}.new").unlink(missing_ok=True)
+    try:
+        path.rmdir()
+    except OSError as error:
+        raise SpoolError(
+            f"{path} holds something but has no {_RUN}",
+            hint="move that directory aside; the source still has the binlogs",
+        ) from error
 
 
 def _sync_directory(path: Path) -> None:

@@ -330,6 +330,11 @@ def test_the_last_to_start_is_the_writer(
             ended = first.wait_for_event("ended")
             assert str(second.pid) in ended["error"]
             wait_until_archived(second, mysql, minio, bucket)
+            wait_until(
+                lambda: sum("/writers/" in key for key in objects(minio, bucket)) == 1,
+                10,
+                "one writer's object",
+            )
             assert second.terminate() == 0
     writers = documents(minio, bucket, "/writers/")
     assert [(w["generation"], w["state"]) for w in writers.values()] == [(2, "stopped")]

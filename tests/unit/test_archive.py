@@ -223,7 +223,6 @@ def test_what_to_do_next(
     assert decide(Observed(size=size, closed=closed, held=held), GRID) == actions
 
 
-@pytest.mark.xfail(reason="decide puts a small binlog whole though it is open", strict=True)
 def test_a_small_binlog_that_grows_does_not_begin_to_be_put_whole() -> None:
     """PutWhole is for closed ones alone: the object would be cut short for ever."""
     assert decide(Observed(size=9, closed=False, held=NOTHING), GRID) == ()

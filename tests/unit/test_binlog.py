@@ -44,6 +44,13 @@ def damage_of(data: bytes | bytearray, start: int = 0) -> DamageError:
     return caught.value
 
 
+def assert_found_at_once(log: BinlogWriter) -> None:
+    """Each transaction is complete with its own last byte, whatever follows."""
+    for transaction in log.transactions:
+        assert scan(log.data[: transaction.end]).completed[-1:] == [transaction]
+        assert not scan(log.data[: transaction.end]).in_transaction
+
+
 def small_binlog() -> BinlogWriter:
     """One binlog with a row change and a DDL statement."""
     log = BinlogWriter()
@@ -241,6 +248,7 @@ def test_every_kind_of_transaction_ends_where_the_server_ended_it(
     for gno in (1, 2):
         log.transaction(ENDS[kind], gtid=(UUID_A, "", gno), with_length=with_length)
         log.transaction(ENDS[kind], with_length=with_length)
+    assert_found_at_once(log)
     scanner = scan(log.data)
     assert scanner.completed == log.transactions
     assert scanner.anonymous == 2
@@ -255,9 +263,13 @@ def test_a_server_without_gtid_events_begins_with_begin(kind: str) -> None:
     for _ in range(3):
         log.plain_transaction(ENDS[kind])
     log.plain_transaction([INTVAR, INTVAR, statement("insert into myisam values (1)")])
+    log.plain_transaction(
+        [(EventType.BEGIN_LOAD_QUERY, bytes(9)), (EventType.EXECUTE_LOAD_QUERY, bytes(60))]
+    )
+    assert_found_at_once(log)
     scanner = scan(log.data)
     assert scanner.completed == log.transactions
-    assert (scanner.anonymous, scanner.transactions) == (4, 4)
+    assert (scanner.anonymous, scanner.transactions) == (5, 5)
     assert scanner.format is not None
     assert not scanner.format.gtid_events
 
@@ -291,6 +303,16 @@ def test_a_length_that_is_no_event_end_yields_to_the_events(error: int) -> None:
         assert [t.gtid for t in scan(longer).completed] == [t.gtid for t in log.transactions]
 
 
+def test_a_wrong_length_among_statements_lasts_until_the_commit() -> None:
+    """Behind a length that proved wrong no statement is taken for the whole transaction."""
+    log = BinlogWriter(checksum=False)
+    events = [BEGIN, statement("insert"), statement("insert"), XID]
+    log.transaction(events, gtid=(UUID_A, "", 1))
+    at = log.transactions[0].begin + 19 + 42 + 7
+    log.data[at] -= 60
+    assert scan(log.data).completed == log.transactions
+
+
 def _shift(data: bytearray, at: int, by: int) -> None:
     """Make the event at `at` longer, and move the ends of all events behind."""
     size = struct.unpack_from("<I", data, at + 9)[0]
@@ -318,6 +340,7 @@ def test_mariadb_groups_end_at_their_statement_or_their_commit() -> None:
     log.mariadb_transaction([statement("rollback to x"), COMMIT], gtid=(0, 7))
     log.mariadb_transaction([TABLE_MAP, ROWS, XA_PREPARE], gtid=(0, 8))
     log.mariadb_transaction([statement("XA COMMIT X'78',X'',1")], gtid=(0, 9), standalone=True)
+    assert_found_at_once(log)
     scanner = scan(log.data)
     assert scanner.completed == log.transactions
     assert [t.gtid for t in scanner.completed[:3]] == ["0-7-5", "0-7-6", "1-7-1"]
@@ -473,6 +496,40 @@ def test_a_start_inside_a_transaction_reports_only_whole_ones() -> None:
         assert scanner.transaction_end == first.end
         assert scanner.completed == []
         assert scanner.feed(fed[inside:]) == [second]
+
+
+def test_a_start_at_begin_is_whole_where_there_are_no_gtid_events() -> None:
+    """Only there nothing can lie before BEGIN."""
+    old = BinlogWriter(server_version="5.5.62-log", checksum=False)
+    old.plain_transaction(ROW_CHANGE)
+    begin = old.transactions[0].begin
+    assert scan(old.from_position(begin), start=begin).completed == old.transactions
+    new = small_binlog()
+    begin = next(end for end in new.ends if end > new.transactions[0].begin)
+    assert scan(new.from_position(begin), start=begin).completed == new.transactions[1:]
+
+
+@pytest.mark.parametrize("event_type", [EventType.BINLOG_CHECKPOINT, EventType.PREVIOUS_GTIDS])
+def test_a_start_at_an_event_between_transactions_is_outside(event_type: int) -> None:
+    """Such events say that no transaction is open, even before they have ended."""
+    log = BinlogWriter(server_version="11.8.6-MariaDB-log")
+    log.event(event_type, bytes(16))
+    start = log.ends[-1]
+    log.event(event_type, bytes(16))
+    scanner = Scanner(start)
+    assert scanner.in_transaction
+    scanner.feed(log.from_position(start))
+    assert (scanner.in_transaction, scanner.transaction_end) == (False, len(log.data))
+    assert not Scanner(4).in_transaction
+
+
+def test_made_up_bytes_do_not_move_the_position() -> None:
+    """Until the binlog's own bytes come, the position is the start."""
+    log = small_binlog()
+    start = log.transactions[0].begin
+    scanner = Scanner(start)
+    scanner.feed(log.from_position(start)[: log.ends[1] - 7])
+    assert scanner.position == start
 
 
 def test_a_start_at_the_wrong_place_is_damage() -> None:

@@ -91,11 +91,6 @@ def test_a_library_has_its_room(library: str) -> None:
     assert rooms == ROOMS[library]
 
 
-def test_rich_is_not_needed_yet() -> None:
-    """A library that nobody imports has no room."""
-    assert not [m for m in MODULES if any(name.split(".")[0] == "rich" for name in imports(m))]
-
-
 @pytest.mark.parametrize("module", MODULES)
 def test_dependencies_point_one_way(module: str) -> None:
     """From the command line down to the errors; never up."""

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,10 @@ def test_mariadb_under_the_old_name(program: Program, monkeypatch: pytest.Monkey
 
 
 def test_mariadb_11(program: Program) -> None:
-    """Its version is worded otherwise."""
+    """Its version is worded otherwise, and it verifies all or nothing."""
     version = "mariadb-binlog from 11.8.6-MariaDB, client 3.5 for debian-linux-gnu (x86_64)"
-    path = program("t", version=version, help_=MARIADB_HELP)
-    assert find("mariadb", path).version == "11.8.6-MariaDB"
+    tool = find("mariadb", program("t", version=version, help_=f"{MARIADB_HELP}  --ssl-fp=name\n"))
+    assert (tool.version, tool.all_or_nothing) == ("11.8.6-MariaDB", True)
 
 
 def test_given(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +152,7 @@ def test_server_id_is_always_the_same() -> None:
 
 MYSQL = Tool(path="", flavour="mysql", version="9.7", connection_server_id=True)
 MARIADB = Tool(path="", flavour="mariadb", version="3.5", connection_server_id=False)
+MARIADB_11 = replace(MARIADB, version="11.8", all_or_nothing=True)
 LOGIN = Login(
     host="db1",
     port=3307,
@@ -260,6 +262,8 @@ def test_positions_it_cannot_start_at(start: Any, position: int) -> None:
         (MARIADB, "PREFERRED", ["ssl", "skip-ssl-verify-server-cert"], ["ssl-mode", "ssl-ca"]),
         (MARIADB, "REQUIRED", ["ssl", "skip-ssl-verify-server-cert"], ["ssl-mode", "ssl-ca"]),
         (MARIADB, "VERIFY_CA", ["ssl", 'ssl-ca="/ca.pem"', "skip-ssl-verify-server-cert"], []),
+        (MARIADB_11, "REQUIRED", ["ssl", "skip-ssl-verify-server-cert"], ["ssl-mode", "ssl-ca"]),
+        (MARIADB_11, "VERIFY_CA", ["ssl", 'ssl-ca="/ca.pem"', "ssl-verify-server-cert"], []),
         (MARIADB, "VERIFY_IDENTITY", ["ssl", 'ssl-ca="/ca.pem"', "ssl-verify-server-cert"], []),
     ],
 )
