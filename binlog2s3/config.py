@@ -59,7 +59,7 @@ class MysqlConfig:
     user: str | None
     password_file: Path | None
     defaults_file: Path | None
-    ssl_mode: str
+    ssl_mode: str | None
     ssl_ca: Path | None
     ssl_cert: Path | None
     ssl_key: Path | None

@@ -335,6 +335,7 @@ class _Stream:
             source=source,
             server=self._plan.facts.uuid,
             version=self._plan.facts.version,
+            tls=self._plan.facts.tls,
             binlog=self._plan.begin,
             to=_target(self._config),
             mysqlbinlog=self._plan.tool.path,

@@ -89,8 +89,8 @@ def resolve(config: MysqlConfig) -> Login:
 
 
 def _ssl_mode(config: MysqlConfig, options: Mapping[str, str]) -> str:
-    if config.ssl_mode != "PREFERRED" or "ssl-mode" not in options:
-        return config.ssl_mode
+    if config.ssl_mode is not None or "ssl-mode" not in options:
+        return config.ssl_mode or "PREFERRED"
     mode = options["ssl-mode"].upper()
     if mode not in SSL_MODES:
         raise SourceError(

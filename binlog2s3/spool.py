@@ -208,6 +208,8 @@ def _sync_directory(path: Path) -> None:
 
 _HINTS: Mapping[int, str] = {
     13: "this program's user must own the spool directory",
+    17: "something that is no directory is in its place: name another with --spool",
+    20: "something that is no directory is in its place: name another with --spool",
     28: "free some space on the spool's file system",
     30: "the spool's file system is mounted read-only",
     122: "the user's disk quota is exceeded",

@@ -8,6 +8,7 @@ a body is opened anew at each attempt. What a failure means stands in `store_err
 import base64
 import hashlib
 import io
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -377,4 +378,5 @@ def _kind(exc: Exception) -> str:
 
 def _says(exc: Exception) -> str:
     """The innermost reason, as the operating system or TLS words it."""
-    return str(exc.kwargs.get("error", exc) if isinstance(exc, BotoCoreError) else exc)
+    said = str(exc.kwargs.get("error", exc) if isinstance(exc, BotoCoreError) else exc)
+    return re.sub(r"^AWSHTTPS?Connection(Pool)?\(.*?\): ", "", said)

@@ -13,7 +13,7 @@ from pathlib import Path
 from binlog2s3.archive import Digest, Grid, is_closed
 from binlog2s3.binlog import BinlogName, Scanner
 from binlog2s3.errors import ArchiveError, DamageError, SpoolError
-from binlog2s3.gtid import Gtids, MariadbGtidList
+from binlog2s3.gtid import Gtids
 from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Run
 
@@ -50,13 +50,7 @@ class Track:
 
     def gtids_after(self) -> Gtids | None:
         """The GTID set at the end of what is checked, None where it cannot be known."""
-        before = self.scanner.previous_gtids
-        if before is None or self.scanner.anonymous:
-            return None
-        added = self.scanner.gtids
-        if isinstance(before, MariadbGtidList) and isinstance(added, MariadbGtidList):
-            return before.then(added)
-        return before | added
+        return None if self.scanner.anonymous else self.scanner.gtids_at_end
 
     def feed(self, data: memoryview) -> None:
         """Take the next bytes of the file. Raises DamageError; what was checked stays so."""

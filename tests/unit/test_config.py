@@ -175,7 +175,7 @@ def test_defaults() -> None:
     """The least that must be given is source, bucket and user."""
     config = configured(arguments(LEAST))
     assert (config.s3.part_size, config.s3.concurrency) == (5 * MIB, 8)
-    assert (config.mysql.ssl_mode, config.mysql.connect_timeout) == ("PREFERRED", 10.0)
+    assert (config.mysql.ssl_mode, config.mysql.connect_timeout) == (None, 10.0)
     assert (config.stream.start_at, config.stream.start_binlog) == ("oldest", None)
     assert (config.log.format, config.log.level) == ("auto", "info")
     assert config.spool == Path("/var/lib/binlog2s3")
