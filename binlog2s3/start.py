@@ -9,22 +9,50 @@ refused, with nothing written.
 
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from binlog2s3.archive import Grid
 from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Archived, Catalog, EntryEnd, Layout, Lineage
-from binlog2s3.config import StreamConfig
-from binlog2s3.errors import ArchiveError, DamageError, SourceError, SpoolError
+from binlog2s3.catalog import Archived, Catalog, EntryEnd, Layout, Lineage, Position
+from binlog2s3.config import Config, StreamConfig
+from binlog2s3.errors import (
+    ArchiveError,
+    DamageError,
+    PreconditionError,
+    SourceError,
+    SpoolError,
+)
 from binlog2s3.gtid import Gtids, MariadbGtidList, parse
 from binlog2s3.log import Log
-from binlog2s3.server import ServerBinlog, ServerFacts
-from binlog2s3.spool import Run
+from binlog2s3.mysqlbinlog import Tool, find
+from binlog2s3.server import Server, ServerBinlog, ServerFacts
+from binlog2s3.spool import Run, Spool
 from binlog2s3.store import Store
 from binlog2s3.tailer import Tailer, Track
+from binlog2s3.uploader import build_entry
 
 _log = Log("start")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a start found: who the source is, where to go on, what the spool still has.
+
+    `begin` is the binlog to ask the source for, `following` the first one that the archive lacks,
+    `durable` where it ends, `without_entry` what a writer before us had no time to describe.
+    """
+
+    facts: ServerFacts
+    tool: Tool
+    layout: Layout
+    lineage: Lineage | None
+    without_entry: tuple[BinlogName, ...]
+    adopted: tuple[Track, ...]
+    begin: BinlogName
+    durable: Position | None
+    following: BinlogName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +68,81 @@ class Known:
     last: BinlogName | None
     end: EntryEnd | None
     without_entry: tuple[BinlogName, ...]
+
+
+def target(config: Config) -> str:
+    """Where the archive lies, for people and for the spool's own notes."""
+    return f"s3://{config.s3.bucket}/{config.s3.prefix}".rstrip("/")
+
+
+def prepare(config: Config, server: Server, store: Store, spool: Spool) -> Plan:
+    """Everything that can be refused, refused before anything is written to the bucket."""
+    source, grid = config.stream.source, Grid(config.s3.part_size)
+    runs = spool.runs()
+    check_spool(runs, source, target(config))
+    facts = server.facts()
+    tool = find(facts.flavour, config.mysql.mysqlbinlog)
+    listed = server.binlogs()
+    server.check_privileges(first_binlog(replace(config.stream, start_binlog=None), listed))
+    layout = Layout(config.s3.prefix, source)
+    store.check_access(layout.archive)
+    catalog = Catalog(store, layout)
+    known = furthest(catalog, of_server(catalog.lineages(), facts, source))
+    lineage = known.lineage if known else None
+    for key in sorted(catalog.foreign):
+        _log.warning("left alone: not of this archive's format", key=key)
+    adopted = adopt(
+        runs,
+        grid=grid,
+        server_uuid=facts.uuid,
+        lineage=lineage,
+        first=known.next_binlog if known else None,
+        listed={row.name: row for row in listed},
+    )
+    begin = _begin(config, server, listed, known, adopted)
+    durable = None
+    if known and known.last and known.end:
+        after = gtids_at_end(known)
+        durable = Position(
+            binlog=str(known.last),
+            offset=known.end.size,
+            gtid_set=str(after) if after is not None else "",
+        )
+    return Plan(
+        facts=facts,
+        tool=tool,
+        layout=layout,
+        lineage=lineage,
+        without_entry=known.without_entry if known else (),
+        adopted=tuple(adopted),
+        begin=begin,
+        durable=durable,
+        following=known.next_binlog if known else (adopted[0].name if adopted else begin),
+    )
+
+
+def _begin(
+    config: Config,
+    server: Server,
+    listed: tuple[ServerBinlog, ...],
+    known: Known | None,
+    adopted: list[Track],
+) -> BinlogName:
+    """The binlog to ask the source for."""
+    if adopted:
+        begin = adopted[-1].name.next()
+        if begin not in {row.name for row in listed}:
+            raise ArchiveError(
+                f"gap: the server no longer has {begin}, the next binlog after those in the spool",
+                hint="the spool keeps what it has; stream under a new --source and a new --spool",
+            )
+        return begin
+    if known is None:
+        return first_binlog(config.stream, listed)
+    rows = {row.name for row in listed}
+    name = known.next_binlog
+    check_history(known, listed, server.previous_gtids(name) if name in rows else None)
+    return name
 
 
 def known_end(catalog: Catalog, archived: Archived) -> Known:
@@ -237,3 +340,25 @@ def read_back(store: Store, layout: Layout, lineage: str, name: BinlogName, grid
     if track.size != size or not size:
         raise ArchiveError(f"{key} ends in the middle of an event at {track.size}")
     return track
+
+
+def mend_entries(store: Store, plan: Plan, grid: Grid) -> None:
+    """Make the entries that a writer before us had no time to write, from the objects."""
+    lineage = plan.lineage.id if plan.lineage else ""
+    for name in plan.without_entry:
+        track = read_back(store, plan.layout, lineage, name, grid)
+        document = build_entry(track, datetime.now(UTC)).to_json()
+        try:
+            store.put(plan.layout.entry(lineage, name), document, if_absent=True)
+        except PreconditionError:
+            continue
+        _log.info("entry made from the archived binlog", binlog=name)
+
+
+def sweep_spool(spool: Spool, plan: Plan) -> None:
+    """Delete what a run before us archived but had no time to delete, and empty runs."""
+    runs, lineage = spool.runs(), plan.lineage
+    for name in {name for run in runs for name in run.files()} if lineage else ():
+        if lineage and lineage.first_binlog <= name < plan.following:
+            spool.release(name, lineage.id)
+    spool.sweep(runs)

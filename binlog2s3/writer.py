@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Literal
 
 from binlog2s3 import __version__
 from binlog2s3.catalog import Catalog, Heartbeat, Layout, Position
@@ -24,11 +25,14 @@ from binlog2s3.store import ObjectInfo, Store
 _log = Log("writer")
 
 
+State = Literal["streaming", "idle", "catching up", "source unreachable", "stopped"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """What a heartbeat says of the stream, taken at one moment."""
 
-    state: str
+    state: State
     lineage: str | None
     durable: Position | None
     server: Position | None
@@ -51,7 +55,6 @@ class Writer:
     ) -> None:
         self._store = store
         self._layout = layout
-        self._catalog = Catalog(store, layout)
         self._progress = progress
         self._failed = failed
         self._stop = stop
@@ -68,7 +71,7 @@ class Writer:
             since=now,
             at=now,
             interval_seconds=interval_seconds,
-            state="starting",
+            state="streaming",
             lineage=None,
             server_uuid=server_uuid,
             durable=None,
@@ -76,27 +79,29 @@ class Writer:
             covered_until=None,
         )
 
-    def claim(self) -> None:
+    def claim(self, store: Store) -> None:
         """Become the writer: put an object of a generation greater than any seen.
 
-        What earlier writers proved (covered until) is carried over.
+        What earlier writers proved (covered until) is carried over. Raises StoreError if `store`
+        refuses.
         """
-        others = self._catalog.writers()
-        for beat in self._catalog.heartbeats(sorted(others)):
+        catalog = Catalog(store, self._layout)
+        others = catalog.writers()
+        for beat in catalog.heartbeats(sorted(others)):
             if beat.covered_until and (not self._carried or beat.covered_until > self._carried):
                 self._carried = beat.covered_until
         generation = max((generation for generation, _ in others), default=0) + 1
         self._me = replace(self._me, generation=generation)
-        self._put(self._store)
+        self._put(store)
         _log.info("writer", generation=generation, token=self._me.token, host=self._me.host)
 
     def start(self) -> None:
         """Begin the heartbeat."""
         self._thread.start()
 
-    def look(self) -> dict[tuple[int, str], ObjectInfo]:
+    def look(self, store: Store) -> dict[tuple[int, str], ObjectInfo]:
         """The writers that there are. Raises SupersededError if one is greater than we."""
-        others = self._catalog.writers()
+        others = Catalog(store, self._layout).writers()
         greater = [rank for rank in others if rank > self._me.rank]
         if greater:
             raise self._superseded(max(greater))
@@ -104,7 +109,7 @@ class Writer:
 
     def beat(self) -> None:
         """Look for a greater writer, renew our object, delete those of older writers."""
-        others = self.look()
+        others = self.look(self._store)
         self._put(self._store)
         older = [rank for rank in others if rank < self._me.rank]
         if older:
@@ -117,7 +122,7 @@ class Writer:
         except Binlog2s3Error as error:
             _log.warning("last heartbeat not written", error=error)
 
-    def _put(self, store: Store, state: str | None = None) -> None:
+    def _put(self, store: Store, state: State | None = None) -> None:
         now = self._progress()
         covered = now.covered_until
         if self._carried and (covered is None or covered < self._carried):
@@ -135,7 +140,7 @@ class Writer:
 
     def _superseded(self, rank: tuple[int, str]) -> SupersededError:
         where = ""
-        for beat in self._catalog.heartbeats([rank]):
+        for beat in Catalog(self._store, self._layout).heartbeats([rank]):
             where = f" on {beat.host} (process {beat.pid}, since {beat.since:%Y-%m-%d %H:%M:%SZ})"
         return SupersededError(
             f"another writer of {self._layout.source} has taken over{where}: "

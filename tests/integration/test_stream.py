@@ -441,6 +441,7 @@ def test_mariadb(
         assert stream.wait() == 4
     mariadb.start()
     with StreamProcess(disk_tmp_path, mariadb, minio, bucket) as stream:
+        wait_until_archived(stream, mariadb, minio, bucket)  # so it has connected
         write(mariadb, 8)
         mariadb.restart()
         assert stream.wait() == 4

@@ -6,7 +6,7 @@ from pathlib import Path
 from binlog2s3.archive import Grid
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Position
-from binlog2s3.daemon import Coverage
+from binlog2s3.coverage import Coverage
 from binlog2s3.server import ServerPosition
 from binlog2s3.tailer import Track
 from tests.binlog_writer import UUID_A, BinlogWriter

@@ -14,7 +14,9 @@ LAYERS = (
     {"__main__"},
     {"cli"},
     {"daemon"},
-    {"start", "uploader", "writer", "watch"},
+    {"intake"},
+    {"start", "writer", "watch", "coverage"},
+    {"uploader"},
     {"tailer"},
     {"catalog"},
     {
