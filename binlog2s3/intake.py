@@ -7,17 +7,16 @@ Law: no byte is uploaded before it is known which lineage it belongs to, and tha
 described in the bucket.
 """
 
-import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Lineage, lineage_id
+from binlog2s3.catalog import Catalog, Lineage
 from binlog2s3.errors import ArchiveError
 from binlog2s3.log import Log
 from binlog2s3.spool import Spool
-from binlog2s3.start import Plan
+from binlog2s3.start import Plan, describe
 from binlog2s3.store import Store
 from binlog2s3.tailer import Track
 from binlog2s3.uploader import Uploader
@@ -79,21 +78,10 @@ class Intake:
 
     def _found_lineage(self, track: Track) -> Lineage:
         """The source is new to the bucket: describe the history that begins with this binlog."""
-        facts, form = self._plan.facts, track.scanner.formats[0]
-        before = track.gtids_before()
-        begun = datetime.fromtimestamp(form.timestamp, UTC)
-        lineage = Lineage(
-            id=lineage_id(begun, facts.uuid, secrets.token_hex(2)),
-            source=self._plan.layout.source,
-            server_uuid=facts.uuid,
-            flavour=facts.flavour,
-            server_version=facts.version,
-            first_binlog=track.name,
-            first_binlog_time=begun,
-            gtid_set=str(before) if before is not None else "",
-        )
+        facts = self._plan.facts
+        lineage = describe(facts, self._plan.layout.source, track)
         self._writer.look(self._store)
-        lineage = self._decided_already(lineage) or self._describe(lineage)
+        lineage = self._decided_already(lineage) or self._put(lineage)
         for run in self._spool.runs():
             if run.facts.lineage is None and run.facts.server_uuid == facts.uuid:
                 self._spool.note(replace(run, facts=replace(run.facts, lineage=lineage.id)))
@@ -107,7 +95,7 @@ class Intake:
                 return other
         return None
 
-    def _describe(self, lineage: Lineage) -> Lineage:
+    def _put(self, lineage: Lineage) -> Lineage:
         self._store.put(self._plan.layout.lineage(lineage.id), lineage.to_json())
         _log.info("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog)
         return lineage

@@ -7,6 +7,7 @@ Law: a start never splices two histories. What cannot be shown to go on where th
 refused, with nothing written.
 """
 
+import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from binlog2s3.archive import Grid
 from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Archived, Catalog, EntryEnd, Layout, Lineage, Position
+from binlog2s3.catalog import Archived, Catalog, EntryEnd, Layout, Lineage, Position, lineage_id
 from binlog2s3.config import Config, StreamConfig
 from binlog2s3.errors import (
     ArchiveError,
@@ -27,11 +28,11 @@ from binlog2s3.errors import (
 from binlog2s3.gtid import Gtids, MariadbGtidList, parse
 from binlog2s3.log import Log
 from binlog2s3.mysqlbinlog import Tool, find
+from binlog2s3.place import build_entry
 from binlog2s3.server import Server, ServerBinlog, ServerFacts
 from binlog2s3.spool import Run, Spool
 from binlog2s3.store import Store
 from binlog2s3.tailer import Tailer, Track
-from binlog2s3.uploader import build_entry
 
 _log = Log("start")
 
@@ -88,6 +89,9 @@ def prepare(config: Config, server: Server, store: Store, spool: Spool) -> Plan:
     store.check_access(layout.archive)
     catalog = Catalog(store, layout)
     known = furthest(catalog, of_server(catalog.lineages(), facts, source))
+    if known and known.last and known.end is None:
+        last = read_back(store, layout, known.lineage.id, known.last, grid)
+        known = replace(known, end=end_of(last))
     lineage = known.lineage if known else None
     for key in sorted(catalog.foreign):
         _log.warning("left alone: not of this archive's format", key=key)
@@ -99,7 +103,11 @@ def prepare(config: Config, server: Server, store: Store, spool: Spool) -> Plan:
         first=known.next_binlog if known else None,
         listed={row.name: row for row in listed},
     )
-    begin = _begin(config, server, listed, known, adopted)
+    if known is None and not adopted:
+        begin = first_binlog(config.stream, listed)
+    else:
+        so_far = known or _nothing_archived(facts, source, adopted[0])
+        begin = _go_on(so_far, adopted, server, listed)
     durable = None
     if known and known.last and known.end:
         after = gtids_at_end(known)
@@ -121,28 +129,51 @@ def prepare(config: Config, server: Server, store: Store, spool: Spool) -> Plan:
     )
 
 
-def _begin(
-    config: Config,
-    server: Server,
-    listed: tuple[ServerBinlog, ...],
-    known: Known | None,
-    adopted: list[Track],
+def _nothing_archived(facts: ServerFacts, source: str, first: Track) -> Known:
+    """What is known of a source whose first binlog is in the spool alone."""
+    lineage = describe(facts, source, first)
+    return Known(lineage=lineage, next_binlog=first.name, last=None, end=None, without_entry=())
+
+
+def _go_on(
+    known: Known, adopted: list[Track], server: Server, listed: tuple[ServerBinlog, ...]
 ) -> BinlogName:
-    """The binlog to ask the source for."""
-    if adopted:
-        begin = adopted[-1].name.next()
-        if begin not in {row.name for row in listed}:
-            raise ArchiveError(
-                f"gap: the server no longer has {begin}, the next binlog after those in the spool",
-                hint="the spool keeps what it has; stream under a new --source and a new --spool",
-            )
-        return begin
-    if known is None:
-        return first_binlog(config.stream, listed)
-    rows = {row.name for row in listed}
-    name = known.next_binlog
-    check_history(known, listed, server.previous_gtids(name) if name in rows else None)
-    return name
+    """The binlog to ask the source for, after the archive and what the spool adds to it."""
+    for track in adopted[-1:]:
+        name = track.name
+        known = replace(known, next_binlog=name.next(), last=name, end=end_of(track))
+    begin = known.next_binlog
+    there = begin in {row.name for row in listed}
+    check_history(known, listed, server.previous_gtids(begin) if there else None)
+    return begin
+
+
+def describe(facts: ServerFacts, source: str, first: Track) -> Lineage:
+    """A new lineage of this server that begins with this binlog."""
+    begun = datetime.fromtimestamp(first.scanner.formats[0].timestamp, UTC)
+    before = first.gtids_before()
+    return Lineage(
+        id=lineage_id(begun, facts.uuid, secrets.token_hex(2)),
+        source=source,
+        server_uuid=facts.uuid,
+        flavour=facts.flavour,
+        server_version=facts.version,
+        first_binlog=first.name,
+        first_binlog_time=begun,
+        gtid_set=str(before) if before is not None else "",
+    )
+
+
+def end_of(track: Track) -> EntryEnd:
+    """The end of a binlog that has no entry yet, as its entry will say it."""
+    before, rotate = track.gtids_before(), track.scanner.rotate
+    return EntryEnd(
+        size=track.size,
+        gtid_set_before=str(before) if before is not None else "",
+        gtid_set_added=str(track.scanner.gtids),
+        anonymous_transactions=track.scanner.anonymous,
+        next_binlog=rotate.next_binlog if rotate else None,
+    )
 
 
 def known_end(catalog: Catalog, archived: Archived) -> Known:
@@ -284,7 +315,8 @@ def adopt(
     """Closed binlogs that earlier runs left in the spool and the archive lacks, in order.
 
     From `first` on without a break; without a lineage, from the first binlog of a run that had not
-    found one either. What is open or damaged is left: the source is asked for it again.
+    found one either. What is open, damaged, or without event checksums that would show damage (a
+    power cut leaves holes: nothing in the spool was synced) is left: the source is asked again.
     """
     tracks: list[Track] = []
     usable = (None, lineage.id if lineage else None)  # None: it died before it knew its lineage
@@ -315,7 +347,8 @@ def _closed_from(
             _log.warning("left in the spool, to be fetched again", error=error)
     closed: list[Track] = []
     for track in found:
-        if not track.judge(dict(listed)):
+        checked = all(form.checksum == "crc32" for form in track.scanner.formats)
+        if not checked or not track.judge(dict(listed)):
             break
         closed.append(track)
     if closed:

@@ -8,13 +8,10 @@ binlog and looks again, because the answer may be lost where the act was done. A
 a file, read again at each attempt. Nothing under the archive is replaced.
 """
 
-import hashlib
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 from binlog2s3.archive import (
     Action,
@@ -24,7 +21,6 @@ from binlog2s3.archive import (
     Held,
     Look,
     Observed,
-    Part,
     PutEntry,
     PutPart,
     PutWhole,
@@ -33,18 +29,12 @@ from binlog2s3.archive import (
     decide,
 )
 from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Entry, Layout
-from binlog2s3.checksum import composite_etag, crc64nvme
-from binlog2s3.errors import (
-    ArchiveError,
-    PreconditionError,
-    StoreError,
-    UnsupportedError,
-    UploadMissingError,
-)
+from binlog2s3.catalog import Layout
+from binlog2s3.errors import PreconditionError, StoreError
 from binlog2s3.log import Log
+from binlog2s3.place import Looked, Place
 from binlog2s3.spool import Spool
-from binlog2s3.store import FileSlice, PartInfo, Store
+from binlog2s3.store import PartInfo, Store
 from binlog2s3.tailer import Track
 from binlog2s3.workers import Outcome, Workers
 
@@ -58,6 +48,7 @@ class _Job:
     """One binlog on its way. `parts` are the answers of the store, by number."""
 
     track: Track
+    place: Place
     held: Held | None = None
     parts: dict[int, PartInfo] = field(default_factory=dict)
     flying: set[Action] = field(default_factory=set)
@@ -73,14 +64,6 @@ class _Token:
     job: _Job
     action: Action
     upload_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    object_there: bool
-    entry_there: bool
-    upload_id: str | None
-    parts: tuple[PartInfo, ...]
 
 
 def backoff(failures: int) -> float:
@@ -115,7 +98,8 @@ class Uploader:
 
     def add(self, track: Track) -> None:
         """Take a binlog in; it may still be growing."""
-        self._jobs[track.name] = _Job(track)
+        place = Place(self._store, self._layout, self._lineage, self._grid, track)
+        self._jobs[track.name] = _Job(track, place)
 
     @property
     def pending(self) -> int:
@@ -157,7 +141,8 @@ class Uploader:
         elif job.held is not None and token.upload_id != job.held.upload_id:
             return
         else:
-            job.failures = 0
+            if not isinstance(token.action, Look):
+                job.failures = 0  # having looked is no progress yet
             self._learn(job, token.action, outcome.value)
 
     def _may_fly(self, job: _Job, action: Action) -> bool:
@@ -173,149 +158,33 @@ class Uploader:
 
     def _work(self, job: _Job, action: Action, upload_id: str) -> Callable[[], object]:  # noqa: PLR0911
         """The request for an action, with everything it needs taken from the track now."""
-        store, track = self._store, job.track
-        key = self._layout.binlog(self._lineage, track.name)
+        place, track = job.place, job.track
         match action:
             case PutPart(part):
                 job.sent_bytes += part.end - part.begin
-                piece = FileSlice(track.path, part.begin, part.end)
                 crc = track.digest.part_crc64(part)
-                return lambda: store.upload_part(key, upload_id, part.number, piece, crc)
+                return lambda: place.put_part(upload_id, part, crc)
             case PutWhole():
                 job.sent_bytes += track.size
-                whole = FileSlice(track.path, 0, track.size)
-                crc = track.digest.crc64
-                return lambda: self._where_absent(
-                    lambda condition: store.put(
-                        key, whole, crc64=crc, if_absent=condition, archived=True
-                    )
-                )
+                return place.put_whole
             case CreateUpload():
-                return lambda: store.create_upload(key)
+                return place.create_upload
             case Complete():
                 parts = [job.parts[number] for number in sorted(job.parts)]
-                size, crc = track.size, track.digest.crc64
-                return lambda: self._where_absent(
-                    lambda condition: store.complete_upload(
-                        key, upload_id, parts, size=size, crc64=crc, if_absent=condition
-                    )
-                )
+                return lambda: place.complete(upload_id, parts)
             case Verify():
-                return lambda: self._verify(key, track)
+                return place.verify
             case PutEntry():
-                document = build_entry(track, datetime.now(UTC)).to_json()
-                entry_key = self._layout.entry(self._lineage, track.name)
-                return lambda: self._put_entry(key, entry_key, document)
+                return place.put_entry
             case _:
-                wanted = self._wanted(track)
-                return lambda: self._look(key, track, wanted)
-
-    def _wanted(self, track: Track) -> dict[int, tuple[Part, int]]:
-        """The parts that can be told from our bytes now, with their checksums."""
-        parts = self._grid.parts(track.size)
-        return {
-            part.number: (part, track.digest.part_crc64(part))
-            for part in parts
-            if part.full or track.closed
-        }
-
-    def _look(self, key: str, track: Track, wanted: dict[int, tuple[Part, int]]) -> _Looked:
-        """What the store holds: the object, its entry, our unfinished uploads and their parts."""
-        found = self._store.head(key)
-        entry = found and self._store.head(self._layout.entry(self._lineage, track.name))
-        if entry:
-            self._clear_uploads(key)
-        in_parts = not found and track.size >= self._grid.length(1)
-        best: tuple[str | None, tuple[PartInfo, ...]] = (None, ())
-        for upload_id in self._uploads(key) if in_parts else ():
-            try:
-                same = tuple(self._same(track, wanted, self._store.list_parts(key, upload_id)))
-            except UploadMissingError:
-                continue
-            if best[0] is None or len(same) > len(best[1]):
-                best = (upload_id, same)
-        return _Looked(found is not None, entry is not None, best[0], best[1])
-
-    def _same(
-        self, track: Track, wanted: dict[int, tuple[Part, int]], parts: Iterable[PartInfo]
-    ) -> Iterator[PartInfo]:
-        """Those of an upload's parts that hold exactly our bytes."""
-        for info in parts:
-            part, crc = wanted.get(info.number, (None, 0))
-            if part is None or info.size != part.end - part.begin:
-                continue
-            if info.crc64 is not None:
-                if info.crc64 == crc:
-                    yield info
-            elif info.etag.strip('"') == _md5(track, part).hex():
-                yield info
-
-    def _verify(self, key: str, track: Track) -> None:
-        """See that the object is our binlog, byte for byte; ArchiveError if it is another.
-
-        By the whole-object checksum where the store keeps one; else by the ETag that our parts
-        must give; else by reading back. An unequal ETag proves nothing.
-        """
-        info = self._store.head(key)
-        if info is None:
-            raise StoreError(f"{key} is not there any more", transient=True)
-        same = info.size == track.size
-        if same and info.crc64 is not None:
-            same = info.crc64 == track.digest.crc64
-        elif same and info.etag.strip('"') not in self._etags(track):
-            crc = 0
-            for block in self._store.open(key, 0, track.size):
-                crc = crc64nvme(block, crc)
-            same = crc == track.digest.crc64
-        if not same:
-            raise ArchiveError(
-                f"{key} holds other bytes ({info.size}) than the source's {track.name} "
-                f"({track.size})",
-                hint="two histories under one name: stream this server under another --source; "
-                "nothing was overwritten, and the spool keeps our copy",
-            )
-
-    def _etags(self, track: Track) -> tuple[str, ...]:
-        digests = [_md5(track, part) for part in self._grid.parts(track.size)]
-        if len(digests) == 1:
-            return (digests[0].hex(), composite_etag(digests))
-        return (composite_etag(digests),)
-
-    def _uploads(self, key: str) -> list[str]:
-        """The ids of this binlog's unfinished uploads, none where the store cannot list them."""
-        try:
-            return [upload.upload_id for upload in self._store.list_uploads(key)]
-        except UnsupportedError:
-            return []
-
-    def _put_entry(self, key: str, entry_key: str, document: bytes) -> None:
-        """Write the entry, the last thing that the archive needs."""
-        try:
-            self._where_absent(
-                lambda condition: self._store.put(entry_key, document, if_absent=condition)
-            )
-        except PreconditionError:
-            _log.info("entry was there already", key=entry_key)
-        self._clear_uploads(key)
-
-    def _where_absent(self, write: Callable[[bool], object]) -> None:
-        """Write where nothing lies yet; a store that refuses conditions loses this check alone."""
-        try:
-            write(True)
-        except UnsupportedError as error:
-            _log.warning("the store knows no conditions, writing without", error=error)
-            write(False)
-
-    def _clear_uploads(self, key: str) -> None:
-        """Abort the uploads that lost replies, deaths and other writers left."""
-        for upload_id in self._uploads(key):
-            self._store.abort_upload(key, upload_id)
+                wanted = place.wanted()
+                return lambda: place.look(wanted)
 
     def _learn(self, job: _Job, action: Action, value: object) -> None:
         held = job.held or Held()
         match action:
             case Look():
-                assert isinstance(value, _Looked)  # noqa: S101 - what _look returns
+                assert isinstance(value, Looked)  # noqa: S101 - what look returns
                 job.parts = {info.number: info for info in value.parts}
                 held = Held(
                     object_there=value.object_there,
@@ -373,41 +242,3 @@ class Uploader:
             seconds=round(time.monotonic() - job.begun_at, 3),
         )
         self._on_archived(track)
-
-
-def _md5(track: Track, part: Part) -> bytes:
-    digest = hashlib.md5(usedforsecurity=False)
-    with closing(FileSlice(track.path, part.begin, part.end).open()) as reader:
-        while data := reader.read(_BLOCK):
-            digest.update(data)
-    return digest.digest()
-
-
-def build_entry(track: Track, now: datetime) -> Entry:
-    """The entry of a closed binlog, from what its scanner and digest saw."""
-    scanner = track.scanner
-    form = scanner.formats[0]
-    before = track.gtids_before()
-    return Entry(
-        name=track.name,
-        size=track.size,
-        crc64=track.digest.crc64,
-        first_time=datetime.fromtimestamp(form.timestamp, UTC),
-        server_id=form.server_id,
-        least_commit_us=scanner.least_commit_us,
-        greatest_commit_us=scanner.greatest_commit_us,
-        commit_exact=track.commit_exact,
-        gtid_set_before=str(before) if before is not None else "",
-        gtid_set_added=str(scanner.gtids),
-        transactions=scanner.transactions,
-        anonymous_transactions=scanner.anonymous,
-        events=scanner.events,
-        formats=tuple(
-            {"offset": f.offset, "server_version": f.server_version, "checksum": f.checksum}
-            for f in scanner.formats
-        ),
-        blocks=track.digest.blocks(),
-        end="rotate" if scanner.rotate else "stop" if scanner.stopped else "crash",
-        next_binlog=scanner.rotate.next_binlog if scanner.rotate else None,
-        archived_at=now,
-    )

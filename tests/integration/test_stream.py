@@ -269,6 +269,102 @@ def on_binlogs(path: str, method: str) -> Any:
     return Answer(503, body=b"") if "/binlogs/" in path and method in ("PUT", "POST") else None
 
 
+def test_a_reset_behind_a_full_spool_is_not_spliced(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """Closed binlogs in the spool, then a reset: the new history is not put behind the old one."""
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        options = {"endpoint-url": proxy.url}
+        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+            stream.wait_for_event("new lineage")
+            proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
+            write(mysql, 2)
+            mysql.query("FLUSH BINARY LOGS")
+            last = mysql.binlogs()[-1][0]
+            wait_until(lambda: last in spooled(stream), 30, "the closed binlog in the spool")
+            stream.kill()
+    before = spooled(stream)
+    reset(mysql)
+    write(mysql, 1)
+    mysql.query("FLUSH BINARY LOGS")  # so that the next number exists, in another history
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        assert stream.wait() == 7
+        assert "history" in stream.events("ended")[0]["error"]
+    assert spooled(stream) == before
+    assert documents(minio, bucket, "/entries/") == {}
+
+
+def test_a_spool_without_event_checksums_is_not_trusted(
+    mysql_binaries: Any, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """Zeros that a power cut left in a spool without CRC32 never reach the bucket."""
+    options = ["--binlog-checksum=NONE"]
+    with MysqlServer(mysql_binaries, disk_tmp_path / "server", options=options) as server:
+        with RecordingProxy(minio.endpoint_url) as proxy:
+            via = {"endpoint-url": proxy.url}
+            with StreamProcess(disk_tmp_path, server, minio, bucket, options=via) as stream:
+                stream.wait_for_event("new lineage")
+                proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
+                write(server, 2)
+                server.query("FLUSH BINARY LOGS")
+                last = server.binlogs()[-1][0]
+                wait_until(lambda: last in spooled(stream), 30, "the closed binlog in the spool")
+                stream.kill()
+        path = the_large_one(stream)
+        with path.open("r+b") as file:
+            file.seek(600_000)
+            file.write(bytes(4096))
+        with StreamProcess(disk_tmp_path, server, minio, bucket) as stream:
+            wait_until_archived(stream, server, minio, bucket)
+            assert stream.terminate() == 0
+            assert not stream.events("taken from the spool")
+
+
+def the_large_one(stream: StreamProcess) -> Path:
+    (path,) = [p for p in stream.spool.glob("run-*/*.0*") if p.stat().st_size > 1 << 20]
+    return path
+
+
+def test_a_spool_that_changes_is_noticed(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """A byte that flips between reading and sending ends it with exit 5; the next start mends."""
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        options = {"endpoint-url": proxy.url}
+        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+            stream.wait_for_event("new lineage")
+            proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
+            write(mysql, 2)
+            mysql.query("FLUSH BINARY LOGS")
+            stream.wait_for_event("the store failed, trying again")
+            with the_large_one(stream).open("r+b") as file:
+                file.seek(600_000)
+                file.write(b"?")
+            proxy.rules.clear()
+            assert stream.wait() == 5
+            assert "changed" in stream.events("ended")[0]["error"]
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        wait_until_archived(stream, mysql, minio, bucket)
+        assert stream.terminate() == 0
+
+
+def test_foreign_bytes_under_a_binlogs_key_are_never_overwritten(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """Something else lies where the next binlog belongs: exit 7, both copies are kept."""
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        lineage = stream.wait_for_event("new lineage")["lineage"]
+        key = f"pre/archive/test/{lineage}/binlogs/{mysql.binlogs()[-1][0]}"
+        with closing(minio.client()) as client:
+            client.put_object(Bucket=bucket, Key=key, Body=b"foreign")
+        write(mysql, 2)
+        mysql.query("FLUSH BINARY LOGS")
+        assert stream.wait() == 7
+        assert key in stream.events("ended")[0]["error"]
+    assert bodies(minio, bucket, key) == {key: b"foreign"}
+    assert spooled(stream) != []
+
+
 @pytest.mark.parametrize(
     ("method", "query"),
     [("PUT", "partNumber=2"), ("POST", "uploads"), ("POST", "uploadId="), ("PUT", "^$")],

@@ -17,6 +17,7 @@ LAYERS = (
     {"intake"},
     {"start", "writer", "watch", "coverage"},
     {"uploader"},
+    {"place"},
     {"tailer"},
     {"catalog"},
     {

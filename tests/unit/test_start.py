@@ -13,6 +13,7 @@ from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Catalog, Entry, EntryEnd, Layout, Lineage
 from binlog2s3.config import StreamConfig
 from binlog2s3.errors import ArchiveError, SourceError, SpoolError
+from binlog2s3.place import build_entry
 from binlog2s3.server import ServerBinlog, ServerFacts
 from binlog2s3.spool import Run, RunFacts
 from binlog2s3.start import (
@@ -26,7 +27,6 @@ from binlog2s3.start import (
     of_server,
     read_back,
 )
-from binlog2s3.uploader import build_entry
 from tests.binlog_writer import UUID_A, UUID_B, BinlogWriter, statement
 from tests.memory_store import MemoryStore
 

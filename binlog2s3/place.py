@@ -1,0 +1,256 @@
+"""The place of one binlog in the archive: what is asked of the store there, and how it is proved.
+
+Place in the flow: the uploader decides what is done when; each method here is one step, which
+blocks, and runs in a worker.
+
+Law: nothing is replaced. What is there already is compared, byte for byte in the end, and a range
+that is sent must still be what the scanner saw.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from binlog2s3.archive import Grid, Part
+from binlog2s3.catalog import Entry, Layout
+from binlog2s3.checksum import composite_etag, crc64nvme
+from binlog2s3.errors import (
+    ArchiveError,
+    PreconditionError,
+    SpoolError,
+    StoreError,
+    UnsupportedError,
+    UploadMissingError,
+)
+from binlog2s3.log import Log
+from binlog2s3.store import FileSlice, PartInfo, Store
+from binlog2s3.tailer import Track
+
+_log = Log("place")
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What the store holds: the object, its entry, the upload that has most of our bytes."""
+
+    object_there: bool
+    entry_there: bool
+    upload_id: str | None
+    parts: tuple[PartInfo, ...]
+
+
+class Place:
+    """Where the binlog of `track` lies, or will lie, under its lineage."""
+
+    def __init__(
+        self, store: Store, layout: Layout, lineage: str, grid: Grid, track: Track
+    ) -> None:
+        self._store = store
+        self._grid = grid
+        self._track = track
+        self.key = layout.binlog(lineage, track.name)
+        self.entry_key = layout.entry(lineage, track.name)
+
+    def wanted(self) -> Mapping[int, tuple[Part, int]]:
+        """The parts that can be told from our bytes now, with their checksums, by number."""
+        track = self._track
+        return {
+            part.number: (part, track.digest.part_crc64(part))
+            for part in self._grid.parts(track.size)
+            if part.full or track.closed
+        }
+
+    def look(self, wanted: Mapping[int, tuple[Part, int]]) -> Looked:
+        """See what is there. Of several unfinished uploads, the one with most of our parts."""
+        found = self._store.head(self.key)
+        entry = self._store.head(self.entry_key) if found else None
+        if entry:
+            self._clear_uploads()
+        best: tuple[str | None, tuple[PartInfo, ...]] = (None, ())
+        in_parts = not found and self._track.size >= self._grid.length(1)
+        for upload_id in self._uploads() if in_parts else ():
+            try:
+                same = tuple(self._same(wanted, self._store.list_parts(self.key, upload_id)))
+            except UploadMissingError:
+                continue
+            if best[0] is None or len(same) > len(best[1]):
+                best = (upload_id, same)
+        return Looked(
+            object_there=found is not None,
+            entry_there=entry is not None,
+            upload_id=best[0],
+            parts=best[1],
+        )
+
+    def create_upload(self) -> str:
+        """Begin a multipart upload; its id."""
+        return self._store.create_upload(self.key)
+
+    def put_part(self, upload_id: str, part: Part, crc64: int) -> PartInfo:
+        """Send one part. Raises SpoolError if the spool no longer has what was read there."""
+        piece = self._slice(part.begin, part.end)
+        with self._spool_unchanged(piece, crc64):
+            return self._store.upload_part(self.key, upload_id, part.number, piece, crc64)
+
+    def put_whole(self) -> None:
+        """Put the closed binlog as one object."""
+        piece, crc64 = self._slice(0, self._track.size), self._track.digest.crc64
+        with self._spool_unchanged(piece, crc64):
+            _where_absent(
+                lambda condition: self._store.put(
+                    self.key, piece, crc64=crc64, if_absent=condition, archived=True
+                )
+            )
+
+    def complete(self, upload_id: str, parts: Sequence[PartInfo]) -> None:
+        """Make the binlog's object from its parts."""
+        size, crc64 = self._track.size, self._track.digest.crc64
+        _where_absent(
+            lambda condition: self._store.complete_upload(
+                self.key, upload_id, parts, size=size, crc64=crc64, if_absent=condition
+            )
+        )
+
+    def verify(self) -> None:
+        """See that the object is our binlog, byte for byte; ArchiveError if it is another.
+
+        By the whole-object checksum where the store keeps one; else by the ETag that our parts
+        must give; else by reading back. An unequal ETag proves nothing.
+        """
+        info, track = self._store.head(self.key), self._track
+        if info is None:
+            raise StoreError(f"{self.key} is not there any more", transient=True)
+        same = info.size == track.size
+        if same and info.crc64 is not None:
+            same = info.crc64 == track.digest.crc64
+        elif same and info.etag.strip('"') not in self._etags():
+            same = _crc64(self._store.open(self.key, 0, track.size)) == track.digest.crc64
+        if not same:
+            raise ArchiveError(
+                f"{self.key} holds other bytes ({info.size}) than the source's {track.name} "
+                f"({track.size})",
+                hint="two histories under one name: stream this server under another --source; "
+                "nothing was overwritten, and the spool keeps our copy",
+            )
+
+    def put_entry(self) -> None:
+        """Write the entry, the last thing that the archive needs; the first one stands."""
+        document = build_entry(self._track, datetime.now(UTC)).to_json()
+        try:
+            _where_absent(
+                lambda condition: self._store.put(self.entry_key, document, if_absent=condition)
+            )
+        except PreconditionError:
+            _log.info("entry was there already", key=self.entry_key)
+        self._clear_uploads()
+
+    def _slice(self, begin: int, end: int) -> FileSlice:
+        return FileSlice(self._track.path, begin, end)
+
+    def _same(
+        self, wanted: Mapping[int, tuple[Part, int]], parts: Iterable[PartInfo]
+    ) -> Iterator[PartInfo]:
+        """Those of an upload's parts that hold exactly our bytes."""
+        for info in parts:
+            part, crc64 = wanted.get(info.number, (None, 0))
+            if part is None or info.size != part.end - part.begin:
+                continue
+            if info.crc64 is not None:
+                if info.crc64 == crc64:
+                    yield info
+            elif info.etag.strip('"') == _md5(self._slice(part.begin, part.end)).hex():
+                yield info
+
+    def _etags(self) -> tuple[str, ...]:
+        parts = self._grid.parts(self._track.size)
+        digests = [_md5(self._slice(part.begin, part.end)) for part in parts]
+        if len(digests) == 1:
+            return (digests[0].hex(), composite_etag(digests))
+        return (composite_etag(digests),)
+
+    def _uploads(self) -> list[str]:
+        """The ids of this binlog's unfinished uploads, none where the store cannot list them."""
+        try:
+            return [upload.upload_id for upload in self._store.list_uploads(self.key)]
+        except UnsupportedError:
+            return []
+
+    def _clear_uploads(self) -> None:
+        """Abort the uploads that lost replies, deaths and other writers left."""
+        for upload_id in self._uploads():
+            self._store.abort_upload(self.key, upload_id)
+
+    @contextmanager
+    def _spool_unchanged(self, piece: FileSlice, crc64: int) -> Iterator[None]:
+        """A body that the store refuses may be a spool that changed since it was read."""
+        try:
+            yield
+        except StoreError as error:
+            if error.transient or _crc64(_blocks(piece)) == crc64:
+                raise
+            raise SpoolError(
+                f"{piece.path} changed between {piece.begin} and {piece.end} after it was read",
+                hint="look at the spool's disk, and start again: the binlog is fetched anew",
+            ) from error
+
+
+def _where_absent(write: Callable[[bool], object]) -> None:
+    """Write where nothing lies yet; a store that refuses conditions loses this check alone."""
+    try:
+        write(True)
+    except UnsupportedError as error:
+        _log.warning("the store knows no conditions, writing without", error=error)
+        write(False)
+
+
+def _blocks(piece: FileSlice) -> Iterator[bytes]:
+    with closing(piece.open()) as reader:
+        while data := reader.read(_BLOCK):
+            yield data
+
+
+def _md5(piece: FileSlice) -> bytes:
+    digest = hashlib.md5(usedforsecurity=False)
+    for data in _blocks(piece):
+        digest.update(data)
+    return digest.digest()
+
+
+def _crc64(blocks: Iterable[bytes]) -> int:
+    crc64 = 0
+    for data in blocks:
+        crc64 = crc64nvme(data, crc64)
+    return crc64
+
+
+def build_entry(track: Track, now: datetime) -> Entry:
+    """The entry of a closed binlog, from what its scanner and digest saw."""
+    scanner = track.scanner
+    form = scanner.formats[0]
+    before = track.gtids_before()
+    return Entry(
+        name=track.name,
+        size=track.size,
+        crc64=track.digest.crc64,
+        first_time=datetime.fromtimestamp(form.timestamp, UTC),
+        server_id=form.server_id,
+        least_commit_us=scanner.least_commit_us,
+        greatest_commit_us=scanner.greatest_commit_us,
+        commit_exact=track.commit_exact,
+        gtid_set_before=str(before) if before is not None else "",
+        gtid_set_added=str(scanner.gtids),
+        transactions=scanner.transactions,
+        anonymous_transactions=scanner.anonymous,
+        events=scanner.events,
+        formats=tuple(
+            {"offset": f.offset, "server_version": f.server_version, "checksum": f.checksum}
+            for f in scanner.formats
+        ),
+        blocks=track.digest.blocks(),
+        end="rotate" if scanner.rotate else "stop" if scanner.stopped else "crash",
+        next_binlog=scanner.rotate.next_binlog if scanner.rotate else None,
+        archived_at=now,
+    )
