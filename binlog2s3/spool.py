@@ -4,8 +4,8 @@ Place in the flow: each run of mysqlbinlog writes into a directory of its own be
 reads there, the uploader deletes there what is archived.
 
 Law: nothing that an earlier run wrote is truncated or overwritten; a file is deleted only when the
-archive has it; a deletion is made durable before it is counted on. One streamer holds the spool, by
-a lock that ends with its process.
+archive has it, or another copy that has all of its bytes; a deletion is made durable before it is
+counted on. One streamer holds the spool, by a lock that ends with its process.
 """
 
 import fcntl
@@ -24,6 +24,7 @@ from binlog2s3.binlog import BinlogName
 from binlog2s3.errors import SpoolError
 
 _LOCK = "lock"
+_BLOCK = 1 << 20
 _RUN = "run.json"
 _RUN_DIRECTORY = re.compile(r"run-\d{8}T\d{12}Z-[0-9a-f]{4}")
 
@@ -156,6 +157,28 @@ class Spool:
         self.sweep(runs[:-1])
         return freed
 
+    def drop_prefixes(self) -> int:
+        """Delete copies that are byte for byte the beginning of another one; the bytes freed.
+
+        Each start asks the source for the open binlog anew, so without this every restart would
+        leave one more copy. All copies begin at the binlog's first byte.
+        """
+        copies: dict[tuple[str | None, BinlogName], list[Path]] = {}
+        for run in self.runs():
+            for name, path in run.files().items():
+                copies.setdefault((run.facts.lineage, name), []).append(path)
+        freed = 0
+        for paths in copies.values():
+            with _as_spool_error(self.directory):
+                paths.sort(key=lambda path: path.stat().st_size)
+                longest = paths.pop()
+                for path in paths:
+                    if _is_prefix(path, longest):
+                        freed += path.stat().st_size
+                        path.unlink()
+                        _sync_directory(path.parent)
+        return freed
+
     def sweep(self, runs: list[Run]) -> None:
         """Remove those of these runs' directories that hold no binlog any more."""
         for run in runs:
@@ -196,6 +219,14 @@ def _remove_half_made(path: Path) -> None:
             f"{path} holds something but has no {_RUN}",
             hint="move that directory aside; the source still has the binlogs",
         ) from error
+
+
+def _is_prefix(path: Path, longer: Path) -> bool:
+    with path.open("rb") as one, longer.open("rb") as other:
+        while block := one.read(_BLOCK):
+            if block != other.read(len(block)):
+                return False
+    return True
 
 
 def _sync_directory(path: Path) -> None:

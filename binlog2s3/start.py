@@ -81,6 +81,7 @@ def prepare(config: Config, server: Server, store: Store, spool: Spool) -> Plan:
     source, grid = config.stream.source, Grid(config.s3.part_size)
     runs = spool.runs()
     check_spool(runs, source, target(config))
+    spool.drop_prefixes()
     facts = server.facts()
     tool = find(facts.flavour, config.mysql.mysqlbinlog)
     listed = server.binlogs()

@@ -55,7 +55,7 @@ class Witness:
         """Ask the stock client."""
         done = subprocess.run(
             [str(binlog_program), "--no-defaults", "--base64-output=decode-rows", str(file)],
-            env={"TZ": "UTC"},
+            env={"TZ": "UTC", "TMPDIR": str(file.parent)},  # it writes LOAD DATA's files there
             capture_output=True,
             check=True,
             timeout=300,

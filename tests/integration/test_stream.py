@@ -365,6 +365,21 @@ def test_foreign_bytes_under_a_binlogs_key_are_never_overwritten(
     assert spooled(stream) != []
 
 
+def test_runs_do_not_pile_up_in_the_spool(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """Each start reads the open binlog anew; not more than one older copy of it is kept."""
+    write(mysql, 2)
+    spool = disk_tmp_path / "spool"
+    for start in range(4):
+        place = disk_tmp_path / str(start)
+        with StreamProcess(place, mysql, minio, bucket, options={"spool": spool}) as stream:
+            stream.wait_for_event("streaming")
+            wait_until(lambda: list(spool.glob("run-*/mysql-bin.*")), 10, "a copy")
+            assert stream.terminate() == 0
+    assert len(list(spool.glob("run-*"))) <= 2
+
+
 @pytest.mark.parametrize(
     ("method", "query"),
     [("PUT", "partNumber=2"), ("POST", "uploads"), ("POST", "uploadId="), ("PUT", "^$")],

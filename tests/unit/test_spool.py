@@ -206,3 +206,16 @@ def test_binlogs_are_not_deleted_with_a_run_that_lost_its_description(spool: Spo
     with pytest.raises(SpoolError, match=r"run\.json"):
         spool.runs()
     assert (run.directory / "b.000001").exists()
+
+
+def test_a_copy_that_is_the_beginning_of_another_goes(spool: Spool) -> None:
+    """Of several copies of a binlog only what no other holds is kept."""
+    bodies = [b"abcdef", b"abc", b"abcdef", b"abX", b""]
+    paths = []
+    for body in bodies:
+        run = spool.begin(FACTS)
+        paths.append(run.directory / "mysql-bin.000001")
+        paths[-1].write_bytes(body)
+    assert spool.drop_prefixes() == 9
+    assert sorted(path.read_bytes() for path in paths if path.exists()) == [b"abX", b"abcdef"]
+    assert spool.drop_prefixes() == 0
