@@ -52,18 +52,31 @@ def stream(config: Config) -> int:
     """Stream until a signal comes; the exit status. Raises a Binlog2s3Error for what stops it."""
     stop = Stop()
     settings = _store_config(config.s3)
-    quick = replace(settings, connect_timeout_seconds=5.0, read_timeout_seconds=10.0)
+    quick = replace(settings, connect_timeout_seconds=5.0, read_timeout_seconds=8.0)
     spool = Spool(config.spool)
     try:
         with (
             closing(S3Store(quick, stop=stop.event, policy=RetryPolicy(attempts=2))) as store,
             Server(lambda: resolve(config.mysql)) as server,
         ):
-            plan = prepare(config, server, store, spool)
+            plan = _unless_stopped(stop, lambda: prepare(config, server, store, spool))
+        if plan is None:
+            return stop.status
         with closing(S3Store(settings, stop=stop.event)) as store:
             return _Stream(config, plan, store, spool, stop).run()
     finally:
         spool.close()
+
+
+def _unless_stopped(stop: "Stop", start: Callable[[], Plan]) -> Plan | None:
+    """What the start found; None after a signal, which also ends its waits with an error."""
+    try:
+        plan = start()
+    except Binlog2s3Error:
+        if stop.signal:
+            return None
+        raise
+    return None if stop.signal else plan
 
 
 def _nothing() -> None:
@@ -81,6 +94,11 @@ class Stop:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._on_signal)
+
+    @property
+    def status(self) -> int:
+        """Exit status of an end that was asked for: 0 after SIGTERM, 130 after SIGINT."""
+        return 130 if self.signal == signal.SIGINT else 0
 
     def fail(self, error: BaseException) -> None:
         """End with this error; the first one counts."""
@@ -173,7 +191,7 @@ class _Stream:
         self._end(child, tailer)
         if self._stop.error is not None:
             raise self._stop.error
-        return 130 if self._stop.signal == signal.SIGINT else 0
+        return self._stop.status
 
     def _new_run(self) -> Run:
         return self._spool.begin(

@@ -686,3 +686,16 @@ def test_signals_end_it_in_time(
             stream.process.send_signal(signal.SIGINT)
             assert stream.wait(10) == 130
     assert spooled(stream) != []
+
+
+def test_a_signal_during_the_start_is_no_error(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """SIGTERM while the start waits for a silent store: it ends with 0, and nothing was claimed."""
+    with RecordingProxy(minio.endpoint_url, [on(Delay(30))]) as proxy:
+        options = {"endpoint-url": proxy.url}
+        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+            wait_until(lambda: (stream.spool / "lock").exists(), 20, "the start has begun")
+            stream.process.send_signal(signal.SIGTERM)
+            assert stream.wait(10) == 0
+    assert objects(minio, bucket) == {}
