@@ -695,7 +695,8 @@ def test_a_signal_during_the_start_is_no_error(
     with RecordingProxy(minio.endpoint_url, [on(Delay(30))]) as proxy:
         options = {"endpoint-url": proxy.url}
         with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
-            wait_until(lambda: (stream.spool / "lock").exists(), 20, "the start has begun")
+            lock = stream.spool / "lock"
+            wait_until(lock.exists, 20, "the start has begun")
             stream.process.send_signal(signal.SIGTERM)
             assert stream.wait(10) == 0
     assert objects(minio, bucket) == {}
