@@ -24,6 +24,7 @@ from binlog2s3.config import Config, S3Config
 from binlog2s3.coverage import Coverage
 from binlog2s3.errors import (
     Binlog2s3Error,
+    SpoolError,
     StoreError,
     SupersededError,
 )
@@ -44,6 +45,7 @@ from binlog2s3.writer import Progress, State, Writer
 _log = Log("daemon")
 _POLL_SECONDS = 0.05
 _WATCH_SECONDS = 2.0
+_CHECK_ROOM_SECONDS = 1.0
 _DRAIN_SECONDS = 4.0
 _FAREWELL_SECONDS = 2.0
 
@@ -92,7 +94,7 @@ class Stop:
         self.error: BaseException | None = None
         self.wake: Callable[[], None] = _nothing
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, self._on_signal)
 
     @property
@@ -179,7 +181,7 @@ class _Stream:
         sweep_spool(self._spool, self._plan)
         for track in self._plan.adopted:
             self._intake.admit(track)
-        run = self._new_run()
+        run = self._make_room()
         child = self._start_child(run)
         self._tailer = tailer = Tailer(run, self._grid)
         self._watch.start()
@@ -192,6 +194,21 @@ class _Stream:
         if self._stop.error is not None:
             raise self._stop.error
         return self._stop.status
+
+    def _make_room(self) -> Run:
+        """A run's directory; where the spool is full, what earlier runs left is archived first."""
+        while True:
+            try:
+                return self._new_run()
+            except SpoolError as error:
+                self._intake.judge()
+                uploader = self._intake.uploader
+                if uploader is None or not uploader.pending or self._stop.event.is_set():
+                    raise
+                _log.warning("no room for a new run yet", error=error)
+                waiting = uploader.pending
+                while uploader.pending == waiting and not self._stop.event.is_set():
+                    self._upload(_POLL_SECONDS)
 
     def _new_run(self) -> Run:
         return self._spool.begin(
@@ -231,7 +248,11 @@ class _Stream:
         return child
 
     def _loop(self, child: Child, tailer: Tailer) -> None:
+        next_check = 0.0
         while not self._stop.event.is_set():
+            if time.monotonic() >= next_check:
+                self._spool.check_room()
+                next_check = time.monotonic() + _CHECK_ROOM_SECONDS
             ended = child.poll() is not None  # asked first: what it wrote before is read below
             read = self._round(tailer, 0.0 if ended else _POLL_SECONDS)
             if ended and not read:

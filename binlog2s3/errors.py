@@ -81,6 +81,10 @@ class UnsupportedError(StoreError):
     """The store does not have what was asked for (501 NotImplemented and the like)."""
 
 
+class StoreSettingError(StoreError):
+    """The store does not have what the configuration asks of it: only the operator can mend it."""
+
+
 class ArchiveError(Binlog2s3Error):
     """The archive contradicts the source or itself: a gap, a fork, damage."""
 

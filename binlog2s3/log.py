@@ -7,8 +7,10 @@ hint along. docs/reference.md lists every event.
 
 import json
 import logging
+import os
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TextIO
 
 from binlog2s3.errors import Binlog2s3Error
@@ -92,7 +94,7 @@ def configure(style: str, level: str, stream: TextIO | None = None) -> None:
 
     `style` is text, json, or auto: text on a terminal. Called again, it replaces what was.
     """
-    stream = stream or sys.stderr
+    stream = stream or sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     terminal = stream.isatty()
     handler = logging.StreamHandler(stream)
     if style == "text" or (style == "auto" and terminal):

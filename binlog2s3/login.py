@@ -89,8 +89,10 @@ def resolve(config: MysqlConfig) -> Login:
 
 
 def _ssl_mode(config: MysqlConfig, options: Mapping[str, str]) -> str:
-    if config.ssl_mode is not None or "ssl-mode" not in options:
-        return config.ssl_mode or "PREFERRED"
+    if config.ssl_mode is not None:
+        return config.ssl_mode
+    if "ssl-mode" not in options:
+        return "VERIFY_CA" if config.ssl_ca or "ssl-ca" in options else "PREFERRED"
     mode = options["ssl-mode"].upper()
     if mode not in SSL_MODES:
         raise SourceError(

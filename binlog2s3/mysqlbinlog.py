@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from binlog2s3.binlog import BinlogName
-from binlog2s3.errors import SourceError
+from binlog2s3.errors import SourceError, SpoolError
 from binlog2s3.gtid import Flavour
 from binlog2s3.login import Login, render_options
 
@@ -233,7 +233,7 @@ class Child:
         self._drain.join(grace_seconds)
         return self._process.returncode
 
-    def failure(self) -> SourceError:
+    def failure(self) -> SourceError | SpoolError:
         """Why it ended by itself, from its exit status and standard error."""
         self._drain.join(2.0)
         return explain(self._process.returncode, list(self.lines))
@@ -357,7 +357,7 @@ _MEANINGS = (
     ),
     _Meaning(
         r"Could not write into log file|Can't create/write|Could not create log file",
-        "is the spool's file system full?",
+        "is the spool's file system full? never delete run-* there: it may be the only copy",
     ),
     _Meaning(
         r"Too many connections|max_user_connections",
@@ -378,8 +378,8 @@ _MEANINGS = (
 )
 
 
-def explain(status: int | None, lines: list[str]) -> SourceError:
-    """A SourceError from mysqlbinlog's exit status and standard error."""
+def explain(status: int | None, lines: list[str]) -> SourceError | SpoolError:
+    """What mysqlbinlog's exit status and standard error mean; SpoolError if it could not write."""
     said = [line for line in lines if "WARNING" not in line.upper()[:40]]
     errors = [line for line in said if re.search(r"\berror\b", line, re.IGNORECASE)]
     text = errors[0] if errors else said[-1] if said else ""
@@ -392,6 +392,8 @@ def explain(status: int | None, lines: list[str]) -> SourceError:
             meaning = known
             break
     message = f"mysqlbinlog ended: {text}"
+    if "full" in meaning.hint:
+        return SpoolError(message, hint=meaning.hint)
     return SourceError(message, hint=meaning.hint, transient=meaning.transient)
 
 

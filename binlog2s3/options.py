@@ -134,7 +134,8 @@ OPTIONS: tuple[Option, ...] = (
         "mysql-ssl-mode",
         "choice",
         "MODE",
-        "TLS to the server, as the mysql client's --ssl-mode (default: PREFERRED).",
+        "TLS to the server, as the mysql client's --ssl-mode "
+        "(default: PREFERRED, with authorities given VERIFY_CA).",
         choices=SSL_MODES,
     ),
     _in("mysql", "mysql-ssl-ca", "file", "FILE", "Certificate authorities (PEM)."),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from binlog2s3.archive import Grid, Part
-from binlog2s3.catalog import Entry, Layout
+from binlog2s3.catalog import Entry, EntryEnd, Layout
 from binlog2s3.checksum import composite_etag, crc64nvme
 from binlog2s3.errors import (
     ArchiveError,
@@ -34,10 +34,12 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What the store holds: the object, its entry, the upload that has most of our bytes."""
+    """What the store holds: the object, and the parts of the upload that has most of our bytes.
+
+    Of `parts` only those can be told to be ours whose bytes have passed: see `Place.is_ours`.
+    """
 
     object_there: bool
-    entry_there: bool
     upload_id: str | None
     parts: tuple[PartInfo, ...]
 
@@ -66,24 +68,31 @@ class Place:
     def look(self, wanted: Mapping[int, tuple[Part, int]]) -> Looked:
         """See what is there. Of several unfinished uploads, the one with most of our parts."""
         found = self._store.head(self.key)
-        entry = self._store.head(self.entry_key) if found else None
-        if entry:
-            self._clear_uploads()
         best: tuple[str | None, tuple[PartInfo, ...]] = (None, ())
+        most = (0, 0)
         in_parts = not found and self._track.size >= self._grid.length(1)
         for upload_id in self._uploads() if in_parts else ():
             try:
-                same = tuple(self._same(wanted, self._store.list_parts(self.key, upload_id)))
+                parts = tuple(self._store.list_parts(self.key, upload_id))
             except UploadMissingError:
                 continue
-            if best[0] is None or len(same) > len(best[1]):
-                best = (upload_id, same)
+            same = sum(self.is_ours(info, *wanted[info.number]) for info in parts
+                       if info.number in wanted)  # fmt: skip
+            if best[0] is None or (same, len(parts)) > most:
+                best, most = (upload_id, parts), (same, len(parts))
         return Looked(
             object_there=found is not None,
-            entry_there=entry is not None,
             upload_id=best[0],
             parts=best[1],
         )
+
+    def is_ours(self, info: PartInfo, part: Part, crc64: int) -> bool:
+        """Whether a part in the store holds exactly our bytes."""
+        if info.size != part.end - part.begin:
+            return False
+        if info.crc64 is not None:
+            return info.crc64 == crc64
+        return info.etag.strip('"') == _md5(self._slice(part.begin, part.end)).hex()
 
     def create_upload(self) -> str:
         """Begin a multipart upload; its id."""
@@ -137,32 +146,28 @@ class Place:
             )
 
     def put_entry(self) -> None:
-        """Write the entry, the last thing that the archive needs; the first one stands."""
+        """Write the entry, the last thing that the archive needs; the first one stands.
+
+        Raises ArchiveError if something else stands there.
+        """
         document = build_entry(self._track, datetime.now(UTC)).to_json()
         try:
-            _where_absent(
-                lambda condition: self._store.put(self.entry_key, document, if_absent=condition)
-            )
+            if self._store.head(self.entry_key) is None:
+                _where_absent(
+                    lambda condition: self._store.put(self.entry_key, document, if_absent=condition)
+                )
         except PreconditionError:
             _log.info("entry was there already", key=self.entry_key)
+        there = EntryEnd.from_json(self._store.get(self.entry_key), self.entry_key)
+        if there != end_of(self._track):
+            raise ArchiveError(
+                f"{self.entry_key} describes another binlog than the one beside it",
+                hint="was it changed by hand? remove it: the next start writes it anew",
+            )
         self._clear_uploads()
 
     def _slice(self, begin: int, end: int) -> FileSlice:
         return FileSlice(self._track.path, begin, end)
-
-    def _same(
-        self, wanted: Mapping[int, tuple[Part, int]], parts: Iterable[PartInfo]
-    ) -> Iterator[PartInfo]:
-        """Those of an upload's parts that hold exactly our bytes."""
-        for info in parts:
-            part, crc64 = wanted.get(info.number, (None, 0))
-            if part is None or info.size != part.end - part.begin:
-                continue
-            if info.crc64 is not None:
-                if info.crc64 == crc64:
-                    yield info
-            elif info.etag.strip('"') == _md5(self._slice(part.begin, part.end)).hex():
-                yield info
 
     def _etags(self) -> tuple[str, ...]:
         parts = self._grid.parts(self._track.size)
@@ -253,4 +258,16 @@ def build_entry(track: Track, now: datetime) -> Entry:
         end="rotate" if scanner.rotate else "stop" if scanner.stopped else "crash",
         next_binlog=scanner.rotate.next_binlog if scanner.rotate else None,
         archived_at=now,
+    )
+
+
+def end_of(track: Track) -> EntryEnd:
+    """The end of a binlog, as its entry says it."""
+    before, rotate = track.gtids_before(), track.scanner.rotate
+    return EntryEnd(
+        size=track.size,
+        gtid_set_before=str(before) if before is not None else "",
+        gtid_set_added=str(track.scanner.gtids),
+        anonymous_transactions=track.scanner.anonymous,
+        next_binlog=rotate.next_binlog if rotate else None,
     )

@@ -174,7 +174,7 @@ class Server:
         for row in rows:
             encrypted = str(row.get("Encrypted", "No")).lower() == "yes"
             size = int(row["File_size"]) - (_ENCRYPTION_HEADER if encrypted else 0)
-            name = BinlogName.parse(str(row["Log_name"]))
+            name = _name(str(row["Log_name"]))
             found.append(ServerBinlog(name=name, size=size, encrypted=encrypted))
         return tuple(found)
 
@@ -195,7 +195,7 @@ class Server:
         return ServerPosition(
             asked_at=row["now"].replace(tzinfo=UTC),
             uuid=uuid,
-            binlog=BinlogName.parse(str(status[0]["File"])),
+            binlog=_name(str(status[0]["File"])),
             offset=int(status[0]["Position"]),
             gtid_set=gtid_set,
         )
@@ -258,6 +258,16 @@ class Server:
         except _FOREIGN as error:
             self.close()
             raise _translate(error, self._used) from error
+
+
+def _name(text: str) -> BinlogName:
+    try:
+        return BinlogName.parse(text)
+    except ValueError as error:
+        raise SourceError(
+            f"the server has a binlog {text!r}: {error}",
+            hint="log_bin must not have a dot in its name: the server cuts the name there",
+        ) from error
 
 
 def _connect(login: Login) -> "pymysql.Connection[DictCursor]":

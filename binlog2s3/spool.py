@@ -8,6 +8,7 @@ archive has it, or another copy that has all of its bytes; a deletion is made du
 counted on. One streamer holds the spool, by a lock that ends with its process.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -25,6 +26,7 @@ from binlog2s3.errors import SpoolError
 
 _LOCK = "lock"
 _BLOCK = 1 << 20
+_LEAST_FREE = 1 << 20
 _RUN = "run.json"
 _RUN_DIRECTORY = re.compile(r"run-\d{8}T\d{12}Z-[0-9a-f]{4}")
 
@@ -199,6 +201,21 @@ class Spool:
                         os.close(descriptor)
             _sync_directory(run.directory)
 
+    def check_room(self) -> None:
+        """Raise SpoolError if the file system is full.
+
+        mysqlbinlog does not tell: a flush of small events that fails is ignored, it lives on and
+        goes on with a hole in its file when there is room again.
+        """
+        with _as_spool_error(self.directory):
+            space = os.statvfs(self.directory)
+        free = space.f_bavail * space.f_frsize
+        if free < _LEAST_FREE:
+            raise SpoolError(
+                f"the file system of spool {self.directory} is full ({free} bytes left)",
+                hint=_HINTS[errno.ENOSPC],
+            )
+
     def used_bytes(self) -> int:
         """Bytes of the binlogs in the spool."""
         with _as_spool_error(self.directory):
@@ -241,7 +258,7 @@ _HINTS: Mapping[int, str] = {
     13: "this program's user must own the spool directory",
     17: "something that is no directory is in its place: name another with --spool",
     20: "something that is no directory is in its place: name another with --spool",
-    28: "free some space on the spool's file system",
+    28: "make room on the spool's file system, but never delete run-*: it may be the only copy",
     30: "the spool's file system is mounted read-only",
     122: "the user's disk quota is exceeded",
 }

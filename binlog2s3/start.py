@@ -21,14 +21,13 @@ from binlog2s3.config import Config, StreamConfig
 from binlog2s3.errors import (
     ArchiveError,
     DamageError,
-    PreconditionError,
     SourceError,
     SpoolError,
 )
 from binlog2s3.gtid import Gtids, MariadbGtidList, parse
 from binlog2s3.log import Log
 from binlog2s3.mysqlbinlog import Tool, find
-from binlog2s3.place import build_entry
+from binlog2s3.place import Place, end_of
 from binlog2s3.server import Server, ServerBinlog, ServerFacts
 from binlog2s3.spool import Run, Spool
 from binlog2s3.store import Store
@@ -42,14 +41,15 @@ class Plan:
     """What a start found: who the source is, where to go on, what the spool still has.
 
     `begin` is the binlog to ask the source for, `following` the first one that the archive lacks,
-    `durable` where it ends, `without_entry` what a writer before us had no time to describe.
+    `durable` where it ends; `undescribed` are archived binlogs whose entry a writer before us had
+    no time to make, and which the source no longer has.
     """
 
     facts: ServerFacts
     tool: Tool
     layout: Layout
     lineage: Lineage | None
-    without_entry: tuple[BinlogName, ...]
+    undescribed: tuple[Track, ...]
     adopted: tuple[Track, ...]
     begin: BinlogName
     durable: Position | None
@@ -61,14 +61,12 @@ class Known:
     """Where a lineage's archive ends: `next_binlog` is the first that it lacks.
 
     `last` is the one before and `end` its entry's end, both None if nothing is archived yet.
-    `without_entry` are the archived binlogs before `next_binlog` that lack their entry.
     """
 
     lineage: Lineage
     next_binlog: BinlogName
     last: BinlogName | None
     end: EntryEnd | None
-    without_entry: tuple[BinlogName, ...]
 
 
 def target(config: Config) -> str:
@@ -84,31 +82,29 @@ def prepare(config: Config, server: Server, store: Store, spool: Spool) -> Plan:
     spool.drop_prefixes()
     facts = server.facts()
     tool = find(facts.flavour, config.mysql.mysqlbinlog)
-    listed = server.binlogs()
-    server.check_privileges(first_binlog(replace(config.stream, start_binlog=None), listed))
+    oldest = first_binlog(replace(config.stream, start_binlog=None), server.binlogs())
+    server.check_privileges(oldest)
     layout = Layout(config.s3.prefix, source)
     store.check_access(layout.archive)
     catalog = Catalog(store, layout)
     known = furthest(catalog, of_server(catalog.lineages(), facts, source))
-    if known and known.last and known.end is None:
-        last = read_back(store, layout, known.lineage.id, known.last, grid)
-        known = replace(known, end=end_of(last))
+    # behind the bucket: a writer at work may archive what the server has just closed
+    listed = server.binlogs()
+    undescribed: list[Track] = []
+    if known is not None:
+        undescribed = read_undescribed(store, layout, known, listed, grid)
+        known = advance(known, undescribed)
     lineage = known.lineage if known else None
     for key in sorted(catalog.foreign):
         _log.warning("left alone: not of this archive's format", key=key)
-    adopted = adopt(
-        runs,
-        grid=grid,
-        server_uuid=facts.uuid,
-        lineage=lineage,
-        first=known.next_binlog if known else None,
-        listed={row.name: row for row in listed},
-    )
+    adopted = adopt(runs, grid=grid, facts=facts, source=source, known=known, listed=listed)
     if known is None and not adopted:
         begin = first_binlog(config.stream, listed)
     else:
-        so_far = known or _nothing_archived(facts, source, adopted[0])
-        begin = _go_on(so_far, adopted, server, listed)
+        so_far = advance(known or nothing_archived(facts, source, adopted[0]), adopted)
+        begin = so_far.next_binlog
+        there = begin in {row.name for row in listed}
+        check_history(so_far, listed, server.previous_gtids(begin) if there else None)
     durable = None
     if known and known.last and known.end:
         after = gtids_at_end(known)
@@ -122,7 +118,7 @@ def prepare(config: Config, server: Server, store: Store, spool: Spool) -> Plan:
         tool=tool,
         layout=layout,
         lineage=lineage,
-        without_entry=known.without_entry if known else (),
+        undescribed=tuple(undescribed),
         adopted=tuple(adopted),
         begin=begin,
         durable=durable,
@@ -130,23 +126,31 @@ def prepare(config: Config, server: Server, store: Store, spool: Spool) -> Plan:
     )
 
 
-def _nothing_archived(facts: ServerFacts, source: str, first: Track) -> Known:
+def nothing_archived(facts: ServerFacts, source: str, first: Track) -> Known:
     """What is known of a source whose first binlog is in the spool alone."""
     lineage = describe(facts, source, first)
-    return Known(lineage=lineage, next_binlog=first.name, last=None, end=None, without_entry=())
+    return Known(lineage=lineage, next_binlog=first.name, last=None, end=None)
 
 
-def _go_on(
-    known: Known, adopted: list[Track], server: Server, listed: tuple[ServerBinlog, ...]
-) -> BinlogName:
-    """The binlog to ask the source for, after the archive and what the spool adds to it."""
-    for track in adopted[-1:]:
+def advance(known: Known, tracks: Iterable[Track]) -> Known:
+    """What is known with these binlogs, which follow the archive, counted in."""
+    for track in tracks:
         name = track.name
         known = replace(known, next_binlog=name.next(), last=name, end=end_of(track))
-    begin = known.next_binlog
-    there = begin in {row.name for row in listed}
-    check_history(known, listed, server.previous_gtids(begin) if there else None)
-    return begin
+    return known
+
+
+def breaks(known: Known, track: Track) -> str:
+    """Why a binlog cannot be the one that follows the archive; "" if nothing speaks against it."""
+    rotate, end = track.scanner.rotate, known.end
+    if rotate is not None and rotate.next_binlog != str(track.name.next()):
+        return f"it ends with a rotation to {rotate.next_binlog}"
+    if end is not None and end.next_binlog not in (None, str(track.name)):
+        return f"{known.last} ends with a rotation to {end.next_binlog}"
+    before, expected = track.gtids_before(), gtids_at_end(known)
+    if before is not None and expected is not None and before != expected:
+        return f"it begins after {before or 'no GTIDs'}, not after {expected or 'none'}"
+    return ""
 
 
 def describe(facts: ServerFacts, source: str, first: Track) -> Lineage:
@@ -165,36 +169,42 @@ def describe(facts: ServerFacts, source: str, first: Track) -> Lineage:
     )
 
 
-def end_of(track: Track) -> EntryEnd:
-    """The end of a binlog that has no entry yet, as its entry will say it."""
-    before, rotate = track.gtids_before(), track.scanner.rotate
-    return EntryEnd(
-        size=track.size,
-        gtid_set_before=str(before) if before is not None else "",
-        gtid_set_added=str(track.scanner.gtids),
-        anonymous_transactions=track.scanner.anonymous,
-        next_binlog=rotate.next_binlog if rotate else None,
-    )
-
-
 def known_end(catalog: Catalog, archived: Archived) -> Known:
     """The end of the unbroken run of archived binlogs from a lineage's first one on."""
     name, last = archived.lineage.first_binlog, None
-    without = []
-    while name in archived.binlogs:
-        if name not in archived.entries:
-            without.append(name)
+    while name in archived.binlogs and name in archived.entries:
         name, last = name.next(), name
-    end = None
-    if last is not None and last in archived.entries:
-        end = catalog.entry_end(archived.lineage, last)
     return Known(
         lineage=archived.lineage,
         next_binlog=name,
         last=last,
-        end=end,
-        without_entry=tuple(without),
+        end=catalog.entry_end(archived.lineage, last) if last is not None else None,
     )
+
+
+def read_undescribed(
+    store: Store, layout: Layout, known: Known, listed: Iterable[ServerBinlog], grid: Grid
+) -> list[Track]:
+    """Archived binlogs behind the last entry, read back, as far as the source has them no more.
+
+    What the source still has is asked for again and compared with the object instead. Raises
+    ArchiveError for an object that cannot be the next binlog.
+    """
+    there = {row.name for row in listed}
+    found: list[Track] = []
+    while (name := known.next_binlog) not in there:
+        key = layout.binlog(known.lineage.id, name)
+        if store.head(key) is None:
+            break
+        track = read_back(store, key, name, grid)
+        if why := breaks(known, track):
+            raise ArchiveError(
+                f"{key} cannot be the next binlog of this archive: {why}",
+                hint="was it put there by something else? move it away",
+            )
+        found.append(track)
+        known = advance(known, [track])
+    return found
 
 
 def of_server(lineages: Iterable[Lineage], facts: ServerFacts, source: str) -> list[Lineage]:
@@ -308,29 +318,38 @@ def adopt(
     runs: Iterable[Run],
     *,
     grid: Grid,
-    server_uuid: str,
-    lineage: Lineage | None,
-    first: BinlogName | None,
-    listed: Mapping[BinlogName, ServerBinlog],
+    facts: ServerFacts,
+    source: str,
+    known: Known | None,
+    listed: Iterable[ServerBinlog],
 ) -> list[Track]:
     """Closed binlogs that earlier runs left in the spool and the archive lacks, in order.
 
-    From `first` on without a break; without a lineage, from the first binlog of a run that had not
-    found one either. What is open, damaged, or without event checksums that would show damage (a
-    power cut leaves holes: nothing in the spool was synced) is left: the source is asked again.
+    From where the archive ends, without a break; without a lineage, from the first binlog of a run
+    that had not found one either. What is open, damaged, not what the server lists, or without
+    event checksums that would show damage (a power cut leaves holes: nothing in the spool was
+    synced) is left: the source is asked again.
     """
+    rows = {row.name: row for row in listed}
+    usable = (None, known.lineage.id if known else None)  # None: it died before it knew it
     tracks: list[Track] = []
-    usable = (None, lineage.id if lineage else None)  # None: it died before it knew its lineage
     for run in runs:
-        if run.facts.server_uuid != server_uuid or run.facts.lineage not in usable:
+        if run.facts.server_uuid != facts.uuid or run.facts.lineage not in usable:
             continue
-        begin = first or BinlogName.parse(run.facts.binlog)
+        begin = known.next_binlog if known else BinlogName.parse(run.facts.binlog)
         if begin not in run.files():
             continue
-        found = _closed_from(run, begin, grid, listed)
-        tracks += found
-        if found:
-            first = found[-1].name.next()
+        for track in _closed_from(run, begin, grid, rows):
+            known = known or nothing_archived(facts, source, track)
+            row = rows.get(track.name)
+            why = breaks(known, track)
+            if row is not None and row.size != track.size:
+                why = f"it has {track.size} bytes, the server's {row.size}"
+            if why:
+                _log.warning("left in the spool, to be fetched again", error=f"{track.path}: {why}")
+                return tracks
+            tracks.append(track)
+            known = advance(known, [track])
     return tracks
 
 
@@ -349,7 +368,7 @@ def _closed_from(
     closed: list[Track] = []
     for track in found:
         checked = all(form.checksum == "crc32" for form in track.scanner.formats)
-        if not checked or not track.judge(dict(listed)):
+        if not checked or track.scanner.damage or not track.judge(dict(listed)):
             break
         closed.append(track)
     if closed:
@@ -357,12 +376,11 @@ def _closed_from(
     return closed
 
 
-def read_back(store: Store, layout: Layout, lineage: str, name: BinlogName, grid: Grid) -> Track:
+def read_back(store: Store, key: str, name: BinlogName, grid: Grid) -> Track:
     """A track of an archived binlog, from the object itself, to make the entry it lacks.
 
     Raises ArchiveError if the object is no whole binlog.
     """
-    key = layout.binlog(lineage, name)
     info = store.head(key)
     size = info.size if info else 0
     track = Track(name, Path(), grid)
@@ -378,15 +396,10 @@ def read_back(store: Store, layout: Layout, lineage: str, name: BinlogName, grid
 
 def mend_entries(store: Store, plan: Plan, grid: Grid) -> None:
     """Make the entries that a writer before us had no time to write, from the objects."""
-    lineage = plan.lineage.id if plan.lineage else ""
-    for name in plan.without_entry:
-        track = read_back(store, plan.layout, lineage, name, grid)
-        document = build_entry(track, datetime.now(UTC)).to_json()
-        try:
-            store.put(plan.layout.entry(lineage, name), document, if_absent=True)
-        except PreconditionError:
-            continue
-        _log.info("entry made from the archived binlog", binlog=name)
+    for track in plan.undescribed:
+        lineage = plan.lineage.id if plan.lineage else ""
+        Place(store, plan.layout, lineage, grid, track).put_entry()
+        _log.info("entry made from the archived binlog", binlog=track.name)
 
 
 def sweep_spool(spool: Spool, plan: Plan) -> None:
@@ -395,4 +408,4 @@ def sweep_spool(spool: Spool, plan: Plan) -> None:
     for name in {name for run in runs for name in run.files()} if lineage else ():
         if lineage and lineage.first_binlog <= name < plan.following:
             spool.release(name, lineage.id)
-    spool.sweep(runs)
+    spool.sweep(spool.runs())

@@ -14,6 +14,7 @@ from binlog2s3.errors import (
     ObjectMissingError,
     PreconditionError,
     StoreError,
+    StoreSettingError,
     UnsupportedError,
     UploadMissingError,
 )
@@ -170,7 +171,7 @@ _WRONG_BYTES = _Meaning(
 )
 _REFUSED = _Meaning(RefusedError, "the store refused {operation} on {where}{answer}")
 _CLASS = _Meaning(
-    StoreError,
+    StoreSettingError,
     "the store has no such storage class for {key!r}{answer}",
     "name another one, or none, with storage_class",
 )

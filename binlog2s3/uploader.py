@@ -30,7 +30,7 @@ from binlog2s3.archive import (
 )
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Layout
-from binlog2s3.errors import PreconditionError, StoreError
+from binlog2s3.errors import PreconditionError, StoreError, StoreSettingError
 from binlog2s3.log import Log
 from binlog2s3.place import Looked, Place
 from binlog2s3.spool import Spool
@@ -45,16 +45,22 @@ _BLOCK = 1 << 20
 
 @dataclass(slots=True)
 class _Job:
-    """One binlog on its way. `parts` are the answers of the store, by number."""
+    """One binlog on its way.
+
+    By number: `parts` that the store has from us; `listed` ones that lay there already and count
+    once our own bytes have come that far.
+    """
 
     track: Track
     place: Place
     held: Held | None = None
     parts: dict[int, PartInfo] = field(default_factory=dict)
+    listed: dict[int, PartInfo] = field(default_factory=dict)
     flying: set[Action] = field(default_factory=set)
     failures: int = 0
     not_before: float = 0.0
     sent_bytes: int = 0
+    taken_up: int = 0
     released: bool = False
     begun_at: float = 0.0
 
@@ -125,7 +131,7 @@ class Uploader:
                     return
                 if isinstance(action, Release):
                     self._release(job)
-                elif action not in job.flying and self._may_fly(job, action):
+                elif self._may_fly(job, action) and not self._take_up(job, action):
                     self._start(job, action)
 
     def take(self, outcome: Outcome) -> None:
@@ -145,9 +151,24 @@ class Uploader:
                 job.failures = 0  # having looked is no progress yet
             self._learn(job, token.action, outcome.value)
 
+    def _take_up(self, job: _Job, action: Action) -> bool:
+        """Count a part that lay there already, if it holds our bytes, instead of sending it."""
+        if not isinstance(action, PutPart) or job.held is None:
+            return False
+        part = action.part
+        info = job.listed.pop(part.number, None)
+        if info is None or not job.place.is_ours(info, part, job.track.digest.part_crc64(part)):
+            return False
+        job.parts[part.number] = info
+        job.taken_up += 1
+        job.held = replace(job.held, parts=frozenset(job.parts))
+        return True
+
     def _may_fly(self, job: _Job, action: Action) -> bool:
-        """Parts fly together; everything else alone."""
-        return isinstance(action, PutPart) or not job.flying
+        """Parts fly together, each once; everything else alone."""
+        if isinstance(action, PutPart):
+            return action not in job.flying
+        return not job.flying
 
     def _start(self, job: _Job, action: Action) -> None:
         job.flying.add(action)
@@ -185,15 +206,12 @@ class Uploader:
         match action:
             case Look():
                 assert isinstance(value, Looked)  # noqa: S101 - what look returns
-                job.parts = {info.number: info for info in value.parts}
-                held = Held(
-                    object_there=value.object_there,
-                    entry_there=value.entry_there,
-                    upload_id=value.upload_id,
-                    parts=frozenset(job.parts),
-                )
-                if job.parts:
-                    _log.info("upload taken up again", binlog=job.track.name, parts=len(job.parts))
+                job.parts = {}
+                job.listed = {info.number: info for info in value.parts}
+                held = Held(object_there=value.object_there, upload_id=value.upload_id)
+                if job.listed:
+                    parts = len(job.listed)
+                    _log.info("upload taken up again", binlog=job.track.name, parts=parts)
             case CreateUpload():
                 job.parts = {}
                 held = replace(held, upload_id=str(value), parts=frozenset())
@@ -210,7 +228,7 @@ class Uploader:
         job.held = held
 
     def _failed(self, job: _Job, action: Action, error: BaseException) -> None:
-        if not isinstance(error, StoreError):
+        if not isinstance(error, StoreError) or isinstance(error, StoreSettingError):
             raise error
         job.held = None
         job.parts = {}
@@ -237,6 +255,7 @@ class Uploader:
             size=track.size,
             transactions=track.scanner.transactions,
             parts=len(job.parts) or 1,
+            taken_up=job.taken_up,
             sent=job.sent_bytes,
             freed=freed,
             seconds=round(time.monotonic() - job.begun_at, 3),

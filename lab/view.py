@@ -90,7 +90,7 @@ def _line(look: Look) -> str:
 @contextmanager
 def shown(console: Console) -> Iterator[Callable[[Look], None]]:
     """A function that shows a look: live on a terminal, else at most one line a second."""
-    if console.is_terminal:
+    if console.is_terminal and not console.is_dumb_terminal:
         with Live(console=console, auto_refresh=False) as live:
             yield lambda look: live.update(_table(look), refresh=True)
         return

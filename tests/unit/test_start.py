@@ -13,11 +13,13 @@ from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Catalog, Entry, EntryEnd, Layout, Lineage
 from binlog2s3.config import StreamConfig
 from binlog2s3.errors import ArchiveError, SourceError, SpoolError
+from binlog2s3.gtid import GtidSet
 from binlog2s3.place import build_entry
 from binlog2s3.server import ServerBinlog, ServerFacts
 from binlog2s3.spool import Run, RunFacts
 from binlog2s3.start import (
     Known,
+    advance,
     check_history,
     check_spool,
     first_binlog,
@@ -26,6 +28,7 @@ from binlog2s3.start import (
     known_end,
     of_server,
     read_back,
+    read_undescribed,
 )
 from tests.binlog_writer import UUID_A, UUID_B, BinlogWriter, statement
 from tests.memory_store import MemoryStore
@@ -104,13 +107,13 @@ def store() -> MemoryStore:
 def test_an_empty_archive_ends_before_its_first_binlog(store: MemoryStore) -> None:
     """The lineage was described, nothing is archived yet."""
     end = known(archive(store, []))
-    assert (end.next_binlog, end.last, end.end, end.without_entry) == (name(2), None, None, ())
+    assert (end.next_binlog, end.last, end.end) == (name(2), None, None)
 
 
 def test_an_archive_ends_with_its_last_binlog(store: MemoryStore) -> None:
     """And that one's entry says what the next must fit to."""
     end = known(archive(store, [2, 3, 4]))
-    assert (end.next_binlog, end.last, end.without_entry) == (name(5), name(4), ())
+    assert (end.next_binlog, end.last) == (name(5), name(4))
     assert end.end == EntryEnd(
         size=100,
         gtid_set_before=f"{UUID_A}:1-7",
@@ -125,11 +128,51 @@ def test_an_archive_ends_where_its_first_gap_is(store: MemoryStore) -> None:
     assert known(archive(store, [2, 3, 5, 6])).next_binlog == name(4)
 
 
-def test_binlogs_without_entry_are_named(store: MemoryStore) -> None:
-    """Those before the end: the writer died between object and entry."""
-    end = known(archive(store, [2, 3, 4, 6], [3]))
-    assert end.without_entry == (name(2), name(4))
-    assert (end.last, end.end) == (name(4), None)
+def test_an_archive_ends_where_an_entry_is_missing(store: MemoryStore) -> None:
+    """What no entry describes was perhaps never compared with the source."""
+    end = known(archive(store, [2, 3, 4, 6], [2, 4]))
+    assert (end.next_binlog, end.last) == (name(3), name(2))
+
+
+def put_binlog(store: MemoryStore, number: int, *, rotate_to: str, before: str) -> str:
+    written = BinlogWriter()
+    written.previous_gtids(GtidSet.parse(before))
+    written.rotate(rotate_to)
+    key = LAYOUT.binlog(LINEAGE.id, name(number))
+    store.put(key, bytes(written.data))
+    return key
+
+
+def test_objects_without_entry_count_if_they_follow(store: MemoryStore) -> None:
+    """Read back, if the source has them no more; what it has is compared with the source."""
+    end = known(archive(store, [2, 3]))
+    put_binlog(store, 4, rotate_to="b.000005", before=f"{UUID_A}:1-7")
+    put_binlog(store, 5, rotate_to="b.000006", before=f"{UUID_A}:1-7")
+    found = read_undescribed(store, LAYOUT, end, listed(6, 7), Grid(64))
+    assert [track.name for track in found] == [name(4), name(5)]
+    assert advance(end, found).next_binlog == name(6)
+    assert read_undescribed(store, LAYOUT, end, listed(4, 5, 6), Grid(64)) == []
+    (only,) = read_undescribed(store, LAYOUT, end, listed(5, 6), Grid(64))
+    assert only.name == name(4)
+
+
+@pytest.mark.parametrize(
+    ("rotate_to", "before", "why"),
+    [
+        ("b.000007", f"{UUID_A}:1-7", "ends with a rotation to b.000007"),
+        ("b.000005", f"{UUID_A}:1-6", "begins after"),
+        ("b.000005", "", "begins after no GTIDs"),
+    ],
+)
+def test_an_object_that_cannot_follow_is_refused(
+    store: MemoryStore, rotate_to: str, before: str, why: str
+) -> None:
+    """Another binlog's bytes under the next name get no entry."""
+    end = known(archive(store, [2, 3]))
+    key = put_binlog(store, 4, rotate_to=rotate_to, before=before)
+    with pytest.raises(ArchiveError, match=why) as caught:
+        read_undescribed(store, LAYOUT, end, listed(5), Grid(64))
+    assert key in str(caught.value)
 
 
 def test_an_entry_without_its_binlog_is_not_counted(store: MemoryStore) -> None:
@@ -288,7 +331,8 @@ def test_an_entry_can_be_made_from_the_object(store: MemoryStore) -> None:
     written.rotate("b.000003")
     data = bytes(written.data)
     store.put(LAYOUT.binlog(LINEAGE.id, name(2)), data)
-    made = build_entry(read_back(store, LAYOUT, LINEAGE.id, name(2), Grid(64)), TIME)
+    key = LAYOUT.binlog(LINEAGE.id, name(2))
+    made = build_entry(read_back(store, key, name(2), Grid(64)), TIME)
     assert (made.name, made.size, made.transactions) == (name(2), len(data), 1)
     assert (made.gtid_set_added, made.next_binlog) == (f"{UUID_A}:6", "b.000003")
 
@@ -305,6 +349,6 @@ def test_an_object_that_is_no_whole_binlog_gets_no_entry(store: MemoryStore, cut
     key = LAYOUT.binlog(LINEAGE.id, name(2))
     store.put(key, bytes(data))
     with pytest.raises(ArchiveError) as caught:
-        read_back(store, LAYOUT, LINEAGE.id, name(2), Grid(64))
+        read_back(store, key, name(2), Grid(64))
     assert key in str(caught.value)
     assert store.get(key) == bytes(data)
