@@ -199,6 +199,7 @@ class _Stream:
         """A run's directory; where the spool is full, what earlier runs left is archived first."""
         while True:
             try:
+                self._spool.check_room()
                 return self._new_run()
             except SpoolError as error:
                 self._intake.judge()

@@ -454,7 +454,7 @@ def test_a_full_spool_is_survived(
             else:
                 assert stream.terminate() == 0
                 return
-    pytest.fail("the spool stays full")
+    pytest.fail(f"the spool stays full: {stream.stderr()}")
 
 
 @pytest.mark.parametrize("purged", [False, True])
