@@ -200,3 +200,13 @@ def test_none_is_left_out() -> None:
     assert (
         render_options({"user": "a", "port": 1, "ssl-ca": None}) == '[client]\nuser="a"\nport="1"\n'
     )
+
+
+def test_authorities_alone_are_there_to_be_checked(tmp_path: Path) -> None:
+    """As in MySQL's own clients a CA without a mode means VERIFY_CA; a mode that is given wins."""
+    assert login(user="repl", ssl_ca=Path("/ca.pem")).ssl_mode == "VERIFY_CA"
+    path = tmp_path / "my.cnf"
+    path.write_text("[client]\nuser=a\nssl-ca=/ca.pem\n")
+    assert login(defaults_file=path).ssl_mode == "VERIFY_CA"
+    given = login(defaults_file=path, ssl_mode="PREFERRED")
+    assert (given.ssl_mode, given.ssl_ca) == ("PREFERRED", "/ca.pem")
