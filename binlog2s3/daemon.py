@@ -46,7 +46,7 @@ _log = Log("daemon")
 _POLL_SECONDS = 0.05
 _WATCH_SECONDS = 2.0
 _CHECK_ROOM_SECONDS = 1.0
-_DRAIN_SECONDS = 4.0
+_DRAIN_SECONDS = 3.0
 _FAREWELL_SECONDS = 2.0
 
 
@@ -54,7 +54,7 @@ def stream(config: Config) -> int:
     """Stream until a signal comes; the exit status. Raises a Binlog2s3Error for what stops it."""
     stop = Stop()
     settings = _store_config(config.s3)
-    quick = replace(settings, connect_timeout_seconds=5.0, read_timeout_seconds=8.0)
+    quick = replace(settings, connect_timeout_seconds=5.0, read_timeout_seconds=6.0)
     spool = Spool(config.spool)
     try:
         with (

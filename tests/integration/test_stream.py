@@ -440,9 +440,12 @@ def test_a_full_spool_is_survived(
         with StreamProcess(place, mysql, minio, bucket, options=options) as stream:
             stream.wait_for_event("new lineage")
             proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
-            load = Load(mysql, threads=2, flush_seconds=0.1, seconds=60, pause_seconds=0.002)
+            shape = Shape(row_bytes=(1, 3000))
+            load = Load(
+                mysql, threads=2, flush_seconds=0.1, seconds=150, pause_seconds=0.002, shape=shape
+            )
             with load:
-                assert stream.wait(60) == 5
+                assert stream.wait(120) == 5
                 load.stop()
     for attempt in range(20):
         place = disk_tmp_path / f"again-{attempt}"
