@@ -11,7 +11,7 @@ done late, is waste and never harm; nothing is concluded from not knowing.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from binlog2s3.binlog import BinlogName, Transaction
+from binlog2s3.binlog import Transaction
 from binlog2s3.checksum import crc64nvme
 
 BLOCK_SIZE = 4 << 20
@@ -260,11 +260,3 @@ def _parts(observed: Observed, held: Held, grid: Grid) -> tuple[Action, ...]:
     if missing:
         return missing
     return (Complete(),) if observed.closed else ()
-
-
-def next_names(first: BinlogName, known: frozenset[BinlogName]) -> BinlogName:
-    """The first name, from `first` on, that is not among the known ones."""
-    name = first
-    while name in known:
-        name = name.next()
-    return name

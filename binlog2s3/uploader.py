@@ -40,7 +40,6 @@ from binlog2s3.workers import Outcome, Workers
 
 _log = Log("uploader")
 _LONGEST_WAIT = 60.0
-_BLOCK = 1 << 20
 
 
 @dataclass(slots=True)
@@ -61,7 +60,6 @@ class _Job:
     not_before: float = 0.0
     sent_bytes: int = 0
     taken_up: int = 0
-    released: bool = False
     begun_at: float = 0.0
 
 

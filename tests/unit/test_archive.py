@@ -24,9 +24,8 @@ from binlog2s3.archive import (
     Verify,
     decide,
     is_closed,
-    next_names,
 )
-from binlog2s3.binlog import BinlogName, Transaction
+from binlog2s3.binlog import Transaction
 from binlog2s3.checksum import crc64nvme
 
 MIB = 1 << 20
@@ -226,11 +225,3 @@ def test_what_to_do_next(
 def test_a_small_binlog_that_grows_does_not_begin_to_be_put_whole() -> None:
     """PutWhole is for closed ones alone: the object would be cut short for ever."""
     assert decide(Observed(size=9, closed=False, held=NOTHING), GRID) == ()
-
-
-def test_next_names() -> None:
-    """The first that is missing, over the end of the digits too."""
-    first = BinlogName.parse("b.999998")
-    known = frozenset(map(BinlogName.parse, ["b.999998", "b.999999", "b.1000001"]))
-    assert str(next_names(first, known)) == "b.1000000"
-    assert next_names(first, frozenset()) == first
