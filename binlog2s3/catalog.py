@@ -18,6 +18,7 @@ from typing import Any, Self
 from binlog2s3.archive import BLOCK_SIZE, Block
 from binlog2s3.binlog import BinlogName
 from binlog2s3.checksum import crc64_hex
+from binlog2s3.chunk import Chunk
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.gtid import Flavour
 from binlog2s3.store import ObjectInfo, Store
@@ -42,7 +43,7 @@ class Layout:
     @property
     def writers(self) -> str:
         """Prefix of the writers' objects."""
-        return f"{self._root()}live/{self.source}/writers/"
+        return f"{self.live}writers/"
 
     def lineage(self, lineage: str) -> str:
         """Key of a lineage's description."""
@@ -63,6 +64,19 @@ class Layout:
     def entry(self, lineage: str, name: BinlogName) -> str:
         """Key of an archived binlog's entry."""
         return f"{self.entries(lineage)}{name}.json"
+
+    @property
+    def live(self) -> str:
+        """Prefix of what comes and goes: the writers' objects and the chunks of all lineages."""
+        return f"{self._root()}live/{self.source}/"
+
+    def chunks(self, lineage: str, name: BinlogName) -> str:
+        """Prefix of the chunks of a binlog that still grows."""
+        return f"{self.live}{lineage}/{name}/"
+
+    def chunk(self, lineage: str, name: BinlogName, chunk: Chunk) -> str:
+        """Key of one of them."""
+        return f"{self.chunks(lineage, name)}{chunk}"
 
     def writer(self, generation: int, token: str) -> str:
         """Key of a writer's object."""

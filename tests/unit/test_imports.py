@@ -33,7 +33,7 @@ LAYERS = (
     {"log", "config"},
     {"options"},
     {"store_contract"},
-    {"archive", "binlog", "checksum", "event", "gtid", "transaction"},
+    {"archive", "binlog", "checksum", "chunk", "event", "gtid", "transaction"},
     {"errors", "__init__"},
 )
 ROOMS = {
@@ -45,7 +45,7 @@ ROOMS = {
     "click": {"cli"},
     "awscrt": {"checksum"},
 }
-PURE = ("archive", "binlog", "event", "gtid", "transaction", "options", "errors")
+PURE = ("archive", "binlog", "chunk", "event", "gtid", "transaction", "options", "errors")
 NOT_PURE = {"os", "io", "socket", "subprocess", "threading", "time", "logging", "random", "secrets"}
 
 
