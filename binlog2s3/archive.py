@@ -1,143 +1,17 @@
-"""The archive's arithmetic and its one decision: what to do next about a binlog.
+"""The one decision: what to do next about a binlog.
 
-Place in the flow: the tailer feeds bytes into a `Digest`; the uploader shows what it knows of a
-binlog (`Observed`) to `decide` and does what that returns. Start, steady work and recovery are the
-same question asked again.
+Place in the flow: the uploader shows what it knows of a binlog (`Observed`) to `decide` and does
+what that returns. Start, steady work and recovery are the same question asked again.
 
 Law: pure and total. Bytes are a function of (lineage, binlog, range), so an action done twice, or
 done late, is waste and never harm; nothing is concluded from not knowing.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from binlog2s3.binlog import Transaction
-from binlog2s3.checksum import crc64nvme
-
-BLOCK_SIZE = 4 << 20
-MAX_PARTS = 10_000  # https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
-_GREATEST_PART = 5 << 30
-_TIER = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Where the parts of every binlog lie, given the part size alone.
-
-    Part n (from 1) is `part_size` bytes for the first 1,000, twice that for the next 1,000, and so
-    on, so that 10,000 parts hold 5 TiB at the default of 5 MiB; no part exceeds 5 GiB.
-    """
-
-    part_size: int
-
-    def length(self, number: int) -> int:
-        """Bytes of part `number`."""
-        if not 1 <= number <= MAX_PARTS:
-            raise ValueError(f"part {number} is not one of 1 to {MAX_PARTS}")
-        return min(self.part_size << ((number - 1) // _TIER), max(_GREATEST_PART, self.part_size))
-
-    def parts(self, size: int) -> Iterator["Part"]:
-        """The parts of the first `size` bytes, the last one possibly short, in order."""
-        begin = 0
-        number = 1
-        while begin < size:
-            end = begin + self.length(number)
-            yield Part(number=number, begin=begin, end=min(end, size), full=end <= size)
-            begin = end
-            number += 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Bytes [begin, end) of a binlog as part `number` of its multipart upload."""
-
-    number: int
-    begin: int
-    end: int
-    full: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """One of the 4 MiB ranges of a binlog, the last one possibly shorter.
-
-    `first_offset`, `first_commit_us` and `first_gtid` are of the first transaction that begins in
-    it, None where none does (a GTID is also None for an anonymous transaction).
-    """
-
-    offset: int
-    size: int
-    crc64: int
-    first_offset: int | None = None
-    first_commit_us: int | None = None
-    first_gtid: str | None = None
-
-
-class Digest:
-    """CRC64NVME of a binlog's bytes as they pass: of the whole, of each part, of each block."""
-
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
-        self.size = 0
-        self.crc64 = 0
-        self._parts: list[int] = []
-        self._part_crc = 0
-        self._part_end = grid.length(1)
-        self._blocks: list[int] = []
-        self._block_crc = 0
-        self._firsts: dict[int, Transaction] = {}
-
-    def feed(self, data: memoryview) -> None:
-        """Take the next bytes of the binlog."""
-        self.crc64 = crc64nvme(data, self.crc64)
-        while data:
-            block_end = (len(self._blocks) + 1) * BLOCK_SIZE
-            length = min(len(data), self._part_end - self.size, block_end - self.size)
-            piece, data = data[:length], data[length:]
-            self._part_crc = crc64nvme(piece, self._part_crc)
-            self._block_crc = crc64nvme(piece, self._block_crc)
-            self.size += length
-            if self.size == self._part_end:
-                self._parts.append(self._part_crc)
-                self._part_crc = 0
-                self._part_end += self._grid.length(len(self._parts) + 1)
-            if self.size == block_end:
-                self._blocks.append(self._block_crc)
-                self._block_crc = 0
-
-    def note(self, transaction: Transaction) -> None:
-        """Remember a transaction if it is the first that begins in its block."""
-        self._firsts.setdefault(transaction.begin // BLOCK_SIZE, transaction)
-
-    def part_crc64(self, part: Part) -> int:
-        """The checksum of a part whose bytes have all been fed.
-
-        A short last part has one only when nothing was fed behind it.
-        """
-        if part.number <= len(self._parts):
-            return self._parts[part.number - 1]
-        if part.number == len(self._parts) + 1 and part.end == self.size:
-            return self._part_crc
-        raise ValueError(f"part {part.number} has not passed whole")
-
-    def blocks(self) -> tuple[Block, ...]:
-        """All blocks of what was fed."""
-        crcs = list(self._blocks)
-        if self.size % BLOCK_SIZE:
-            crcs.append(self._block_crc)
-        return tuple(self._block(number, crc) for number, crc in enumerate(crcs))
-
-    def _block(self, number: int, crc: int) -> Block:
-        first = self._firsts.get(number)
-        offset = number * BLOCK_SIZE
-        return Block(
-            offset=offset,
-            size=min(BLOCK_SIZE, self.size - offset),
-            crc64=crc,
-            first_offset=first.begin if first else None,
-            first_commit_us=first.commit_us if first else None,
-            first_gtid=first.gtid if first else None,
-        )
+from binlog2s3.chunk import Chunk, Chunks, Flushes
+from binlog2s3.grid import Grid, Part
 
 
 def is_closed(
@@ -164,35 +38,94 @@ def is_closed(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What holds for all binlogs.
+
+    `chunked`: what grows is made durable as chunks, so that parts wait until it is closed; else
+    parts are sent as they fill. `copies`: the store makes parts of chunks by itself. A chunk of at
+    least `full_chunk` bytes needs no longer one in its place.
+    """
+
+    grid: Grid
+    chunked: bool
+    copies: bool
+    full_chunk: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """What the store was seen to hold of a binlog.
 
     `object_there`: something lies under its key; `verified`: it was compared with our bytes;
-    `entry_there`: its entry is written. `upload_id` and `parts` are of our unfinished upload.
+    `entry_there`: its entry is written; `cleared`: its chunks and unfinished uploads are gone.
+    `upload_id` and `parts` are of our unfinished upload; `copies`: the store makes parts of chunks
+    in it. `chunks` hold our bytes; `listed` are chunks that were not compared yet.
     """
 
     object_there: bool = False
     verified: bool = False
     entry_there: bool = False
+    cleared: bool = False
     upload_id: str | None = None
     parts: frozenset[int] = frozenset()
+    copies: bool = True
+    chunks: Chunks = field(default_factory=Chunks)
+    listed: Chunks = field(default_factory=Chunks)
+
+    @property
+    def there(self) -> Chunks:
+        """All of its chunks."""
+        return self.chunks.plus(self.listed) if self.listed else self.chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """What is known of a binlog: `size` checked bytes are in the spool, `held` in the store.
 
-    `held` is None until the store was asked, and again after any doubt.
+    `held` is None until the store was asked, and again after any doubt. `due`: the time for a flush
+    has come. `late`: and it came before while a full chunk was, and still is, on its way.
     """
 
     size: int
     closed: bool
     held: Held | None
+    flushes: Flushes = field(default_factory=lambda: Flushes.start(0))
+    due: bool = False
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """Ask the store what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """See that these chunks hold our bytes."""
+
+    chunks: frozenset[Chunk]
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Put bytes [begin, end), which lie in one part and do not fill it, as a small chunk."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutChunk:
+    """Put the bytes of a whole part as a full chunk."""
+
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteChunks:
+    """Delete chunks whose bytes lie in longer ones."""
+
+    chunks: frozenset[Chunk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +135,9 @@ class PutWhole:
 
 @dataclass(frozen=True, slots=True)
 class CreateUpload:
-    """Begin a multipart upload."""
+    """Begin a multipart upload; `copying`: parts of it will be copied."""
+
+    copying: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +145,14 @@ class PutPart:
     """Send one part."""
 
     part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPart:
+    """Have the store make a part of a chunk that has exactly its bytes."""
+
+    part: Part
+    chunk: Chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,35 +171,119 @@ class PutEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Clear:
+    """Delete the archived binlog's chunks, abort its unfinished uploads."""
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Delete the local copy: the archive has it."""
 
 
-Action = Look | PutWhole | CreateUpload | PutPart | Complete | Verify | PutEntry | Release
+ForChunks = Compare | Flush | PutChunk | DeleteChunks
+ForArchive = (
+    PutWhole | CreateUpload | PutPart | CopyPart | Complete | Verify | PutEntry | Clear | Release
+)
+Action = Look | ForChunks | ForArchive
 
 
-def decide(observed: Observed, grid: Grid) -> tuple[Action, ...]:
-    """What to do next, in the order of use; nothing if there is nothing to do yet.
+def decide(observed: Observed, limits: Limits) -> tuple[Action, ...]:
+    """What to do next, the most urgent first; nothing if there is nothing to do yet.
 
-    Several actions are returned only where they may run at the same time (parts).
+    All that is returned may run at the same time.
     """
-    held, small = observed.held, observed.size < grid.length(1)
+    held = observed.held
     if held is None:
-        return () if small and not observed.closed else (Look(),)
+        return (Look(),) if _worth_a_look(observed, limits) else ()
     if held.verified:
-        return (Release(),) if held.entry_there else (PutEntry(),)
+        return _archived(held)
     if held.object_there:
         return (Verify(),) if observed.closed else ()
-    if held.upload_id is None and small:
-        return (PutWhole(),) if observed.closed else ()
+    comparable = _comparable(observed, held)
+    if comparable:
+        return (Compare(comparable),)
+    return (*_chunks(observed, held, limits), *_archive(observed, held, limits))
+
+
+def _worth_a_look(observed: Observed, limits: Limits) -> bool:
+    if limits.chunked:
+        return observed.size > 0
+    return observed.closed or observed.size >= limits.grid.length(1)
+
+
+def _archived(held: Held) -> tuple[Action, ...]:
+    if not held.entry_there:
+        return (PutEntry(),)
+    return (Release(),) if held.cleared else (Clear(),)
+
+
+def _comparable(observed: Observed, held: Held) -> frozenset[Chunk]:
+    """Chunks that were found and can be compared by now: their bytes have passed, or never will."""
+    return frozenset(
+        chunk for chunk in held.listed if observed.closed or chunk.end <= observed.size
+    )
+
+
+def _chunks(observed: Observed, held: Held, limits: Limits) -> Iterator[ForChunks]:
+    """What makes durable what is not, and takes away what is durable twice.
+
+    A closed binlog gets no full chunks any more, its parts are sent instead; and no small ones
+    where one request archives it whole.
+    """
+    if limits.chunked:
+        flush = _flush(observed, held, limits.grid)
+        if flush is not None and not (observed.closed and _is_small(observed, limits)):
+            yield flush
+        if not observed.closed:
+            there, least = held.there, limits.full_chunk
+            for part in limits.grid.parts(observed.size, there.first(least)):
+                if part.full and not there.cover(part.begin, part.end, least):
+                    yield PutChunk(part)
+    if held.chunks.superfluous and not observed.closed:
+        yield DeleteChunks(held.chunks.superfluous)
+
+
+def _flush(observed: Observed, held: Held, grid: Grid) -> Flush | None:
+    """The small chunk that extends what is durable, if one is due and can."""
+    durable = held.there.end
+    if not observed.due or observed.size <= durable:
+        return None
+    part = grid.at(durable)
+    if observed.size < part.end:
+        flushes = observed.flushes
+        goes_on = flushes.base == part.begin and flushes.begin <= durable
+        return Flush(flushes.begin if goes_on else part.begin, observed.size)
+    # Its full chunk, or the closed binlog's part, is on its way and has all of this. Where that
+    # takes its time, the few bytes that are missing need not wait for it.
+    few = part.begin < durable and observed.size - durable < part.end - part.begin
+    return Flush(durable, part.end) if few and observed.late else None
+
+
+def _archive(observed: Observed, held: Held, limits: Limits) -> tuple[ForArchive, ...]:
+    if not observed.closed and (limits.chunked or _is_small(observed, limits)):
+        return ()
+    if held.upload_id is None and _is_small(observed, limits):
+        return (PutWhole(),)
+    wanted = [part for part in limits.grid.parts(observed.size) if part.full or observed.closed]
+    chunks = {part.number: _chunk_for(part, held, limits) for part in wanted}
     if held.upload_id is None:
-        return (CreateUpload(),)
-    return _parts(observed, held, grid)
-
-
-def _parts(observed: Observed, held: Held, grid: Grid) -> tuple[Action, ...]:
-    wanted = [part for part in grid.parts(observed.size) if part.full or observed.closed]
-    missing = tuple(PutPart(part) for part in wanted if part.number not in held.parts)
+        return (CreateUpload(copying=any(chunks.values())),)
+    missing = tuple(
+        CopyPart(part, chunk) if (chunk := chunks[part.number]) else PutPart(part)
+        for part in wanted
+        if part.number not in held.parts
+    )
     if missing:
         return missing
     return (Complete(),) if observed.closed else ()
+
+
+def _chunk_for(part: Part, held: Held, limits: Limits) -> Chunk | None:
+    """The chunk that the store can make this part of."""
+    if not (limits.copies and held.copies and part.full):
+        return None
+    return held.chunks.exact(part.begin, part.end)
+
+
+def _is_small(observed: Observed, limits: Limits) -> bool:
+    return observed.size < limits.grid.length(1)

@@ -15,17 +15,20 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from binlog2s3.archive import BLOCK_SIZE, Block
 from binlog2s3.binlog import BinlogName
-from binlog2s3.checksum import crc64_hex
-from binlog2s3.chunk import Chunk
+from binlog2s3.checksum import crc64_from_hex, crc64_hex
+from binlog2s3.chunk import Chunk, Chunks
 from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.grid import BLOCK_SIZE, Block
 from binlog2s3.gtid import Flavour
+from binlog2s3.reader import Range, Readable, State, ranges_of
 from binlog2s3.store import ObjectInfo, Store
 
 FORMAT = 1
 _LINEAGE_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
 _WRITER = re.compile(r"(\d{6,})-([0-9a-f]{8})\.json")
+_LISTINGS = 3
+"""How often chunks are listed for a hole to close: it may be of the listing alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +243,11 @@ class Position:
     offset: int
     gtid_set: str
 
+    @property
+    def place(self) -> tuple[BinlogName, int]:
+        """To be compared within a lineage. Raises ValueError if `binlog` is no name."""
+        return (BinlogName.parse(self.binlog), self.offset)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
@@ -310,8 +318,8 @@ class Heartbeat:
                 state=str(document["state"]),
                 lineage=document["lineage"],
                 server_uuid=str(document["server_uuid"]),
-                durable=Position(**document["durable"]) if document["durable"] else None,
-                server=Position(**document["server"]) if document["server"] else None,
+                durable=_position(document["durable"]),
+                server=_position(document["server"]),
                 covered_until=_from_time(document["covered_until"])
                 if document["covered_until"]
                 else None,
@@ -327,6 +335,15 @@ class Archived:
     entries: frozenset[BinlogName]
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A binlog of which the first `size` bytes can be read: all if archived, else so far."""
+
+    name: BinlogName
+    size: int
+    state: State
+
+
 class Catalog:
     """Reads one source's part of the bucket. Every method asks the store anew.
 
@@ -340,8 +357,21 @@ class Catalog:
 
     def writers(self) -> dict[tuple[int, str], ObjectInfo]:
         """The writers' objects by rank (generation, token). One listing."""
+        return self._writers(self._store.list(self._layout.writers))
+
+    def live(self) -> tuple[dict[tuple[int, str], ObjectInfo], list[str]]:
+        """The writers' objects, and the keys of all else below `live/`. One listing."""
+        writers, others = [], []
+        for info in self._store.list(self._layout.live):
+            if info.key.startswith(self._layout.writers):
+                writers.append(info)
+            else:
+                others.append(info.key)
+        return self._writers(writers), others
+
+    def _writers(self, infos: Iterable[ObjectInfo]) -> dict[tuple[int, str], ObjectInfo]:
         found = {}
-        for info in self._store.list(self._layout.writers):
+        for info in infos:
             if match := _WRITER.fullmatch(info.key.removeprefix(self._layout.writers)):
                 found[(int(match[1]), match[2])] = info
             else:
@@ -388,6 +418,91 @@ class Catalog:
         key = self._layout.entry(lineage.id, name)
         return EntryEnd.from_json(self._store.get(key), key)
 
+    def chunks(self, lineage: Lineage, name: BinlogName) -> Chunks:
+        """The chunks of a binlog. One listing."""
+        found = self._chunks(self._layout.chunks(lineage.id, name), f"{name}/")
+        return found.get(name, Chunks())
+
+    def readable(self, lineage: Lineage) -> list[Listed]:
+        """The binlogs of a lineage that can be read, archived and open, in their order.
+
+        Two listings: chunks first, so that what is being archived just then is never missed. They
+        are repeated where chunks came and went under the first, which may show as a hole.
+        """
+        for _ in range(_LISTINGS):
+            chunks = self._chunks(f"{self._layout.live}{lineage.id}/", "")
+            archived = self._named(self._layout.binlogs(lineage.id), "")
+            if not any(_has_hole(chunks[name]) for name in chunks.keys() - archived.keys()):
+                break
+        found = [Listed(name, info.size, "archived") for name, info in archived.items()]
+        found += [
+            Listed(name, those.end, "open")
+            for name, those in chunks.items()
+            if name not in archived and those.end
+        ]
+        return sorted(found, key=lambda listed: listed.name)
+
+    def binlog(self, lineage: Lineage, name: BinlogName) -> Readable:
+        """Where the bytes of a binlog are, and how to read them.
+
+        Chunks are looked for first, see `readable`. They are put side by side, so there may be
+        some beyond a hole: the binlog ends at the hole. Who knows of more (a heartbeat) asks for it
+        by `Readable.blocks(end=...)`. ArchiveError if there is nothing to read.
+        """
+        key, prefix = self._layout.binlog(lineage.id, name), self._layout.chunks(lineage.id, name)
+        for _ in range(_LISTINGS):
+            chunks, archived = self.chunks(lineage, name), self._store.head(key)
+            if archived or not _has_hole(chunks):
+                break
+        crc64 = self._crc64(lineage, name, archived.size) if archived else None
+        ranges = (Range(key, 0, archived.size),) if archived else ranges_of(prefix, chunks)
+        if not ranges:
+            raise ArchiveError(
+                f"no byte of {name} is in lineage {lineage.id}: neither {key} nor chunks from "
+                f"offset 0 on below {prefix}",
+                hint="is it older than the lineage's first binlog, or not yet written?",
+            )
+        return Readable(
+            name=str(name),
+            state="archived" if archived else "open",
+            ranges=ranges,
+            store=self._store,
+            again=lambda: self.binlog(lineage, name),
+            crc64=crc64,
+        )
+
+    def _crc64(self, lineage: Lineage, name: BinlogName, size: int) -> int | None:
+        """The checksum of an archived binlog, from its entry; None if it has none yet."""
+        key = self._layout.entry(lineage.id, name)
+        try:
+            data = self._store.get(key)
+        except ObjectMissingError:
+            return None
+        if EntryEnd.from_json(data, key).size != size:
+            raise ArchiveError(
+                f"{self._layout.binlog(lineage.id, name)} has {size} bytes, its entry says "
+                f"{EntryEnd.from_json(data, key).size}",
+                hint="an older version of one of them may be right, where the bucket is versioned",
+            )
+        with _reading(key):
+            return crc64_from_hex(_parse(data, key)["crc64nvme"])
+
+    def _chunks(self, prefix: str, within: str) -> dict[BinlogName, Chunks]:
+        """All chunks below a prefix, which ends with `within`, by binlog."""
+        found: dict[BinlogName, list[Chunk]] = {}
+        for info in self._store.list(prefix):
+            binlog, _, rest = f"{within}{info.key.removeprefix(prefix)}".partition("/")
+            try:
+                name, chunk = BinlogName.parse(binlog), Chunk.parse(rest)
+            except ValueError:
+                self.foreign.add(info.key)
+                continue
+            if str(name) == binlog and chunk.size == info.size:
+                found.setdefault(name, []).append(chunk)
+            else:
+                self.foreign.add(info.key)
+        return {name: Chunks(frozenset(chunks)) for name, chunks in found.items()}
+
     def _named(self, prefix: str, suffix: str) -> dict[BinlogName, ObjectInfo]:
         found = {}
         for info in self._store.list(prefix):
@@ -402,6 +517,20 @@ class Catalog:
             else:
                 self.foreign.add(info.key)
         return found
+
+
+def _has_hole(chunks: Chunks) -> bool:
+    return max((chunk.end for chunk in chunks), default=0) > chunks.end
+
+
+def _position(document: Mapping[str, Any] | None) -> Position | None:
+    if not document:
+        return None
+    return Position(
+        binlog=str(BinlogName.parse(document["binlog"])),
+        offset=int(document["offset"]),
+        gtid_set=str(document["gtid_set"]),
+    )
 
 
 def _flavour(text: str) -> Flavour:

@@ -24,6 +24,15 @@ def crc64nvme(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
     return int(checksums.crc64nvme(data, crc))
 
 
+def crc64_of_rest(before: int, whole: int, size: int) -> int:
+    """CRC64NVME of the last `size` bytes, from that of those before them and of all together.
+
+    >>> crc64_hex(crc64_of_rest(crc64nvme(b"xyz"), crc64nvme(b"xyz123456789"), 9))
+    'ae8b14860a799888'
+    """
+    return int(checksums.combine_crc64nvme(before, 0, size)) ^ whole
+
+
 def crc64_base64(crc: int) -> str:
     """The digest as S3's headers and listings carry it: base64 of 8 bytes, big-endian."""
     return base64.b64encode(crc.to_bytes(_BYTES, "big")).decode("ascii")

@@ -18,7 +18,7 @@ from typing import Self
 
 from binlog2s3.checksum import crc64_from_hex, crc64_hex
 
-_NAME = re.compile(r"(\d{16})-(\d{16})-([0-9a-f]{16})")
+_NAME = re.compile(r"([0-9]{16})-([0-9]{16})-([0-9a-f]{16})")
 _DIGITS = 16
 """Flushes of a level that the next flush covers together: the base of the counter."""
 _LEVELS = 4
@@ -112,6 +112,11 @@ class Chunks:
     def exact(self, begin: int, end: int) -> Chunk | None:
         """A chunk of exactly these bytes."""
         return self._by_range.get((begin, end))
+
+    def first(self, least: int) -> int:
+        """The binlog's first bytes up to there lie in chunks of at least this size."""
+        spans = self._spans(least)
+        return spans[0][1] if spans and spans[0][0] == 0 else 0
 
     def cover(self, begin: int, end: int, least: int) -> bool:
         """Whether chunks of at least this size hold all of these bytes."""

@@ -48,6 +48,13 @@ def _load_file(ctx: click.Context, _: click.Parameter, value: Path | None) -> No
         ctx.default_map = {BY_NAME[name].parameter: v for name, v in found.values.items()}
 
 
+class _Flag(click.Option):
+    """A flag whose variable is judged like every other one: click drops what it does not know."""
+
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        return self.resolve_envvar_value(ctx)
+
+
 def _options(tables: Sequence[str]) -> Callable[[F], F]:
     """The options of these tables, and --config.
 
@@ -57,13 +64,16 @@ def _options(tables: Sequence[str]) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         for option in reversed([option for option in OPTIONS if option.table in tables]):
+            shape: dict[str, Any] = {"metavar": option.metavar}
+            if option.kind == "flag":
+                shape = {"cls": _Flag, "is_flag": True, "flag_value": True}
             function = click.option(
                 f"--{option.name}",
                 option.parameter,
                 type=click.UNPROCESSED,
                 default=option.default,
-                metavar=option.metavar,
                 help=_help(option),
+                **shape,
             )(function)
         shown = " ".join(f"[{table}]" for table in tables)
         return click.option(

@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 _MAX_FILE = 1 << 20
+_LEAST_FLUSH_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,7 @@ class StreamConfig:
     start_at: Literal["oldest", "now"]
     flush_interval: float
     heartbeat_interval: float
+    take_over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,10 +192,12 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
 
 
 def _parse_typed(option: Option, raw: object) -> Value:
-    """As `parse`, but in TOML a whole number has no quotes."""
+    """As `parse`, but in TOML a whole number has no quotes, nor have true and false."""
     value = parse(option, raw)
     if option.kind == "integer" and isinstance(raw, str):
         raise ValueError(f"{raw!r} is a text; write the number without quotes")
+    if option.kind == "flag" and isinstance(raw, str):
+        raise ValueError(f"{raw!r} is a text; write true or false without quotes")
     return value
 
 
@@ -263,6 +267,7 @@ def _config(values: Mapping[str, Any]) -> Config:
     start = stream["start_binlog"]
     stream["start_binlog"] = BinlogName.parse(start) if start else None
     stream["start_at"] = stream["start_at"] or "oldest"
+    stream["take_over"] = bool(stream["take_over"])
     return Config(
         mysql=MysqlConfig(**table("mysql")),
         s3=S3Config(bucket=bucket, prefix=prefix, **s3),
@@ -275,10 +280,10 @@ def _config(values: Mapping[str, Any]) -> Config:
 def _stream_problems(given: _Given) -> Iterable[str]:
     if given.has("start-binlog") and given.has("start-at"):
         yield _contradiction(given, "start-binlog", "start-at", "give one of them")
-    if given.values.get("flush-interval"):
+    if 0 < float(str(given.values.get("flush-interval", 0))) < _LEAST_FLUSH_SECONDS:
         yield (
-            f"{given.called('flush-interval')}: only 0 is supported by this version "
-            "(a binlog is durable when it is closed)"
+            f"{given.called('flush-interval')}: below {_LEAST_FLUSH_SECONDS:g} seconds; "
+            "0 would mean that a binlog is durable only when it is closed"
         )
 
 

@@ -1,52 +1,99 @@
-"""How far everything is in the bucket, by the archive and by the source's clock.
+"""How far everything is in the bucket, by the history and by the source's clock.
 
-Place in the flow: the watch tells what the source said, the loop what was archived; the heartbeat
-reads the result.
+Place in the flow: the watch tells what the source said, the uploader what lies in the bucket; the
+heartbeat reads the result.
 
-Law: a moment is claimed only once every commit up to it is in the archive, and never taken back.
+Law: a moment is claimed only once every commit up to it can be read from the bucket, and never
+taken back.
 """
 
 import threading
+from dataclasses import dataclass
 from datetime import datetime
 
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Position
+from binlog2s3.gtid import Gtids
 from binlog2s3.server import ServerPosition
 from binlog2s3.tailer import Track
 
+_MOST_SIGHTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    offset: int
+    gtids: Gtids | None
+    whole: bool
+
 
 class Coverage:
-    """How far everything is in the bucket: the last binlog of the unbroken archive, and the time.
+    """How far everything is in the bucket: a position, and a time.
 
-    `seen` is called by the watch's thread, `archived` by the loop, in any order of binlogs.
+    `following` is the first binlog that is not known to be there. `seen` is called by the watch's
+    thread, the others by the loop, in any order of binlogs.
     """
 
     def __init__(self, durable: Position | None, following: BinlogName) -> None:
         self._lock = threading.Lock()
+        self._archived = following
         self._following = following
-        self._ahead: dict[BinlogName, Position] = {}
-        self._seen: dict[BinlogName, datetime] = {}
+        self._reached: dict[BinlogName, _Reached] = {}
+        self._entries: set[BinlogName] = set()
+        self._seen: list[tuple[BinlogName, int, datetime]] = []
         self.durable = durable
         self.until: datetime | None = None
 
     def seen(self, position: ServerPosition) -> None:
-        """The source's clock and position; the latest of each binlog counts."""
+        """The source's clock, and its position just after."""
         with self._lock:
-            self._seen[position.binlog] = position.asked_at
+            self._seen.append((position.binlog, position.offset, position.asked_at))
+            if len(self._seen) > _MOST_SIGHTS:  # nothing gets there for hours: keep every other
+                del self._seen[1::2]
+            self._claim()
+
+    def reached(
+        self, name: BinlogName, offset: int, gtids: Gtids | None, *, whole: bool = False
+    ) -> None:
+        """A binlog's first `offset` bytes can be read; `whole`: that is all of it."""
+        with self._lock:
+            known = self._reached.get(name)
+            if name < self._following or (known and (known.whole or known.offset > offset)):
+                return
+            self._reached[name] = _Reached(offset, gtids, whole)
+            self._go_on()
 
     def archived(self, track: Track) -> None:
         """A binlog is in the archive with its entry."""
-        after = track.gtids_after()
-        position = Position(
-            binlog=str(track.name),
-            offset=track.size,
-            gtid_set=str(after) if after is not None else "",
-        )
+        self.reached(track.name, track.size, track.gtids_after(), whole=True)
         with self._lock:
-            self._ahead[track.name] = position
-            while self._following in self._ahead:
-                self.durable = self._ahead.pop(self._following)
-                self._following = self._following.next()
-            passed = [name for name in self._seen if name < self._following]
-            times = [self._seen.pop(name) for name in passed]
-            self.until = max([*times, *([self.until] if self.until else [])], default=None)
+            self._entries.add(track.name)
+            while self._archived in self._entries:
+                self._entries.discard(self._archived)
+                self._archived = self._archived.next()
+
+    def has(self, name: BinlogName) -> bool:
+        """Whether this binlog and all before it are in the archive with their entries."""
+        with self._lock:
+            return name.prefix == self._archived.prefix and name < self._archived
+
+    def _go_on(self) -> None:
+        while (reached := self._reached.get(self._following)) is not None:
+            self.durable = Position(
+                binlog=str(self._following),
+                offset=reached.offset,
+                gtid_set=str(reached.gtids) if reached.gtids is not None else "",
+            )
+            if not reached.whole:
+                break
+            del self._reached[self._following]
+            self._following = self._following.next()
+        self._claim()
+
+    def _claim(self) -> None:
+        reached = self._reached.get(self._following)
+        here = (self._following, reached.offset if reached else 0)
+        passed = [at for name, offset, at in self._seen if (name, offset) <= here]
+        if passed:
+            self._seen = [sight for sight in self._seen if sight[:2] > here]
+            self.until = max([*passed, *([self.until] if self.until else [])])

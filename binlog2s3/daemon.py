@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from queue import SimpleQueue
 from types import FrameType
 
-from binlog2s3.archive import Grid
-from binlog2s3.catalog import Lineage, Position
+from binlog2s3.archive import Limits
+from binlog2s3.binlog import BinlogName
+from binlog2s3.catalog import Layout, Lineage, Position
 from binlog2s3.config import Config, S3Config
 from binlog2s3.coverage import Coverage
 from binlog2s3.errors import (
@@ -28,10 +30,12 @@ from binlog2s3.errors import (
     StoreError,
     SupersededError,
 )
+from binlog2s3.grid import Grid
 from binlog2s3.intake import Intake
 from binlog2s3.log import Log
 from binlog2s3.login import resolve
 from binlog2s3.mysqlbinlog import Child, derive_server_id
+from binlog2s3.options import MIN_PART_SIZE
 from binlog2s3.server import Server
 from binlog2s3.spool import Run, RunFacts, Spool
 from binlog2s3.start import Plan, mend_entries, prepare, sweep_spool, target
@@ -40,7 +44,7 @@ from binlog2s3.tailer import Tailer
 from binlog2s3.uploader import Uploader
 from binlog2s3.watch import Sight, Watch
 from binlog2s3.workers import Workers
-from binlog2s3.writer import Progress, State, Writer
+from binlog2s3.writer import Progress, State, Writer, give_way
 
 _log = Log("daemon")
 _POLL_SECONDS = 0.05
@@ -61,13 +65,25 @@ def stream(config: Config) -> int:
             closing(S3Store(quick, stop=stop.event, policy=RetryPolicy(attempts=2))) as store,
             Server(lambda: resolve(config.mysql)) as server,
         ):
-            plan = _unless_stopped(stop, lambda: prepare(config, server, store, spool))
+            plan = _unless_stopped(stop, lambda: _begin(config, server, store, spool, stop))
         if plan is None:
             return stop.status
         with closing(S3Store(settings, stop=stop.event)) as store:
             return _Stream(config, plan, store, spool, stop).run()
     finally:
         spool.close()
+
+
+def _begin(config: Config, server: Server, store: S3Store, spool: Spool, stop: "Stop") -> Plan:
+    """Give way to the writer that took over from this spool, if it works; else find where to begin.
+
+    In this order: what is found would be old after the watch, and mysqlbinlog must not be started
+    while the other one works, which it would evict.
+    """
+    noted, layout = spool.superseded_by(), Layout(config.s3.prefix, config.stream.source)
+    if noted and not config.stream.take_over and noted.concerns(layout.source, target(config)):
+        give_way(store, layout, noted, stop=stop.event)
+    return prepare(config, server, store, spool)
 
 
 def _unless_stopped(stop: "Stop", start: Callable[[], Plan]) -> Plan | None:
@@ -144,6 +160,7 @@ class _Stream:
         self._spool = spool
         self._stop = stop
         self._grid = Grid(config.s3.part_size)
+        self._audits: SimpleQueue[tuple[list[str], float]] = SimpleQueue()
         self._workers = Workers(config.s3.concurrency)
         self._coverage = Coverage(plan.durable, plan.following)
         self._watch = Watch(
@@ -157,9 +174,12 @@ class _Stream:
         self._writer = Writer(
             store=self._store,
             layout=plan.layout,
+            spool=spool,
+            target=target(config),
             server_uuid=plan.facts.uuid,
             interval_seconds=config.stream.heartbeat_interval,
             progress=self._progress,
+            audit=lambda keys, asked_at: self._audits.put((keys, asked_at)),
             failed=stop.fail,
             stop=stop.event,
         )
@@ -177,6 +197,7 @@ class _Stream:
     def run(self) -> int:
         """Claim, stream, end in order; 0 after SIGTERM, 130 after SIGINT."""
         self._writer.claim(self._preflight)
+        self._spool.forget_superseder()
         mend_entries(self._preflight, self._plan, self._grid)
         sweep_spool(self._spool, self._plan)
         for track in self._plan.adopted:
@@ -282,6 +303,8 @@ class _Stream:
         if self._intake.uploader is None:
             self._stop.event.wait(wait_seconds)
             return
+        while not self._audits.empty():
+            self._intake.uploader.audit(*self._audits.get())
         self._intake.uploader.step()
         outcome = self._workers.take(wait_seconds)
         while outcome is not None:
@@ -289,15 +312,22 @@ class _Stream:
             outcome = self._workers.take(0.0)
 
     def _open_uploader(self, lineage: Lineage) -> Uploader:
-        return Uploader(
+        interval = self._config.stream.flush_interval
+        uploader = Uploader(
             store=self._store,
             layout=self._plan.layout,
             lineage=lineage.id,
-            grid=self._grid,
+            limits=Limits(
+                grid=self._grid, chunked=interval > 0, copies=True, full_chunk=MIN_PART_SIZE
+            ),
+            flush_interval=interval,
             spool=self._spool,
             workers=self._workers,
-            on_archived=self._coverage.archived,
+            coverage=self._coverage,
         )
+        if self._plan.lineage is not None and self._plan.durable is not None:
+            uploader.look_after(BinlogName.parse(self._plan.durable.binlog))
+        return uploader
 
     def _end(self, child: Child, tailer: Tailer) -> None:
         """Stop reading, give what is in flight a few seconds, leave the spool durable."""
@@ -327,11 +357,13 @@ class _Stream:
         """Give what is on its way its time; read on what is there, unless reading has failed."""
         deadline = time.monotonic() + _DRAIN_SECONDS
         while time.monotonic() < deadline:
+            if self._intake.uploader is not None:
+                self._intake.uploader.flush()
             more = tailer is not None and self._round(tailer, _POLL_SECONDS)
             if tailer is None:
                 self._upload(_POLL_SECONDS)
             uploader = self._intake.uploader
-            if not more and not (uploader and (uploader.flying or uploader.pending)):
+            if not more and (uploader is None or uploader.done):
                 return
 
     def _progress(self) -> Progress:

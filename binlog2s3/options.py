@@ -42,14 +42,16 @@ Kind = Literal[
     "integer",
     "size",
     "duration",
+    "flag",
 ]
-Value = str | int | float | Path
+Value = str | int | float | bool | Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One option: `--name` on the command line, `[table] key` in the file.
 
+    A flag has no value on the command line, elsewhere it is true or false; it has no `default`.
     `least` and `most` bound numbers: bytes for sizes, seconds for durations. `otherwise` says what
     holds where neither a value nor a `default` is there.
     """
@@ -275,8 +277,9 @@ OPTIONS: tuple[Option, ...] = (
         "flush-interval",
         "duration",
         "SECONDS",
-        "0: a binlog is durable when it is closed. Other values are not supported yet.",
-        default=0.0,
+        "How often new bytes of the open binlog are put into the bucket, at most; "
+        "0: a binlog is durable only when it is closed.",
+        default=1.0,
         least=0,
         most=3600,
     ),
@@ -289,6 +292,15 @@ OPTIONS: tuple[Option, ...] = (
         default=30.0,
         least=1,
         most=3600,
+    ),
+    _in(
+        "stream",
+        "take-over",
+        "flag",
+        "",
+        "Start as the writer though another one has taken over from this spool and still works; "
+        "for one start by hand, not for a service.",
+        otherwise="false",
     ),
     _in(
         "log",
@@ -317,6 +329,8 @@ _NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,18})?)"
 _SIZE = re.compile(rf"{_NUMBER}\s*(?:([KMGT])(?:i?B)?|B)?", re.IGNORECASE)
 _SECONDS = re.compile(rf"{_NUMBER}\s*(ms|s|m|min|h)?")
 _SECOND_UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_FLAGS = {"true": True, "1": True, "yes": True, "on": True}
+_FLAGS |= {"false": False, "0": False, "no": False, "off": False}
 _EXPECTED: dict[Kind, str] = {
     "integer": "a whole number",
     "size": "a size such as 5MiB, 64M or 1G",
@@ -331,6 +345,8 @@ def parse(option: Option, raw: object) -> Value:
     """
     if option.kind in _EXPECTED:
         return _bounded(option, _parse_number(option, raw), raw)
+    if option.kind == "flag":
+        return _parse_flag(raw)
     if not isinstance(raw, str | Path):
         raise ValueError(f"{_shown(raw)} is not a text in quotes")
     return _parse_text(option, str(raw))
@@ -430,6 +446,14 @@ def _parse_choice(option: Option, text: str) -> str:
             f"choose one of {choices}"
         )
     raise ValueError(f"{_shown(text)} is not one of {choices}")
+
+
+def _parse_flag(raw: object) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    if isinstance(raw, str) and raw.strip().lower() in _FLAGS:
+        return _FLAGS[raw.strip().lower()]
+    raise ValueError(f"{_shown(raw)} is not true or false")
 
 
 def _parse_number(option: Option, raw: object) -> float:

@@ -13,9 +13,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from binlog2s3.archive import Grid, Part
+from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Entry, EntryEnd, Layout
 from binlog2s3.checksum import composite_etag, crc64nvme
+from binlog2s3.chunk import Chunk, Chunks
 from binlog2s3.errors import (
     ArchiveError,
     PreconditionError,
@@ -24,6 +25,7 @@ from binlog2s3.errors import (
     UnsupportedError,
     UploadMissingError,
 )
+from binlog2s3.grid import Grid, Part
 from binlog2s3.log import Log
 from binlog2s3.store import FileSlice, PartInfo, Store
 from binlog2s3.tailer import Track
@@ -34,7 +36,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What the store holds: the object, and the parts of the upload that has most of our bytes.
+    """What the store holds: the object, its chunks, the upload that has most of our bytes.
 
     Of `parts` only those can be told to be ours whose bytes have passed: see `Place.is_ours`.
     """
@@ -42,6 +44,7 @@ class Looked:
     object_there: bool
     upload_id: str | None
     parts: tuple[PartInfo, ...]
+    chunks: Chunks
 
 
 class Place:
@@ -55,6 +58,7 @@ class Place:
         self._track = track
         self.key = layout.binlog(lineage, track.name)
         self.entry_key = layout.entry(lineage, track.name)
+        self._chunks = layout.chunks(lineage, track.name)
 
     def wanted(self) -> Mapping[int, tuple[Part, int]]:
         """The parts that can be told from our bytes now, with their checksums, by number."""
@@ -70,8 +74,7 @@ class Place:
         found = self._store.head(self.key)
         best: tuple[str | None, tuple[PartInfo, ...]] = (None, ())
         most = (0, 0)
-        in_parts = not found and self._track.size >= self._grid.length(1)
-        for upload_id in self._uploads() if in_parts else ():
+        for upload_id in () if found else _uploads(self._store, self.key):
             try:
                 parts = tuple(self._store.list_parts(self.key, upload_id))
             except UploadMissingError:
@@ -84,6 +87,7 @@ class Place:
             object_there=found is not None,
             upload_id=best[0],
             parts=best[1],
+            chunks=Chunks(frozenset(_list_chunks(self._store, self._chunks))),
         )
 
     def is_ours(self, info: PartInfo, part: Part, crc64: int) -> bool:
@@ -94,9 +98,46 @@ class Place:
             return info.crc64 == crc64
         return info.etag.strip('"') == _md5(self._slice(part.begin, part.end)).hex()
 
-    def create_upload(self) -> str:
-        """Begin a multipart upload; its id."""
-        return self._store.create_upload(self.key)
+    def chunk_key(self, chunk: Chunk) -> str:
+        """The key of a chunk."""
+        return f"{self._chunks}{chunk}"
+
+    def put_chunk(self, chunk: Chunk) -> None:
+        """Put a range of the growing binlog as an object of its own: durable when this returns."""
+        piece = self._slice(chunk.begin, chunk.end)
+        with self._spool_unchanged(piece, chunk.crc64):
+            self._store.put(self.chunk_key(chunk), piece, crc64=chunk.crc64)
+
+    def compare(self, chunks: Iterable[Chunk]) -> None:
+        """See that chunks of another process hold the source's bytes; ArchiveError if not."""
+        for chunk in sorted(chunks):
+            beyond = chunk.end > self._track.size
+            if beyond or _crc64(_blocks(self._slice(chunk.begin, chunk.end))) != chunk.crc64:
+                what = "reaches beyond the end of" if beyond else "holds other bytes than"
+                raise ArchiveError(
+                    f"{self.chunk_key(chunk)} {what} the source's {self._track.name}",
+                    hint="two histories under one name: was the server restored or rolled back, or "
+                    "did it lose commits in a crash? stream it under another --source; nothing "
+                    "was overwritten",
+                )
+
+    def delete_chunks(self, chunks: Iterable[Chunk]) -> None:
+        """Delete chunks that are not needed any more."""
+        self._store.delete([self.chunk_key(chunk) for chunk in sorted(chunks)])
+
+    def copy_part(self, upload_id: str, part: Part, chunk: Chunk) -> PartInfo:
+        """Have the store make a part of a chunk."""
+        return self._store.copy_part(
+            self.key, upload_id, part.number, self.chunk_key(chunk), begin=0, end=chunk.size,
+            whole=True,
+        )  # fmt: skip
+
+    def create_upload(self, *, copying: bool) -> str:
+        """Begin a multipart upload; its id.
+
+        Without a whole-object checksum if parts are to be copied: MinIO copies into no other.
+        """
+        return self._store.create_upload(self.key, crc64=not copying)
 
     def put_part(self, upload_id: str, part: Part, crc64: int) -> PartInfo:
         """Send one part. Raises SpoolError if the spool no longer has what was read there."""
@@ -164,7 +205,10 @@ class Place:
                 f"{self.entry_key} describes another binlog than the one beside it",
                 hint="was it changed by hand? remove it: the next start writes it anew",
             )
-        self._clear_uploads()
+
+    def clear(self) -> None:
+        """Delete what only the growing binlog needed, now that the archive has it: see `sweep`."""
+        _sweep(self._store, self.key, self._chunks, self._track.size)
 
     def _slice(self, begin: int, end: int) -> FileSlice:
         return FileSlice(self._track.path, begin, end)
@@ -175,18 +219,6 @@ class Place:
         if len(digests) == 1:
             return (digests[0].hex(), composite_etag(digests))
         return (composite_etag(digests),)
-
-    def _uploads(self) -> list[str]:
-        """The ids of this binlog's unfinished uploads, none where the store cannot list them."""
-        try:
-            return [upload.upload_id for upload in self._store.list_uploads(self.key)]
-        except UnsupportedError:
-            return []
-
-    def _clear_uploads(self) -> None:
-        """Abort the uploads that lost replies, deaths and other writers left."""
-        for upload_id in self._uploads():
-            self._store.abort_upload(self.key, upload_id)
 
     @contextmanager
     def _spool_unchanged(self, piece: FileSlice, crc64: int) -> Iterator[None]:
@@ -200,6 +232,42 @@ class Place:
                 f"{piece.path} changed between {piece.begin} and {piece.end} after it was read",
                 hint="look at the spool's disk, and start again: the binlog is fetched anew",
             ) from error
+
+
+def sweep(store: Store, layout: Layout, lineage: str, name: BinlogName) -> None:
+    """Take away what is left of an archived binlog's growing: chunks, and unfinished uploads.
+
+    Those of other writers, of deaths, of requests performed long after they were made.
+    """
+    info = store.head(layout.binlog(lineage, name))
+    if info is not None:
+        _sweep(store, info.key, layout.chunks(lineage, name), info.size)
+
+
+def _sweep(store: Store, key: str, chunks: str, size: int) -> None:
+    for upload_id in _uploads(store, key):
+        store.abort_upload(key, upload_id)
+    inside = [chunk for chunk in _list_chunks(store, chunks) if chunk.end <= size]
+    if inside:
+        store.delete([f"{chunks}{chunk}" for chunk in inside])
+
+
+def _uploads(store: Store, key: str) -> list[str]:
+    """The ids of a binlog's unfinished uploads, none where the store cannot list them."""
+    try:
+        return [upload.upload_id for upload in store.list_uploads(key)]
+    except UnsupportedError:
+        return []
+
+
+def _list_chunks(store: Store, prefix: str) -> Iterator[Chunk]:
+    for info in store.list(prefix):
+        try:
+            chunk = Chunk.parse(info.key.removeprefix(prefix))
+        except ValueError:
+            continue
+        if chunk.size == info.size:
+            yield chunk
 
 
 def _where_absent(write: Callable[[bool], object]) -> None:

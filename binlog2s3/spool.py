@@ -23,11 +23,14 @@ from pathlib import Path
 
 from binlog2s3.binlog import BinlogName
 from binlog2s3.errors import SpoolError
+from binlog2s3.log import Log
 
+_log = Log("spool")
 _LOCK = "lock"
 _BLOCK = 1 << 20
 _LEAST_FREE = 1 << 20
 _RUN = "run.json"
+_SUPERSEDED = "superseded.json"
 _RUN_DIRECTORY = re.compile(r"run-\d{8}T\d{12}Z-[0-9a-f]{4}")
 
 
@@ -41,6 +44,29 @@ class RunFacts:
     binlog: str
     position: int
     lineage: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Superseder:
+    """The writer that took over from the streamer of this spool, and in which archive.
+
+    One of which the note says nothing that can be read has generation 0 and no names.
+    """
+
+    source: str = ""
+    target: str = ""
+    generation: int = 0
+    token: str = ""
+    host: str = ""
+
+    @property
+    def rank(self) -> tuple[int, str]:
+        """As a writer's: greater is the one that goes on."""
+        return (self.generation, self.token)
+
+    def concerns(self, source: str, target: str) -> bool:
+        """Whether it is about this source in this archive, as far as is known."""
+        return (self.source or source, self.target or target) == (source, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +152,47 @@ class Spool:
 
     def note(self, run: Run) -> None:
         """Write run.json, whole or not at all."""
-        path = run.directory / _RUN
+        _write_whole(run.directory / _RUN, {"format": 1, **asdict(run.facts)})
+
+    def note_superseded(self, by: Superseder) -> None:
+        """Write who took over, whole or not at all; it holds for later starts."""
+        noted = datetime.now(UTC).isoformat(timespec="seconds")
+        _write_whole(self.directory / _SUPERSEDED, {"format": 1, **asdict(by), "noted_at": noted})
+
+    def superseded_by(self) -> Superseder | None:
+        """Who took over from the streamer of this spool; None if nobody is noted.
+
+        A damaged note is logged and still says that somebody did: to wait for nobody costs two
+        heartbeats, to take the place of a writer at work would end that one.
+        """
+        path = self.directory / _SUPERSEDED
         with _as_spool_error(path):
-            new = path.with_name(_RUN + ".new")
-            with new.open("w", encoding="utf-8") as file:
-                json.dump({"format": 1, **asdict(run.facts)}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
-            _sync_directory(run.directory)
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                return None
+        try:
+            document = json.loads(data)
+            return Superseder(
+                source=str(document["source"]),
+                target=str(document["target"]),
+                generation=int(document["generation"]),
+                token=str(document["token"]),
+                host=str(document["host"]),
+            )
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            _log.warning("the note of who took over is damaged", path=path, error=error)
+            return Superseder()
+
+    def forget_superseder(self) -> None:
+        """Delete that note: this spool's streamer is the writer again."""
+        path = self.directory / _SUPERSEDED
+        with _as_spool_error(path):
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                return
+            _sync_directory(self.directory)
 
     def release(self, name: BinlogName, lineage: str) -> int:
         """Delete every run's copy of a binlog of this lineage; the bytes that were freed.
@@ -224,6 +282,18 @@ class Spool:
     def _holder(self) -> str:
         text = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip()
         return f" (process {text})" if text.isdigit() else ""
+
+
+def _write_whole(path: Path, document: Mapping[str, object]) -> None:
+    """Write a JSON file, whole or not at all, and make it durable with its name."""
+    with _as_spool_error(path):
+        new = path.with_name(f"{path.name}.new")
+        with new.open("w", encoding="utf-8") as file:
+            json.dump(document, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        _sync_directory(path.parent)
 
 
 def _remove_half_made(path: Path) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from binlog2s3.archive import Grid
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Archived, Catalog, EntryEnd, Layout, Lineage, Position, lineage_id
 from binlog2s3.config import Config, StreamConfig
@@ -24,6 +23,7 @@ from binlog2s3.errors import (
     SourceError,
     SpoolError,
 )
+from binlog2s3.grid import Grid
 from binlog2s3.gtid import Gtids, MariadbGtidList, parse
 from binlog2s3.log import Log
 from binlog2s3.mysqlbinlog import Tool, find

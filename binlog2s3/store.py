@@ -292,7 +292,15 @@ class S3Store:
         return PartInfo(number=number, size=size_of(body), etag=_etag(answer), crc64=kept)
 
     def copy_part(
-        self, key: str, upload_id: str, number: int, source_key: str, *, begin: int, end: int
+        self,
+        key: str,
+        upload_id: str,
+        number: int,
+        source_key: str,
+        *,
+        begin: int,
+        end: int,
+        whole: bool = False,
     ) -> PartInfo:
         answer = self._ask(
             "upload_part_copy",
@@ -300,7 +308,7 @@ class S3Store:
             UploadId=upload_id,
             PartNumber=number,
             CopySource={"Bucket": self._config.bucket, "Key": source_key},
-            CopySourceRange=f"bytes={begin}-{end - 1}",
+            **({} if whole else {"CopySourceRange": f"bytes={begin}-{end - 1}"}),
         )
         result = needed(answer, "CopyPartResult")
         return PartInfo(number=number, size=end - begin, etag=_etag(result), crc64=_crc64(result))

@@ -291,10 +291,20 @@ class Store(Protocol):
         """Send a part, or replace it; UploadMissingError where the upload is gone."""
 
     def copy_part(
-        self, key: str, upload_id: str, number: int, source_key: str, *, begin: int, end: int
+        self,
+        key: str,
+        upload_id: str,
+        number: int,
+        source_key: str,
+        *,
+        begin: int,
+        end: int,
+        whole: bool = False,
     ) -> PartInfo:
         """Make a part of an object's range, inside the store.
 
+        `whole`: the range is the whole object. S3 makes a part of a range only where the object
+        has more than 5 MB, of a whole object always.
         UnsupportedError where it cannot; StoreError too, as some cannot only when the upload was
         created with `crc64`. ObjectMissingError where there is no such source.
         """

@@ -10,9 +10,10 @@ is finished only after it has seen the next one *and then* read this one to its 
 import os
 from pathlib import Path
 
-from binlog2s3.archive import Digest, Grid, is_closed
+from binlog2s3.archive import is_closed
 from binlog2s3.binlog import BinlogName, Scanner
 from binlog2s3.errors import ArchiveError, DamageError, SpoolError
+from binlog2s3.grid import Digest, Grid
 from binlog2s3.gtid import Gtids
 from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Run
@@ -54,11 +55,23 @@ class Track:
 
     def feed(self, data: memoryview) -> None:
         """Take the next bytes of the file. Raises DamageError; what was checked stays so."""
-        transactions = self.scanner.feed(data)
-        self.digest.feed(data)
+        try:
+            transactions = self.scanner.feed(data)
+        except DamageError:
+            self._mark(data)
+            raise
+        self.digest.feed(self._mark(data))
         for transaction in transactions:
             self.digest.note(transaction)
             self.commit_exact = self.commit_exact and transaction.commit_exact
+
+    def _mark(self, data: memoryview) -> memoryview:
+        """Digest up to the last event end, where a chunk can end; the rest that is left."""
+        checked = max(0, self.size - self.digest.size)
+        if checked:
+            self.digest.feed(data[:checked])
+            self.digest.set_mark()
+        return data[checked:]
 
     def judge(self, listed: dict[BinlogName, ServerBinlog]) -> bool:
         """Whether it is closed, given what the server lists; once closed it stays so."""

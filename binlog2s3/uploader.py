@@ -1,4 +1,4 @@
-"""Brings binlogs from the spool into the archive: does what `archive.decide` says.
+"""Brings binlogs from the spool into the bucket: does what `archive.decide` says.
 
 Place in the flow: behind the tailer, whose tracks it is given, in front of the store. Runs in the
 daemon's loop; blocking requests run in `Workers`, whose outcomes come back to the loop.
@@ -10,64 +10,60 @@ a file, read again at each attempt. Nothing under the archive is replaced.
 
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from binlog2s3.archive import (
     Action,
-    Complete,
-    CreateUpload,
-    Grid,
-    Held,
+    Compare,
+    CopyPart,
+    Flush,
+    ForArchive,
+    ForChunks,
+    Limits,
     Look,
     Observed,
+    PutChunk,
     PutEntry,
     PutPart,
-    PutWhole,
     Release,
-    Verify,
     decide,
 )
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Layout
-from binlog2s3.errors import PreconditionError, StoreError, StoreSettingError
+from binlog2s3.chunk import Chunk
+from binlog2s3.coverage import Coverage
+from binlog2s3.errors import (
+    ObjectMissingError,
+    PreconditionError,
+    StoreError,
+    StoreSettingError,
+    UnsupportedError,
+    UploadMissingError,
+)
+from binlog2s3.job import Job
 from binlog2s3.log import Log
-from binlog2s3.place import Looked, Place
+from binlog2s3.place import Place, sweep
 from binlog2s3.spool import Spool
-from binlog2s3.store import PartInfo, Store
+from binlog2s3.store import Store
 from binlog2s3.tailer import Track
 from binlog2s3.workers import Outcome, Workers
 
 _log = Log("uploader")
 _LONGEST_WAIT = 60.0
+_LOOKS_AFTER = 2
 
 
-@dataclass(slots=True)
-class _Job:
-    """One binlog on its way.
-
-    By number: `parts` that the store has from us; `listed` ones that lay there already and count
-    once our own bytes have come that far.
-    """
-
-    track: Track
-    place: Place
-    held: Held | None = None
-    parts: dict[int, PartInfo] = field(default_factory=dict)
-    listed: dict[int, PartInfo] = field(default_factory=dict)
-    flying: set[Action] = field(default_factory=set)
-    failures: int = 0
-    not_before: float = 0.0
-    sent_bytes: int = 0
-    taken_up: int = 0
-    begun_at: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class _Token:
-    job: _Job
-    action: Action
-    upload_id: str | None
+    """What was asked for, and in which state of knowledge."""
+
+    __slots__ = ("action", "chunk", "job", "upload_id")
+
+    def __init__(self, job: Job, action: Action, chunk: Chunk | None) -> None:
+        self.job = job
+        self.action = action
+        self.chunk = chunk
+        self.upload_id = job.held.upload_id if job.held else None
 
 
 def backoff(failures: int) -> float:
@@ -76,7 +72,11 @@ def backoff(failures: int) -> float:
 
 
 class Uploader:
-    """Archives the tracks it is given, oldest first, several requests at a time."""
+    """Brings in the tracks it is given, oldest first, several requests at a time.
+
+    `flush_interval` in seconds; 0: nothing is put as chunks. `coverage` learns how far all is in
+    the bucket. `archived_before` are binlogs whose leftovers are looked for once more.
+    """
 
     def __init__(
         self,
@@ -84,26 +84,31 @@ class Uploader:
         store: Store,
         layout: Layout,
         lineage: str,
-        grid: Grid,
+        limits: Limits,
+        flush_interval: float,
         spool: Spool,
         workers: Workers,
-        on_archived: Callable[[Track], None],
+        coverage: Coverage,
         backoff: Callable[[int], float] = backoff,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._layout = layout
         self._lineage = lineage
-        self._grid = grid
+        self._limits = limits
+        self._interval = flush_interval
         self._spool = spool
         self._workers = workers
-        self._on_archived = on_archived
+        self._coverage = coverage
         self._backoff = backoff
-        self._jobs: dict[BinlogName, _Job] = {}
+        self._clock = clock
+        self._jobs: dict[BinlogName, Job] = {}
+        self._lately: dict[BinlogName, int] = {}
 
     def add(self, track: Track) -> None:
         """Take a binlog in; it may still be growing."""
-        place = Place(self._store, self._layout, self._lineage, self._grid, track)
-        self._jobs[track.name] = _Job(track, place)
+        place = Place(self._store, self._layout, self._lineage, self._limits.grid, track)
+        self._jobs[track.name] = Job(track, place, self._limits.grid)
 
     @property
     def pending(self) -> int:
@@ -111,129 +116,169 @@ class Uploader:
         return sum(job.track.closed for job in self._jobs.values())
 
     @property
-    def flying(self) -> int:
-        """Requests that are on their way."""
-        return sum(len(job.flying) for job in self._jobs.values())
+    def done(self) -> bool:
+        """Whether all that was taken in is in the bucket, as far as it can be by now."""
+        unsaved = self._limits.chunked and any(job.unsaved for job in self._jobs.values())
+        return not (unsaved or self.pending or any(job.flying for job in self._jobs.values()))
+
+    def flush(self) -> None:
+        """Have what is new put at the next step, whenever the last flush was."""
+        for job in self._jobs.values():
+            job.next_flush = 0.0
 
     def step(self) -> None:
         """Start whatever can be started now."""
-        now = time.monotonic()
+        now = self._clock()
         for job in list(self._jobs.values()):
-            if self._workers.busy >= self._workers.count:
+            free = self._workers.count - self._workers.busy
+            if free <= 0:
                 return
-            if job.not_before > now:
+            due = self._limits.chunked and job.unsaved and now >= job.next_flush
+            if job.not_before > now or (free <= self._reserved and not due):
                 continue
-            observed = Observed(size=job.track.size, closed=job.track.closed, held=job.held)
-            for action in decide(observed, self._grid):
-                if self._workers.busy >= self._workers.count:
-                    return
-                if isinstance(action, Release):
-                    self._release(job)
-                elif self._may_fly(job, action) and not self._take_up(job, action):
-                    self._start(job, action)
+            self._step(job, due=due, now=now)
+
+    def _step(self, job: Job, *, due: bool, now: float) -> None:
+        observed = Observed(
+            size=job.track.size,
+            closed=job.track.closed,
+            held=job.held,
+            flushes=job.flushes,
+            due=due,
+            late=job.late(now, self._interval),
+        )
+        actions = decide(observed, self._limits)
+        if due and job.held is not None and not any(isinstance(a, Flush) for a in actions):
+            job.wait_for_chunk(now)
+        for action in actions:
+            free = self._workers.count - self._workers.busy
+            if free <= (0 if isinstance(action, Flush | Look) else self._reserved):
+                continue
+            if isinstance(action, Release):
+                self._release(job)
+            elif job.may_fly(action) and not self._take_up(job, action):
+                self._start(job, action)
+
+    @property
+    def _reserved(self) -> int:
+        """Workers that bulk leaves to the next flush."""
+        return 1 if self._limits.chunked and self._workers.count > 1 else 0
 
     def take(self, outcome: Outcome) -> None:
         """Learn from the outcome of a request. Raises what no waiting mends."""
         token = outcome.token
-        assert isinstance(token, _Token)  # noqa: S101 - only `_start` submits here
-        job = token.job
-        job.flying.discard(token.action)
-        if outcome.error is not None:
-            self._failed(job, token.action, outcome.error)
-        elif job.held is None and not isinstance(token.action, Look):
-            return  # an answer to a question from before a doubt; the look will tell
-        elif job.held is not None and token.upload_id != job.held.upload_id:
+        if not isinstance(token, _Token):
+            self._took_sweep(outcome)
             return
-        else:
-            if not isinstance(token.action, Look):
+        job, action = token.job, token.action
+        job.flying.discard(action)
+        if outcome.error is not None:
+            self._failed(job, action, outcome.error)
+            return
+        if token.chunk is not None:
+            assert isinstance(action, Flush | PutChunk)  # noqa: S101 - they alone put chunks
+            job.acknowledge(action, token.chunk, self._clock())
+            _log.debug("chunk put", binlog=job.track.name, chunk=token.chunk)
+        if job.held is None and not isinstance(action, Look):
+            return  # an answer to a question from before a doubt; the look will tell
+        known_upload = job.held.upload_id if job.held else None
+        if token.upload_id == known_upload or isinstance(action, ForChunks):
+            if not isinstance(action, Look):
                 job.failures = 0  # having looked is no progress yet
-            self._learn(job, token.action, outcome.value)
+            job.learn(action, token.chunk, outcome.value, self._clock())
+            self._tell(job, action)
 
-    def _take_up(self, job: _Job, action: Action) -> bool:
-        """Count a part that lay there already, if it holds our bytes, instead of sending it."""
-        if not isinstance(action, PutPart) or job.held is None:
-            return False
-        part = action.part
-        info = job.listed.pop(part.number, None)
-        if info is None or not job.place.is_ours(info, part, job.track.digest.part_crc64(part)):
-            return False
-        job.parts[part.number] = info
-        job.taken_up += 1
-        job.held = replace(job.held, parts=frozenset(job.parts))
-        return True
+    def audit(self, keys: Iterable[str], asked_at: float) -> None:
+        """Compare what is known with all keys below `live/`, as listed from `asked_at` on.
 
-    def _may_fly(self, job: _Job, action: Action) -> bool:
-        """Parts fly together, each once; everything else alone."""
-        if isinstance(action, PutPart):
-            return action not in job.flying
-        return not job.flying
+        A chunk that is gone is put again; what belongs to archived binlogs is deleted, and their
+        leftovers are looked for again, because a request may be performed long after it was made.
+        """
+        prefix = f"{self._layout.live}{self._lineage}/"
+        found: dict[str, set[str]] = {}
+        for key in keys:
+            if key.startswith(prefix):
+                binlog, _, chunk = key.removeprefix(prefix).partition("/")
+                found.setdefault(binlog, set()).add(chunk)
+        for name, job in self._jobs.items():
+            for lost in sorted(job.lost_chunks(found.pop(str(name), ()), asked_at)):
+                _log.warning("chunk vanished, putting it again", binlog=name, chunk=lost)
+                job.next_flush = 0.0
+        for text in found:
+            if (archived := self._archived_name(text)) is not None:
+                self._lately.setdefault(archived, 1)
+        for name in list(self._lately):
+            self._workers.submit(name, self._sweeping(name))
+            self.look_after(name, self._lately.pop(name) - 1)
 
-    def _start(self, job: _Job, action: Action) -> None:
+    def look_after(self, name: BinlogName, times: int = _LOOKS_AFTER) -> None:
+        """Have what is left of an archived binlog taken away at the next audits."""
+        if times > 0:
+            self._lately[name] = times
+
+    def _archived_name(self, text: str) -> BinlogName | None:
+        try:
+            name = BinlogName.parse(text)
+        except ValueError:
+            return None
+        return name if self._coverage.has(name) else None
+
+    def _sweeping(self, name: BinlogName) -> Callable[[], None]:
+        return lambda: sweep(self._store, self._layout, self._lineage, name)
+
+    def _took_sweep(self, outcome: Outcome) -> None:
+        if isinstance(outcome.error, StoreError):
+            _log.warning("leftovers not taken away", binlog=outcome.token, error=outcome.error)
+        elif outcome.error is not None:
+            raise outcome.error
+
+    def _take_up(self, job: Job, action: Action) -> bool:
+        return isinstance(action, PutPart | CopyPart) and job.take_up(action.part)
+
+    def _start(self, job: Job, action: Action) -> None:
+        now = self._clock()
+        chunk = None
+        if isinstance(action, Flush | PutChunk):
+            chunk = job.chunk_for(action, now, self._interval)
+            if chunk is None:
+                return
+        if isinstance(action, Flush):
+            job.next_flush = now + self._interval
+        if isinstance(action, ForArchive):
+            job.begun_at = job.begun_at or now
         job.flying.add(action)
-        job.begun_at = job.begun_at or time.monotonic()
-        upload_id = job.held.upload_id if job.held else None
-        work = self._work(job, action, upload_id or "")
-        self._workers.submit(_Token(job, action, upload_id), work)
+        self._workers.submit(_Token(job, action, chunk), job.request(action, chunk))
 
-    def _work(self, job: _Job, action: Action, upload_id: str) -> Callable[[], object]:  # noqa: PLR0911
-        """The request for an action, with everything it needs taken from the track now."""
-        place, track = job.place, job.track
-        match action:
-            case PutPart(part):
-                job.sent_bytes += part.end - part.begin
-                crc = track.digest.part_crc64(part)
-                return lambda: place.put_part(upload_id, part, crc)
-            case PutWhole():
-                job.sent_bytes += track.size
-                return place.put_whole
-            case CreateUpload():
-                return place.create_upload
-            case Complete():
-                parts = [job.parts[number] for number in sorted(job.parts)]
-                return lambda: place.complete(upload_id, parts)
-            case Verify():
-                return place.verify
-            case PutEntry():
-                return place.put_entry
-            case _:
-                wanted = place.wanted()
-                return lambda: place.look(wanted)
+    def _tell(self, job: Job, action: Action) -> None:
+        """Tell how far this binlog can be read from the bucket by now."""
+        track = job.track
+        if isinstance(action, Look):
+            if job.listed:
+                _log.info("upload taken up again", binlog=track.name, parts=len(job.listed))
+            if job.held is not None and job.held.listed:
+                chunks = len(job.held.listed.all)
+                _log.info("chunks taken up again", binlog=track.name, chunks=chunks)
+        elif isinstance(action, PutEntry):
+            self._coverage.archived(track)
+        elif isinstance(action, Flush | PutChunk | Compare) and (reached := job.reached()):
+            offset, gtids = reached
+            whole = track.closed and offset == track.size
+            self._coverage.reached(track.name, offset, gtids, whole=whole)
 
-    def _learn(self, job: _Job, action: Action, value: object) -> None:
-        held = job.held or Held()
-        match action:
-            case Look():
-                assert isinstance(value, Looked)  # noqa: S101 - what look returns
-                job.parts = {}
-                job.listed = {info.number: info for info in value.parts}
-                held = Held(object_there=value.object_there, upload_id=value.upload_id)
-                if job.listed:
-                    parts = len(job.listed)
-                    _log.info("upload taken up again", binlog=job.track.name, parts=parts)
-            case CreateUpload():
-                job.parts = {}
-                held = replace(held, upload_id=str(value), parts=frozenset())
-            case PutPart(part):
-                assert isinstance(value, PartInfo)  # noqa: S101 - what upload_part returns
-                job.parts[part.number] = value
-                held = replace(held, parts=frozenset(job.parts))
-            case PutWhole() | Complete():
-                held = replace(held, object_there=True)
-            case Verify():
-                held = replace(held, verified=True)
-            case PutEntry():
-                held = replace(held, entry_there=True)
-        job.held = held
-
-    def _failed(self, job: _Job, action: Action, error: BaseException) -> None:
+    def _failed(self, job: Job, action: Action, error: BaseException) -> None:
         if not isinstance(error, StoreError) or isinstance(error, StoreSettingError):
             raise error
-        job.held = None
-        job.parts = {}
+        job.forget()
         job.failures += 1
-        first = isinstance(error, PreconditionError) and job.failures == 1
-        delay = 0.0 if first else self._backoff(job.failures)
-        job.not_before = time.monotonic() + delay
+        quick = isinstance(error, PreconditionError) and job.failures == 1
+        missing = isinstance(error, ObjectMissingError | UploadMissingError)
+        if isinstance(action, CopyPart) and not error.transient and not missing:
+            quick = True
+            job.copies = False
+            if isinstance(error, UnsupportedError):
+                self._limits = replace(self._limits, copies=False)
+        delay = 0.0 if quick else self._backoff(job.failures)
+        job.not_before = self._clock() + delay
         _log.warning(
             "looking again at the store",
             binlog=job.track.name,
@@ -243,9 +288,10 @@ class Uploader:
             seconds=round(delay, 1),
         )
 
-    def _release(self, job: _Job) -> None:
+    def _release(self, job: Job) -> None:
         track = job.track
         del self._jobs[track.name]
+        self.look_after(track.name)
         freed = self._spool.release(track.name, self._lineage)
         _log.info(
             "binlog archived",
@@ -253,9 +299,9 @@ class Uploader:
             size=track.size,
             transactions=track.scanner.transactions,
             parts=len(job.parts) or 1,
+            copied=job.copied,
             taken_up=job.taken_up,
             sent=job.sent_bytes,
             freed=freed,
-            seconds=round(time.monotonic() - job.begun_at, 3),
+            seconds=round(self._clock() - job.begun_at, 3),
         )
-        self._on_archived(track)

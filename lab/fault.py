@@ -1,7 +1,7 @@
 """What `lab.proxy` remembers of a request, and what it can be told to do to one.
 
 Values only: a rule is a callable that looks at a request and returns an action or None; `on`
-makes the usual ones.
+makes the usual ones, a `Gate` is one that holds requests until it is opened.
 """
 
 import re
@@ -101,6 +101,31 @@ def on(
         return action
 
     return rule
+
+
+class Gate:
+    """A rule that holds each request that matches, before the store sees it, until `open`.
+
+    Never longer than `longest_seconds`, so that no test hangs.
+    """
+
+    def __init__(self, *, method: str = "", path: str = "", longest_seconds: float = 120) -> None:
+        self._pattern = (method, path)
+        self._longest_seconds = longest_seconds
+        self._opened = threading.Event()
+        self.held = threading.Event()
+
+    def open(self) -> None:
+        """Let go what is held, and hold nothing any more."""
+        self._opened.set()
+
+    def __call__(self, request: Request) -> Action | None:
+        """No action, but perhaps only after a while."""
+        method, path = self._pattern
+        if re.search(method, request.method) and re.search(path, request.path):
+            self.held.set()
+            self._opened.wait(self._longest_seconds)
+        return None
 
 
 def in_flight(records: Iterable[Record]) -> int:

@@ -1,13 +1,14 @@
-"""A throwaway S3 store in a directory of its own, on 127.0.0.1: MinIO, or moto's server.
+"""A throwaway S3 store in a directory of its own, on 127.0.0.1: MinIO, nanio, or moto's server.
 
     with MinioServer(get.minio(), directory) as store:
         store.make_bucket("binlogs")
 
 Law: moto stands in only where nothing depends on integrity, races or access rights, which it does
-not check.
+not check. nanio is the store without conditional writes: `If-None-Match` does not stop it.
 """
 
 import base64
+import http
 import http.client
 import json
 import secrets
@@ -80,10 +81,11 @@ def client_for(
 
 
 class _Server:
-    """What MinIO and moto have in common: a child on a free port, a root user, buckets."""
+    """What the stores have in common: a child on a free port, a root user, buckets."""
 
     name: ClassVar[str]
     _health: ClassVar[str]
+    _healthy_status: ClassVar[http.HTTPStatus] = http.HTTPStatus.OK
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -175,7 +177,7 @@ class _Server:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
         try:
             connection.request("GET", self._health)
-            return connection.getresponse().status == http.client.OK
+            return connection.getresponse().status == self._healthy_status
         except (OSError, http.client.HTTPException):
             return False
         finally:
@@ -264,6 +266,26 @@ class MotoServer(_Server):
 
     def _environment(self) -> dict[str, str]:
         return {"PYTHONWARNINGS": "ignore"}
+
+
+class NanioServer(_Server):
+    """nanio in a process of its own: no conditional writes, no checksums; objects are files."""
+
+    name = "nanio"
+    _health = "/"
+    _healthy_status = http.HTTPStatus.FORBIDDEN  # it answers, and wants a signature
+
+    def _argv(self) -> list[str]:
+        listen = ["--host", "127.0.0.1", "--port", str(self.port), "--no-access-log"]
+        data = ["--data-dir", str(self.data), "--log-level", "warning"]
+        return [sys.executable, "-m", "nanio", "serve", *listen, *data]
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "NANIO_ACCESS_KEY": self.access_key,
+            "NANIO_SECRET_KEY": self.secret_key,
+            "PYTHONWARNINGS": "ignore",
+        }
 
 
 def allow(*actions: str, resource: str = "*") -> dict[str, Any]:

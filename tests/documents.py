@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from binlog2s3.archive import Block
+from binlog2s3.grid import (Block)
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Entry, Heartbeat, Lineage, Position
 

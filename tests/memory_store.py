@@ -188,7 +188,15 @@ class MemoryStore:
             return _keep_part(upload, number, data)
 
     def copy_part(
-        self, key: str, upload_id: str, number: int, source_key: str, *, begin: int, end: int
+        self,
+        key: str,
+        upload_id: str,
+        number: int,
+        source_key: str,
+        *,
+        begin: int,
+        end: int,
+        whole: bool = False,
     ) -> PartInfo:
         """See Store."""
         with self._act("copy_part"):
@@ -196,6 +204,7 @@ class MemoryStore:
                 raise _error("NotImplemented", "upload_part_copy", key, status=501)
             upload = self._upload(key, upload_id, "upload_part_copy")
             data = self._range(source_key, begin, end, "upload_part_copy")
+            assert not whole or len(data) == len(self.objects[source_key].data)
             return _keep_part(upload, number, data)
 
     def complete_upload(

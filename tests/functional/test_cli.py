@@ -68,6 +68,7 @@ def test_version() -> None:
         (("stream", "--zzz"), "No such option"),
         (("--sorce",), "No such option"),
         (("stream", "--source"), "requires an argument"),
+        (("stream", "--take-over=true"), "does not take a value"),
         (("stream", "orders"), "unexpected extra argument"),
     ],
 )
@@ -105,6 +106,21 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
         "--s3-url is missing",
         "--mysql-user is missing (or a --mysql-defaults-file that names it)",
     ]
+
+
+def test_a_flag(tmp_path: Path) -> None:
+    """--take-over stands alone; its variable and the file say true or false, else it is reported."""
+    path = tmp_path / "x.toml"
+    path.write_text('[stream]\ntake_over = "yes"\n')
+    in_file = run("stream", *LEAST, "--config", str(path))
+    assert errors(in_file) == [
+        f"[stream] take_over of {path}: 'yes' is a text; write true or false without quotes"
+    ]
+    in_environment = run("stream", *LEAST, environment={"BINLOG2S3_TAKE_OVER": "maybe"})
+    assert errors(in_environment) == ["BINLOG2S3_TAKE_OVER: 'maybe' is not true or false"]
+    on_line = run("stream", "--take-over", *LEAST[1:], environment={"BINLOG2S3_TAKE_OVER": "off"})
+    assert errors(on_line) == ["--source is missing"]
+    assert "  --take-over  " in run("stream", "-h").stdout
 
 
 def test_an_empty_variable_is_as_none() -> None:

@@ -12,21 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from binlog2s3.archive import (
-    Action,
-    Complete,
-    CreateUpload,
-    Grid,
-    Held,
-    Look,
-    Observed,
-    PutEntry,
-    PutPart,
-    PutWhole,
-    Release,
-    Verify,
-    decide,
-)
+from binlog2s3.archive import (Action, Complete, CreateUpload, Held, Look, Observed, PutEntry, PutPart, PutWhole, Release, Verify, decide)
+from binlog2s3.grid import (Grid)
 
 GRID = Grid(4)
 Fault = Literal["none", "before", "after"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from binlog2s3.archive import Grid
+from binlog2s3.grid import (Grid)
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Layout
 from binlog2s3.checksum import crc64nvme

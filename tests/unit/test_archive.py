@@ -6,17 +6,12 @@ from itertools import pairwise, product
 import pytest
 
 from binlog2s3.archive import (
-    BLOCK_SIZE,
-    MAX_PARTS,
     Action,
     Complete,
     CreateUpload,
-    Digest,
-    Grid,
     Held,
     Look,
     Observed,
-    Part,
     PutEntry,
     PutPart,
     PutWhole,
@@ -27,6 +22,7 @@ from binlog2s3.archive import (
 )
 from binlog2s3.binlog import Transaction
 from binlog2s3.checksum import crc64nvme
+from binlog2s3.grid import BLOCK_SIZE, MAX_PARTS, Digest, Grid, Part
 
 MIB = 1 << 20
 GRID = Grid(10)

@@ -61,6 +61,7 @@ SAMPLES: Mapping[str, tuple[str, str, str]] = {
     "start-at": ("oldest", "now", "OLDEST"),
     "flush-interval": ("1", "2", "3"),
     "heartbeat-interval": ("1", "2s", "3m"),
+    "take-over": ("true", "false", "true"),
     "log-format": ("text", "json", "TEXT"),
     "log-level": ("debug", "warning", "error"),
 }
@@ -68,7 +69,8 @@ SAMPLES: Mapping[str, tuple[str, str, str]] = {
 
 def toml(option: Option, text: str) -> str:
     """A TOML line with this value, as the option's kind wants it."""
-    return f"{option.key} = {text if option.kind == 'integer' else json.dumps(text)}\n"
+    bare = option.kind in ("integer", "flag")
+    return f"{option.key} = {text if bare else json.dumps(text)}\n"
 
 
 def toml_file(directory: Path, values: Mapping[str, str]) -> Path:
@@ -96,8 +98,11 @@ def configured(arguments: list[str]) -> Config:
 
 
 def arguments(values: Mapping[str, str]) -> list[str]:
-    """A command line."""
-    return [f"--{name}={text}" for name, text in values.items()]
+    """A command line; a flag has no value there."""
+    return [
+        f"--{name}" if BY_NAME[name].kind == "flag" else f"--{name}={text}"
+        for name, text in values.items()
+    ]
 
 
 def problems(*extra: str, least: Mapping[str, str] = LEAST) -> tuple[str, ...]:
@@ -138,7 +143,7 @@ def test_option_beats_environment_beats_file_beats_default(
     assert value(from_file) == parse(option, in_file)
     monkeypatch.setenv(option.environment, in_environment)
     assert value() == value(from_file) == parse(option, in_environment)
-    assert value(from_file, f"--{name}={on_line}") == parse(option, on_line)
+    assert value(from_file, *arguments({name: on_line})) == parse(option, on_line)
 
 
 def test_every_value_reaches_its_place(tmp_path: Path) -> None:
@@ -168,6 +173,7 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     assert (config.stream.source, config.stream.start_at) == ("one", "oldest")
     assert config.stream.start_binlog == BinlogName.parse("b.000001")
     assert (config.stream.flush_interval, config.stream.heartbeat_interval) == (0.0, 1.0)
+    assert config.stream.take_over is True
     assert (config.spool, config.log.format, config.log.level) == (Path("/one"), "text", "debug")
 
 
@@ -177,6 +183,7 @@ def test_defaults() -> None:
     assert (config.s3.part_size, config.s3.concurrency) == (5 * MIB, 8)
     assert (config.mysql.ssl_mode, config.mysql.connect_timeout) == (None, 10.0)
     assert (config.stream.start_at, config.stream.start_binlog) == ("oldest", None)
+    assert config.stream.take_over is False
     assert (config.log.format, config.log.level) == ("auto", "info")
     assert config.spool == Path("/var/lib/binlog2s3")
 
@@ -242,7 +249,8 @@ def test_a_wrong_value_is_named_as_it_was_given(
     """`--name`, `BINLOG2S3_NAME` or `[table] key of FILE`, whichever has the wrong value."""
     option, wrong = BY_NAME[name], "\t"
     others = {key: value for key, value in LEAST.items() if key != name}
-    assert problems(f"--{name}={wrong}", least=others)[0].startswith(f"--{name}: ")
+    if option.kind != "flag":
+        assert problems(f"--{name}={wrong}", least=others)[0].startswith(f"--{name}: ")
     path = tmp_path / "x.toml"
     path.write_text(f'[{option.table}]\n{option.key} = "\\t"\n')
     in_file = problems(f"--config={path}", least=others)
@@ -298,6 +306,12 @@ def test_a_wrong_value_is_named_as_it_was_given(
         (
             "[stream]\nstart_binlog = '../x.1'",
             "[stream] start_binlog of {}: not the name of a binlog: '../x.1'",
+        ),
+        ("[stream]\ntake_over = 1", "[stream] take_over of {}: 1 is not true or false"),
+        ("[stream]\ntake_over = []", "[stream] take_over of {}: an array is not true or false"),
+        (
+            "[stream]\ntake_over = 'true'",
+            "[stream] take_over of {}: 'true' is a text; write true or false without quotes",
         ),
         ("[s3]\npart-size = '5M'\npart_size = '6M'", "{}: [s3] part_size is there twice"),
         ("mysql = 'x'", "{}: mysql must be a table, [mysql]"),
@@ -627,6 +641,27 @@ def test_wrong_durations(text: str) -> None:
     """Anything else says what a duration looks like."""
     with pytest.raises(ValueError, match="is not a duration such as"):
         parse_seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "on"),
+    [("true", True), ("TRUE", True), ("1", True), ("yes", True), (" on ", True),
+     ("false", False), ("False", False), ("0", False), ("no", False), ("off", False)],
+)  # fmt: skip
+def test_flags_in_the_environment(text: str, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words that people write there."""
+    monkeypatch.setenv("BINLOG2S3_TAKE_OVER", text)
+    assert configured(arguments(LEAST)).stream.take_over is on
+    assert configured([*arguments(LEAST), "--take-over"]).stream.take_over is True
+
+
+@pytest.mark.parametrize("text", ["maybe", " ", "2", "-", "truee"])
+def test_wrong_flags_in_the_environment(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anything else is not silently off; an empty variable is as none."""
+    monkeypatch.setenv("BINLOG2S3_TAKE_OVER", text)
+    assert problems() == (f"BINLOG2S3_TAKE_OVER: {text!r} is not true or false",)
+    monkeypatch.setenv("BINLOG2S3_TAKE_OVER", "")
+    assert configured(arguments(LEAST)).stream.take_over is False
 
 
 def test_a_home_directory_may_be_meant(monkeypatch: pytest.MonkeyPatch) -> None:

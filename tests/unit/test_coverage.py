@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from binlog2s3.archive import Grid
+from binlog2s3.grid import (Grid)
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Position
 from binlog2s3.coverage import Coverage

@@ -15,11 +15,12 @@ LAYERS = (
     {"cli"},
     {"daemon"},
     {"intake"},
-    {"start", "writer", "watch", "coverage"},
+    {"start", "writer", "watch"},
     {"uploader"},
-    {"place"},
+    {"job"},
+    {"place", "coverage"},
     {"tailer"},
-    {"catalog"},
+    {"catalog", "reader"},
     {
         "server",
         "mysqlbinlog",
@@ -33,7 +34,7 @@ LAYERS = (
     {"log", "config"},
     {"options"},
     {"store_contract"},
-    {"archive", "binlog", "checksum", "chunk", "event", "gtid", "transaction"},
+    {"archive", "binlog", "checksum", "chunk", "event", "grid", "gtid", "transaction"},
     {"errors", "__init__"},
 )
 ROOMS = {
@@ -45,7 +46,7 @@ ROOMS = {
     "click": {"cli"},
     "awscrt": {"checksum"},
 }
-PURE = ("archive", "binlog", "chunk", "event", "gtid", "transaction", "options", "errors")
+PURE = ("archive", "binlog", "chunk", "event", "grid", "gtid", "transaction", "options", "errors")
 NOT_PURE = {"os", "io", "socket", "subprocess", "threading", "time", "logging", "random", "secrets"}
 
 

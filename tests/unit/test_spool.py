@@ -10,7 +10,7 @@ import pytest
 
 from binlog2s3.binlog import BinlogName
 from binlog2s3.errors import SpoolError
-from binlog2s3.spool import RunFacts, Spool
+from binlog2s3.spool import RunFacts, Spool, Superseder
 
 FACTS = RunFacts(
     source="orders",
@@ -219,3 +219,48 @@ def test_a_copy_that_is_the_beginning_of_another_goes(spool: Spool) -> None:
     assert spool.drop_prefixes() == 9
     assert sorted(path.read_bytes() for path in paths if path.exists()) == [b"abX", b"abcdef"]
     assert spool.drop_prefixes() == 0
+
+
+BY = Superseder(source="orders", target="s3://bucket/p", generation=8, token="9c2d41aa", host="db2")
+
+
+def test_who_took_over_is_noted_and_forgotten(spool: Spool) -> None:
+    """What is noted is read again, by the next start too; after it is forgotten nobody is noted."""
+    assert spool.superseded_by() is None
+    spool.forget_superseder()
+    spool.note_superseded(replace(BY, generation=7))
+    spool.note_superseded(BY)
+    assert spool.superseded_by() == BY
+    assert BY.rank == (8, "9c2d41aa")
+    assert sorted(path.name for path in spool.directory.iterdir()) == ["lock", "superseded.json"]
+    assert spool.runs() == []
+    spool.forget_superseder()
+    assert spool.superseded_by() is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"\xff", b"[]", b"null", b"{}", b'{"generation": "x"}', b"[" * 100_000],
+)
+def test_a_damaged_note_is_of_somebody(spool: Spool, text: bytes) -> None:
+    """It is below every writer, and about every source: so that any writer is looked for."""
+    (spool.directory / "superseded.json").write_bytes(text)
+    found = spool.superseded_by()
+    assert found == Superseder()
+    assert found.rank < (1, "00000000")
+    assert found.concerns("anything", "s3://anywhere")
+
+
+def test_a_note_is_about_one_source_in_one_archive() -> None:
+    """A spool that is given to another one does not wait for the first one's writer."""
+    assert BY.concerns("orders", "s3://bucket/p")
+    assert not BY.concerns("other", "s3://bucket/p")
+    assert not BY.concerns("orders", "s3://bucket/q")
+
+
+def test_a_note_that_cannot_be_written_is_a_spool_error(spool: Spool) -> None:
+    """What is in its place is named."""
+    (spool.directory / "superseded.json").mkdir()
+    for act in (lambda: spool.note_superseded(BY), spool.superseded_by, spool.forget_superseder):
+        with pytest.raises(SpoolError, match=r"superseded\.json: is a directory"):
+            act()

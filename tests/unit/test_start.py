@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from binlog2s3.archive import Grid
+from binlog2s3.grid import (Grid)
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Catalog, Entry, EntryEnd, Layout, Lineage
 from binlog2s3.config import StreamConfig

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.archive import Grid
+from binlog2s3.grid import (Grid)
 from binlog2s3.binlog import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError
 from binlog2s3.gtid import GtidSet
