@@ -26,6 +26,7 @@ from binlog2s3.config import Config, S3Config
 from binlog2s3.coverage import Coverage
 from binlog2s3.errors import (
     Binlog2s3Error,
+    GapError,
     SpoolError,
     StoreError,
     SupersededError,
@@ -202,6 +203,8 @@ class _Stream:
         sweep_spool(self._spool, self._plan)
         for track in self._plan.adopted:
             self._intake.admit(track)
+        if self._plan.refused is not None:
+            return self._salvage(self._plan.refused)
         run = self._make_room()
         child = self._start_child(run)
         self._tailer = tailer = Tailer(run, self._grid)
@@ -211,10 +214,29 @@ class _Stream:
             self._loop(child, tailer)
         except BaseException as error:  # noqa: BLE001 - raised again when all is in order
             self._stop.fail(error)
-        self._end(child, tailer)
-        if self._stop.error is not None:
-            raise self._stop.error
-        return self._stop.status
+        return self._end(child, tailer)
+
+    def _salvage(self, refused: GapError) -> int:
+        """The source cannot go on where the spool ends: bring in what the spool has, then end.
+
+        What the source has purged may be nowhere else.
+        """
+        _log.warning("bringing in what the spool has, before the end", error=refused)
+        if self._plan.unfinished is not None:
+            self._intake.admit(self._plan.unfinished)
+        self._writer.start()
+        try:
+            while not self._stop.event.is_set():
+                self._intake.judge()
+                uploader = self._intake.uploader
+                if uploader is None or uploader.done:
+                    self._stop.fail(refused)
+                    break
+                uploader.flush()
+                self._upload(_POLL_SECONDS)
+        except BaseException as error:  # noqa: BLE001 - raised again when all is in order
+            self._stop.fail(error)
+        return self._end(None, None)
 
     def _make_room(self) -> Run:
         """A run's directory; where the spool is full, what earlier runs left is archived first."""
@@ -313,12 +335,16 @@ class _Stream:
 
     def _open_uploader(self, lineage: Lineage) -> Uploader:
         interval = self._config.stream.flush_interval
+        salvaging = self._plan.refused is not None
         uploader = Uploader(
             store=self._store,
             layout=self._plan.layout,
             lineage=lineage.id,
             limits=Limits(
-                grid=self._grid, chunked=interval > 0, copies=True, full_chunk=MIN_PART_SIZE
+                grid=self._grid,
+                chunked=interval > 0 or salvaging,
+                copies=True,
+                full_chunk=MIN_PART_SIZE,
             ),
             flush_interval=interval,
             spool=self._spool,
@@ -329,15 +355,17 @@ class _Stream:
             uploader.look_after(BinlogName.parse(self._plan.durable.binlog))
         return uploader
 
-    def _end(self, child: Child, tailer: Tailer) -> None:
+    def _end(self, child: Child | None, tailer: Tailer | None) -> int:
         """Stop reading, give what is in flight a few seconds, leave the spool durable."""
         self._stop.event.set()
-        child.stop()
+        if child is not None:
+            child.stop()
         superseded = isinstance(self._stop.error, SupersededError)
         try:
             if not superseded:
                 self._drain(tailer if self._stop.error is None else None)
-            tailer.close()
+            if tailer is not None:
+                tailer.close()
             self._spool.sync()
         except Binlog2s3Error as error:
             _log.error("not all could be put in order", error)
@@ -352,6 +380,9 @@ class _Stream:
             farewell.join(_FAREWELL_SECONDS)
         waiting = self._intake.uploader.pending if self._intake.uploader else 0
         _log.info("stopped", waiting=waiting, spool_bytes=self._spool.used_bytes())
+        if self._stop.error is not None:
+            raise self._stop.error
+        return self._stop.status
 
     def _drain(self, tailer: Tailer | None) -> None:
         """Give what is on its way its time; read on what is there, unless reading has failed."""

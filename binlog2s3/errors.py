@@ -91,6 +91,10 @@ class ArchiveError(Binlog2s3Error):
     exit_code = 7
 
 
+class GapError(ArchiveError):
+    """The source no longer has the binlog that comes next: it was purged before it was read."""
+
+
 class SupersededError(Binlog2s3Error):
     """Another writer of the same source has taken over."""
 

@@ -59,6 +59,7 @@ class Place:
         self.key = layout.binlog(lineage, track.name)
         self.entry_key = layout.entry(lineage, track.name)
         self._chunks = layout.chunks(lineage, track.name)
+        self._md5s: dict[Part, bytes] = {}
 
     def wanted(self) -> Mapping[int, tuple[Part, int]]:
         """The parts that can be told from our bytes now, with their checksums, by number."""
@@ -96,7 +97,7 @@ class Place:
             return False
         if info.crc64 is not None:
             return info.crc64 == crc64
-        return info.etag.strip('"') == _md5(self._slice(part.begin, part.end)).hex()
+        return info.etag.strip('"') == self._md5(part).hex()
 
     def chunk_key(self, chunk: Chunk) -> str:
         """The key of a chunk."""
@@ -126,11 +127,25 @@ class Place:
         self._store.delete([self.chunk_key(chunk) for chunk in sorted(chunks)])
 
     def copy_part(self, upload_id: str, part: Part, chunk: Chunk) -> PartInfo:
-        """Have the store make a part of a chunk."""
-        return self._store.copy_part(
-            self.key, upload_id, part.number, self.chunk_key(chunk), begin=0, end=chunk.size,
-            whole=True,
-        )  # fmt: skip
+        """Have the store make a part of a chunk.
+
+        Raises StoreError, not transient, if the chunk's object does not hold the bytes that its
+        name says: they would be in the archive for ever.
+        """
+        key = self.chunk_key(chunk)
+        info = self._store.copy_part(
+            self.key, upload_id, part.number, key, begin=0, end=chunk.size, whole=True
+        )
+        if info.etag.strip('"') == self._md5(part).hex():
+            return info
+        # Under KMS an ETag is no MD5, and proves nothing.
+        if _crc64(self._store.open(key, 0, chunk.size)) != chunk.crc64:
+            raise StoreError(
+                f"{key} does not hold the bytes that its name says",
+                hint="something else wrote there, or the store lost them; the binlog is archived "
+                "from the spool, but until then these bytes were not durable",
+            )
+        return info
 
     def create_upload(self, *, copying: bool) -> str:
         """Begin a multipart upload; its id.
@@ -213,9 +228,14 @@ class Place:
     def _slice(self, begin: int, end: int) -> FileSlice:
         return FileSlice(self._track.path, begin, end)
 
+    def _md5(self, part: Part) -> bytes:
+        """The MD5 of a part's bytes in the spool, which take a while: computed once."""
+        if part not in self._md5s:
+            self._md5s[part] = _md5(self._slice(part.begin, part.end))
+        return self._md5s[part]
+
     def _etags(self) -> tuple[str, ...]:
-        parts = self._grid.parts(self._track.size)
-        digests = [_md5(self._slice(part.begin, part.end)) for part in parts]
+        digests = [self._md5(part) for part in self._grid.parts(self._track.size)]
         if len(digests) == 1:
             return (digests[0].hex(), composite_etag(digests))
         return (composite_etag(digests),)

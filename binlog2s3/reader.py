@@ -89,7 +89,7 @@ class Readable:
         """
         if begin < 0 or (end is not None and end < begin):
             raise ValueError(f"no range: {begin} to {end}")
-        return _Reading(self, begin, max(begin, self.size) if end is None else end).blocks()
+        return _Reading(self, begin, self.size if end is None else end).blocks()
 
 
 class _Reading:

@@ -8,7 +8,7 @@ refused, with nothing written.
 """
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from binlog2s3.config import Config, StreamConfig
 from binlog2s3.errors import (
     ArchiveError,
     DamageError,
+    GapError,
     SourceError,
     SpoolError,
 )
@@ -42,7 +43,9 @@ class Plan:
 
     `begin` is the binlog to ask the source for, `following` the first one that the archive lacks,
     `durable` where it ends; `undescribed` are archived binlogs whose entry a writer before us had
-    no time to make, and which the source no longer has.
+    no time to make, and which the source no longer has. `refused`: the source has purged `begin`,
+    but the spool has binlogs that the bucket lacks, `adopted` and perhaps the first bytes of
+    `begin`, `unfinished`; they may be the only copy.
     """
 
     facts: ServerFacts
@@ -54,6 +57,8 @@ class Plan:
     begin: BinlogName
     durable: Position | None
     following: BinlogName
+    unfinished: Track | None = None
+    refused: GapError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +102,22 @@ def prepare(config: Config, server: Server, store: Store, spool: Spool) -> Plan:
     lineage = known.lineage if known else None
     for key in sorted(catalog.foreign):
         _log.warning("left alone: not of this archive's format", key=key)
-    adopted = adopt(runs, grid=grid, facts=facts, source=source, known=known, listed=listed)
+    adopted, unfinished = adopt(
+        runs, grid=grid, facts=facts, source=source, known=known, listed=listed
+    )
+    refused: GapError | None = None
     if known is None and not adopted:
         begin = first_binlog(config.stream, listed)
     else:
         so_far = advance(known or nothing_archived(facts, source, adopted[0]), adopted)
         begin = so_far.next_binlog
         there = begin in {row.name for row in listed}
-        check_history(so_far, listed, server.previous_gtids(begin) if there else None)
+        try:
+            check_history(so_far, listed, server.previous_gtids(begin) if there else None)
+        except GapError as error:
+            if not adopted and unfinished is None:
+                raise
+            refused = error
     durable = None
     if known and known.last and known.end:
         after = gtids_at_end(known)
@@ -123,6 +136,8 @@ def prepare(config: Config, server: Server, store: Store, spool: Spool) -> Plan:
         begin=begin,
         durable=durable,
         following=known.next_binlog if known else (adopted[0].name if adopted else begin),
+        unfinished=unfinished,
+        refused=refused,
     )
 
 
@@ -286,7 +301,7 @@ def gtids_at_end(known: Known) -> Gtids | None:
 def _missing(known: Known, listed: tuple[ServerBinlog, ...]) -> ArchiveError:
     names = [row.name for row in listed]
     if names and known.next_binlog < names[0]:
-        return ArchiveError(
+        return GapError(
             f"gap: the server has purged {known.next_binlog}, the next binlog of the archive; "
             f"its oldest is {names[0]}",
             hint="what was purged is lost to the archive: take a new base backup and stream under "
@@ -322,40 +337,47 @@ def adopt(
     source: str,
     known: Known | None,
     listed: Iterable[ServerBinlog],
-) -> list[Track]:
+) -> tuple[list[Track], Track | None]:
     """Closed binlogs that earlier runs left in the spool and the archive lacks, in order.
 
     From where the archive ends, without a break; without a lineage, from the first binlog of a run
     that had not found one either. What is open, damaged, not what the server lists, or without
     event checksums that would show damage (a power cut leaves holes: nothing in the spool was
-    synced) is left: the source is asked again.
+    synced) is left: the source is asked again. Also the longest copy of the open binlog that
+    follows them, for the case that the source does not have it any more.
     """
     rows = {row.name: row for row in listed}
     usable = (None, known.lineage.id if known else None)  # None: it died before it knew it
     tracks: list[Track] = []
+    unfinished: Track | None = None
     for run in runs:
         if run.facts.server_uuid != facts.uuid or run.facts.lineage not in usable:
             continue
         begin = known.next_binlog if known else BinlogName.parse(run.facts.binlog)
         if begin not in run.files():
             continue
-        for track in _closed_from(run, begin, grid, rows):
+        for track in _checked_from(run, begin, grid):
             known = known or nothing_archived(facts, source, track)
             row = rows.get(track.name)
             why = breaks(known, track)
-            if row is not None and row.size != track.size:
+            closed = track.judge(rows)
+            if closed and row is not None and row.size != track.size:
                 why = f"it has {track.size} bytes, the server's {row.size}"
             if why:
                 _log.warning("left in the spool, to be fetched again", error=f"{track.path}: {why}")
-                return tracks
+                return tracks, None
+            if not closed:
+                unfinished = max(track, unfinished or track, key=lambda copy: copy.size)
+                break
             tracks.append(track)
-            known = advance(known, [track])
-    return tracks
+            known, unfinished = advance(known, [track]), None
+    if tracks:
+        _log.info("taken from the spool", first=tracks[0].name, last=tracks[-1].name)
+    return tracks, unfinished
 
 
-def _closed_from(
-    run: Run, begin: BinlogName, grid: Grid, listed: Mapping[BinlogName, ServerBinlog]
-) -> list[Track]:
+def _checked_from(run: Run, begin: BinlogName, grid: Grid) -> list[Track]:
+    """A run's binlogs from this one on, as far as their bytes are what their checksums say."""
     found: list[Track] = []
     with closing(Tailer(run, grid, begin)) as tailer:
         current = None
@@ -365,15 +387,14 @@ def _closed_from(
                 found += tailer.take_new()
         except (DamageError, ArchiveError) as error:
             _log.warning("left in the spool, to be fetched again", error=error)
-    closed: list[Track] = []
+    checked: list[Track] = []
     for track in found:
-        checked = all(form.checksum == "crc32" for form in track.scanner.formats)
-        if not checked or track.scanner.damage or not track.judge(dict(listed)):
+        if not track.begun or track.scanner.damage:
             break
-        closed.append(track)
-    if closed:
-        _log.info("taken from the spool", first=closed[0].name, last=closed[-1].name)
-    return closed
+        if any(form.checksum != "crc32" for form in track.scanner.formats):
+            break
+        checked.append(track)
+    return checked
 
 
 def read_back(store: Store, key: str, name: BinlogName, grid: Grid) -> Track:

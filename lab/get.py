@@ -3,9 +3,9 @@
 `python -m lab.get mysql minio`, or the functions of the same names.
 
 MySQL (Debian sid), MariaDB (Debian bookworm) and libfaketime come from Debian's packages, see
-`lab.apt`; MinIO and toxiproxy are built with Go. What was obtained once is found at once the next
-time, without network. Where something cannot be had, `Unavailable` says what is missing and what
-would help.
+`lab.apt`; MinIO and toxiproxy are built with Go; the aws command is a Python package. What was
+obtained once is found at once the next time, without network. Where something cannot be had,
+`Unavailable` says what is missing and what would help.
 """
 
 import os
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Flavour = Literal["mysql", "mariadb"]
 
 GO_TIMEOUT_SECONDS = 1200
+PIP_TIMEOUT_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,18 @@ def faketime() -> Path:
         return "bookworm"
 
     return kept("faketime", make) / "libfaketime.so.1"
+
+
+def aws() -> Path:
+    """The `aws` command: the one on PATH, else installed into an environment of its own.
+
+    It demands one version of botocore, so it must not come where the project's own is.
+    """
+    on_path = shutil.which("aws")
+    # a launcher of a version manager can be there without the command; it says nothing on stdout
+    if on_path is not None and _version(Path(on_path)):
+        return Path(on_path)
+    return kept("aws", _install_aws) / "aws"
 
 
 def _on_path(flavour: Flavour, server: str, client: str, binlog: str) -> ServerBinaries | None:
@@ -270,6 +283,39 @@ def _build(name: str, module: str, binary: str, into: Path, duration: str) -> st
     return version
 
 
+def _install_aws(into: Path) -> str:
+    """Fill `into` with an environment and `aws`, which runs it wherever the two are moved."""
+    say("installing the aws command with pip (about 20 MB), 10 to 60 s")
+    environment = into / "environment"
+    pip = ["-m", "pip", "--disable-pip-version-check", "--python", str(environment)]
+    steps = (
+        ["-m", "venv", "--without-pip", str(environment)],
+        [*pip, "install", "--quiet", "awscli"],
+    )
+    for step in steps:
+        try:
+            done = subprocess.run(
+                [sys.executable, *step],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=PIP_TIMEOUT_SECONDS,
+            )
+            reason = f"pip or venv fails: {' '.join(done.stdout.splitlines()[-3:])}"
+            failed = done.returncode != 0
+        except subprocess.TimeoutExpired:
+            reason, failed = f"pip took longer than {PIP_TIMEOUT_SECONDS} s", True
+        if failed:
+            remedy = "put aws on PATH; a way to Python's package index"
+            raise Unavailable("aws", reason, remedy)
+    # not the script that pip writes: that one names the interpreter's place, and we are renamed
+    here = '"$(dirname "$(readlink -f "$0")")"'
+    _executable(into / "aws", f'#!/bin/sh\nexec {here}/environment/bin/python -m awscli "$@"\n')
+    return _version(into / "aws")
+
+
 def main(names: list[str]) -> int:
     """Print where each of the named things is; 1 and a clear line where one cannot be had."""
     known: dict[str, Callable[[], Path]] = {
@@ -278,6 +324,7 @@ def main(names: list[str]) -> int:
         "minio": minio,
         "faketime": faketime,
         "toxiproxy": toxiproxy,
+        "aws": aws,
     }
     unknown = [name for name in names if name not in known]
     if unknown or not names:

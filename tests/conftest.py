@@ -64,6 +64,12 @@ def faketime_library() -> Path:
     return _had(get.faketime)
 
 
+@pytest.fixture(scope="session")
+def aws_command() -> Path:
+    """The `aws` command."""
+    return _had(get.aws)
+
+
 @pytest.fixture
 def disk_tmp_path(tmp_path: Path) -> Iterator[Path]:
     """A fresh directory that is certainly on disk, for what may grow large."""

@@ -1,23 +1,27 @@
 """A store in memory that keeps every promise of `Store`, and can be told to break.
 
 The suite in tests/contract runs over it as over real stores, so that property machines may trust
-it. `fail_next` makes one coming call fail before it acts, or after it: as if the reply was lost.
+it. A call can be made to fail before it acts; after it, as if the reply was lost; or to act
+later: the caller gets an error, and the store does it when `perform_late` is called, perhaps after
+the caller's death. `fail_next` chooses one coming call, `on_call` is asked at each.
 """
 
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Literal
+from functools import partial
+from typing import Literal, TypeVar
 
 from binlog2s3.checksum import composite_etag, crc64nvme, md5
 from binlog2s3.errors import StoreError
 from binlog2s3.store_contract import Body, ObjectInfo, PartInfo, UploadInfo
 from binlog2s3.store_errors import Failure, translate
 
-When = Literal["before", "after"]
+Result = TypeVar("Result")
+When = Literal["before", "after", "later"]
 MIN_PART_BYTES = 5 << 20
 MAX_PARTS = 10_000
 BLOCK_BYTES = 1 << 20
@@ -46,7 +50,8 @@ class MemoryStore:
     """`objects` and `uploads` may be looked at; `calls` counts what was asked, by operation.
 
     `min_part_bytes` is 5 MiB in S3 and may be bytes in a property machine; the switches make it
-    a lesser store: one that lists no uploads, copies no parts, or keeps no checksums.
+    a lesser store: one that lists no uploads, copies no parts, or not into an upload that has a
+    checksum, or keeps no checksums. `late` are the acts that were not performed yet.
     """
 
     def __init__(
@@ -56,16 +61,20 @@ class MemoryStore:
         crc64: bool = True,
         lists_uploads: bool = True,
         copies_parts: bool = True,
+        copies_into_crc64_uploads: bool = True,
         storage_class: str | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.objects: dict[str, _Object] = {}
         self.uploads: dict[str, _Upload] = {}
         self.calls: dict[str, int] = defaultdict(int)
+        self.late: list[tuple[str, Callable[[], object]]] = []
+        self.on_call: Callable[[str], tuple[When, StoreError] | None] = lambda _: None
         self._min_part_bytes = min_part_bytes
         self._crc64 = crc64
         self._lists_uploads = lists_uploads
         self._copies_parts = copies_parts
+        self._copies_into_crc64_uploads = copies_into_crc64_uploads
         self._storage_class = storage_class
         self._now = now
         self._ids = 0
@@ -76,23 +85,35 @@ class MemoryStore:
         """Make the next call of this method raise; several queue up."""
         self._failures[operation].append((when, error))
 
-    @contextmanager
-    def _act(self, operation: str) -> Iterator[None]:
-        """Around every operation: one at a time, counted, failing as it was told to."""
+    def perform_late(self, number: int = 0) -> str:
+        """Do what was asked for long ago, to nobody's knowledge; the operation's name."""
+        operation, act = self.late.pop(number)
+        with self._lock:
+            with suppress(StoreError):
+                act()
+            return operation
+
+    def _do(self, operation: str, act: Callable[[], Result], *, changes: bool = False) -> Result:
+        """Every operation: one at a time, counted, failing as it was told to."""
+        fault = self.on_call(operation)
         with self._lock:
             self.calls[operation] += 1
             queue = self._failures[operation]
-            when, error = queue.popleft() if queue else (None, None)
-            if error is not None and when == "before":
+            when, error = queue.popleft() if queue else fault or (None, None)
+            if error is not None and (when == "before" or not changes):
                 raise error
-            yield
+            if error is not None and when == "later":
+                self.late.append((operation, act))
+                raise error
+            result = act()
             if error is not None:
                 raise error
+            return result
 
     def check_access(self, prefix: str = "") -> None:
         """See Store."""
-        with self._act("check_access"):
-            assert isinstance(prefix, str)
+        assert isinstance(prefix, str)
+        self._do("check_access", lambda: None)
 
     def put(
         self,
@@ -105,7 +126,8 @@ class MemoryStore:
     ) -> ObjectInfo:
         """See Store."""
         data = _read(body)
-        with self._act("put"):
+
+        def act() -> ObjectInfo:
             if if_absent and key in self.objects:
                 raise _error("PreconditionFailed", "put_object", key)
             _check(data, crc64, "put_object", key)
@@ -113,79 +135,99 @@ class MemoryStore:
             digest = crc64nvme(data) if self._crc64 else None
             return self._keep(key, data, md5(data).hex(), digest, storage_class)
 
+        return self._do("put", act, changes=True)
+
     def get(self, key: str, begin: int = 0, end: int | None = None) -> bytes:
         """See Store."""
         if end is not None and end <= begin:
             return b""
-        with self._act("get"):
-            return self._range(key, begin, end, "get_object")
+        return self._do("get", lambda: self._range(key, begin, end, "get_object"))
 
     def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
         """See Store."""
         while begin < end:
-            with self._act("open"):
-                block = self._range(key, begin, end, "get_object")[:BLOCK_BYTES]
-            begin += len(block)
-            yield block
+            block = self._do("open", partial(self._range, key, begin, end, "get_object"))
+            yield block[:BLOCK_BYTES]
+            begin += len(block[:BLOCK_BYTES])
 
     def head(self, key: str) -> ObjectInfo | None:
         """See Store."""
-        with self._act("head"):
-            return self.objects[key].info if key in self.objects else None
+        return self._do("head", lambda: self.objects[key].info if key in self.objects else None)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """See Store."""
-        with self._act("list"):
+
+        def act() -> Sequence[ObjectInfo]:
             keys = [key for key in self._keys(prefix) if key.encode() > start_after.encode()]
-            found = [replace(self.objects[key].info, crc64=None) for key in keys]
-        yield from found
+            return [replace(self.objects[key].info, crc64=None) for key in keys]
+
+        yield from self._do("list", act)
 
     def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
         """See Store."""
-        with self._act("list_names"):
+
+        def act() -> Iterable[str]:
             names: dict[str, None] = {}
             for key in self._keys(prefix):
                 name, found, _ = key.removeprefix(prefix).partition(delimiter)
                 names[name + found] = None
-        yield from names
+            return names
+
+        yield from self._do("list_names", act)
 
     def delete(self, keys: Iterable[str]) -> None:
         """See Store."""
-        with self._act("delete"):
-            for key in keys:
+        named = tuple(keys)
+
+        def act() -> None:
+            for key in named:
                 self.objects.pop(key, None)
+
+        self._do("delete", act, changes=True)
 
     def create_upload(self, key: str, *, crc64: bool = True) -> str:
         """See Store."""
-        with self._act("create_upload"):
+
+        def act() -> str:
             self._ids += 1
             upload_id = f"upload-{self._ids:04}"
             info = UploadInfo(upload_id=upload_id, key=key, initiated=self._now())
             self.uploads[upload_id] = _Upload(info, crc64 and self._crc64)
             return upload_id
 
+        return self._do("create_upload", act, changes=True)
+
     def list_uploads(self, key: str) -> Sequence[UploadInfo]:
         """See Store."""
-        with self._act("list_uploads"):
+
+        def act() -> Sequence[UploadInfo]:
             if not self._lists_uploads:
                 raise _error("NotImplemented", "list_multipart_uploads", key, status=501)
             return [upload.info for upload in self.uploads.values() if upload.info.key == key]
 
+        return self._do("list_uploads", act)
+
     def list_parts(self, key: str, upload_id: str) -> Sequence[PartInfo]:
         """See Store."""
-        with self._act("list_parts"):
+
+        def act() -> Sequence[PartInfo]:
             parts = self._upload(key, upload_id, "list_parts").parts
             return [parts[number].info for number in sorted(parts)]
+
+        return self._do("list_parts", act)
 
     def upload_part(
         self, key: str, upload_id: str, number: int, body: Body | bytes, crc64: int | None = None
     ) -> PartInfo:
         """See Store."""
         data = _read(body)
-        with self._act("upload_part"):
+
+        def act() -> PartInfo:
             upload = self._upload(key, upload_id, "upload_part")
             _check(data, crc64, "upload_part", key)
             return _keep_part(upload, number, data)
+
+        return self._do("upload_part", act, changes=True)
 
     def copy_part(
         self,
@@ -199,13 +241,20 @@ class MemoryStore:
         whole: bool = False,
     ) -> PartInfo:
         """See Store."""
-        with self._act("copy_part"):
+
+        def act() -> PartInfo:
+            operation = "upload_part_copy"
             if not self._copies_parts:
-                raise _error("NotImplemented", "upload_part_copy", key, status=501)
-            upload = self._upload(key, upload_id, "upload_part_copy")
-            data = self._range(source_key, begin, end, "upload_part_copy")
-            assert not whole or len(data) == len(self.objects[source_key].data)
+                raise _error("NotImplemented", operation, key, status=501)
+            upload = self._upload(key, upload_id, operation)
+            if upload.crc64 and not self._copies_into_crc64_uploads:
+                raise _error("InvalidRequest", operation, key)
+            span = (0, None) if whole else (begin, end)
+            data = self._range(source_key, span[0], span[1], operation)
+            assert len(data) == end - begin, "the caller knows the whole object's size"
             return _keep_part(upload, number, data)
+
+        return self._do("copy_part", act, changes=True)
 
     def complete_upload(
         self,
@@ -218,7 +267,8 @@ class MemoryStore:
         if_absent: bool = True,
     ) -> ObjectInfo:
         """See Store."""
-        with self._act("complete_upload"):
+
+        def act() -> ObjectInfo:
             upload = self._upload(key, upload_id, "complete_multipart_upload")
             if if_absent and key in self.objects:
                 raise _error("PreconditionFailed", "complete_multipart_upload", key)
@@ -232,11 +282,16 @@ class MemoryStore:
             digest = crc64nvme(data) if upload.crc64 else None
             return self._keep(key, data, etag, digest, self._storage_class or "STANDARD")
 
+        return self._do("complete_upload", act, changes=True)
+
     def abort_upload(self, key: str, upload_id: str) -> None:
         """See Store."""
-        with self._act("abort_upload"):
+
+        def act() -> None:
             if upload_id in self.uploads and self.uploads[upload_id].info.key == key:
                 del self.uploads[upload_id]
+
+        self._do("abort_upload", act, changes=True)
 
     def close(self) -> None:
         """See Store."""

@@ -627,6 +627,25 @@ def test_parts_are_copied_inside_the_store(store: Store) -> None:
     assert store.get("binlog.1") == first + second + b"tail"
 
 
+def test_whole_objects_become_parts_however_small_they_are(store: Store) -> None:
+    """S3 refuses a range of an object of 5 MB and less, but never all of it."""
+    first, second = os.urandom(PART), os.urandom(1000)
+    store.put("live/1", first)
+    store.put("live/2", second)
+    upload_id = store.create_upload("binlog.1", crc64=False)
+    parts = [
+        store.copy_part("binlog.1", upload_id, 1, "live/1", begin=0, end=PART, whole=True),
+        store.copy_part("binlog.1", upload_id, 2, "live/2", begin=0, end=1000, whole=True),
+    ]
+    assert [(part.number, part.size, part.etag) for part in parts] == [
+        (1, PART, md5(first).hex()),
+        (2, 1000, md5(second).hex()),
+    ]
+    info = complete(store, "binlog.1", upload_id, parts, first + second)
+    assert (info.size, info.etag) == (PART + 1000, composite_etag([md5(first), md5(second)]))
+    assert store.get("binlog.1") == first + second
+
+
 def test_copies_into_an_upload_with_a_checksum(place: Place) -> None:
     """The store takes them, or refuses in a way that a caller can fall back from."""
     store = place.store
@@ -646,6 +665,8 @@ def test_a_copy_of_nothing_is_missing(store: Store) -> None:
     upload_id = store.create_upload("binlog.1", crc64=False)
     with pytest.raises(ObjectMissingError):
         store.copy_part("binlog.1", upload_id, 1, "live/nothing", begin=0, end=PART)
+    with pytest.raises(ObjectMissingError):
+        store.copy_part("binlog.1", upload_id, 1, "live/nothing", begin=0, end=PART, whole=True)
 
 
 def test_many_threads_use_one_store(store: Store) -> None:

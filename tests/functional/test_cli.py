@@ -109,7 +109,7 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
 
 
 def test_a_flag(tmp_path: Path) -> None:
-    """--take-over stands alone; its variable and the file say true or false, else it is reported."""
+    """--take-over stands alone; its variable and the file say true or false, or are reported."""
     path = tmp_path / "x.toml"
     path.write_text('[stream]\ntake_over = "yes"\n')
     in_file = run("stream", *LEAST, "--config", str(path))

@@ -1,224 +1,489 @@
-"""The uploader against a store that fails before and after the act, and a process that forgets.
+"""Streamers against a source that writes and rotates and a store that fails, late or by halves.
 
-Whatever happens, the object ends as the server's bytes, the entry describes it, the local copy goes
-only after both, nothing under the archive changes once it is there, and no upload is left.
+All between mysqlbinlog's file and the store is the real thing: tailer, uploader, place, job, spool,
+coverage. Two streamers with part sizes of their own work side by side; either may die, be frozen,
+lose its spool; requests may be performed long after they were made, by the dead too.
 """
 
 import json
 import random
+import shutil
 import tempfile
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from binlog2s3.grid import (Grid)
+from binlog2s3.archive import DeleteChunks
 from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Layout
 from binlog2s3.checksum import crc64nvme
+from binlog2s3.chunk import Chunk, Chunks
 from binlog2s3.errors import StoreError
-from binlog2s3.spool import Run, RunFacts, Spool
-from binlog2s3.tailer import Tailer, Track
-from binlog2s3.uploader import Uploader
-from binlog2s3.workers import Outcome
-from tests.binlog_writer import UUID_A, BinlogWriter, statement
-from tests.memory_store import MemoryStore
+from tests.memory_store import MemoryStore, When
+from tests.streamer import FIRST, LAYOUT, LINEAGE, Source, Streamer
 
-LAYOUT = Layout("p", "s")
-LINEAGE = "20260101T000000Z-3e11fa47-0000"
-NAME = BinlogName.parse("mysql-bin.000001")
-KEY = LAYOUT.binlog(LINEAGE, NAME)
-ENTRY = LAYOUT.entry(LINEAGE, NAME)
-OPERATIONS = ["put", "create_upload", "upload_part", "complete_upload", "head", "list_uploads"]
+CHANGES = ("put", "delete", "create_upload", "upload_part", "copy_part", "complete_upload",
+           "abort_upload")  # fmt: skip
+ARCHIVE = f"{LAYOUT.archive}{LINEAGE}/"
+LIVE = f"{LAYOUT.live}{LINEAGE}/"
+MOST_BINLOGS = 5
+A_LEVEL = 15 * 4
+WRITERS = st.integers(0, 1)
 
-
-class InlineWorkers:
-    """Workers without threads: a task is done when its outcome is taken, in any order."""
-
-    def __init__(self, count: int, order: random.Random) -> None:
-        self.count = count
-        self.busy = 0
-        self._order = order
-        self._tasks: deque[tuple[object, Callable[[], object]]] = deque()
-
-    def submit(self, token: object, work: Callable[[], object]) -> None:
-        self.busy += 1
-        self._tasks.append((token, work))
-
-    def take(self, timeout_seconds: float) -> Outcome | None:  # noqa: ARG002
-        if not self._tasks:
-            return None
-        self._tasks.rotate(-self._order.randrange(len(self._tasks)))
-        token, work = self._tasks.popleft()
-        self.busy -= 1
-        try:
-            return Outcome(token, value=work())
-        except StoreError as error:
-            return Outcome(token, error=error)
+Span = tuple[int, int]
 
 
-def a_binlog(transactions: int) -> bytes:
-    writer = BinlogWriter()
-    for number in range(1, transactions + 1):
-        writer.transaction([statement("x" * 40)], gtid=(UUID_A, "", number))
-    writer.rotate()
-    return bytes(writer.data)
+def missing(spans: list[Span], begin: int, end: int) -> int | None:
+    """The first byte of [begin, end) that is in none of these ranges."""
+    for first, last in sorted(spans):
+        if first > begin:
+            break
+        begin = max(begin, last)
+    return begin if begin < end else None
 
 
-@contextmanager
-def a_spool(data: bytes) -> Iterator[tuple[Spool, Run]]:
-    with tempfile.TemporaryDirectory() as place:
-        spool = Spool(Path(place) / "spool")
-        run = spool.begin(
-            RunFacts(
-                source="s", target="t", server_uuid=UUID_A, binlog=str(NAME), position=4,
-                lineage=LINEAGE,
-            )
-        )  # fmt: skip
-        (run.directory / str(NAME)).write_bytes(data)
-        try:
-            yield spool, run
-        finally:
-            spool.close()
+class Streaming(RuleBasedStateMachine):
+    """What was ever reported durable is what the machine remembers, and looks for."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = Path(tempfile.mkdtemp())
+        self.source = Source()
+        self.now = 100.0
+        self.streamers: list[Streamer | None] = [None, None]
+        self.zombies: list[Callable[[], object]] = []
+        self.files: dict[Path, BinlogName] = {}
+        self.promised: dict[BinlogName, list[Span]] = {}
+        self.taken: list[tuple[BinlogName, Chunk]] = []
+        self.seen: dict[str, object] = {}
+        self.uploads: dict[str, bool] = {}
+        self.trouble = self.mixing = 0.0
+        self.late_only = False
+        self.nested = False
 
-class Writer:
-    """One streamer's uploader over a spool of its own; `track` is its view of the binlog."""
-
-    def __init__(
-        self, store: MemoryStore, spool: Spool, run: Run, part: int, order: random.Random
+    @initialize(
+        parts=st.tuples(st.integers(100, 900), st.integers(100, 900)),
+        workers=st.integers(1, 4),
+        crc64=st.booleans(),
+        lists_uploads=st.sampled_from([True, True, False]),
+        copies=st.sampled_from([True, True, False]),
+        copies_into_crc64=st.booleans(),
+        seed=st.integers(0, 1 << 32),
+    )
+    def begin(
+        self,
+        *,
+        parts: tuple[int, int],
+        workers: int,
+        crc64: bool,
+        lists_uploads: bool,
+        copies: bool,
+        copies_into_crc64: bool,
+        seed: int,
     ) -> None:
-        self.path = run.directory / str(NAME)
-        self.archived: list[Track] = []
-        self.workers = InlineWorkers(3, order)
-        tailer = Tailer(run, Grid(part))
-        while not tailer.pump() and not (found := tailer.take_new()):
-            pass
-        while tailer.pump():
-            pass
-        tailer.close()
-        self.track = found[0]
-        self.track.judge({})
-        self.uploader = Uploader(
-            store=store,
-            layout=LAYOUT,
-            lineage=LINEAGE,
-            grid=Grid(part),
-            spool=spool,
-            workers=self.workers,  # type: ignore[arg-type]
-            on_archived=self.archived.append,
-            backoff=lambda failures: 0.0,  # noqa: ARG005
+        """A store of some make, and two configurations."""
+        self.parts = parts
+        self.worker_count = workers
+        self.lists_uploads = lists_uploads
+        self.chance = random.Random(seed)
+        self.store = MemoryStore(
+            min_part_bytes=1,
+            crc64=crc64,
+            lists_uploads=lists_uploads,
+            copies_parts=copies,
+            copies_into_crc64_uploads=copies_into_crc64,
         )
-        self.uploader.add(self.track)
+        self.store.on_call = self.on_call
+        self.start(0, flush_interval=1.0)
 
-    def step(self) -> None:
-        self.uploader.step()
-        if (outcome := self.workers.take(0)) is not None:
-            self.uploader.take(outcome)
+    def on_call(self, operation: str) -> tuple[When, StoreError] | None:
+        """Between any two requests others may act; each may fail, or be performed later."""
+        if self.late_only:
+            return ("later", self.a_fault()) if operation in CHANGES else None
+        if not self.nested and self.chance.random() < self.mixing:
+            self.nested = True
+            self.somebody_acts()
+            self.nested = False
+        if self.chance.random() < self.trouble:
+            return self.chance.choice(("before", "after", "later")), self.a_fault()
+        return None
 
+    def a_fault(self) -> StoreError:
+        return StoreError("fault", transient=self.chance.random() < 0.8)
 
-FAULTS = st.lists(
-    st.tuples(
-        st.integers(0, 60),
-        st.sampled_from(["die", "switch", *OPERATIONS]),
-        st.sampled_from(["before", "after"]),
-    ),
-    max_size=12,
-)
+    def somebody_acts(self) -> None:
+        """One request of anybody, alive or dead."""
+        choices: list[Callable[[], object]] = []
+        for streamer in self.streamers:
+            if streamer is not None and (count := len(streamer.workers.tasks)):
+                number = self.chance.randrange(count)
+                choices.append(lambda s=streamer, n=number: s.workers.perform(n))  # type: ignore[misc]
+        if self.store.late:
+            number = self.chance.randrange(len(self.store.late))
+            choices.append(lambda: self.store.perform_late(number))
+        if self.zombies:
+            choices.append(self.zombie_acts)
+        if choices:
+            self.chance.choice(choices)()
 
+    def zombie_acts(self) -> None:
+        """A request of a process that was frozen and is forgotten; nobody hears the answer."""
+        work = self.zombies.pop(self.chance.randrange(len(self.zombies)))
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - its own affair
+            event(f"zombie: {type(error).__name__}")
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    transactions=st.integers(1, 12),
-    part=st.integers(100, 900),
-    other_part=st.integers(100, 900),
-    faults=FAULTS,
-    seed=st.integers(0, 2**32),
-    lists_uploads=st.booleans(),
-    crc64=st.booleans(),
-    interleaved=st.booleans(),
-)
-def test_a_binlog_ends_archived_whatever_fails(
-    transactions: int,
-    part: int,
-    other_part: int,
-    faults: list[tuple[int, str, str]],
-    seed: int,
-    lists_uploads: bool,
-    crc64: bool,
-    interleaved: bool,
-) -> None:
-    """Failures, deaths and a second writer of another part size: the archive is right."""
-    data = a_binlog(transactions)
-    store = MemoryStore(min_part_bytes=1, crc64=crc64, lists_uploads=lists_uploads)
-    order = random.Random(seed)
-    at: dict[int, list[tuple[str, str]]] = {}
-    for step, what, when in faults:
-        at.setdefault(step, []).append((what, when))
-    with a_spool(data) as (spool, run), a_spool(data) as (spool2, run2):
-        places = [(spool, run, part), (spool2, run2, other_part)]
-        writers = [Writer(store, *place, order) for place in places]
-        active = 0
-        first: object = None
-        first_entry: object = None
-        for step in range(2000):
-            for what, when in at.get(step, []):
-                if what == "die" and writers[active].path.exists():
-                    writers[active] = Writer(store, *places[active], order)
-                elif what == "switch":
-                    active = 1 - active
-                elif what in OPERATIONS:
-                    store.fail_next(what, when, StoreError("fault", transient=True))  # type: ignore[arg-type]
-            if interleaved:
-                active = order.randrange(2)
-            writers[active].step()
-            if KEY in store.objects:
-                first = first or store.objects[KEY]
-                assert store.objects[KEY] is first  # written once
-                assert store.objects[KEY].data == data
-            if ENTRY in store.objects:
-                first_entry = first_entry or store.objects[ENTRY]
-                assert store.objects[ENTRY] is first_entry
-                assert KEY in store.objects
-            for writer in writers:
-                assert writer.path.exists() or ENTRY in store.objects
-            if writers[0].archived and writers[1].archived:
+    # what the source does
+
+    @rule(lengths=st.lists(st.integers(1, 300), min_size=1, max_size=6))
+    def write(self, lengths: list[int]) -> None:
+        """Transactions are committed."""
+        for length in lengths:
+            self.source.write(length)
+
+    @precondition(lambda self: len(self.source.binlogs) < MOST_BINLOGS)
+    @rule(end=st.sampled_from(["rotate", "rotate", "stop", "crash"]))
+    def rotate(self, end: str) -> None:
+        """The next binlog is begun."""
+        self.source.rotate(end)
+
+    # what processes do
+
+    @precondition(lambda self: None in self.streamers)
+    @rule(flush_interval=st.sampled_from([1.0, 1.0, 0.0]))
+    def start_again(self, flush_interval: float) -> None:
+        """A process knows what lies in the bucket, and nothing else."""
+        self.start(self.streamers.index(None), flush_interval)
+
+    def start(self, writer: int, flush_interval: float) -> None:
+        """The run begins with the first binlog that is not archived, at its first byte."""
+        following, before = FIRST, None
+        while LAYOUT.entry(LINEAGE, following) in self.store.objects:
+            following, before = following.next(), following
+        if following not in self.source.binlogs:
+            self.source.rotate()
+        self.streamers[writer] = Streamer(
+            store=self.store,
+            source=self.source,
+            directory=self.place / f"spool-{writer}",
+            clock=lambda: self.now,
+            following=following,
+            before=before,
+            part=self.parts[writer],
+            full_chunk=100,
+            flush_interval=flush_interval,
+            workers=self.worker_count,
+        )
+
+    @rule(
+        writer=WRITERS,
+        fate=st.sampled_from(["lost", "done", "late", "thaws"]),
+        wipe=st.sampled_from([False, False, True]),
+    )
+    def die(self, writer: int, fate: str, *, wipe: bool) -> None:
+        """The process is killed, with what is in flight; perhaps its disk is lost as well."""
+        streamer = self.streamers[writer]
+        if streamer is None:
+            return
+        self.streamers[writer] = None
+        for _, work in streamer.workers.tasks:
+            if fate == "thaws":
+                self.zombies.append(work)
+            elif fate != "lost":
+                self.late_only = fate == "late"
+                self.zombies.append(work)
+                self.zombie_acts()
+                self.late_only = False
+        streamer.close()
+        if wipe:
+            shutil.rmtree(streamer.directory)
+            gone = [path for path in self.files if path.is_relative_to(streamer.directory)]
+            for path in gone:
+                del self.files[path]
+
+    @rule(writer=WRITERS, most=st.integers(1, 2000))
+    def fetch(self, writer: int, most: int) -> None:
+        """mysqlbinlog writes, up to anywhere."""
+        if (streamer := self.streamers[writer]) is not None:
+            streamer.fetch(most)
+            name, _ = streamer.fetched
+            if streamer.file(name).exists():
+                self.files[streamer.file(name)] = name
+
+    @rule(writer=WRITERS, slices=st.integers(1, 5))
+    def pump(self, writer: int, slices: int) -> None:
+        """The loop reads."""
+        if (streamer := self.streamers[writer]) is not None:
+            streamer.pump(slices)
+
+    @rule(writer=WRITERS)
+    def step(self, writer: int) -> None:
+        """The loop decides."""
+        if (streamer := self.streamers[writer]) is not None:
+            streamer.uploader.step()
+
+    @rule(writer=WRITERS, trouble=st.sampled_from([0.0, 0.3]), mixing=st.sampled_from([0.0, 0.5]))
+    def perform(self, writer: int, trouble: float, mixing: float) -> None:
+        """One request is made."""
+        streamer = self.streamers[writer]
+        if streamer is not None and streamer.workers.tasks:
+            self.trouble, self.mixing = trouble, mixing
+            streamer.workers.perform(self.chance.randrange(len(streamer.workers.tasks)))
+            self.trouble = self.mixing = 0.0
+
+    @rule(writer=WRITERS)
+    def deliver(self, writer: int) -> None:
+        """One answer comes."""
+        if (streamer := self.streamers[writer]) is not None:
+            streamer.deliver()
+
+    @rule(seconds=st.sampled_from([0.1, 0.7, 2.0, 600.0]))
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+
+    @rule(writer=WRITERS, part=st.floats(0, 1))
+    def begin_listing(self, writer: int, part: float) -> None:
+        """The heartbeat lists: a first page of what there is."""
+        if (streamer := self.streamers[writer]) is not None:
+            keys = sorted(key for key in self.store.objects if key.startswith(LAYOUT.live))
+            streamer.begin_listing(keys[int(part * (len(keys) - 1))] if keys else "~")
+
+    @rule(writer=WRITERS)
+    def end_listing(self, writer: int) -> None:
+        """And the rest of it, later."""
+        if (streamer := self.streamers[writer]) is not None:
+            streamer.end_listing()
+
+    @rule(
+        writer=WRITERS,
+        rounds=st.integers(1, 30),
+        most=st.integers(1, 900),
+        trouble=st.sampled_from([0.0, 0.0, 0.05, 0.3]),
+        mixing=st.sampled_from([0.0, 0.3]),
+    )
+    def stream(self, writer: int, rounds: int, most: int, trouble: float, mixing: float) -> None:
+        """All of that for a while, the other one standing still."""
+        for _ in range(rounds):
+            for what in self.chance.sample(range(6), 6):
+                match what:
+                    case 0:
+                        self.fetch(writer, self.chance.randint(1, most))
+                    case 1:
+                        self.pump(writer, 2)
+                    case 2:
+                        self.step(writer)
+                    case 3:
+                        self.perform(writer, trouble, mixing)
+                    case 4:
+                        self.deliver(writer)
+                    case _:
+                        self.now += self.chance.choice((0.1, 0.6))
+                self.look()
+
+    # what the store does by itself, and others to it
+
+    @precondition(lambda self: self.store.late or self.zombies)
+    @rule()
+    def act_late(self) -> None:
+        """A request of long ago is performed."""
+        if self.zombies and (not self.store.late or self.chance.random() < 0.5):
+            self.zombie_acts()
+        else:
+            self.store.perform_late(self.chance.randrange(len(self.store.late)))
+
+    @rule(number=st.integers(0, 30))
+    def lose_upload(self, number: int) -> None:
+        """Some stores throw unfinished uploads away after a day."""
+        if uploads := sorted(self.store.uploads):
+            del self.store.uploads[uploads[number % len(uploads)]]
+
+    @rule(number=st.integers(0, 30))
+    def lose_chunk(self, number: int) -> None:
+        """Somebody deletes a chunk."""
+        if keys := sorted(key for key in self.store.objects if key.startswith(LIVE)):
+            key = keys[number % len(keys)]
+            del self.store.objects[key]
+            self.taken.append(parse(key))
+            event("a chunk was taken")
+
+    # what must hold
+
+    @invariant()
+    def look(self) -> None:
+        """After whatever happened."""
+        if not hasattr(self, "store"):
+            return
+        self.objects_are_right()
+        self.remember()
+        self.forgive()
+        for name, spans in self.promised.items():
+            self.still_there(name, spans)
+        for path, name in self.files.items():
+            assert path.exists() or LAYOUT.entry(LINEAGE, name) in self.store.objects
+
+    def objects_are_right(self) -> None:
+        """Archived bytes are the server's, and for ever; chunks are the server's as well."""
+        objects = self.store.objects
+        for key, there in self.seen.items():
+            if key.startswith(ARCHIVE):
+                assert objects.get(key) is there, "nothing under archive/ changes"
+        for key, there in objects.items():
+            if self.seen.get(key) is there:
+                continue
+            if key.startswith(f"{ARCHIVE}binlogs/"):
+                name = BinlogName.parse(key.removeprefix(f"{ARCHIVE}binlogs/"))
+                assert name < self.source.open, "only what the server has finished"
+                assert there.data == self.source.data(name)
+            elif key.startswith(LIVE):
+                name, chunk = parse(key)
+                assert there.data == self.source.data(name)[chunk.begin : chunk.end]
+                assert crc64nvme(there.data) == chunk.crc64
+        self.seen = dict(objects)
+        for upload_id, upload in self.store.uploads.items():
+            if upload_id not in self.uploads:
+                name = BinlogName.parse(upload.info.key.removeprefix(f"{ARCHIVE}binlogs/"))
+                self.uploads[upload_id] = LAYOUT.entry(LINEAGE, name) in objects
+
+    def remember(self) -> None:
+        """What the streamers say is durable, and what the store has told them that it has."""
+        for streamer in self.streamers:
+            if streamer is None:
+                continue
+            for name, job in streamer.uploader._jobs.items():
+                for chunk in job.acknowledged:
+                    self.promise(name, chunk.begin, chunk.end)
+            durable = streamer.coverage.durable
+            if durable is not None:
+                last = BinlogName.parse(durable.binlog)
+                assert durable.offset <= self.source.size(last)
+                assert durable.gtid_set == self.source.gtids_at(last, durable.offset)
+                self.promise(last, 0, durable.offset)
+                for name in self.source.binlogs:
+                    if name < last:
+                        self.promise(name, 0, self.source.size(name))
+
+    def promise(self, name: BinlogName, begin: int, end: int) -> None:
+        spans = self.promised.setdefault(name, [])
+        if missing(spans, begin, end) is not None:
+            spans.append((begin, end))
+
+    def forgive(self) -> None:
+        """What others took is not asked for until nobody can believe any more that it is there."""
+        self.taken = [
+            (name, chunk)
+            for name, chunk in self.taken
+            if f"{LAYOUT.chunks(LINEAGE, name)}{chunk}" not in self.store.objects
+            and LAYOUT.binlog(LINEAGE, name) not in self.store.objects
+            and (
+                any(streamer and streamer.knows(name, chunk) for streamer in self.streamers)
+                or self.deletions_wait()
+                or missing(self.there(name), chunk.begin, chunk.end) is not None
+            )
+        ]
+
+    def deletions_wait(self) -> bool:
+        """Whether somebody may still act on what he believed."""
+        tasks = [token for s in self.streamers if s for token, _ in s.workers.tasks]
+        return (
+            any(isinstance(getattr(token, "action", None), DeleteChunks) for token in tasks)
+            or bool(self.zombies)
+            or any(operation == "delete" for operation, _ in self.store.late)
+        )
+
+    def there(self, name: BinlogName) -> list[Span]:
+        """The ranges of a binlog that lie in objects."""
+        prefix = LAYOUT.chunks(LINEAGE, name)
+        chunks = [parse(key)[1] for key in self.store.objects if key.startswith(prefix)]
+        whole = self.store.objects.get(LAYOUT.binlog(LINEAGE, name))
+        return [(chunk.begin, chunk.end) for chunk in chunks] + (
+            [(0, len(whole.data))] if whole else []
+        )
+
+    def still_there(self, name: BinlogName, spans: list[Span]) -> None:
+        """What was promised once is in the bucket, but for what others took."""
+        there = self.there(name)
+        there += [(chunk.begin, chunk.end) for other, chunk in self.taken if other == name]
+        for begin, end in spans:
+            assert missing(there, begin, end) is None, (name, missing(there, begin, end))
+
+    # left alone
+
+    def teardown(self) -> None:
+        """Faults stop, all that is late is done, one streamer lives: it brings everything home."""
+        try:
+            if hasattr(self, "store"):
+                self.left_alone()
+        finally:
+            for streamer in self.streamers:
+                if streamer is not None:
+                    streamer.close()
+            shutil.rmtree(self.place)
+
+    def left_alone(self) -> None:
+        self.die(1, "done", wipe=False)
+        streamer = self.streamers[0]
+        while self.store.late or self.zombies:
+            self.act_late()
+        if streamer is None:
+            self.start(0, flush_interval=1.0)
+            streamer = self.streamers[0]
+        assert streamer is not None
+        quiet = 0
+        for number in range(600):
+            more = streamer.fetch()
+            self.files[streamer.file(streamer.fetched[0])] = streamer.fetched[0]
+            streamer.work(self.chance)
+            self.now += 0.7
+            if number % 5 == 4:
+                streamer.begin_listing()
+                streamer.end_listing()
+            self.look()
+            quiet = quiet + 1 if streamer.uploader.done and not more else 0
+            if quiet > 15:
                 break
-            if writers[active].archived and step > 60:
-                active = 1 - active
-        assert writers[0].archived
-        assert writers[1].archived
-        assert not writers[0].path.exists()
-        entry = json.loads(store.objects[ENTRY].data)
-        assert entry["size"] == len(data)
-        assert int(entry["crc64nvme"], 16) == crc64nvme(data)
-        assert entry["transactions"] == transactions
-        if lists_uploads:
-            assert not store.uploads
+        self.all_is_home(streamer)
+
+    def all_is_home(self, streamer: Streamer) -> None:
+        """Archived what is closed, durable what is open, nothing left over."""
+        objects = self.store.objects
+        last = self.source.open
+        for name in self.source.binlogs:
+            if name < last:
+                entry = json.loads(objects[LAYOUT.entry(LINEAGE, name)].data)
+                data = objects[LAYOUT.binlog(LINEAGE, name)].data
+                assert (entry["size"], int(entry["crc64nvme"], 16)) == (len(data), crc64nvme(data))
+                assert not streamer.file(name).exists()
+                assert not [key for key in objects if key.startswith(LAYOUT.chunks(LINEAGE, name))]
+        for upload_id, upload in self.store.uploads.items():
+            name = BinlogName.parse(upload.info.key.removeprefix(f"{ARCHIVE}binlogs/"))
+            assert name == last or not self.lists_uploads or self.uploads[upload_id], name
+        if streamer.chunked:
+            assert not self.taken
+            assert streamer.coverage.durable is not None
+            durable = streamer.coverage.durable
+            assert (durable.binlog, durable.offset) == (str(last), self.source.size(last))
+            assert missing(self.there(last), 0, self.source.size(last)) is None
+        prefix = LAYOUT.chunks(LINEAGE, last)
+        chunks = Chunks(frozenset(parse(key)[1] for key in objects if key.startswith(prefix)))
+        part = streamer.grid.at(self.source.size(last))
+        assert sum(chunk.begin >= part.begin for chunk in chunks) <= A_LEVEL
+        event(f"binlogs archived: {len(self.source.binlogs) - 1}")
 
 
-@settings(max_examples=30, deadline=None)
-@given(part=st.integers(100, 400), seed=st.integers(0, 2**32))
-def test_parts_that_are_there_are_not_sent_again(part: int, seed: int) -> None:
-    """After a death in the middle of an upload only what is missing is sent."""
-    data = a_binlog(20)
-    store = MemoryStore(min_part_bytes=1)
-    order = random.Random(seed)
-    with a_spool(data) as (spool, run):
-        writer = Writer(store, spool, run, part, order)
-        while store.calls["upload_part"] < 3:
-            writer.step()
-        there = {p.info.number for u in store.uploads.values() for p in u.parts.values()}
-        sent = store.calls["upload_part"]
-        assert len(there) == sent
-        writer = Writer(store, spool, run, part, order)
-        for _ in range(500):
-            writer.step()
-            if writer.archived:
-                break
-        parts = len(list(Grid(part).parts(len(data))))
-        assert store.calls["upload_part"] == parts
-        assert store.calls["create_upload"] == 1
+def parse(key: str) -> tuple[BinlogName, Chunk]:
+    """The binlog and the chunk of a key below live/."""
+    name, _, chunk = key.removeprefix(LIVE).partition("/")
+    return BinlogName.parse(name), Chunk.parse(chunk)
+
+
+TestStreaming = Streaming.TestCase
+TestStreaming.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)

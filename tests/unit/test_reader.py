@@ -12,6 +12,7 @@ from binlog2s3.checksum import crc64_hex, crc64nvme
 from binlog2s3.chunk import Chunk
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.reader import LOOKS
+from binlog2s3.store_contract import ObjectInfo
 from lab.reference import ROOT
 from tests.binlog_writer import XID, BinlogWriter, statement
 from tests.documents import ENTRY, ID, LINEAGE, NAME
@@ -35,20 +36,26 @@ ENDS = BINLOG.ends
 
 
 class Watched(MemoryStore):
-    """Calls `before_open(key)` before an object is read: the bucket can change just then."""
+    """Calls `before_open(key)` before an object is read, `after_look()` after a listing or HEAD."""
 
     def __init__(self) -> None:
         super().__init__()
         self.before_open: Callable[[str], None] = lambda _: None
-        self.before_head: Callable[[], None] = lambda: None
+        self.after_look: Callable[[], None] = lambda: None
 
     def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
         self.before_open(key)
         yield from super().open(key, begin, end)
 
-    def head(self, key: str) -> object:  # type: ignore[override]
-        self.before_head()
-        return super().head(key)
+    def head(self, key: str) -> ObjectInfo | None:
+        found = super().head(key)
+        self.after_look()
+        return found
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        found = [*super().list(prefix, start_after=start_after)]
+        self.after_look()
+        yield from found
 
 
 class Torn(Watched):
@@ -255,6 +262,15 @@ def test_only_the_chunks_of_a_range_are_read() -> None:
     assert store.calls["open"] == 3
 
 
+def test_only_the_range_of_an_archived_binlog_is_read() -> None:
+    """From where it begins to where it ends."""
+    store = MemoryStore()
+    binlog = bytes(written(40, 200_000).data)
+    store.put(KEY, binlog)
+    assert read(store, 5_000_000, 5_000_009) == binlog[5_000_000:5_000_009]
+    assert store.calls["open"] == 1
+
+
 def test_a_chunk_that_was_covered_meanwhile() -> None:
     """The reader looks again, and goes on at the byte that it had reached."""
     store = Watched()
@@ -331,7 +347,8 @@ def test_a_binlog_archived_while_it_was_read_is_compared_with_its_entry() -> Non
         read(store)
 
 
-def test_a_binlog_that_is_archived_between_two_looks_is_not_missed() -> None:
+@pytest.mark.parametrize("way", ["binlog", "readable"])
+def test_a_binlog_that_is_archived_between_two_looks_is_not_missed(way: str) -> None:
     """Chunks are listed first: what is not among them any more is an object by then."""
     store = Watched()
     keys = put_chunks(store, 0, 450, len(DATA))
@@ -341,8 +358,51 @@ def test_a_binlog_that_is_archived_between_two_looks_is_not_missed() -> None:
             archive(store)
             store.delete(keys)
 
-    store.before_head = move
-    assert read(store) == DATA
+    store.after_look = move
+    if way == "binlog":
+        assert read(store) == DATA
+    else:
+        assert catalog(store).readable(LINEAGE) == [Listed(NAME, len(DATA), "archived")]
+
+
+def test_what_was_given_out_stays_to_be_proved() -> None:
+    """Until an object that holds it has been read whole, however often they vanish."""
+    store = Torn()
+    first = put_chunk(store, 0, 900)
+    then = Chunk(300, 1000, crc64nvme(DATA[300:1000]))
+    wrong = bytes(500) + DATA[500:]
+    given = bytearray()
+
+    def move(key: str) -> None:
+        if len(given) >= 600 and first in store.objects:
+            put_chunk(store, 0, 300)
+            put_chunk(store, 300, 1000)
+            store.delete([first])
+        elif key == LAYOUT.chunk(ID, NAME, then) and key in store.objects:
+            put_chunk(store, 290, 1000, wrong)
+            store.delete([key])
+
+    store.before_open = move
+    with pytest.raises(ArchiveError, match="disagree on the binlog's bytes from"):
+        read_into(given, store)
+    assert given == DATA[: len(given)]
+
+
+def test_chunks_may_vanish_as_often_as_they_like() -> None:
+    """As long as the reading comes forward it goes on."""
+    store = Watched()
+    keys = put_chunks(store, *range(0, 1600, 50))
+    assert len(keys) > 2 * LOOKS
+
+    def move(key: str) -> None:
+        if key in keys[1:]:
+            begin = 50 * keys.index(key)
+            put_chunk(store, begin - 1, begin + 50)
+            store.delete([key])
+
+    store.before_open = move
+    assert read(store) == DATA[:1550]
+    assert len(store.objects) == len(keys)
 
 
 def test_chunks_that_go_without_being_covered_are_an_error() -> None:
@@ -451,7 +511,7 @@ class Paging(MemoryStore):
         super().__init__()
         self.between: Callable[[str], None] = lambda _: None
 
-    def list(self, prefix: str, *, start_after: str = "") -> Iterator[object]:  # type: ignore[override]
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         last = start_after
         while page := next(super().list(prefix, start_after=last), None):
             yield page
@@ -463,19 +523,19 @@ class Paging(MemoryStore):
 def test_a_hole_of_the_listing_alone(way: str) -> None:
     """Chunks that are covered between two pages are missed by a listing: it is made again."""
     store = Paging()
-    keys = put_chunks(store, 0, 450, 700, 900)
+    keys = put_chunks(store, 0, 450, 700, 900, 1000)
 
     def cover(last: str) -> None:
-        if last == keys[0] and keys[1] in store.objects:
-            put_chunk(store, 0, 700)
-            store.delete(keys[:2])
+        if last == keys[1] and keys[2] in store.objects:
+            put_chunk(store, 300, 900)
+            store.delete([keys[2]])
 
     store.between = cover
     if way == "binlog":
-        assert read(store) == DATA[:900]
+        assert read(store) == DATA[:1000]
     else:
-        assert catalog(store).readable(LINEAGE) == [Listed(NAME, 900, "open")]
-    assert keys[1] not in store.objects
+        assert catalog(store).readable(LINEAGE) == [Listed(NAME, 1000, "open")]
+    assert keys[2] not in store.objects
 
 
 def test_what_is_said_of_a_damaged_chunk_has_its_checksums() -> None:

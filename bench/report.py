@@ -1,0 +1,184 @@
+"""The tables of docs/benchmarks.md, from the results. Pure, but for `write`.
+
+Law: each table stands between two comments that name it, and everything else in the document is
+left as it is.
+"""
+
+import importlib.util
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.cost import Load, dear, dollars_per_month, requests_for
+
+Results = Mapping[str, Mapping[str, Any]]
+INTERVALS = (1.0, 5.0, 30.0)
+FLEET = 300
+EVENT_BYTES = 340
+"""What the binlog has of a small transaction beside its row."""
+LOADS = {
+    "idle": Load(0, 0),
+    "1 tx/s of 300 bytes": Load(1, 300 + EVENT_BYTES),
+    "10 tx/s of 300 bytes": Load(10, 300 + EVENT_BYTES),
+    "100 tx/s of 300 bytes": Load(100, 300 + EVENT_BYTES),
+    "10 MB/s": Load(1000, 10_000),
+}
+
+
+def write(results: Results, docs: Path) -> None:
+    """Put the tables into the document, and draw the plot where matplotlib is installed."""
+    document = docs / "benchmarks.md"
+    text = document.read_text()
+    for name, table in tables(results).items():
+        block = f"<!-- begin {name} -->\n\n{table}\n\n<!-- end {name} -->"
+        pattern = f"<!-- begin {name} -->.*?<!-- end {name} -->"
+        text, count = re.subn(pattern, lambda _, block=block: block, text, flags=re.DOTALL)
+        if count != 1:
+            raise ValueError(f"{document}: {count} places for the table {name!r}")
+    document.write_text(text)
+    if importlib.util.find_spec("matplotlib") is None:
+        print("matplotlib is not installed (pip install --group bench): no plot")
+        return
+    from bench.plot import draw  # noqa: PLC0415 - only where matplotlib is
+
+    draw(results, docs / "benchmarks-rpo.png")
+
+
+def tables(results: Results) -> dict[str, str]:
+    """Every table by its name."""
+    return {
+        "rpo": rpo_table(results),
+        "requests": requests_table(results),
+        "peers": peers_table(results),
+        "cost": cost_table(),
+        "model": model_table(results),
+    }
+
+
+def matrix_results(results: Results) -> list[Mapping[str, Any]]:
+    """The matrix in order: without the link first, small rows first, low rates first."""
+    found = [result for name, result in results.items() if re.match(r"(\d+|max)-\d+-", name)]
+    return sorted(
+        found,
+        key=lambda r: (r["slow_link"], r["plan"]["row_bytes"], r["plan"]["rate"] or float("inf")),
+    )
+
+
+def rpo_table(results: Results) -> str:
+    """Time from commit to restorable."""
+    head = (
+        "way", "row", "tx/s wanted", "tx/s done", "p50 s", "p99 s", "max s", "binlog MB",
+        "sent / binlog", "requests/min", "behind at the end",
+    )  # fmt: skip
+    rows = []
+    for result in matrix_results(results):
+        plan = result["plan"]
+        rows.append(
+            (
+                "link" if result["slow_link"] else "direct",
+                size(plan["row_bytes"]),
+                f"{plan['rate']:g}" if plan["rate"] else "max",
+                f"{result['commits'] / result['seconds']:.3g}",
+                *times(result),
+                f"{result['binlog_bytes'] / 1e6:.1f}",
+                f"{result['sent_ratio']:.2f}",
+                f"{per_minute(result):.0f}",
+                f"{result['lag_bytes'] / 1e6:.1f} MB" if result["behind"] else "-",
+            )
+        )
+    return markdown(head, rows)
+
+
+def peers_table(results: Results) -> str:
+    """The same load, other ways."""
+    titles = {
+        "peer-stream": "binlog2s3, flush interval 1 s",
+        "peer-rotated": "binlog2s3, flush interval 0, 2 rotations in the run",
+        "peer-plain": "`FLUSH BINARY LOGS` each second, upload of the closed file",
+        "peer-wal-g": "`FLUSH BINARY LOGS` each second, `wal-g binlog-push`",
+    }
+    head = ("way", "p50 s", "p99 s", "max s", "sent / binlog", "requests/min", "binlogs")
+    rows = [
+        (
+            title,
+            *times(results[name]),
+            f"{results[name]['sent_ratio']:.2f}",
+            f"{per_minute(results[name]):.0f}",
+            str(results[name]["binlogs"]),
+        )
+        for name, title in titles.items()
+        if name in results
+    ]
+    return markdown(head, rows)
+
+
+def requests_table(results: Results) -> str:
+    """Requests a minute by kind."""
+    names = [name for name in ("idle", "long") if name in results]
+    names += [r["name"] for r in matrix_results(results) if not r["slow_link"]]
+    kinds = sorted({kind for name in names for kind in results[name]["requests"]})
+    rows = [
+        (kind, *(_rate(results[name], kind) for name in names)) for kind in kinds
+    ]
+    return markdown(("requests/min", *names), rows)
+
+
+def cost_table() -> str:
+    """Dollars a month."""
+    head = ("source", *(f"{interval:g} s" for interval in INTERVALS))
+    head = (*head, *(f"{FLEET} of them, {interval:g} s" for interval in INTERVALS))
+    rows = []
+    for title, load in LOADS.items():
+        costs = [dollars_per_month(load, interval) for interval in INTERVALS]
+        rows.append((title, *(f"{c:.2f}" for c in costs), *(f"{c * FLEET:,.0f}" for c in costs)))
+    return markdown(head, rows)
+
+
+def model_table(results: Results) -> str:
+    """Dear requests a minute: what the formula says, and what was counted."""
+    rows = []
+    for name in ("idle", "long", *(r["name"] for r in matrix_results(results))):
+        if name not in results:
+            continue
+        result = results[name]
+        seconds = result["observed_seconds"]
+        rate = result["commits"] / seconds
+        load = Load(rate, result["binlog_bytes"] / result["commits"] if rate else 0)
+        said = requests_for(
+            load, result["flush_interval"], seconds=seconds, binlogs=result["binlogs"] - 1
+        )
+        minutes = seconds / 60
+        counted = dear(result["requests"])
+        rows.append((name, f"{dear(said) / minutes:.1f}", f"{counted / minutes:.1f}"))
+    return markdown(("run", "formula", "counted"), rows)
+
+
+def times(result: Mapping[str, Any]) -> tuple[str, str, str]:
+    """p50, p99, max; at least that, where some were not seen in the bucket."""
+    behind = result["behind"] / result["commits"] if result["commits"] else 0
+    return tuple(  # type: ignore[return-value]
+        ("≥ " if behind > 1 - share else "") + f"{result[name]:.2f}"
+        for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+    )
+
+
+def per_minute(result: Mapping[str, Any]) -> float:
+    """All requests."""
+    return float(sum(result["requests"].values()) / result["observed_seconds"] * 60)
+
+
+def size(count: int) -> str:
+    """Bytes for a reader."""
+    return f"{count // 1_000_000} MB" if count >= 1_000_000 else f"{count} B"
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _rate(result: Mapping[str, Any], kind: str) -> str:
+    count = result["requests"].get(kind, 0)
+    return f"{count / result['observed_seconds'] * 60:.1f}" if count else ""

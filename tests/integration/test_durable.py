@@ -1,0 +1,421 @@
+"""Durable in a second: what was committed can be read from the bucket, whatever dies then."""
+
+import hashlib
+import os
+import random
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from lab.fault import Answer, Record, Request, on
+from lab.get import ServerBinaries
+from lab.load import Load, Shape
+from lab.mysql import MysqlServer
+from lab.proxy import RecordingProxy
+from lab.s3 import MinioServer
+from lab.verify import closed_binlogs
+from tests.integration.bucket import CHUNK, Bucket
+from tests.integration.stream_process import StreamProcess
+from tests.integration.test_stream import uploads, wait_until_archived
+from tests.waiting import wait_until
+
+PART = 5 << 20
+LOAD = Shape(row_bytes=(1, 3000), many_rows_chance=0.2, large_chance=0.01)
+ROUNDS = int(os.environ.get("DURABLE_ROUNDS", "2"))
+SECONDS_TO_DURABLE = 2.0
+
+
+class Commits:
+    """Commits marked rows, and knows when each commit returned. `with` runs its thread."""
+
+    def __init__(self, server: MysqlServer, *, pause: float = 0.002, size: int = 200) -> None:
+        self._server = server
+        self._pause = pause
+        self._size = size
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="commits")
+        self.done: list[tuple[int, float]] = []
+
+    def __enter__(self) -> Self:
+        self._server.query(
+            "CREATE DATABASE IF NOT EXISTS marks",
+            "CREATE TABLE IF NOT EXISTS marks.t (id INT AUTO_INCREMENT PRIMARY KEY, v LONGTEXT)",
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        try:
+            with self._server.connect() as connection, connection.cursor() as cursor:
+                number = 0
+                while not self._stop.wait(self._pause):
+                    number += 1
+                    size = 20 * self._size if number % 50 == 0 else self._size
+                    cursor.execute(
+                        "INSERT INTO marks.t (v) VALUES (%s)", (mark(number) + "x" * size,)
+                    )
+                    connection.commit()
+                    self.done.append((number, time.monotonic()))
+        except Exception:  # noqa: BLE001 - the server is killed under it
+            pass
+
+    def before(self, moment: float) -> set[int]:
+        return {number for number, at in list(self.done) if at <= moment}
+
+
+def mark(number: int) -> str:
+    return f"<mark {number}>"
+
+
+def marks_in(binlogs: dict[str, bytes]) -> set[int]:
+    return {int(m) for data in binlogs.values() for m in re.findall(rb"<mark (\d+)>", data)}
+
+
+def bytes_up(records: list[Record]) -> int:
+    """Bytes of binlogs that were sent: parts, chunks, whole ones."""
+    sent = [r for r in records if r.request.method == "PUT" and is_binlog(r.request)]
+    return sum(r.request_bytes for r in sent)
+
+
+def is_binlog(request: Request) -> bool:
+    return "/binlogs/" in request.path or CHUNK.search(request.path) is not None
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_both_machines_gone(
+    number: int,
+    mysql_binaries: ServerBinaries,
+    minio: MinioServer,
+    bucket: str,
+    disk_tmp_path: Path,
+) -> None:
+    """The server and the streamer die together, disks and all: what is 2 seconds old is there."""
+    seed = random.Random()
+    reported: list[dict[str, Any]] = []
+    there = Bucket(minio, bucket)
+    with MysqlServer(mysql_binaries, disk_tmp_path / "server") as server:
+        with (
+            suppress(RuntimeError),  # the load's, as the server dies under it
+            StreamProcess(disk_tmp_path / "one", server, minio, bucket) as stream,
+            Load(server, threads=2, flush_seconds=3, seconds=120, shape=LOAD),
+            Commits(server) as commits,
+        ):
+            stream.wait_for_event("new lineage")
+            until = time.monotonic() + seed.uniform(4, 12)
+            while time.monotonic() < until:
+                reported.append(there.heartbeat())
+                time.sleep(0.2)
+            stream.kill()
+            killed = time.monotonic()
+            server.kill()
+        old = commits.before(killed - SECONDS_TO_DURABLE)
+        found = there.binlogs()
+        assert old, "nothing was committed long enough before the kill"
+        assert old <= marks_in(found), sorted(old - marks_in(found))[:5]
+        for beat in reported:
+            if (durable := beat["durable"]) is not None:
+                assert len(found[durable["binlog"]]) >= durable["offset"], durable
+                before = [name for name in found if name < durable["binlog"]]
+                assert set(before) <= set(there.archived()) | {c.binlog for c in there.chunks()}
+        if number % 2:
+            return
+        # The other variant: the server's disk survives, a new streamer has an empty one.
+        server.start()
+        with StreamProcess(disk_tmp_path / "two", server, minio, bucket) as stream:
+            wait_until_archived(stream, server, minio, bucket)
+            assert stream.terminate() == 0
+        assert marks_in(there.binlogs()) >= commits.before(killed)
+        closed = {binlog.name for binlog in closed_binlogs(server, flush=False)}
+        assert closed <= set(there.archived())
+        assert [c for c in there.chunks() if c.binlog in closed] == []
+
+
+def write_parts(server: MysqlServer, parts: float) -> None:
+    """About so many parts of binlog, in transactions of half a megabyte."""
+    server.query(
+        "CREATE DATABASE IF NOT EXISTS bulk",
+        "CREATE TABLE IF NOT EXISTS bulk.t (id INT AUTO_INCREMENT PRIMARY KEY, v LONGTEXT)",
+    )
+    for _ in range(int(parts * 10)):
+        server.query("INSERT INTO bulk.t (v) VALUES (REPEAT('b', 524000))")
+
+
+def all_durable(there: Bucket, server: MysqlServer) -> Callable[[], bool]:
+    """Whether the bucket can be read up to where the server stands."""
+
+    def check() -> bool:
+        name, size = server.binlogs()[-1]
+        chunks = [c for c in there.chunks(name) if c.end == size]
+        return bool(chunks) and len(there.binlogs()[name]) == size
+
+    return check
+
+
+@pytest.mark.parametrize("empty_spool", [False, True])
+def test_little_is_sent_again(
+    mysql: MysqlServer,
+    minio: MinioServer,
+    bucket: str,
+    disk_tmp_path: Path,
+    empty_spool: bool,
+) -> None:
+    """After kill -9, on the same spool or on none, only what no chunk holds is sent."""
+    there = Bucket(minio, bucket)
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        options = {"endpoint-url": proxy.url}
+        with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
+            stream.wait_for_event("new lineage")
+            write_parts(mysql, 4.5)
+            wait_until(all_durable(there, mysql), 60, "all is durable")
+            full = [c for c in there.chunks() if c.end - c.begin == PART]
+            assert len(full) >= 4
+            stream.kill()
+        if empty_spool:
+            shutil.rmtree(stream.spool)
+        proxy.clear()
+        with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
+            stream.wait_for_event("chunks taken up again")
+            mysql.query("INSERT INTO bulk.t (v) VALUES ('small')")
+            wait_until(all_durable(there, mysql), 60, "what is new is durable")
+            assert bytes_up(proxy.records) < PART + 100_000, "more than the small chunks held"
+            wait_until_archived(stream, mysql, minio, bucket)
+            archived = stream.wait_for_event("binlog archived")
+            assert archived["copied"] >= 4
+            assert stream.terminate() == 0
+        assert bytes_up(proxy.records) < 3 * PART
+    assert uploads(minio, bucket) == []
+
+
+def test_an_upload_that_was_begun_is_taken_up(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """Killed between the parts of a closed binlog: those that lie there are not made again."""
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        options = {"endpoint-url": proxy.url, "concurrency": 2}
+        with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
+            stream.wait_for_event("new lineage")
+            write_parts(mysql, 6.5)
+            gone = on(
+                Answer(503, body=b""), method="PUT", path="/binlogs/", query="partNumber=[456]"
+            )
+            proxy.rules.append(gone)
+            mysql.query("FLUSH BINARY LOGS")
+            wait_until(
+                lambda: len(proxy.matching(method="PUT", query="partNumber=[123]")) >= 3,
+                60,
+                "parts",
+            )
+            stream.kill()
+        proxy.rules.clear()
+        proxy.clear()
+        with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
+            wait_until_archived(stream, mysql, minio, bucket)
+            (line,) = [line for line in stream.events("binlog archived") if line["size"] > 6 * PART]
+            assert line["taken_up"] >= 2
+            assert stream.terminate() == 0
+        assert proxy.matching(method="PUT", query="partNumber=1&") == []
+    assert uploads(minio, bucket) == []
+
+
+def test_hours_without_the_store(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """Many binlogs wait in the spool, purged at the source: all of them arrive, none twice."""
+    there = Bucket(minio, bucket)
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        options = {"endpoint-url": proxy.url}
+        away = on(Answer(503, body=b""))
+        with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
+            stream.wait_for_event("new lineage")
+            proxy.rules.append(away)
+            for _ in range(6):
+                write_parts(mysql, 1.2)
+                mysql.query("FLUSH BINARY LOGS")
+            write_parts(mysql, 0.3)
+            closed = closed_binlogs(mysql, flush=False)
+            last = mysql.binlogs()[-1][0]
+            wait_until(lambda: list(stream.spool.glob(f"run-*/{last}")), 60, "all in the spool")
+            stream.kill()
+            mysql.query(f"PURGE BINARY LOGS TO '{last}'")
+        proxy.rules.clear()
+        with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
+            names = [binlog.name for binlog in closed]
+            wait_until(lambda: set(names) <= set(there.archived()), 90, "all archived")
+            wait_until(all_durable(there, mysql), 60, "the open one is durable")
+            assert stream.terminate() == 0
+        for binlog in closed:
+            key = next(
+                k for k in there.keys("pre/archive/") if k.endswith(f"/binlogs/{binlog.name}")
+            )
+            assert hashlib.sha256(there.get(key)).hexdigest() == binlog.sha256
+
+
+def test_what_only_the_spool_has_is_brought_in_before_a_gap_ends_it(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """The source purged even the binlog that was open: closed ones are archived, its bytes kept."""
+    there = Bucket(minio, bucket)
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        options = {"endpoint-url": proxy.url}
+        with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
+            stream.wait_for_event("new lineage")
+            proxy.rules.append(on(Answer(503, body=b"")))
+            for _ in range(2):
+                write_parts(mysql, 1.2)
+                mysql.query("FLUSH BINARY LOGS")
+            closed = closed_binlogs(mysql, flush=False)
+            write_parts(mysql, 1.3)
+            name, size = mysql.binlogs()[-1]
+            path = wait_until(lambda: next(stream.spool.glob(f"run-*/{name}"), None), 60, name)
+            assert path is not None
+            wait_until(lambda: path.stat().st_size >= size, 60, "the open binlog in the spool")
+            stream.kill()
+        expected = path.read_bytes()
+        mysql.query("FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+        mysql.query(f"PURGE BINARY LOGS TO '{mysql.binlogs()[-1][0]}'")
+        proxy.rules.clear()
+        for _ in range(2):
+            with StreamProcess(
+                disk_tmp_path / "one", mysql, minio, bucket, options=options
+            ) as stream:
+                assert stream.wait() == 7, stream.stderr()
+            assert "purged" in stream.events("ended")[-1]["error"]
+            assert there.archived() == [binlog.name for binlog in closed]
+            assert there.binlogs()[name] == expected
+
+
+def test_the_last_bytes_go_along_at_the_end(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """A commit, then SIGTERM at once, with a flush far away: the bucket has the commit."""
+    there = Bucket(minio, bucket)
+    options = {"flush-interval": 3600}
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+        stream.wait_for_event("new lineage")
+        wait_until(there.chunks, 30, "the first flush")
+        write_parts(mysql, 0.1)
+        name, size = mysql.binlogs()[-1]
+        path = next(stream.spool.glob(f"run-*/{name}"))
+        wait_until(lambda: path.stat().st_size >= size, 30, "it has come")
+        assert len(there.binlogs()[name]) < size
+        assert stream.terminate() == 0
+    assert len(there.binlogs()[name]) == size
+    assert there.heartbeat()["durable"]["offset"] == size
+    assert there.heartbeat()["state"] == "stopped"
+
+
+def test_without_flushes_there_are_no_chunks(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """--flush-interval 0 sends parts of the growing binlog; durable is what is closed."""
+    there = Bucket(minio, bucket)
+    options = {"flush-interval": 0}
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+        stream.wait_for_event("new lineage")
+        write_parts(mysql, 2.5)
+        wait_until(lambda: uploads(minio, bucket), 30, "an upload")
+        assert there.chunks() == []
+        assert there.heartbeat()["durable"] is None
+        wait_until_archived(stream, mysql, minio, bucket)
+        assert stream.events("binlog archived")[-1]["copied"] == 0
+        assert stream.terminate() == 0
+    assert there.chunks() == []
+
+
+def test_a_chunk_that_vanished_is_put_again(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """Somebody deletes chunks, full and small: they are there again, and the log says so."""
+    there = Bucket(minio, bucket)
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        write_parts(mysql, 1.5)
+        wait_until(all_durable(there, mysql), 60, "all is durable")
+        keys = [chunk.key for chunk in there.chunks()]
+        assert len(keys) >= 2
+        with closing(minio.client()) as client:
+            for key in keys:
+                client.delete_object(Bucket=bucket, Key=key)
+        stream.wait_for_event("chunk vanished, putting it again", timeout=60)
+        wait_until(all_durable(there, mysql), 60, "all is durable again")
+        wait_until_archived(stream, mysql, minio, bucket)
+        assert stream.terminate() == 0
+
+
+def test_a_chunk_with_other_bytes_never_gets_into_the_archive(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """Somebody writes over a full chunk: the part is sent from the spool instead of copied."""
+    there = Bucket(minio, bucket)
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        write_parts(mysql, 2.5)
+        wait_until(all_durable(there, mysql), 60, "all is durable")
+        full = [c for c in there.chunks() if c.end - c.begin == PART]
+        with closing(minio.client()) as client:
+            client.put_object(Bucket=bucket, Key=full[0].key, Body=b"z" * PART)
+        wait_until_archived(stream, mysql, minio, bucket)
+        assert "its name says" in stream.events("looking again at the store")[0]["error"]
+        assert stream.terminate() == 0
+
+
+def test_a_store_that_copies_no_parts(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """UploadPartCopy is refused (501): the bytes are sent again when the binlog is closed."""
+    there = Bucket(minio, bucket)
+
+    def refuse(request: Request) -> Answer | None:
+        copies = any(name.lower() == "x-amz-copy-source" for name in request.headers)
+        return Answer(501, body=NOT_IMPLEMENTED) if copies else None
+
+    with RecordingProxy(minio.endpoint_url, [refuse]) as proxy:
+        options = {"endpoint-url": proxy.url}
+        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+            stream.wait_for_event("new lineage")
+            write_parts(mysql, 2.5)
+            wait_until(all_durable(there, mysql), 60, "all is durable")
+            wait_until_archived(stream, mysql, minio, bucket)
+            assert stream.events("binlog archived")[-1]["copied"] == 0
+            assert stream.terminate() == 0
+    assert [c for c in there.chunks() if c.binlog in there.archived()] == []
+
+
+NOT_IMPLEMENTED = b"<Error><Code>NotImplemented</Code><Message>no copies here</Message></Error>"
+
+
+def test_an_idle_source_costs_a_heartbeat(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """Nothing is committed: a listing and a put for each heartbeat, and nothing else."""
+    there = Bucket(minio, bucket)
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        options = {"endpoint-url": proxy.url}
+        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+            stream.wait_for_event("new lineage")
+            wait_until(all_durable(there, mysql), 60, "all is durable")
+            wait_until(lambda: there.heartbeat()["state"] == "idle", 30, "it is idle")
+            before = there.heartbeat()["covered_until"]
+            proxy.clear()
+            wait_until(lambda: len(proxy.matching(method="PUT")) >= 12, 60, "12 heartbeats")
+            records = proxy.records
+            assert stream.terminate() == 0
+    writers = [
+        r for r in records if "/writers/" in r.request.path or "list-type" in r.request.query
+    ]
+    assert [r.request for r in records if r not in writers] == []
+    puts = [r for r in records if r.request.method == "PUT"]
+    lists = [r for r in records if "list-type" in r.request.query]
+    assert abs(len(puts) - len(lists)) <= 1
+    assert there.heartbeat()["covered_until"] > before

@@ -1,0 +1,286 @@
+"""A source and streamers without threads, children or clocks: what the property machines drive.
+
+Everything between mysqlbinlog's file and the store is the real thing. A request is made when
+`Workers.perform` says so, and its answer comes when `Streamer.deliver` does.
+"""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from binlog2s3.archive import Compare, Limits
+from binlog2s3.binlog import BinlogName
+from binlog2s3.catalog import Layout
+from binlog2s3.chunk import Chunk
+from binlog2s3.coverage import Coverage
+from binlog2s3.grid import Grid
+from binlog2s3.gtid import GtidSet
+from binlog2s3.place import Looked
+from binlog2s3.server import ServerBinlog
+from binlog2s3.spool import Run, RunFacts, Spool
+from binlog2s3.store import Store
+from binlog2s3.tailer import Tailer, Track
+from binlog2s3.uploader import Uploader
+from binlog2s3.workers import Outcome
+from tests.binlog_writer import UUID_A, BinlogWriter, statement
+
+LAYOUT = Layout("p", "s")
+LINEAGE = "20260101T000000Z-3e11fa47-0000"
+FIRST = BinlogName.parse("mysql-bin.000001")
+
+
+class Source:
+    """A server's binlogs from FIRST on; the last one is open."""
+
+    def __init__(self) -> None:
+        self.binlogs: dict[BinlogName, BinlogWriter] = {}
+        self._before: dict[BinlogName, int] = {}
+        self._gno = 0
+        self._begin(FIRST)
+
+    @property
+    def open(self) -> BinlogName:
+        """The binlog that grows."""
+        return max(self.binlogs)
+
+    def data(self, name: BinlogName) -> bytes:
+        """What the server has written into a binlog."""
+        return bytes(self.binlogs[name].data)
+
+    def size(self, name: BinlogName) -> int:
+        return len(self.binlogs[name].data)
+
+    def write(self, length: int) -> None:
+        """A transaction of one statement."""
+        self._gno += 1
+        writer = self.binlogs[self.open]
+        writer.transaction([statement("x" * length)], gtid=(UUID_A, "", self._gno))
+
+    def rotate(self, end: str = "rotate") -> None:
+        """Go on to the next binlog; without an event that says so after a crash."""
+        following = self.open.next()
+        if end == "rotate":
+            self.binlogs[self.open].rotate(str(following))
+        elif end == "stop":
+            self.binlogs[self.open].stop()
+        self._begin(following)
+
+    def gtids_at(self, name: BinlogName, offset: int) -> str:
+        """The GTID set of all transactions that are whole there."""
+        ended = sum(made.end <= offset for made in self.binlogs[name].transactions)
+        return str(_gtids(self._before[name] + ended))
+
+    def listed(self) -> dict[BinlogName, ServerBinlog]:
+        """SHOW BINARY LOGS."""
+        return {
+            name: ServerBinlog(name=name, size=self.size(name), encrypted=False)
+            for name in self.binlogs
+        }
+
+    def _begin(self, name: BinlogName) -> None:
+        self.binlogs[name] = BinlogWriter()
+        self.binlogs[name].previous_gtids(_gtids(self._gno))
+        self._before[name] = self._gno
+
+
+def _gtids(last: int) -> GtidSet:
+    return GtidSet.parse(f"{UUID_A}:1-{last}" if last else "")
+
+
+class InlineWorkers:
+    """Workers without threads: a request is made, and its answer taken, when the test says so."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.busy = 0
+        self.tasks: list[tuple[object, Callable[[], object]]] = []
+        self.outcomes: list[Outcome] = []
+
+    def submit(self, token: object, work: Callable[[], object]) -> None:
+        self.busy += 1
+        self.tasks.append((token, work))
+
+    def perform(self, number: int = 0) -> None:
+        """Make one of the requests that wait."""
+        token, work = self.tasks.pop(number)
+        try:
+            self.outcomes.append(Outcome(token, value=work()))
+        except BaseException as error:  # noqa: BLE001 - as Workers does
+            self.outcomes.append(Outcome(token, error=error))
+
+    def take(self, timeout_seconds: float) -> Outcome | None:
+        assert timeout_seconds == 0
+        if not self.outcomes:
+            return None
+        self.busy -= 1
+        return self.outcomes.pop(0)
+
+
+class Streamer:
+    """One process: mysqlbinlog, tailer and uploader over a spool of its own.
+
+    It begins with the binlog `following`, all before it are archived.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        source: Source,
+        directory: Path,
+        clock: Callable[[], float],
+        following: BinlogName = FIRST,
+        before: BinlogName | None = None,
+        part: int = 500,
+        full_chunk: int = 100,
+        flush_interval: float = 1.0,
+        workers: int = 3,
+    ) -> None:
+        self.source = source
+        self.directory = directory
+        self.chunked = flush_interval > 0
+        self.grid = Grid(part)
+        self.store = store
+        self.clock = clock
+        self.following = following
+        self.workers = InlineWorkers(workers)
+        self.coverage = Coverage(None, following)
+        self.spool = Spool(directory)
+        self.run: Run = self.spool.begin(
+            RunFacts(
+                source="s", target="t", server_uuid=UUID_A, binlog=str(following), position=4,
+                lineage=LINEAGE,
+            )
+        )  # fmt: skip
+        self.uploader = Uploader(
+            store=store,
+            layout=LAYOUT,
+            lineage=LINEAGE,
+            limits=Limits(
+                grid=self.grid, chunked=self.chunked, copies=True, full_chunk=full_chunk
+            ),
+            flush_interval=flush_interval,
+            spool=self.spool,
+            workers=self.workers,  # type: ignore[arg-type]
+            coverage=self.coverage,
+            backoff=lambda failures: 0.0,  # noqa: ARG005
+            clock=clock,
+        )
+        if before is not None:
+            self.uploader.look_after(before)
+        self.tailer = Tailer(self.run, self.grid)
+        self.tracks: dict[BinlogName, Track] = {}
+        self._reading = following
+        self._waiting: list[Track] = []
+        self._open: list[Track] = []
+        self._listing: tuple[float, str, list[str]] | None = None
+
+    def close(self) -> None:
+        """The process ends."""
+        self.tailer.close()
+        self.spool.close()
+
+    def file(self, name: BinlogName) -> Path:
+        """What mysqlbinlog writes this binlog into."""
+        return self.run.directory / str(name)
+
+    @property
+    def fetched(self) -> tuple[BinlogName, int]:
+        """Where mysqlbinlog stands."""
+        path = self.file(self._reading)
+        return self._reading, path.stat().st_size if path.exists() else 0
+
+    def fetch(self, most: int = 1 << 30) -> bool:
+        """mysqlbinlog writes some bytes, or goes on to the next file; whether there was anything.
+
+        An archived binlog's file is deleted behind it only when the next one is begun, because
+        only then it is closed.
+        """
+        path = self.file(self._reading)
+        data = self.source.data(self._reading)
+        have = self._have(path, data)
+        if have < len(data):
+            with path.open("ab") as file:
+                file.write(data[have : have + most])
+            self._written = have + len(data[have : have + most])
+            return True
+        if self._reading.next() not in self.source.binlogs:
+            return False
+        self._reading = self._reading.next()
+        self._written = 0
+        self.file(self._reading).touch()
+        return True
+
+    _written = 0
+
+    def _have(self, path: Path, data: bytes) -> int:
+        """Bytes written so far; all of them if the file is archived and deleted."""
+        if not path.exists() and self._written:
+            assert self._written == len(data), "deleted before the server had finished it"
+        return self._written
+
+    def pump(self, slices: int = 1000) -> None:
+        """The loop's reading: check what came, hand it on, judge what is closed."""
+        for _ in range(slices):
+            before = self.tailer.current
+            if not self.tailer.pump() and self.tailer.current is before:
+                break
+        self._admit()
+
+    def _admit(self) -> None:
+        for track in self.tailer.take_new():
+            self.tracks[track.name] = track
+            self._waiting.append(track)
+            self._open.append(track)
+        while self._waiting and self._waiting[0].begun:
+            self.uploader.add(self._waiting.pop(0))
+        for track in list(self._open):
+            ripe = track.scanner.ended or track.next_in_run
+            if ripe and track.judge(self.source.listed()):
+                self._open.remove(track)
+
+    def deliver(self) -> bool:
+        """Take one answer in; whether there was one."""
+        outcome = self.workers.take(0)
+        if outcome is not None:
+            self.uploader.take(outcome)
+        return outcome is not None
+
+    def begin_listing(self, until: str = "~") -> None:
+        """The first page of a listing of `live/`, of keys up to one."""
+        keys = [info.key for info in self.store.list(LAYOUT.live) if info.key <= until]
+        self._listing = (self.clock(), until, keys)
+
+    def end_listing(self) -> None:
+        """The other pages, later, and the audit."""
+        if self._listing is not None:
+            asked_at, until, keys = self._listing
+            self._listing = None
+            keys += [info.key for info in self.store.list(LAYOUT.live) if info.key > until]
+            self.uploader.audit(keys, asked_at)
+
+    def knows(self, name: BinlogName, chunk: Chunk) -> bool:
+        """Whether it believes, or may come to believe, that this chunk lies in the bucket."""
+        job = self.uploader._jobs.get(name)
+        if job is not None and job.held is not None and chunk in job.held.there.all:
+            return True
+        for outcome in self.workers.outcomes:
+            token = outcome.token
+            if getattr(token, "chunk", None) == chunk:
+                return True
+            if isinstance(outcome.value, Looked) and chunk in outcome.value.chunks.all:
+                return True
+            action = getattr(token, "action", None)
+            if isinstance(action, Compare) and chunk in action.chunks:
+                return True
+        return False
+
+    def work(self, chance: random.Random | None = None) -> None:
+        """One round of the loop in which all requests are made and answered."""
+        self.pump()
+        self.uploader.step()
+        while self.workers.tasks:
+            number = chance.randrange(len(self.workers.tasks)) if chance else 0
+            self.workers.perform(number)
+        while self.deliver():
+            pass
