@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint unit clean distclean
+.PHONY: help setup demo test lint unit bench soak clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -31,9 +31,16 @@ lint: $(STAMP)  ## ruff and mypy
 unit: lint  ## lint, types and the tests that need no server
 	$(VENV)/bin/python -m pytest tests/unit tests/property
 
+bench: $(STAMP)  ## measure the seconds from commit to restorable; an hour (see docs/benchmarks.md)
+	$(VENV)/bin/python -m pip install --quiet --group bench
+	for what in matrix long idle peers report; do $(VENV)/bin/python -m bench.rpo $$what || exit 1; done
+
+soak: $(STAMP)  ## what takes long: a transaction of 5 GB, twenty times both machines gone
+	DURABLE_ROUNDS=20 $(VENV)/bin/python -m pytest -m "soak or not soak" tests/soak tests/integration/test_durable.py
+
 clean:  ## remove what was made here; downloads stay
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find binlog2s3 lab tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find binlog2s3 lab bench tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## remove the downloads too
 	rm -rf .cache

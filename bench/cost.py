@@ -75,7 +75,7 @@ def dollars(requests: Mapping[str, float]) -> float:
 
 
 def dollars_per_month(load: Load, flush_interval: float) -> float:
-    """What a source costs a month, whose binlogs end when they are full, and at least once a day."""
+    """What a source costs a month. A binlog ends when it is full, and at least once a day."""
     seconds = HOURS_OF_MONTH * 3600.0
     binlogs = max(load.bytes_per_second * seconds / BINLOG_BYTES, HOURS_OF_MONTH / 24)
     return dollars(requests_for(load, flush_interval, seconds=seconds, binlogs=binlogs))

@@ -20,7 +20,7 @@ from bench import ways
 from bench.link import SlowLink
 from bench.load import FILLERS, TABLE, Done, Plan, drive
 from bench.reach import Bucket, History, covers, look, watch
-from bench.readback import PIECE_BYTES, Contents, read_back, scan
+from bench.readback import Contents, read_back, scan
 from bench.traffic import FULL_CHUNK_BYTES, Traffic, traffic_of
 from lab import get
 from lab.child import ServerFailedError
@@ -28,6 +28,7 @@ from lab.disk import temporary_directory
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer
+from lab.verify import file_pieces
 
 ROUND_TRIP_SECONDS = 0.09
 BYTES_PER_SECOND = 2_000_000
@@ -201,9 +202,7 @@ def _way(
         yield alive
 
 
-def _observe(
-    setting: Setting, where: Bucket, server: MysqlServer, alive: ways.Alive
-) -> Seen:
+def _observe(setting: Setting, where: Bucket, server: MysqlServer, alive: ways.Alive) -> Seen:
     """Start the reader, run the load, wait until it can be read or the time is up."""
     client = where.client()
     pause = Event()
@@ -288,6 +287,5 @@ def _contents(setting: Setting, where: Bucket, server: MysqlServer) -> Contents:
         return read_back(where)
     contents = Contents({}, {})
     for name, _size in server.binlogs():
-        with (server.datadir / name).open("rb") as file:
-            scan(name, iter(lambda file=file: file.read(PIECE_BYTES), b""), contents)
+        scan(name, file_pieces(server.datadir / name), contents)
     return contents

@@ -136,7 +136,7 @@ class History:
             whole = None if whole is None or reached is None else max(whole, reached)
 
     def restorable_at(self, name: str, end: int) -> float | None:
-        """When all up to this byte could be read, earlier binlogs included; None: it never could."""
+        """When all up to this byte could be read, earlier binlogs included; None: never."""
         before, reached = self._before.get(name), self._reached(name, end)
         return None if before is None or reached is None else max(before, reached)
 

@@ -33,7 +33,8 @@ def write(results: Results, docs: Path) -> None:
     for name, table in tables(results).items():
         block = f"<!-- begin {name} -->\n\n{table}\n\n<!-- end {name} -->"
         pattern = f"<!-- begin {name} -->.*?<!-- end {name} -->"
-        text, count = re.subn(pattern, lambda _, block=block: block, text, flags=re.DOTALL)
+        # a backslash would mean something in what replaces
+        text, count = re.subn(pattern, block.replace("\\", r"\\"), text, flags=re.DOTALL)
         if count != 1:
             raise ValueError(f"{document}: {count} places for the table {name!r}")
     document.write_text(text)
@@ -118,9 +119,7 @@ def requests_table(results: Results) -> str:
     names = [name for name in ("idle", "long") if name in results]
     names += [r["name"] for r in matrix_results(results) if not r["slow_link"]]
     kinds = sorted({kind for name in names for kind in results[name]["requests"]})
-    rows = [
-        (kind, *(_rate(results[name], kind) for name in names)) for kind in kinds
-    ]
+    rows = [(kind, *(_rate(results[name], kind) for name in names)) for kind in kinds]
     return markdown(("requests/min", *names), rows)
 
 

@@ -14,12 +14,12 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fcntl import LOCK_EX, flock
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from bench.load import Plan
 from bench.measure import Setting, measure
@@ -45,7 +45,7 @@ def plan_for(rate: float, row_bytes: int, seconds: float) -> Plan:
         rate=rate,
         row_bytes=row_bytes,
         seconds=seconds,
-        connections=1 if 0 < rate <= 10 else MAX_CONNECTIONS,  # noqa: PLR2004 - one keeps up
+        connections=1 if 0 < rate <= 10 else MAX_CONNECTIONS,
         fillers=0 if enough else PART_ENDS,
         rotations=ROTATIONS,
     )
@@ -101,11 +101,11 @@ def load_results(path: Path) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def _locked(path: Path) -> "Iterable[IO[str]]":  # type: ignore[misc]
+def _locked(path: Path) -> Iterator[None]:
     """Measurements that run side by side write into one file."""
     with path.with_suffix(".lock").open("w") as lock:
         flock(lock, LOCK_EX)
-        yield lock
+        yield
 
 
 def keep(path: Path, result: dict[str, Any]) -> None:

@@ -210,7 +210,7 @@ def test_kill_9_at_a_random_moment_loses_nothing(
 ) -> None:
     """kill -9 again and again under load, on the same spool and on an empty one: all bytes arrive.
 
-    Parts that the bucket holds already are taken up again.
+    What the bucket holds already is taken up again.
     """
     taken_up = 0
     with Load(mysql, threads=3, flush_seconds=3, seconds=90, shape=MIXED, pause_seconds=0.005):
@@ -220,16 +220,17 @@ def test_kill_9_at_a_random_moment_loses_nothing(
                 stream.wait_for_event("streaming")
                 wait_for_new_object(minio, bucket)
                 stream.kill()
-                taken_up += len(stream.events("upload taken up again"))
+                taken_up += len(stream.events("chunks taken up again"))
         write(mysql, 30)
     with RecordingProxy(minio.endpoint_url) as proxy:
         options = {"endpoint-url": proxy.url}
         with StreamProcess(disk_tmp_path / "same", mysql, minio, bucket, options=options) as stream:
-            wait_until(lambda: len(proxy.matching(query="partNumber=")) >= 3, 60, "three parts")
+            chunks = {"method": "PUT", "path": r"/\d{16}-\d{16}-"}
+            wait_until(lambda: len(proxy.matching(**chunks)) >= 3, 60, "three chunks")
             stream.kill()
     with StreamProcess(disk_tmp_path / "last", mysql, minio, bucket) as stream:
         wait_until_archived(stream, mysql, minio, bucket)
-        taken_up += len(stream.events("upload taken up again"))
+        taken_up += len(stream.events("chunks taken up again"))
         assert stream.terminate() == 0
     assert taken_up >= 1
     assert len(documents(minio, bucket, "lineage.json")) == 1
@@ -506,13 +507,14 @@ def test_a_foreign_entry_is_not_taken_for_ours(
 def test_parts_of_an_open_binlog_are_taken_up_as_it_comes_again(
     mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
-    """After a restart in the middle of a large binlog only what the bucket lacks is sent."""
-    with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket) as stream:
+    """Without chunks too only what the bucket lacks is sent after a restart."""
+    options = {"flush-interval": 0}
+    with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
         write(mysql, 43)
         wait_until(lambda: parts_there(minio, bucket) >= 8, 30, "eight parts")
         assert stream.terminate() == 0
     there = parts_there(minio, bucket)
-    with StreamProcess(disk_tmp_path / "two", mysql, minio, bucket) as stream:
+    with StreamProcess(disk_tmp_path / "two", mysql, minio, bucket, options=options) as stream:
         wait_until_archived(stream, mysql, minio, bucket)
         line = next(line for line in stream.events("binlog archived") if line["parts"] > 1)
         assert stream.terminate() == 0
@@ -601,22 +603,28 @@ def test_the_last_to_start_is_the_writer(
     assert [(w["generation"], w["state"]) for w in writers.values()] == [(2, "stopped")]
 
 
+@pytest.mark.parametrize("flush_interval", [0, 1])
 def test_the_heartbeat_says_what_is_durable(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+    mysql: MysqlServer,
+    minio: MinioServer,
+    bucket: str,
+    disk_tmp_path: Path,
+    flush_interval: int,
 ) -> None:
-    """The writer's object follows the archive; `covered_until` lies before the last commit."""
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+    """The writer's object follows what can be read: the open binlog, without chunks the archive."""
+    options = {"flush-interval": flush_interval}
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
         write(mysql, 3)
         wait_until_archived(stream, mysql, minio, bucket)
-        closed = mysql.binlogs()[-2]
+        expected = mysql.binlogs()[-1 if flush_interval else -2]
 
         def durable() -> bool:
             (beat,) = documents(minio, bucket, "/writers/").values()
-            return bool(beat["durable"]) and beat["durable"]["binlog"] == closed[0]
+            return bool(beat["durable"]) and beat["durable"]["binlog"] == expected[0]
 
-        wait_until(durable, 20, "the heartbeat shows the last closed binlog")
+        wait_until(durable, 20, "the heartbeat shows the last binlog")
         (beat,) = documents(minio, bucket, "/writers/").values()
-        assert beat["durable"]["offset"] == closed[1]
+        assert beat["durable"]["offset"] == expected[1]
         executed = mysql.query("SELECT @@gtid_executed")[0][0].replace("\n", "")
         assert beat["durable"]["gtid_set"] == executed
         assert stream.terminate() == 0

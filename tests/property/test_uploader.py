@@ -70,6 +70,7 @@ class Streaming(RuleBasedStateMachine):
         lists_uploads=st.sampled_from([True, True, False]),
         copies=st.sampled_from([True, True, False]),
         copies_into_crc64=st.booleans(),
+        second=st.booleans(),
         seed=st.integers(0, 1 << 32),
     )
     def begin(
@@ -81,6 +82,7 @@ class Streaming(RuleBasedStateMachine):
         lists_uploads: bool,
         copies: bool,
         copies_into_crc64: bool,
+        second: bool,
         seed: int,
     ) -> None:
         """A store of some make, and two configurations."""
@@ -97,6 +99,8 @@ class Streaming(RuleBasedStateMachine):
         )
         self.store.on_call = self.on_call
         self.start(0, flush_interval=1.0)
+        if second:
+            self.start(1, flush_interval=1.0)
 
     def on_call(self, operation: str) -> tuple[When, StoreError] | None:
         """Between any two requests others may act; each may fail, or be performed later."""
@@ -138,7 +142,7 @@ class Streaming(RuleBasedStateMachine):
 
     # what the source does
 
-    @rule(lengths=st.lists(st.integers(1, 300), min_size=1, max_size=6))
+    @rule(lengths=st.lists(st.integers(1, 300), min_size=2, max_size=8))
     def write(self, lengths: list[int]) -> None:
         """Transactions are committed."""
         for length in lengths:
@@ -204,7 +208,6 @@ class Streaming(RuleBasedStateMachine):
             for path in gone:
                 del self.files[path]
 
-    @rule(writer=WRITERS, most=st.integers(1, 2000))
     def fetch(self, writer: int, most: int) -> None:
         """mysqlbinlog writes, up to anywhere."""
         if (streamer := self.streamers[writer]) is not None:
@@ -213,19 +216,16 @@ class Streaming(RuleBasedStateMachine):
             if streamer.file(name).exists():
                 self.files[streamer.file(name)] = name
 
-    @rule(writer=WRITERS, slices=st.integers(1, 5))
     def pump(self, writer: int, slices: int) -> None:
         """The loop reads."""
         if (streamer := self.streamers[writer]) is not None:
             streamer.pump(slices)
 
-    @rule(writer=WRITERS)
     def step(self, writer: int) -> None:
         """The loop decides."""
         if (streamer := self.streamers[writer]) is not None:
             streamer.uploader.step()
 
-    @rule(writer=WRITERS, trouble=st.sampled_from([0.0, 0.3]), mixing=st.sampled_from([0.0, 0.5]))
     def perform(self, writer: int, trouble: float, mixing: float) -> None:
         """One request is made."""
         streamer = self.streamers[writer]
@@ -233,8 +233,8 @@ class Streaming(RuleBasedStateMachine):
             self.trouble, self.mixing = trouble, mixing
             streamer.workers.perform(self.chance.randrange(len(streamer.workers.tasks)))
             self.trouble = self.mixing = 0.0
+            self.look()
 
-    @rule(writer=WRITERS)
     def deliver(self, writer: int) -> None:
         """One answer comes."""
         if (streamer := self.streamers[writer]) is not None:
@@ -260,14 +260,26 @@ class Streaming(RuleBasedStateMachine):
 
     @rule(
         writer=WRITERS,
-        rounds=st.integers(1, 30),
-        most=st.integers(1, 900),
+        rounds=st.integers(5, 40),
+        most=st.sampled_from([100, 300, 1000]),
+        writes=st.sampled_from([0.0, 0.3, 0.3]),
         trouble=st.sampled_from([0.0, 0.0, 0.05, 0.3]),
         mixing=st.sampled_from([0.0, 0.3]),
     )
-    def stream(self, writer: int, rounds: int, most: int, trouble: float, mixing: float) -> None:
-        """All of that for a while, the other one standing still."""
+    def stream(
+        self,
+        *,
+        writer: int,
+        rounds: int,
+        most: int,
+        writes: float,
+        trouble: float,
+        mixing: float,
+    ) -> None:
+        """A streamer is at work for a while, the other one stands still."""
         for _ in range(rounds):
+            if self.chance.random() < writes:
+                self.source.write(self.chance.randint(1, 300))
             for what in self.chance.sample(range(6), 6):
                 match what:
                     case 0:
@@ -282,7 +294,6 @@ class Streaming(RuleBasedStateMachine):
                         self.deliver(writer)
                     case _:
                         self.now += self.chance.choice((0.1, 0.6))
-                self.look()
 
     # what the store does by itself, and others to it
 

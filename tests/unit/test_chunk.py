@@ -90,6 +90,13 @@ def test_chunks_that_only_together_hold_another() -> None:
     assert chunks((0, 4), (4, 8), (1, 7)).superfluous == frozenset()
 
 
+def test_chunks_that_touch_hold_what_lies_across() -> None:
+    """Whichever of the two is looked at first."""
+    assert chunks((0, 4), (4, 8)).cover(2, 6, 0)
+    assert chunks((0, 8), (8, 14), (5, 10)).superfluous == {chunk(5, 10)}
+    assert chunks((0, 6), (6, 14), (4, 9)).superfluous == {chunk(4, 9)}
+
+
 def test_flushes_of_a_day() -> None:
     """70,000 flushes leave at most 15 chunks a level, contiguous, and send each byte 5 times.
 

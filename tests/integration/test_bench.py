@@ -1,0 +1,132 @@
+"""The benchmark measures what it says: small runs through all of its code."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from bench.cost import Load, dear, dollars_per_month, requests_for
+from bench.link import SlowLink
+from bench.load import Plan
+from bench.measure import Setting, measure, quantile
+from bench.reach import WHOLE, History, Sample
+from bench.report import tables, write
+from bench.rpo import keep, load_results
+from lab.get import ServerBinaries
+from lab.proxy import RecordingProxy
+from lab.s3 import MinioServer, client_for
+
+PLAN = Plan(rate=20, row_bytes=100, seconds=2, connections=2, fillers=1, rotations=1)
+DOCUMENT = "# before\n" + "".join(
+    f"<!-- begin {name} -->\nold\n<!-- end {name} -->\nkept {name}\n"
+    for name in ("rpo", "requests", "peers", "cost", "model")
+)
+
+
+@pytest.mark.mysql
+@pytest.mark.minio
+@pytest.mark.parametrize("way", ["link", "rotated", "plain"])
+def test_each_commit_of_a_run_is_read_back(
+    way: str,
+    mysql_binaries: ServerBinaries,  # noqa: ARG001 - skips where there is none
+    minio_binary: Path,  # noqa: ARG001
+    tmp_path: Path,
+) -> None:
+    """A run finds each committed transaction in the bucket, and its numbers make the report."""
+    setting = Setting(
+        name="20-100-link" if way == "link" else f"peer-{way}",
+        plan=PLAN,
+        way="stream" if way == "link" else way,
+        flush_interval=1.0 if way == "link" else 0.0,
+        slow_link=way == "link",
+    )
+    result = measure(setting)
+    assert result["commits"] > 1
+    assert result["missing"] == 0
+    assert result["behind"] == 0
+    assert len(result["fillers"]) == 1
+    assert 0 < result["p50"] <= result["p99"] <= result["max"]
+    assert result["max"] < result["seconds"] + setting.drain_seconds
+    assert result["binlogs"] >= 2
+    assert result["part_ends"] >= 1
+    assert result["read_back_bytes"] >= result["binlog_bytes"] > 6_000_000
+    assert result["sent_ratio"] >= 1  # each byte is sent at least once
+    assert bool(result["requests"].get("PUT small chunk")) == (way == "link")
+
+    keep(tmp_path / "results.json", result)
+    results = load_results(tmp_path / "results.json")
+    assert results == {setting.name: result}
+    (tmp_path / "benchmarks.md").write_text(DOCUMENT)
+    write(results, tmp_path)
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert "old" not in text
+    assert all(f"kept {name}\n" in text for name in tables(results))
+    assert f"| {result['p50']:.2f} | {result['p99']:.2f} | {result['max']:.2f} |" in text
+
+
+def test_a_transaction_counts_from_when_all_before_it_can_be_read() -> None:
+    """Earlier binlogs must be whole, and the binlog must reach the transaction's last byte."""
+    samples = [
+        Sample(1.0, "mysql-bin.000009", 50),
+        Sample(2.0, "mysql-bin.000010", 70),
+        Sample(3.0, "mysql-bin.000009", 100),
+        Sample(4.0, "mysql-bin.000010", 90),
+    ]
+    history = History(samples, {"mysql-bin.000009": 100, "mysql-bin.000010": 95})
+    assert history.restorable_at("mysql-bin.000009", 50) == 1
+    assert history.restorable_at("mysql-bin.000009", 51) == 3
+    assert history.restorable_at("mysql-bin.000010", 60) == 3
+    assert history.restorable_at("mysql-bin.000010", 71) == 4
+    assert history.restorable_at("mysql-bin.000010", 91) is None
+    assert history.reach_at(2.5) == {"mysql-bin.000009": 50, "mysql-bin.000010": 70}
+
+
+def test_nothing_counts_behind_a_hole() -> None:
+    """Where an earlier binlog was never whole in the bucket, nothing of a later one counts."""
+    history = History([Sample(1.0, "b.2", WHOLE)], {"b.1": 10, "b.2": 10})
+    assert history.restorable_at("b.2", 5) is None
+
+
+@pytest.mark.parametrize(
+    ("share", "found"), [(0.0, 1), (0.5, 2), (0.51, 3), (0.75, 3), (0.99, 4), (1.0, 4)]
+)
+def test_a_quantile_is_one_of_the_values(share: float, found: int) -> None:
+    """It is the smallest that at least this share of them does not exceed."""
+    assert quantile([1, 2, 3, 4], share) == found
+
+
+def test_the_formula_of_costs() -> None:
+    """Idle costs four heartbeat requests a minute; the interval bounds what flushes cost."""
+    idle = requests_for(Load(0, 0), 1, seconds=60, binlogs=0)
+    assert dear(idle) == 4
+    busy = [requests_for(Load(100, 600), i, seconds=60, binlogs=0) for i in (1, 5, 30)]
+    assert [requests["PUT small chunk"] for requests in busy] == [60, 12, 2]
+    assert 12 < dollars_per_month(Load(1, 600), 1) - dollars_per_month(Load(0, 0), 1) < 14
+
+
+def test_connections_share_the_link(minio: MinioServer, bucket: str) -> None:
+    """What two connections send at once takes as long as if one had sent it, and is unchanged."""
+    body = bytes(range(256)) * 800
+    with (
+        RecordingProxy(minio.endpoint_url) as proxy,
+        SlowLink(proxy.url, round_trip_seconds=0.02, bytes_per_second=1_000_000) as link,
+    ):
+        seconds = _put_side_by_side(minio, bucket, link.url, body)
+    assert seconds >= 2 * len(body) / 1_000_000  # a link is never faster than it is
+    client = minio.client()
+    assert [client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in "ab"] == [body] * 2
+    client.close()
+
+
+def _put_side_by_side(minio: MinioServer, bucket: str, endpoint_url: str, body: bytes) -> float:
+    """Seconds until both are there."""
+    client = client_for(endpoint_url, minio.access_key, minio.secret_key)
+    begin = monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        for done in [
+            pool.submit(client.put_object, Bucket=bucket, Key=key, Body=body) for key in "ab"
+        ]:
+            done.result(60)
+    client.close()
+    return monotonic() - begin
