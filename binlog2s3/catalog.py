@@ -25,8 +25,8 @@ from binlog2s3.reader import Range, Readable, State, ranges_of
 from binlog2s3.store import ObjectInfo, Store
 
 FORMAT = 1
-_LINEAGE_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
-_WRITER = re.compile(r"(\d{6,})-([0-9a-f]{8})\.json")
+_LINEAGE_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
+_WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8})\.json")
 _LISTINGS = 3
 """How often chunks are listed for a hole to close: it may be of the listing alone."""
 

@@ -1,232 +1,260 @@
-"""Whatever fails and whenever, the decision brings a binlog into the archive, and loses none.
-
-A machine drives `decide` with a toy store. Every action may fail before it acts, or after it (the
-reply is lost); what is known may be forgotten at any time; uploads may vanish; another writer may
-archive the same binlog first.
-"""
+"""The decision holds its laws for whatever is observed, also what no process could have come to."""
 
 from itertools import pairwise
-from typing import Literal
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from binlog2s3.archive import (Action, Complete, CreateUpload, Held, Look, Observed, PutEntry, PutPart, PutWhole, Release, Verify, decide)
-from binlog2s3.grid import (Grid)
+from binlog2s3.archive import (
+    Action,
+    Clear,
+    Compare,
+    Complete,
+    CopyPart,
+    CreateUpload,
+    DeleteChunks,
+    Flush,
+    ForArchive,
+    Held,
+    Limits,
+    Look,
+    Observed,
+    PutChunk,
+    PutEntry,
+    PutPart,
+    PutWhole,
+    Release,
+    Verify,
+    decide,
+)
+from binlog2s3.chunk import Chunk, Chunks, Flushes
+from binlog2s3.grid import Grid, Part
 
-GRID = Grid(4)
-Fault = Literal["none", "before", "after"]
-
-
-class LostError(Exception):
-    """The store's answer: none."""
-
-
-class Refused(LostError):  # noqa: N818 - an answer, not a fault
-    """The store's answer: something lies there already, or the upload is gone."""
-
-
-def fail_if(failing: bool) -> None:
-    """Raise LostError, or do nothing."""
-    if failing:
-        raise LostError
-
-
-class ToyStore:
-    """One key, its entry, its uploads. What it holds is never a guess."""
-
-    def __init__(self) -> None:
-        self.object: bytes | None = None
-        self.entry = False
-        self.uploads: dict[str, dict[int, bytes]] = {}
-        self.ids = 0
-
-    def put(self, data: bytes) -> None:
-        """If absent."""
-        if self.object is not None:
-            raise Refused
-        self.object = data
-
-    def create(self) -> str:
-        """A new upload."""
-        self.ids += 1
-        self.uploads[f"u{self.ids}"] = {}
-        return f"u{self.ids}"
-
-    def part(self, upload: str, number: int, data: bytes) -> None:
-        """Into an upload that is there."""
-        if upload not in self.uploads:
-            raise Refused
-        self.uploads[upload][number] = data
-
-    def complete(self, upload: str, numbers: list[int]) -> None:
-        """If absent, from exactly these parts."""
-        if self.object is not None or upload not in self.uploads:
-            raise Refused
-        parts = self.uploads.pop(upload)
-        self.object = b"".join(parts[number] for number in numbers)
+LENGTH = 60
+OFFSETS = st.integers(0, LENGTH)
 
 
-class ArchivingMachine(RuleBasedStateMachine):
-    """The uploader in little: knows `held`, acts, learns from what it was told."""
+def ranges(length: int = LENGTH) -> st.SearchStrategy[tuple[int, int]]:
+    return st.tuples(st.integers(0, length - 1), st.integers(1, length)).map(
+        lambda pair: (pair[0], min(length, pair[0] + pair[1]))
+    )
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.store = ToyStore()
-        self.binlog = b""
-        self.closed = False
-        self.held: Held | None = None
-        self.released = False
 
-    @initialize(size=st.integers(0, 30))
-    def begin(self, size: int) -> None:
-        """A binlog has some bytes."""
-        self.grow(size)
+def chunks_of(grid: Grid) -> st.SearchStrategy[Chunks]:
+    """Of any range; of whole parts, side by side from 0 on, more often than chance would."""
+    parts = [(part.begin, part.end) for part in grid.parts(LENGTH)]
+    some = st.lists(st.one_of(ranges(), st.sampled_from(parts)), max_size=6)
+    front = st.integers(0, len(parts)).map(lambda count: parts[:count])
+    return st.tuples(front, some).map(
+        lambda found: Chunks(frozenset(Chunk(*span, 0) for span in found[0] + found[1]))
+    )
 
-    @precondition(lambda self: not self.closed)
-    @rule(size=st.integers(1, 9))
-    def grow(self, size: int) -> None:
-        """The server writes; every byte has a value of its own place."""
-        begin = len(self.binlog)
-        self.binlog += bytes((begin + i) % 251 for i in range(size))
 
-    @precondition(lambda self: self.binlog)
-    @rule()
-    def close(self) -> None:
-        """The server goes on to the next binlog."""
-        self.closed = True
+@st.composite
+def flushes(draw: st.DrawFn, grid: Grid) -> Flushes:
+    base = draw(st.one_of(OFFSETS, st.sampled_from([p.begin for p in grid.parts(LENGTH)])))
+    made = Flushes.start(base)
+    for step in draw(st.lists(st.integers(1, 3), max_size=20)):
+        made = made.flushed(made.end + step)
+    return made
 
-    @precondition(lambda self: not self.released)
-    @rule()
-    def forget(self) -> None:
-        """The process dies and starts again."""
-        self.held = None
 
-    @rule()
-    def lose_uploads(self) -> None:
-        """The store throws unfinished uploads away, as some do after a day."""
-        self.store.uploads.clear()
+@st.composite
+def held(draw: st.DrawFn, grid: Grid) -> Held:
+    progress = draw(st.sampled_from([0, 0, 0, 0, 1, 2, 3, 4]))
+    numbers = [part.number for part in grid.parts(LENGTH)]
+    return Held(
+        object_there=progress > 0,
+        verified=progress > 1,
+        entry_there=progress > 2 or draw(st.booleans()),
+        cleared=progress > 3,
+        upload_id=draw(st.sampled_from([None, "u"])),
+        parts=draw(st.frozensets(st.sampled_from(numbers))),
+        copies=draw(st.booleans()),
+        chunks=draw(chunks_of(grid)),
+        listed=draw(st.one_of(st.just(Chunks()), chunks_of(grid))),
+    )
 
-    @precondition(lambda self: self.closed and self.store.object is None)
-    @rule(with_entry=st.booleans())
-    def another_writer(self, *, with_entry: bool) -> None:
-        """A frozen process thaws and archives the same bytes."""
-        self.store.put(self.binlog)
-        self.store.entry = with_entry
 
-    @precondition(lambda self: not self.released)
-    @rule(faults=st.lists(st.sampled_from(["none", "none", "before", "after"]), max_size=4))
-    def step(self, faults: list[Fault]) -> None:
-        """Do what is decided, each action with its own luck."""
-        actions = decide(self.observed, GRID)
-        for action, fault in zip(actions, [*faults, *["none"] * len(actions)], strict=False):
-            if self.held is None and not isinstance(action, Look):
-                return  # an action of the same decision has failed: all is to be looked at again
-            self.attempt(action, fault)
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Observed, Limits]:
+    grid = Grid(draw(st.integers(1, 40)))
+    limits = Limits(
+        grid=grid,
+        chunked=draw(st.booleans()),
+        copies=draw(st.booleans()),
+        full_chunk=draw(st.integers(1, grid.part_size)),
+    )
+    observed = Observed(
+        size=draw(OFFSETS),
+        closed=draw(st.booleans()),
+        held=draw(st.one_of(st.none(), held(grid), held(grid), held(grid))),
+        flushes=draw(flushes(grid)),
+        due=draw(st.booleans()),
+        late=draw(st.booleans()),
+    )
+    return observed, limits
 
-    @property
-    def observed(self) -> Observed:
-        """What the decision is given."""
-        return Observed(size=len(self.binlog), closed=self.closed, held=self.held)
 
-    def attempt(self, action: Action, fault: str) -> None:
-        """One action; after a failure nothing is known any more."""
-        try:
-            fail_if(fault == "before")
-            learned = self.act(action)
-            fail_if(fault == "after" and not isinstance(action, Release))
-        except LostError:
-            self.held = None
-        else:
-            self.held = learned
+def only(actions: tuple[Action, ...], kind: type[Action]) -> list[Action]:
+    return [action for action in actions if isinstance(action, kind)]
 
-    def act(self, action: Action) -> Held:  # noqa: PLR0911 - one for each action
-        """What an action does in the store, and what is known then."""
-        held, store = self.held or Held(), self.store
-        known = {name: getattr(held, name) for name in Held.__slots__}
-        upload = held.upload_id or ""
+
+@settings(max_examples=600)
+@given(cases())
+def test_each_action_has_its_reason(case: tuple[Observed, Limits]) -> None:
+    """An answer to everything, and none that what is known does not bear out."""
+    observed, limits = case
+    known, size, grid = observed.held, observed.size, limits.grid
+    actions = decide(observed, limits)
+    assert len(set(actions)) == len(actions)
+    if known is None:
+        assert actions in ((), (Look(),))
+        return
+    wanted = [part for part in grid.parts(size) if part.full or observed.closed]
+    for action in actions:
         match action:
             case Look():
-                uploads = sorted(store.uploads.items(), key=lambda item: len(item[1]))
-                found = uploads[-1] if uploads else (None, {})
-                return Held(
-                    object_there=store.object is not None,
-                    entry_there=store.entry,
-                    upload_id=found[0],
-                    parts=frozenset(self.ours(found[1])),
-                )
+                raise AssertionError("nothing is in doubt")
+            case Compare(chunks):
+                assert actions == (action,)
+                assert chunks
+                assert chunks <= known.listed.all
+                assert observed.closed or all(chunk.end <= size for chunk in chunks)
+            case Flush(begin, end):
+                assert limits.chunked
+                assert observed.due
+                assert begin <= known.there.end < end <= size
+                assert grid.at(begin) == grid.at(end - 1)
+                assert (begin, end) != (grid.at(begin).begin, grid.at(begin).end)
+            case PutChunk(part):
+                assert limits.chunked
+                assert not observed.closed
+                assert part in wanted
+                assert part.full
+                assert not known.there.cover(part.begin, part.end, limits.full_chunk)
+            case DeleteChunks(chunks):
+                assert not observed.closed
+                assert chunks
+                assert chunks == known.chunks.superfluous
             case PutWhole():
-                store.put(self.binlog)
-                return Held(**known | {"object_there": True})
+                assert observed.closed
+                assert size < grid.length(1)
             case CreateUpload():
-                return Held(**known | {"upload_id": store.create(), "parts": frozenset()})
-            case PutPart(part):
-                store.part(upload, part.number, self.binlog[part.begin : part.end])
-                return Held(**known | {"parts": held.parts | {part.number}})
+                assert known.upload_id is None
+                assert wanted
+            case PutPart(part) | CopyPart(part, _):
+                assert known.upload_id is not None
+                assert part in wanted
+                assert part.number not in known.parts
             case Complete():
-                store.complete(upload, sorted(held.parts))
-                return Held(**known | {"object_there": True})
+                assert observed.closed
+                assert known.upload_id is not None
+                assert {part.number for part in wanted} <= known.parts
             case Verify():
-                assert store.object == self.binlog
-                return Held(**known | {"verified": True})
+                assert observed.closed
+                assert known.object_there
             case PutEntry():
-                store.entry = True
-                return Held(**known | {"entry_there": True})
+                assert known.verified
+                assert not known.entry_there
+            case Clear():
+                assert known.verified
+                assert known.entry_there
+                assert not known.cleared
             case Release():
-                self.released = True
-        return held
+                assert known.verified
+                assert known.entry_there
+                assert known.cleared
 
-    def ours(self, parts: dict[int, bytes]) -> set[int]:
-        """Those of an upload's parts that are our bytes as they are now."""
-        wanted = {part.number: part for part in GRID.parts(len(self.binlog))}
-        return {
-            number
-            for number, data in parts.items()
-            if number in wanted
-            and data == self.binlog[wanted[number].begin : wanted[number].end]
-            and (wanted[number].full or self.closed)
-        }
 
-    @invariant()
-    def nothing_is_in_the_archive_but_the_whole_binlog(self) -> None:
-        """An object is there only of a closed binlog, and is that binlog."""
-        if self.store.object is not None:
-            assert self.closed
-            assert self.store.object == self.binlog
+@settings(max_examples=600)
+@given(cases())
+def test_actions_that_may_run_together(case: tuple[Observed, Limits]) -> None:
+    """No range twice, and of steps that build on each other one at a time."""
+    observed, limits = case
+    actions = decide(observed, limits)
+    numbers = [a.part.number for a in actions if isinstance(a, PutPart | CopyPart)]
+    assert len(set(numbers)) == len(numbers)
+    archiving = [action for action in actions if isinstance(action, ForArchive)]
+    assert len(archiving) == (len(numbers) or len(archiving[:1]))
+    assert len(only(actions, Flush)) <= 1
+    assert not (only(actions, PutChunk) and numbers)
+    for action in actions:
+        if isinstance(action, CopyPart):
+            assert observed.held is not None
+            assert limits.copies
+            assert observed.held.copies
+            assert action.chunk in observed.held.chunks.all
+            span = (action.part.begin, action.part.end)
+            assert (action.chunk.begin, action.chunk.end) == span
+    if limits.chunked and not observed.closed:
+        assert not archiving
 
-    @invariant()
-    def an_entry_speaks_of_an_object(self) -> None:
-        """Never the other way round."""
-        assert self.store.object is not None or not self.store.entry
 
-    @invariant()
-    def released_only_after_both(self) -> None:
-        """The local copy goes last."""
-        if self.released:
-            assert self.store.object == self.binlog
-            assert self.store.entry
+@settings(max_examples=600)
+@given(cases())
+def test_there_is_always_something_to_do_until_there_is_not(
+    case: tuple[Observed, Limits],
+) -> None:
+    """A closed binlog is never stuck; bytes that are due are on their way, or soon compared."""
+    observed, limits = case
+    known, size = observed.held, observed.size
+    actions = decide(observed, limits)
+    if observed.closed:
+        assert actions
+    elif limits.chunked and known is not None and observed.due and not known.object_there:
+        durable = known.there.end
+        if durable < size:
+            spans = [(a.begin, a.end) for a in actions if isinstance(a, Flush)]
+            spans += [(a.part.begin, a.part.end) for a in actions if isinstance(a, PutChunk)]
+            on_its_way = any(begin <= durable < end for begin, end in spans)
+            assert on_its_way or only(actions, Compare)
 
-    def teardown(self) -> None:
-        """When nothing fails any more it ends, in a bounded number of steps, with all done."""
-        if not self.binlog:
+
+@settings(max_examples=300)
+@given(cases(), st.data())
+def test_it_ends(case: tuple[Observed, Limits], data: st.DataObject) -> None:
+    """If all that is decided is done, a closed binlog is released within a bounded time."""
+    observed, limits = case
+    if observed.held and observed.held.listed:
+        listed = [chunk for chunk in observed.held.listed if chunk.end <= observed.size]
+        known = {name: getattr(observed.held, name) for name in Held.__slots__}
+        known["listed"] = Chunks(frozenset(listed))
+        observed = Observed(size=observed.size, closed=True, held=Held(**known))
+    size, state = observed.size, observed.held
+    for _ in range(90):
+        now = Observed(size=size, closed=True, held=state, due=data.draw(st.booleans()))
+        actions = decide(now, limits)
+        if actions == (Release(),):
             return
-        self.closed = True
-        for _ in range(12):
-            if self.released:
-                break
-            self.step(faults=[])
-        assert self.released
-        assert (self.store.object, self.store.entry) == (self.binlog, True)
+        state = done(state, data.draw(st.sampled_from(actions)))
+    raise AssertionError(state)
 
 
-TestArchiving = ArchivingMachine.TestCase
-TestArchiving.settings = settings(
-    max_examples=200,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+def done(state: Held | None, action: Action) -> Held:
+    """What is known after an action."""
+    if state is None:
+        return Held()
+    known = {name: getattr(state, name) for name in Held.__slots__}
+    match action:
+        case Compare(chunks):
+            known["chunks"] = state.chunks.plus(chunks)
+            known["listed"] = state.listed.minus(chunks)
+        case Flush(begin, end):
+            known["chunks"] = state.chunks.plus([Chunk(begin, end, 0)])
+        case CreateUpload():
+            known |= {"upload_id": "u", "parts": frozenset()}
+        case PutPart(part) | CopyPart(part, _):
+            known["parts"] = state.parts | {part.number}
+        case PutWhole() | Complete():
+            known["object_there"] = True
+        case Verify():
+            known["verified"] = True
+        case PutEntry():
+            known["entry_there"] = True
+        case Clear():
+            known["cleared"] = True
+    return Held(**known)
 
 
 @given(part_size=st.integers(1, 50), size=st.integers(0, 60_000))

@@ -32,6 +32,7 @@ def test_a_transaction_of_five_gigabytes(
         with StreamProcess(disk_tmp_path / "one", server, minio, bucket) as stream:
             stream.wait_for_event("new lineage")
             with server.connect(read_timeout=1200) as connection, connection.cursor() as cursor:
+                cursor.execute("BEGIN")
                 for number in range(ROWS):
                     cursor.execute(f"INSERT INTO big.t VALUES ({number}, REPEAT('b', {ROW}))")
                 connection.commit()

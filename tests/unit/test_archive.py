@@ -1,17 +1,24 @@
-"""The archive's arithmetic and its decision, case by case."""
+"""The closed rule, and the decision branch by branch."""
 
-import random
-from itertools import pairwise, product
+from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from binlog2s3.archive import (
     Action,
+    Clear,
+    Compare,
     Complete,
+    CopyPart,
     CreateUpload,
+    DeleteChunks,
+    Flush,
     Held,
+    Limits,
     Look,
     Observed,
+    PutChunk,
     PutEntry,
     PutPart,
     PutWhole,
@@ -20,131 +27,11 @@ from binlog2s3.archive import (
     decide,
     is_closed,
 )
-from binlog2s3.binlog import Transaction
-from binlog2s3.checksum import crc64nvme
-from binlog2s3.grid import BLOCK_SIZE, MAX_PARTS, Digest, Grid, Part
+from binlog2s3.chunk import Chunk, Chunks, Flushes
+from binlog2s3.grid import Grid, Part
 
-MIB = 1 << 20
-GRID = Grid(10)
-
-
-@pytest.mark.parametrize(
-    ("number", "length"),
-    [
-        (1, 5),
-        (1000, 5),
-        (1001, 10),
-        (2000, 10),
-        (2001, 20),
-        (9000, 1280),
-        (9001, 2560),
-        (10_000, 2560),
-    ],
-)
-def test_parts_double_every_thousand(number: int, length: int) -> None:
-    """Part n is part_size for the first 1,000, twice that for the next, and so on."""
-    assert Grid(5 * MIB).length(number) == length * MIB
-
-
-def test_no_part_is_larger_than_a_store_takes() -> None:
-    """5 GiB is the end of the doubling; a part size above it would be the operator's own word."""
-    assert Grid(64 * MIB).length(MAX_PARTS) == 5 << 30
-    assert Grid(5 << 30).length(MAX_PARTS) == 5 << 30
-
-
-def test_ten_thousand_parts_hold_about_five_tebibytes() -> None:
-    """What S3 can hold in an object, at the default part size."""
-    whole = sum(Grid(5 * MIB).length(number) for number in range(1, MAX_PARTS + 1))
-    assert 0.97 * (5 << 40) < whole < 5 << 40
-
-
-@pytest.mark.parametrize("number", [-1, 0, MAX_PARTS + 1])
-def test_there_are_parts_1_to_10000(number: int) -> None:
-    """Anything else is a defect of the caller."""
-    with pytest.raises(ValueError, match="is not one of 1 to 10000"):
-        Grid(5).length(number)
-
-
-def test_a_binlog_of_more_than_all_parts_is_refused() -> None:
-    """It is never cut short."""
-    whole = sum(Grid(1).length(number) for number in range(1, MAX_PARTS + 1))
-    assert sum(1 for _ in Grid(1).parts(whole)) == MAX_PARTS
-    with pytest.raises(ValueError, match="part 10001"):
-        list(Grid(1).parts(whole + 1))
-
-
-@pytest.mark.parametrize(
-    "size", [0, 1, 9, 10, 11, 20, 9_999, 10_000, 10_001, 10_019, 10_020, 30_001]
-)
-def test_parts_cover_the_bytes_without_overlap(size: int) -> None:
-    """In order, from 0 to the size; all full but perhaps the last one."""
-    parts = list(GRID.parts(size))
-    assert [part.number for part in parts] == list(range(1, len(parts) + 1))
-    assert [part.begin for part in parts] == [0, *(part.end for part in parts[:-1])][: len(parts)]
-    assert (parts[-1].end if parts else 0) == size
-    for part in parts:
-        assert part.full == (part.end - part.begin == GRID.length(part.number))
-    assert all(part.full for part in parts[:-1])
-
-
-@pytest.mark.parametrize("part_size", [1, 700_001, 3 * MIB, 64 * MIB])
-@pytest.mark.parametrize("size", [0, 1, 1500, BLOCK_SIZE, 2 * BLOCK_SIZE + 77])
-def test_digests_are_those_of_the_bytes_however_they_are_cut(part_size: int, size: int) -> None:
-    """Of the whole, of every part and of every block, as if each were computed by itself."""
-    if part_size == 1 and size > 1500:
-        part_size = 2048
-    chance = random.Random(part_size * 31 + size)
-    data = chance.randbytes(size)
-    digest = Digest(Grid(part_size))
-    cuts = sorted({0, size, *(chance.randrange(size + 1) for _ in range(20))})
-    for begin, end in pairwise(cuts):
-        digest.feed(memoryview(data)[begin:end])
-
-    assert (digest.size, digest.crc64) == (size, crc64nvme(data))
-    for part in Grid(part_size).parts(size):
-        assert digest.part_crc64(part) == crc64nvme(data[part.begin : part.end])
-    blocks = digest.blocks()
-    assert [block.offset for block in blocks] == list(range(0, size, BLOCK_SIZE))
-    for block in blocks:
-        assert block.crc64 == crc64nvme(data[block.offset : block.offset + block.size])
-    assert sum(block.size for block in blocks) == size
-
-
-def test_a_part_that_has_not_passed_whole_has_no_digest() -> None:
-    """Neither one whose rest is to come, nor one that has grown since."""
-    digest = Digest(GRID)
-    digest.feed(memoryview(bytes(15)))
-    with pytest.raises(ValueError, match="part 2 has not passed whole"):
-        digest.part_crc64(Part(number=2, begin=10, end=20))
-    with pytest.raises(ValueError, match="part 2 has not passed whole"):
-        digest.part_crc64(Part(number=2, begin=10, end=14, full=False))
-    with pytest.raises(ValueError, match="part 3 has not passed whole"):
-        digest.part_crc64(Part(number=3, begin=20, end=30))
-
-
-def transaction(begin: int, gtid: str | None = None) -> Transaction:
-    """A transaction that begins there."""
-    return Transaction(
-        begin=begin,
-        end=begin + 1,
-        gtid=gtid,
-        commit_us=begin + 7,
-        commit_exact=True,
-        original_commit_us=None,
-    )
-
-
-def test_a_block_knows_the_first_transaction_that_begins_in_it() -> None:
-    """Not a later one, and none where one that began before goes on."""
-    digest = Digest(Grid(5 * MIB))
-    digest.feed(memoryview(bytes(2 * BLOCK_SIZE + 1)))
-    for begin, gtid in ((200, "a:1"), (300, "a:2"), (2 * BLOCK_SIZE, None)):
-        digest.note(transaction(begin, gtid))
-    first, second, third = digest.blocks()
-    assert (first.first_offset, first.first_commit_us, first.first_gtid) == (200, 207, "a:1")
-    assert (second.first_offset, second.first_commit_us, second.first_gtid) == (None, None, None)
-    assert (third.first_offset, third.first_gtid) == (2 * BLOCK_SIZE, None)
-    assert third.first_commit_us == 2 * BLOCK_SIZE + 7
+CHUNKED = Limits(grid=Grid(10), chunked=True, copies=True, full_chunk=10)
+PLAIN = replace(CHUNKED, chunked=False)
 
 
 @pytest.mark.parametrize(
@@ -166,16 +53,32 @@ def test_what_closes_a_binlog(
     assert closed == any([ended, next_in_run and goes_on, newer and size_on_server == 100])
 
 
-def part(number: int, end: int | None = None) -> PutPart:
-    """The action for a part of GRID."""
+def part(number: int, end: int | None = None) -> Part:
+    """A part of 10 bytes; up to `end` if that is less."""
     begin = 10 * (number - 1)
-    return PutPart(
-        Part(number=number, begin=begin, end=end or begin + 10, full=end in (None, begin + 10))
-    )
+    return Part(number=number, begin=begin, end=end or begin + 10, full=end in (None, begin + 10))
 
 
-NOTHING = Held()
+def chunk(begin: int, end: int) -> Chunk:
+    return Chunk(begin, end, 0)
+
+
+def chunks(*bounds: tuple[int, int]) -> Chunks:
+    return Chunks(frozenset(chunk(begin, end) for begin, end in bounds))
+
+
+def has(*bounds: tuple[int, int]) -> Held:
+    """These chunks are in the store, and hold our bytes."""
+    return Held(chunks=chunks(*bounds))
+
+
+def told(size: int, held: Held | None, *, closed: bool = False, due: bool = False) -> Observed:
+    return Observed(size=size, closed=closed, held=held, due=due)
+
+
 UPLOAD = Held(upload_id="u")
+ONE_AND_TWO = replace(UPLOAD, parts=frozenset({1, 2}))
+VERIFIED = Held(object_there=True, verified=True)
 
 
 @pytest.mark.parametrize(
@@ -190,34 +93,184 @@ UPLOAD = Held(upload_id="u")
         (25, True, Held(object_there=True), (Verify(),)),
         (25, True, Held(object_there=True, upload_id="u"), (Verify(),)),
         (25, True, Held(object_there=True, entry_there=True), (Verify(),)),
-        (25, True, Held(object_there=True, verified=True), (PutEntry(),)),
-        (25, True, Held(object_there=True, verified=True, entry_there=True), (Release(),)),
+        (25, True, VERIFIED, (PutEntry(),)),
+        (25, True, replace(VERIFIED, entry_there=True), (Clear(),)),
+        (25, True, replace(VERIFIED, entry_there=True, cleared=True), (Release(),)),
         # another writer was first, but ours still grows: wait until it can be compared
         (25, False, Held(object_there=True), ()),
         # below one part: one object, once it is closed
-        (9, True, NOTHING, (PutWhole(),)),
+        (9, True, Held(), (PutWhole(),)),
+        (9, False, Held(), ()),
+        (9, True, UPLOAD, (PutPart(part(1, 9)),)),
         # from one part on: an upload
-        (10, False, NOTHING, (CreateUpload(),)),
-        (10, True, NOTHING, (CreateUpload(),)),
+        (10, False, Held(), (CreateUpload(),)),
+        (10, True, Held(), (CreateUpload(),)),
         # full parts while it grows, the short last one when it is closed
-        (25, False, UPLOAD, (part(1), part(2))),
-        (25, True, UPLOAD, (part(1), part(2), part(3, 25))),
-        (25, False, Held(upload_id="u", parts=frozenset({1})), (part(2),)),
-        (25, False, Held(upload_id="u", parts=frozenset({2})), (part(1),)),
-        (25, False, Held(upload_id="u", parts=frozenset({1, 2})), ()),
-        (25, True, Held(upload_id="u", parts=frozenset({1, 2})), (part(3, 25),)),
-        (25, True, Held(upload_id="u", parts=frozenset({1, 2, 3})), (Complete(),)),
-        (20, True, Held(upload_id="u", parts=frozenset({1, 2})), (Complete(),)),
-        (20, False, Held(upload_id="u", parts=frozenset({1, 2})), ()),
+        (25, False, UPLOAD, (PutPart(part(1)), PutPart(part(2)))),
+        (25, True, UPLOAD, (PutPart(part(1)), PutPart(part(2)), PutPart(part(3, 25)))),
+        (25, False, replace(UPLOAD, parts=frozenset({1})), (PutPart(part(2)),)),
+        (25, False, replace(UPLOAD, parts=frozenset({2})), (PutPart(part(1)),)),
+        (25, False, ONE_AND_TWO, ()),
+        (25, True, ONE_AND_TWO, (PutPart(part(3, 25)),)),
+        (25, True, replace(UPLOAD, parts=frozenset({1, 2, 3})), (Complete(),)),
+        (20, True, ONE_AND_TWO, (Complete(),)),
+        (20, False, ONE_AND_TWO, ()),
     ],
 )
-def test_what_to_do_next(
+def test_what_to_do_next_without_chunks(
     *, size: int, closed: bool, held: Held | None, actions: tuple[Action, ...]
 ) -> None:
-    """Every branch of the decision, with parts of 10 bytes."""
-    assert decide(Observed(size=size, closed=closed, held=held), GRID) == actions
+    """With a flush interval of 0: parts as they fill, and no time is one for a flush."""
+    assert decide(told(size, held, closed=closed), PLAIN) == actions
+    assert decide(told(size, held, closed=closed, due=True), PLAIN) == actions
 
 
-def test_a_small_binlog_that_grows_does_not_begin_to_be_put_whole() -> None:
-    """PutWhole is for closed ones alone: the object would be cut short for ever."""
-    assert decide(Observed(size=9, closed=False, held=NOTHING), GRID) == ()
+@pytest.mark.parametrize(
+    ("observed", "actions"),
+    [
+        # the first byte is worth a look
+        (told(0, None), ()),
+        (told(1, None), (Look(),)),
+        # a flush: due, and something new
+        (told(7, Held()), ()),
+        (told(0, Held(), due=True), ()),
+        (told(7, has((0, 7)), due=True), ()),
+        (told(7, Held(), due=True), (Flush(0, 7),)),
+        # a full part is put as a chunk, and the flush waits until what precedes it is there
+        (told(25, Held()), (PutChunk(part(1)), PutChunk(part(2)))),
+        (told(25, Held(), due=True), (PutChunk(part(1)), PutChunk(part(2)))),
+        (told(25, has((10, 20)), due=True), (PutChunk(part(1)),)),
+        (told(25, has((0, 10)), due=True), (PutChunk(part(2)),)),
+        (told(25, has((0, 10), (10, 20)), due=True), (Flush(20, 25),)),
+        # a chunk of another part size, long enough, is as good
+        (told(25, has((0, 15)), due=True), (PutChunk(part(2)),)),
+        (told(25, has((0, 22)), due=True), (Flush(20, 25),)),
+        # shorter ones are not, and go when it has come
+        (told(10, has((0, 6), (6, 10))), (PutChunk(part(1)),)),
+        (told(10, has((0, 6), (0, 10))), (DeleteChunks(frozenset({chunk(0, 6)})),)),
+        # a backlog that is closed gets parts, not full chunks; and none while it is open
+        (told(25, Held(), closed=True, due=True), (CreateUpload(copying=False),)),
+        (told(25, has((0, 10), (10, 20))), ()),
+        # what is not yet durable of a closed one is, before its parts are
+        (
+            told(25, has((0, 10), (10, 20)), closed=True, due=True),
+            (Flush(20, 25), CreateUpload(copying=True)),
+        ),
+        # unless one request archives it
+        (told(9, has((0, 5)), closed=True, due=True), (PutWhole(),)),
+        # superfluous chunks of a closed one go with the others
+        (told(9, has((0, 5), (0, 7)), closed=True), (PutWhole(),)),
+    ],
+)
+def test_what_to_do_next_with_chunks(*, observed: Observed, actions: tuple[Action, ...]) -> None:
+    """Durable first, archived when it is closed."""
+    assert decide(observed, CHUNKED) == actions
+
+
+@pytest.mark.parametrize(
+    ("flushes", "flush"),
+    [
+        # goes on where the last flush ended, or covers more of them
+        (Flushes.start(20).flushed(24), Flush(24, 27)),
+        # a counter of another part, one that is further than the chunks, one of a doubt
+        (Flushes.start(10).flushed(14), Flush(20, 27)),
+        (Flushes.start(0), Flush(20, 27)),
+        (Flushes.start(20).flushed(25), Flush(20, 27)),
+    ],
+)
+def test_where_a_flush_begins(flushes: Flushes, flush: Flush) -> None:
+    """Where the counter says, if that leaves no hole; else with the part."""
+    held = has((0, 10), (10, 20), (20, 24))
+    observed = replace(told(27, held, due=True), flushes=flushes)
+    assert decide(observed, CHUNKED) == (flush,)
+
+
+def test_the_sixteenth_flush_covers_all_of_its_level() -> None:
+    """As the counter says: the beginning of the first of them."""
+    limits = replace(CHUNKED, grid=Grid(100), full_chunk=100)
+    flushes = Flushes.start(0)
+    for end in range(1, 16):
+        flushes = flushes.flushed(end)
+    held = has(*((end - 1, end) for end in range(1, 16)))
+    observed = replace(told(16, held, due=True), flushes=flushes)
+    assert decide(observed, limits) == (Flush(0, 16),)
+
+
+@pytest.mark.parametrize(
+    ("size", "late", "actions"),
+    [
+        # the full chunk is on its way and has the bytes that are due
+        (22, False, (PutChunk(part(2)),)),
+        # it takes its time: the few bytes up to its end are put
+        (22, True, (Flush(14, 20), PutChunk(part(2)))),
+        # as many as a part: sending them twice would only take longer
+        (24, True, (PutChunk(part(2)),)),
+    ],
+)
+def test_a_full_chunk_that_takes_its_time(
+    *, size: int, late: bool, actions: tuple[Action, ...]
+) -> None:
+    """A flush waits for it once, and no longer."""
+    observed = replace(told(size, has((0, 10), (10, 14)), due=True), late=late)
+    assert decide(observed, CHUNKED) == actions
+
+
+def test_nothing_of_a_part_is_put_beside_its_full_chunk() -> None:
+    """Where nothing of it is durable yet, a flush would have all of its bytes."""
+    observed = replace(told(12, Held(), due=True), late=True)
+    assert decide(observed, CHUNKED) == (PutChunk(part(1)),)
+
+
+@pytest.mark.parametrize(
+    ("size", "closed", "compared"),
+    [(4, False, [(0, 4)]), (3, False, []), (9, False, [(0, 4), (2, 9)]),
+     (3, True, [(0, 4), (2, 9), (0, 12)])],
+)  # fmt: skip
+@pytest.mark.parametrize("limits", [CHUNKED, PLAIN])
+def test_chunks_that_were_found_are_compared_first(
+    *, size: int, closed: bool, compared: list[tuple[int, int]], limits: Limits
+) -> None:
+    """As soon as their bytes have passed, or it is known that they never will; alone."""
+    held = Held(listed=chunks((0, 4), (2, 9), (0, 12)))
+    actions = decide(told(size, held, closed=closed, due=True), limits)
+    assert actions == ((Compare(chunks(*compared).all),) if compared else ())
+
+
+def test_chunks_that_were_not_compared_are_not_put_again_nor_deleted() -> None:
+    """They may be ours, and then they are durable; what they cover may not go yet."""
+    held = Held(chunks=chunks((0, 4)), listed=chunks((0, 30)))
+    assert decide(told(15, held, due=True), CHUNKED) == ()
+
+
+def test_parts_are_copied_where_a_chunk_has_exactly_their_bytes() -> None:
+    """A range that does not line up, and the short last part, are sent."""
+    held = Held(upload_id="u", chunks=chunks((0, 10), (11, 22), (20, 30), (30, 35)))
+    parts = (
+        CopyPart(part(1), chunk(0, 10)),
+        PutPart(part(2)),
+        CopyPart(part(3), chunk(20, 30)),
+        PutPart(part(4, 35)),
+    )
+    for limits in (CHUNKED, PLAIN):
+        assert decide(told(35, held, closed=True), limits) == parts
+
+
+def test_copies_where_the_store_makes_none() -> None:
+    """In no upload, or not in this one: the bytes are sent."""
+    whole = has((0, 10), (10, 20))
+    sent = (PutPart(part(1)), PutPart(part(2)))
+    here = replace(whole, upload_id="u", copies=False)
+    assert decide(told(20, here, closed=True), CHUNKED) == sent
+    nowhere = replace(CHUNKED, copies=False)
+    assert decide(told(20, replace(whole, upload_id="u"), closed=True), nowhere) == sent
+    assert decide(told(20, whole, closed=True), nowhere) == (CreateUpload(copying=False),)
+
+
+def test_chunks_left_from_before_become_parts_without_a_flush_interval() -> None:
+    """While the binlog grows, as any part; what is superfluous goes, nothing is put."""
+    held = has((0, 10), (10, 14), (10, 15))
+    superfluous = DeleteChunks(frozenset({chunk(10, 14)}))
+    found = decide(told(25, held, due=True), PLAIN)
+    assert found == (superfluous, CreateUpload(copying=True))
+    found = decide(told(25, replace(held, upload_id="u"), due=True), PLAIN)
+    assert found == (superfluous, CopyPart(part(1), chunk(0, 10)), PutPart(part(2)))

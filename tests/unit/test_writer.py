@@ -196,6 +196,7 @@ def writer(store: MemoryStore, spool: Spool) -> Writer:
         progress=lambda: Progress(
             state="idle", lineage=None, durable=None, server=None, covered_until=None
         ),
+        audit=lambda *_: None,
         failed=pytest.fail,
         stop=threading.Event(),
     )
