@@ -84,6 +84,8 @@ def _begin(config: Config, server: Server, store: S3Store, spool: Spool, stop: "
     noted, layout = spool.superseded_by(), Layout(config.s3.prefix, config.stream.source)
     if noted and not config.stream.take_over and noted.concerns(layout.source, target(config)):
         give_way(store, layout, noted, stop=stop.event)
+    if not any(run.files() for run in spool.runs()):
+        spool.check_room()  # before the claim; what earlier runs left can make room behind it
     return prepare(config, server, store, spool)
 
 

@@ -119,7 +119,7 @@ class InlineWorkers:
 class Streamer:
     """One process: mysqlbinlog, tailer and uploader over a spool of its own.
 
-    It begins with the binlog `following`, all before it are archived.
+    It begins with the binlog `following`, all up to `before` are archived.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Streamer:
         self.grid = Grid(part)
         self.store = store
         self.clock = clock
-        self.following = following
+        self.before = before
         self.workers = InlineWorkers(workers)
         self.coverage = Coverage(None, following)
         self.spool = Spool(directory)
@@ -156,9 +156,7 @@ class Streamer:
             store=store,
             layout=LAYOUT,
             lineage=LINEAGE,
-            limits=Limits(
-                grid=self.grid, chunked=self.chunked, copies=True, full_chunk=full_chunk
-            ),
+            limits=Limits(grid=self.grid, chunked=self.chunked, copies=True, full_chunk=full_chunk),
             flush_interval=flush_interval,
             spool=self.spool,
             workers=self.workers,  # type: ignore[arg-type]
@@ -171,6 +169,7 @@ class Streamer:
         self.tailer = Tailer(self.run, self.grid)
         self.tracks: dict[BinlogName, Track] = {}
         self._reading = following
+        self._written = 0
         self._waiting: list[Track] = []
         self._open: list[Track] = []
         self._listing: tuple[float, str, list[str]] | None = None
@@ -185,39 +184,28 @@ class Streamer:
         return self.run.directory / str(name)
 
     @property
-    def fetched(self) -> tuple[BinlogName, int]:
-        """Where mysqlbinlog stands."""
-        path = self.file(self._reading)
-        return self._reading, path.stat().st_size if path.exists() else 0
+    def fetching(self) -> Path:
+        """The file that mysqlbinlog writes."""
+        return self.file(self._reading)
 
     def fetch(self, most: int = 1 << 30) -> bool:
         """mysqlbinlog writes some bytes, or goes on to the next file; whether there was anything.
 
-        An archived binlog's file is deleted behind it only when the next one is begun, because
-        only then it is closed.
+        It writes into an open file: that this was deleted does not show.
         """
-        path = self.file(self._reading)
         data = self.source.data(self._reading)
-        have = self._have(path, data)
-        if have < len(data):
-            with path.open("ab") as file:
-                file.write(data[have : have + most])
-            self._written = have + len(data[have : have + most])
+        piece = data[self._written : self._written + most]
+        if piece:
+            with self.fetching.open("ab") as file:
+                file.write(piece)
+            self._written += len(piece)
             return True
         if self._reading.next() not in self.source.binlogs:
             return False
         self._reading = self._reading.next()
         self._written = 0
-        self.file(self._reading).touch()
+        self.fetching.touch()
         return True
-
-    _written = 0
-
-    def _have(self, path: Path, data: bytes) -> int:
-        """Bytes written so far; all of them if the file is archived and deleted."""
-        if not path.exists() and self._written:
-            assert self._written == len(data), "deleted before the server had finished it"
-        return self._written
 
     def pump(self, slices: int = 1000) -> None:
         """The loop's reading: check what came, hand it on, judge what is closed."""

@@ -28,7 +28,7 @@ from binlog2s3.archive import (
     decide,
 )
 from binlog2s3.chunk import Chunk, Chunks, Flushes
-from binlog2s3.grid import Grid, Part
+from binlog2s3.grid import Grid
 
 LENGTH = 60
 OFFSETS = st.integers(0, LENGTH)
@@ -100,7 +100,7 @@ def only(actions: tuple[Action, ...], kind: type[Action]) -> list[Action]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-@settings(max_examples=600)
+@settings(max_examples=250)
 @given(cases())
 def test_each_action_has_its_reason(case: tuple[Observed, Limits]) -> None:
     """An answer to everything, and none that what is known does not bear out."""
@@ -167,7 +167,7 @@ def test_each_action_has_its_reason(case: tuple[Observed, Limits]) -> None:
                 assert known.cleared
 
 
-@settings(max_examples=600)
+@settings(max_examples=250)
 @given(cases())
 def test_actions_that_may_run_together(case: tuple[Observed, Limits]) -> None:
     """No range twice, and of steps that build on each other one at a time."""
@@ -187,11 +187,12 @@ def test_actions_that_may_run_together(case: tuple[Observed, Limits]) -> None:
             assert action.chunk in observed.held.chunks.all
             span = (action.part.begin, action.part.end)
             assert (action.chunk.begin, action.chunk.end) == span
-    if limits.chunked and not observed.closed:
+    verified = observed.held is not None and observed.held.verified
+    if limits.chunked and not observed.closed and not verified:
         assert not archiving
 
 
-@settings(max_examples=600)
+@settings(max_examples=250)
 @given(cases())
 def test_there_is_always_something_to_do_until_there_is_not(
     case: tuple[Observed, Limits],
@@ -211,7 +212,7 @@ def test_there_is_always_something_to_do_until_there_is_not(
             assert on_its_way or only(actions, Compare)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(cases(), st.data())
 def test_it_ends(case: tuple[Observed, Limits], data: st.DataObject) -> None:
     """If all that is decided is done, a closed binlog is released within a bounded time."""

@@ -10,6 +10,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from hypothesis import HealthCheck, event, settings
@@ -29,10 +30,41 @@ CHANGES = ("put", "delete", "create_upload", "upload_part", "copy_part", "comple
 ARCHIVE = f"{LAYOUT.archive}{LINEAGE}/"
 LIVE = f"{LAYOUT.live}{LINEAGE}/"
 MOST_BINLOGS = 5
+ENDS = ("rotate", "rotate", "stop", "crash")
 A_LEVEL = 15 * 4
 WRITERS = st.integers(0, 1)
 
 Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """How one of the two is at work for some rounds of its loop, while the other stands still.
+
+    `trouble` and `mixing` are chances at each request: that it fails; that somebody else's is
+    performed first. At each round, `writes` is the chance of a commit, `beats` of a listing's
+    beginning or end.
+    """
+
+    writer: int
+    rounds: int
+    most: int
+    writes: float
+    beats: float
+    trouble: float
+    mixing: float
+
+
+SPELLS = st.builds(
+    Spell,
+    writer=WRITERS,
+    rounds=st.integers(0, 40),
+    most=st.sampled_from([100, 300, 1000]),
+    writes=st.sampled_from([0.0, 0.3, 0.3]),
+    beats=st.sampled_from([0.0, 0.2]),
+    trouble=st.sampled_from([0.0, 0.0, 0.02, 0.3]),
+    mixing=st.sampled_from([0.0, 0.3]),
+)
 
 
 def missing(spans: list[Span], begin: int, end: int) -> int | None:
@@ -58,7 +90,7 @@ class Streaming(RuleBasedStateMachine):
         self.promised: dict[BinlogName, list[Span]] = {}
         self.taken: list[tuple[BinlogName, Chunk]] = []
         self.seen: dict[str, object] = {}
-        self.uploads: dict[str, bool] = {}
+        self.after_entry: dict[str, bool] = {}  # uploads that came when all was over
         self.trouble = self.mixing = 0.0
         self.late_only = False
         self.nested = False
@@ -142,25 +174,28 @@ class Streaming(RuleBasedStateMachine):
 
     # what the source does
 
-    @rule(lengths=st.lists(st.integers(1, 300), min_size=2, max_size=8))
-    def write(self, lengths: list[int]) -> None:
+    @rule(lengths=st.lists(st.integers(1, 300), min_size=2, max_size=8), spell=SPELLS)
+    def write(self, lengths: list[int], spell: Spell) -> None:
         """Transactions are committed."""
         for length in lengths:
             self.source.write(length)
+        self.stream(spell)
 
     @precondition(lambda self: len(self.source.binlogs) < MOST_BINLOGS)
-    @rule(end=st.sampled_from(["rotate", "rotate", "stop", "crash"]))
-    def rotate(self, end: str) -> None:
+    @rule(end=st.sampled_from(ENDS), spell=SPELLS)
+    def rotate(self, end: str, spell: Spell) -> None:
         """The next binlog is begun."""
         self.source.rotate(end)
+        self.stream(spell)
 
     # what processes do
 
     @precondition(lambda self: None in self.streamers)
-    @rule(flush_interval=st.sampled_from([1.0, 1.0, 0.0]))
-    def start_again(self, flush_interval: float) -> None:
+    @rule(flush_interval=st.sampled_from([1.0, 1.0, 1.0, 0.0]), spell=SPELLS)
+    def start_again(self, flush_interval: float, spell: Spell) -> None:
         """A process knows what lies in the bucket, and nothing else."""
         self.start(self.streamers.index(None), flush_interval)
+        self.stream(spell)
 
     def start(self, writer: int, flush_interval: float) -> None:
         """The run begins with the first binlog that is not archived, at its first byte."""
@@ -211,10 +246,13 @@ class Streaming(RuleBasedStateMachine):
     def fetch(self, writer: int, most: int) -> None:
         """mysqlbinlog writes, up to anywhere."""
         if (streamer := self.streamers[writer]) is not None:
-            streamer.fetch(most)
-            name, _ = streamer.fetched
-            if streamer.file(name).exists():
-                self.files[streamer.file(name)] = name
+            self.fetch_into(streamer, most)
+
+    def fetch_into(self, streamer: Streamer, most: int = 1 << 30) -> bool:
+        more = streamer.fetch(most)
+        if more:
+            self.files[streamer.fetching] = BinlogName.parse(streamer.fetching.name)
+        return more
 
     def pump(self, writer: int, slices: int) -> None:
         """The loop reads."""
@@ -226,11 +264,11 @@ class Streaming(RuleBasedStateMachine):
         if (streamer := self.streamers[writer]) is not None:
             streamer.uploader.step()
 
-    def perform(self, writer: int, trouble: float, mixing: float) -> None:
+    def perform(self, spell: Spell) -> None:
         """One request is made."""
-        streamer = self.streamers[writer]
+        streamer = self.streamers[spell.writer]
         if streamer is not None and streamer.workers.tasks:
-            self.trouble, self.mixing = trouble, mixing
+            self.trouble, self.mixing = spell.trouble, spell.mixing
             streamer.workers.perform(self.chance.randrange(len(streamer.workers.tasks)))
             self.trouble = self.mixing = 0.0
             self.look()
@@ -240,86 +278,74 @@ class Streaming(RuleBasedStateMachine):
         if (streamer := self.streamers[writer]) is not None:
             streamer.deliver()
 
-    @rule(seconds=st.sampled_from([0.1, 0.7, 2.0, 600.0]))
-    def wait(self, seconds: float) -> None:
-        """Time passes."""
-        self.now += seconds
-
-    @rule(writer=WRITERS, part=st.floats(0, 1))
-    def begin_listing(self, writer: int, part: float) -> None:
+    def begin_listing(self, writer: int) -> None:
         """The heartbeat lists: a first page of what there is."""
         if (streamer := self.streamers[writer]) is not None:
             keys = sorted(key for key in self.store.objects if key.startswith(LAYOUT.live))
-            streamer.begin_listing(keys[int(part * (len(keys) - 1))] if keys else "~")
+            streamer.begin_listing(self.chance.choice(keys) if keys else "~")
 
-    @rule(writer=WRITERS)
     def end_listing(self, writer: int) -> None:
         """And the rest of it, later."""
         if (streamer := self.streamers[writer]) is not None:
             streamer.end_listing()
 
-    @rule(
-        writer=WRITERS,
-        rounds=st.integers(5, 40),
-        most=st.sampled_from([100, 300, 1000]),
-        writes=st.sampled_from([0.0, 0.3, 0.3]),
-        trouble=st.sampled_from([0.0, 0.0, 0.05, 0.3]),
-        mixing=st.sampled_from([0.0, 0.3]),
-    )
-    def stream(
-        self,
-        *,
-        writer: int,
-        rounds: int,
-        most: int,
-        writes: float,
-        trouble: float,
-        mixing: float,
-    ) -> None:
-        """A streamer is at work for a while, the other one stands still."""
-        for _ in range(rounds):
-            if self.chance.random() < writes:
+    @rule(spell=SPELLS)
+    def stream(self, spell: Spell) -> None:
+        """Streamers are at work between all that befalls them."""
+        for _ in range(spell.rounds):
+            if self.chance.random() < spell.writes:
                 self.source.write(self.chance.randint(1, 300))
+                if len(self.source.binlogs) < MOST_BINLOGS and self.chance.random() < 0.05:
+                    self.source.rotate(self.chance.choice(ENDS))
+            if self.chance.random() < spell.beats:
+                self.chance.choice((self.begin_listing, self.end_listing))(spell.writer)
             for what in self.chance.sample(range(6), 6):
                 match what:
                     case 0:
-                        self.fetch(writer, self.chance.randint(1, most))
+                        self.fetch(spell.writer, self.chance.randint(1, spell.most))
                     case 1:
-                        self.pump(writer, 2)
+                        self.pump(spell.writer, 2)
                     case 2:
-                        self.step(writer)
+                        self.step(spell.writer)
                     case 3:
-                        self.perform(writer, trouble, mixing)
+                        self.perform(spell)
                     case 4:
-                        self.deliver(writer)
+                        self.deliver(spell.writer)
                     case _:
                         self.now += self.chance.choice((0.1, 0.6))
 
     # what the store does by itself, and others to it
 
     @precondition(lambda self: self.store.late or self.zombies)
-    @rule()
-    def act_late(self) -> None:
+    @rule(spell=SPELLS)
+    def late(self, spell: Spell) -> None:
         """A request of long ago is performed."""
+        self.act_late()
+        self.now += 600.0
+        self.stream(spell)
+
+    def act_late(self) -> None:
         if self.zombies and (not self.store.late or self.chance.random() < 0.5):
             self.zombie_acts()
         else:
             self.store.perform_late(self.chance.randrange(len(self.store.late)))
 
-    @rule(number=st.integers(0, 30))
-    def lose_upload(self, number: int) -> None:
+    @rule(number=st.integers(0, 30), spell=SPELLS)
+    def lose_upload(self, number: int, spell: Spell) -> None:
         """Some stores throw unfinished uploads away after a day."""
         if uploads := sorted(self.store.uploads):
             del self.store.uploads[uploads[number % len(uploads)]]
+        self.stream(spell)
 
-    @rule(number=st.integers(0, 30))
-    def lose_chunk(self, number: int) -> None:
+    @rule(number=st.integers(0, 30), spell=SPELLS)
+    def lose_chunk(self, number: int, spell: Spell) -> None:
         """Somebody deletes a chunk."""
         if keys := sorted(key for key in self.store.objects if key.startswith(LIVE)):
             key = keys[number % len(keys)]
             del self.store.objects[key]
             self.taken.append(parse(key))
             event("a chunk was taken")
+        self.stream(spell)
 
     # what must hold
 
@@ -355,9 +381,9 @@ class Streaming(RuleBasedStateMachine):
                 assert crc64nvme(there.data) == chunk.crc64
         self.seen = dict(objects)
         for upload_id, upload in self.store.uploads.items():
-            if upload_id not in self.uploads:
+            if upload_id not in self.after_entry:
                 name = BinlogName.parse(upload.info.key.removeprefix(f"{ARCHIVE}binlogs/"))
-                self.uploads[upload_id] = LAYOUT.entry(LINEAGE, name) in objects
+                self.after_entry[upload_id] = LAYOUT.entry(LINEAGE, name) in objects
 
     def remember(self) -> None:
         """What the streamers say is durable, and what the store has told them that it has."""
@@ -424,7 +450,10 @@ class Streaming(RuleBasedStateMachine):
     # left alone
 
     def teardown(self) -> None:
-        """Faults stop, all that is late is done, one streamer lives: it brings everything home."""
+        """Faults stop, all that is late is done, one streamer lives: it brings everything home.
+
+        And again after one more chunk has vanished.
+        """
         try:
             if hasattr(self, "store"):
                 self.left_alone()
@@ -443,10 +472,21 @@ class Streaming(RuleBasedStateMachine):
             self.start(0, flush_interval=1.0)
             streamer = self.streamers[0]
         assert streamer is not None
+        self.settle(streamer)
+        self.all_is_home(streamer)
+        ours = sorted(key for key in self.store.objects if key.startswith(LIVE))
+        if ours and streamer.chunked:
+            key = self.chance.choice(ours)
+            del self.store.objects[key]
+            self.taken.append(parse(key))
+            self.settle(streamer)
+            self.all_is_home(streamer)
+
+    def settle(self, streamer: Streamer) -> None:
+        """Rounds of its loop until nothing is left to do, and a few audits more."""
         quiet = 0
         for number in range(600):
-            more = streamer.fetch()
-            self.files[streamer.file(streamer.fetched[0])] = streamer.fetched[0]
+            more = self.fetch_into(streamer)
             streamer.work(self.chance)
             self.now += 0.7
             if number % 5 == 4:
@@ -455,8 +495,7 @@ class Streaming(RuleBasedStateMachine):
             self.look()
             quiet = quiet + 1 if streamer.uploader.done and not more else 0
             if quiet > 15:
-                break
-        self.all_is_home(streamer)
+                return
 
     def all_is_home(self, streamer: Streamer) -> None:
         """Archived what is closed, durable what is open, nothing left over."""
@@ -471,7 +510,8 @@ class Streaming(RuleBasedStateMachine):
                 assert not [key for key in objects if key.startswith(LAYOUT.chunks(LINEAGE, name))]
         for upload_id, upload in self.store.uploads.items():
             name = BinlogName.parse(upload.info.key.removeprefix(f"{ARCHIVE}binlogs/"))
-            assert name == last or not self.lists_uploads or self.uploads[upload_id], name
+            looked_after = self.lists_uploads and name >= (streamer.before or FIRST)
+            assert name == last or not looked_after or self.after_entry[upload_id], name
         if streamer.chunked:
             assert not self.taken
             assert streamer.coverage.durable is not None
@@ -493,8 +533,8 @@ def parse(key: str) -> tuple[BinlogName, Chunk]:
 
 TestStreaming = Streaming.TestCase
 TestStreaming.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
+    max_examples=80,
+    stateful_step_count=12,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

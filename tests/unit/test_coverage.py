@@ -3,10 +3,11 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from binlog2s3.grid import (Grid)
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Position
 from binlog2s3.coverage import Coverage
+from binlog2s3.grid import Grid
+from binlog2s3.gtid import GtidSet
 from binlog2s3.server import ServerPosition
 from binlog2s3.tailer import Track
 from tests.binlog_writer import UUID_A, BinlogWriter
@@ -26,14 +27,18 @@ def track(number: int) -> Track:
     return made
 
 
-def seen(number: int, seconds: int) -> ServerPosition:
+def seen(number: int, seconds: int, offset: int = 4) -> ServerPosition:
     return ServerPosition(
         asked_at=START + timedelta(seconds=seconds),
         uuid=UUID_A,
         binlog=name(number),
-        offset=4,
+        offset=offset,
         gtid_set="",
     )
+
+
+def at(number: int, offset: int, gtid_set: str) -> Position:
+    return Position(binlog=str(name(number)), offset=offset, gtid_set=gtid_set)
 
 
 def test_durable_is_the_end_of_the_unbroken_archive() -> None:
@@ -67,3 +72,67 @@ def test_a_start_carries_on_from_the_archive() -> None:
     coverage.archived(track(5))
     assert coverage.durable is not None
     assert coverage.durable.binlog == "mysql-bin.000005"
+
+
+def test_an_open_binlog_is_durable_as_far_as_its_chunks_reach() -> None:
+    """With the GTIDs there; never back, whatever order the answers come in."""
+    coverage = Coverage(None, name(1))
+    gtids = GtidSet.parse(f"{UUID_A}:1-3")
+    coverage.reached(name(1), 300, gtids)
+    coverage.reached(name(1), 200, None)
+    assert coverage.durable == at(1, 300, str(gtids))
+    coverage.reached(name(1), 400, None)
+    assert coverage.durable == at(1, 400, "")
+
+
+def test_what_lies_behind_an_open_binlog_waits_for_it() -> None:
+    """Until all of it can be read, by chunks or archived."""
+    coverage = Coverage(None, name(1))
+    coverage.reached(name(2), 50, None)
+    coverage.archived(track(3))
+    assert coverage.durable is None
+    coverage.reached(name(1), 300, None)
+    assert coverage.durable == at(1, 300, "")
+    coverage.reached(name(1), 300, None, whole=True)
+    assert coverage.durable == at(2, 50, "")
+    coverage.reached(name(2), 60, None, whole=True)
+    assert coverage.durable is not None
+    assert coverage.durable.binlog == "mysql-bin.000003"
+    assert not coverage.has(name(1)), "durable is not archived"
+
+
+def test_a_whole_binlog_is_not_unmade() -> None:
+    """By an answer about a part of it that comes late."""
+    coverage = Coverage(None, name(1))
+    coverage.reached(name(2), 60, None, whole=True)
+    coverage.reached(name(2), 60, None)
+    coverage.archived(track(1))
+    coverage.reached(name(1), 70, None)
+    assert coverage.durable == at(2, 60, "")
+    coverage.reached(name(3), 10, None)
+    assert coverage.durable == at(3, 10, "")
+
+
+def test_the_clock_is_claimed_up_to_the_offset() -> None:
+    """Of an open binlog: not a byte early."""
+    coverage = Coverage(None, name(1))
+    coverage.seen(seen(1, 10, 200))
+    coverage.seen(seen(1, 12, 201))
+    coverage.reached(name(1), 199, None)
+    assert coverage.until is None
+    coverage.reached(name(1), 200, None)
+    assert coverage.until == START + timedelta(seconds=10)
+    coverage.reached(name(1), 201, None)
+    assert coverage.until == START + timedelta(seconds=12)
+    coverage.seen(seen(1, 14, 201))
+    assert coverage.until == START + timedelta(seconds=14)
+
+
+def test_archived_up_to_the_first_without_an_entry() -> None:
+    """Only of this name's numbers; a later one that is there does not count yet."""
+    coverage = Coverage(None, name(2))
+    coverage.archived(track(3))
+    assert [coverage.has(name(number)) for number in (1, 2, 3)] == [True, False, False]
+    coverage.archived(track(2))
+    assert [coverage.has(name(number)) for number in (1, 2, 3, 4)] == [True, True, True, False]
+    assert not coverage.has(BinlogName.parse("other.000001"))

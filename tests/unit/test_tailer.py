@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.grid import (Grid)
 from binlog2s3.binlog import BinlogName
+from binlog2s3.checksum import crc64nvme
 from binlog2s3.errors import ArchiveError, DamageError
+from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
 from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Run, RunFacts
@@ -136,3 +137,33 @@ def test_a_hole_never_passes(tmp_path: Path) -> None:
     assert tailer.current is not None
     assert 0 < tailer.current.size <= 900
     tailer.close()
+
+
+@pytest.mark.parametrize("step", [1, 37, 200, 5000])
+def test_the_mark_is_the_last_event_end(step: int) -> None:
+    """However the bytes come: its checksum is of what passed of its part, up to there."""
+    data, grid = binlog(count=12), Grid(350)
+    track = Track(BinlogName.parse(ONE), Path(), grid)
+    for begin in range(0, len(data), step):
+        track.feed(memoryview(data)[begin : begin + step])
+        mark = track.digest.mark
+        assert mark.offset == track.size
+        part = grid.at(mark.offset)
+        assert mark.crc64 == crc64nvme(data[part.begin : mark.offset])
+    assert track.digest.mark.offset == track.digest.size == len(data)
+    assert track.digest.crc64 == crc64nvme(data)
+
+
+def test_what_was_checked_before_damage_is_marked() -> None:
+    """A chunk may end there, and nothing behind it is digested."""
+    data = bytearray(binlog(count=12))
+    data[900:1000] = bytes(100)
+    track = Track(BinlogName.parse(ONE), Path(), Grid(350))
+    track.feed(memoryview(data)[:300])
+    with pytest.raises(DamageError):
+        track.feed(memoryview(data)[300:])
+    assert 300 < track.size <= 900
+    assert track.digest.mark.offset == track.size
+    assert track.digest.mark.crc64 == crc64nvme(data[track.size // 350 * 350 : track.size])
+    with pytest.raises(ValueError, match="has not passed whole"):
+        track.digest.part_crc64(Grid(350).at(track.size))
