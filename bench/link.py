@@ -20,6 +20,8 @@ PIECE_BYTES = 16 * 1024
 _IN_FLIGHT = 32
 """Pieces of a connection on their way; reading waits for more room, as a TCP window does."""
 
+_LATE_SECONDS = 0.1
+
 
 class SlowLink:
     """The link; `with` starts and ends it."""
@@ -93,7 +95,9 @@ class SlowLink:
                 piece = await source.read(PIECE_BYTES)
                 leaves = self._loop.time()
                 if shared and piece:
-                    leaves = self._free_at = max(leaves, self._free_at) + len(piece) / self._rate
+                    # not what the link was idle: that this process woke up late
+                    began = max(leaves - _LATE_SECONDS, self._free_at)
+                    leaves = self._free_at = began + len(piece) / self._rate
                     await asyncio.sleep(leaves - self._loop.time())
                 await on_way.put((leaves + self._delay, piece))
                 if not piece:

@@ -15,7 +15,7 @@ from bench.cost import Load, dear, dollars_per_month, requests_for
 Results = Mapping[str, Mapping[str, Any]]
 INTERVALS = (1.0, 5.0, 30.0)
 FLEET = 300
-EVENT_BYTES = 340
+EVENT_BYTES = 290
 """What the binlog has of a small transaction beside its row."""
 LOADS = {
     "idle": Load(0, 0),

@@ -14,10 +14,9 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from fcntl import LOCK_EX, flock
+from fcntl import LOCK_EX, LOCK_SH, flock
 from pathlib import Path
 from typing import Any
 
@@ -97,23 +96,23 @@ def idle(seconds: float) -> Setting:
 
 def load_results(path: Path) -> dict[str, dict[str, Any]]:
     """Results by name."""
-    return json.loads(path.read_text()) if path.is_file() else {}
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Measurements that run side by side write into one file."""
-    with path.with_suffix(".lock").open("w") as lock:
-        flock(lock, LOCK_EX)
-        yield
+    if not path.is_file():
+        return {}
+    with path.open() as file:
+        flock(file, LOCK_SH)
+        found: dict[str, dict[str, Any]] = json.load(file)
+    return found
 
 
 def keep(path: Path, result: dict[str, Any]) -> None:
-    """Add a result; the others stay."""
-    with _locked(path):
-        results = load_results(path) | {result["name"]: result}
+    """Add a result; the others stay, also what runs at the same time adds."""
+    with path.open("a+") as file:
+        flock(file, LOCK_EX)
+        file.seek(0)
+        results = json.loads(file.read() or "{}") | {result["name"]: result}
         lines = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in results.items())
-        path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        file.truncate(0)
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -115,6 +115,14 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True)
+class Merge:
+    """Put bytes [begin, end), which sixteen small chunks hold, as one chunk in their place."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class PutChunk:
     """Put the bytes of a whole part as a full chunk."""
 
@@ -180,7 +188,7 @@ class Release:
     """Delete the local copy: the archive has it."""
 
 
-ForChunks = Compare | Flush | PutChunk | DeleteChunks
+ForChunks = Compare | Flush | Merge | PutChunk | DeleteChunks
 ForArchive = (
     PutWhole | CreateUpload | PutPart | CopyPart | Complete | Verify | PutEntry | Clear | Release
 )
@@ -239,8 +247,18 @@ def _chunks(observed: Observed, held: Held, limits: Limits) -> Iterator[ForChunk
             for part in limits.grid.parts(observed.size, there.first(least)):
                 if part.full and not there.cover(part.begin, part.end, least):
                     yield PutChunk(part)
+            if merge := _merge(observed, held, limits.grid):
+                yield merge
     if held.chunks.superfluous and not observed.closed:
         yield DeleteChunks(held.chunks.superfluous)
+
+
+def _merge(observed: Observed, held: Held, grid: Grid) -> Merge | None:
+    """Of the part that is not full yet, whose small chunks no full one will soon stand for."""
+    wanted, base = observed.flushes.merge, observed.flushes.base
+    if wanted is None or wanted[1] > held.chunks.end or grid.at(base).end <= observed.size:
+        return None
+    return Merge(*wanted)
 
 
 def _flush(observed: Observed, held: Held, grid: Grid) -> Flush | None:
@@ -251,8 +269,8 @@ def _flush(observed: Observed, held: Held, grid: Grid) -> Flush | None:
     part = grid.at(durable)
     if observed.size < part.end:
         flushes = observed.flushes
-        goes_on = flushes.base == part.begin and flushes.begin <= durable
-        return Flush(flushes.begin if goes_on else part.begin, observed.size)
+        goes_on = flushes.base == part.begin and flushes.end <= durable
+        return Flush(flushes.end if goes_on else part.begin, observed.size)
     # Its full chunk, or the closed binlog's part, is on its way and has all of this. Where that
     # takes its time, the few bytes that are missing need not wait for it.
     few = part.begin < durable and observed.size - durable < part.end - part.begin

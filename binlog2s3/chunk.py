@@ -168,12 +168,12 @@ def _add(union: list[tuple[int, int]], begin: int, end: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Flushes:
-    """How the small chunks from `base` to `end` lie: which range the next flush covers.
+    """How the small chunks from `base` to `end` lie, and which of them want to be one.
 
-    The i-th flush covers the last 16^k flushes, k the number of trailing zero hex digits of i, at
-    most 3; the 16^4th covers all, and the count begins again. So at most 15 chunks of a level are
-    left, and a byte is sent about 1 + log16(flushes) times. `begins` has the beginnings of those
-    chunks, level by level.
+    Each flush is a chunk of its own, so that it is small; sixteen of a level are then put again as
+    one of the next, and sixteen of the last level together with all before them, back to `base`. So
+    at most 15 of a level are left, and a byte is sent about 1 + log16(flushes) times. `begins` has
+    the beginnings of those chunks, level by level.
     """
 
     base: int
@@ -185,24 +185,35 @@ class Flushes:
         """Before the first flush, which covers all from `base` on."""
         return cls(base, base)
 
-    @property
-    def begin(self) -> int:
-        """Where the chunk of the next flush begins."""
-        return self._next[1]
-
-    @property
-    def _next(self) -> tuple[int, int]:
-        at = self.end
-        for level, begins in enumerate(self.begins):
-            if len(begins) < _DIGITS - 1:
-                return level, at
-            at = begins[0]
-        return _LEVELS, self.base
-
     def flushed(self, end: int) -> Self:
-        """After a flush that covers up to `end`."""
-        level, begin = self._next
-        begins = ((),) * min(level, _LEVELS) + self.begins[level:]
-        if level < _LEVELS:
-            begins = (*begins[:level], (*begins[level], begin), *begins[level + 1 :])
-        return replace(self, end=end, begins=begins)
+        """After a flush of the bytes from the last one up to `end`."""
+        return replace(self, end=end, begins=((*self.begins[0], self.end), *self.begins[1:]))
+
+    @property
+    def merge(self) -> tuple[int, int] | None:
+        """The range of the chunk that should stand for sixteen, if there are so many."""
+        level = self._full_level
+        if level is None:
+            return None
+        begins = self.begins[level]
+        later = [at for lower in self.begins[:level] for at in lower[:1]]
+        end = begins[_DIGITS] if len(begins) > _DIGITS else min(later, default=self.end)
+        return (begins[0] if level + 1 < _LEVELS else self.base, end)
+
+    def merged(self) -> Self:
+        """After the chunk of `merge` was put."""
+        level = self._full_level
+        if level is None:
+            return self
+        begins = list(self.begins)
+        first, begins[level] = begins[level][0], begins[level][_DIGITS:]
+        if level + 1 < _LEVELS:
+            begins[level + 1] = (*begins[level + 1], first)
+        return replace(self, begins=tuple(begins))
+
+    @property
+    def _full_level(self) -> int | None:
+        for level, begins in enumerate(self.begins):
+            if len(begins) >= _DIGITS:
+                return level
+        return None

@@ -22,6 +22,7 @@ from binlog2s3.archive import (
     ForChunks,
     Held,
     Look,
+    Merge,
     PutChunk,
     PutEntry,
     PutPart,
@@ -85,13 +86,13 @@ class Job:
                 return not self.flying
             case PutChunk():
                 return action not in self.flying
-            case Flush() | DeleteChunks() | Compare():
+            case Flush() | Merge() | DeleteChunks() | Compare():
                 return not any(isinstance(other, type(action)) for other in self.flying)
             case PutPart(part) | CopyPart(part, _):
                 same = PutPart | CopyPart | PutChunk
                 return not any(isinstance(o, same) and o.part == part for o in self.flying)
             case CreateUpload():  # what is put as chunks now decides which kind of upload
-                return all(isinstance(other, Flush | DeleteChunks) for other in self.flying)
+                return all(isinstance(other, Flush | Merge | DeleteChunks) for other in self.flying)
         return all(isinstance(other, ForChunks) for other in self.flying)
 
     def request(  # noqa: C901, PLR0911 - one for each action
@@ -101,7 +102,7 @@ class Job:
         place, track = self.place, self.track
         upload_id = (self.held.upload_id if self.held else None) or ""
         match action:
-            case Flush() | PutChunk():
+            case Flush() | Merge() | PutChunk():
                 assert chunk is not None  # noqa: S101 - from `chunk_for`
                 self.sent_bytes += chunk.size
                 return lambda: place.put_chunk(chunk)
@@ -210,7 +211,9 @@ class Job:
         if self._waiting_since is None:
             self._waiting_since = now
 
-    def chunk_for(self, action: Flush | PutChunk, now: float, interval: float) -> Chunk | None:
+    def chunk_for(
+        self, action: Flush | Merge | PutChunk, now: float, interval: float
+    ) -> Chunk | None:
         """The chunk that an action puts; None if the checksum of its bytes is not known.
 
         Remembers where the binlog stands, so that the chunk's end can be told in GTIDs.
@@ -222,29 +225,33 @@ class Job:
                 self._remember(now)
             return Chunk(part.begin, part.end, digest.part_crc64(part))
         part = self.grid.at(action.begin)
-        mark = digest.mark
         if action.end == part.end:
-            mark = Mark(part.end, digest.part_crc64(part))
-        elif mark.offset != action.end:
-            return None
+            mark: Mark | None = Mark(part.end, digest.part_crc64(part))
+        elif isinstance(action, Flush) and digest.mark.offset == action.end:
+            mark = self._marks[action.end] = digest.mark
+        else:
+            mark = self._marks.get(action.end)
         since = Mark(part.begin) if action.begin == part.begin else self._marks.get(action.begin)
-        if since is None:
+        if since is None or mark is None:
             return None
-        self._remember(now)
-        self._marks[mark.offset] = mark
+        if isinstance(action, Flush):
+            self._remember(now)
         return Chunk(action.begin, action.end, mark.crc64_since(since))
 
-    def acknowledge(self, action: Flush | PutChunk, chunk: Chunk, now: float) -> None:
+    def acknowledge(self, action: Flush | Merge | PutChunk, chunk: Chunk, now: float) -> None:
         """The store has this chunk."""
         self.acknowledged[chunk] = now
         self._waiting_since = None
         part = self.grid.at(chunk.begin)
-        if isinstance(action, PutChunk) or chunk.end == part.end:
+        if isinstance(action, Merge):
+            if self.flushes.merge == (action.begin, action.end):
+                self.flushes = self.flushes.merged()
+        elif isinstance(action, PutChunk) or chunk.end == part.end:
             self._marks = {at: mark for at, mark in self._marks.items() if at > part.begin}
-            return
-        if (chunk.begin, part.begin) != (self.flushes.begin, self.flushes.base):
-            self.flushes = Flushes.start(part.begin)
-        self.flushes = self.flushes.flushed(chunk.end)
+        else:
+            if (chunk.begin, part.begin) != (self.flushes.end, self.flushes.base):
+                self.flushes = Flushes.start(part.begin)
+            self.flushes = self.flushes.flushed(chunk.end)
 
     def lost_chunks(self, names: Container[str], asked_at: float) -> frozenset[Chunk]:
         """Chunks that must have been listed from `asked_at` on, and were not; forgotten now."""

@@ -22,6 +22,7 @@ from binlog2s3.archive import (
     ForChunks,
     Limits,
     Look,
+    Merge,
     Observed,
     PutChunk,
     PutEntry,
@@ -176,7 +177,7 @@ class Uploader:
             self._failed(job, action, outcome.error)
             return
         if token.chunk is not None:
-            assert isinstance(action, Flush | PutChunk)  # noqa: S101 - they alone put chunks
+            assert isinstance(action, Flush | Merge | PutChunk)  # noqa: S101 - they alone put chunks
             job.acknowledge(action, token.chunk, self._clock())
             _log.debug("chunk put", binlog=job.track.name, chunk=token.chunk)
         if job.held is None and not isinstance(action, Look):
@@ -238,7 +239,7 @@ class Uploader:
     def _start(self, job: Job, action: Action) -> None:
         now = self._clock()
         chunk = None
-        if isinstance(action, Flush | PutChunk):
+        if isinstance(action, Flush | Merge | PutChunk):
             chunk = job.chunk_for(action, now, self._interval)
             if chunk is None:
                 return

@@ -88,6 +88,7 @@ class Streaming(RuleBasedStateMachine):
         self.zombies: list[Callable[[], object]] = []
         self.files: dict[Path, BinlogName] = {}
         self.promised: dict[BinlogName, list[Span]] = {}
+        self.reported: dict[Path, tuple[BinlogName, int]] = {}
         self.taken: list[tuple[BinlogName, Chunk]] = []
         self.seen: dict[str, object] = {}
         self.after_entry: dict[str, bool] = {}  # uploads that came when all was over
@@ -398,6 +399,8 @@ class Streaming(RuleBasedStateMachine):
                 last = BinlogName.parse(durable.binlog)
                 assert durable.offset <= self.source.size(last)
                 assert durable.gtid_set == self.source.gtids_at(last, durable.offset)
+                assert durable.place >= self.reported.get(streamer.run.directory, durable.place)
+                self.reported[streamer.run.directory] = durable.place
                 self.promise(last, 0, durable.offset)
                 for name in self.source.binlogs:
                     if name < last:

@@ -240,6 +240,9 @@ def test_chunks_that_were_not_compared_are_not_put_again_nor_deleted() -> None:
     """They may be ours, and then they are durable; what they cover may not go yet."""
     held = Held(chunks=chunks((0, 4)), listed=chunks((0, 30)))
     assert decide(told(15, held, due=True), CHUNKED) == ()
+    held = replace(held, chunks=chunks((0, 3), (0, 4)))
+    superfluous = DeleteChunks(frozenset({chunk(0, 3)}))
+    assert decide(told(15, held, due=True), CHUNKED) == (superfluous,)
 
 
 def test_parts_are_copied_where_a_chunk_has_exactly_their_bytes() -> None:
