@@ -26,6 +26,7 @@ def draw(results: Results, into: Path) -> None:
         panel.set_yscale("log")
         panel.set_yticks([0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100])
         panel.get_yaxis().set_major_formatter("{x:g}")
+        panel.get_xaxis().set_major_formatter("{x:g}")
         panel.set_xlabel("transactions committed a second")
         panel.set_title("link of 90 ms and 2 MB/s" if slow_link else "direct")
         panel.grid(which="both", alpha=0.2)

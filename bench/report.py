@@ -80,7 +80,7 @@ def rpo_table(results: Results) -> str:
                 "link" if result["slow_link"] else "direct",
                 size(plan["row_bytes"]),
                 f"{plan['rate']:g}" if plan["rate"] else "max",
-                f"{result['commits'] / result['seconds']:.3g}",
+                f"{result['commits'] / result['seconds']:,.0f}",
                 *times(result),
                 f"{result['binlog_bytes'] / 1e6:.1f}",
                 f"{result['sent_ratio']:.2f}",

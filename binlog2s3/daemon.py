@@ -20,7 +20,6 @@ from queue import SimpleQueue
 from types import FrameType
 
 from binlog2s3.archive import Limits
-from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Layout, Lineage, Position
 from binlog2s3.config import Config, S3Config
 from binlog2s3.coverage import Coverage
@@ -353,8 +352,8 @@ class _Stream:
             workers=self._workers,
             coverage=self._coverage,
         )
-        if self._plan.lineage is not None and self._plan.durable is not None:
-            uploader.look_after(BinlogName.parse(self._plan.durable.binlog))
+        for name in self._plan.in_parts:
+            uploader.sweep(name)
         return uploader
 
     def _end(self, child: Child | None, tailer: Tailer | None) -> int:

@@ -222,7 +222,7 @@ class Job:
         if isinstance(action, PutChunk):
             part = action.part
             if now - self._snapshot_at >= interval:
-                self._remember(now)
+                self.remember(now)
             return Chunk(part.begin, part.end, digest.part_crc64(part))
         part = self.grid.at(action.begin)
         if action.end == part.end:
@@ -235,7 +235,7 @@ class Job:
         if since is None or mark is None:
             return None
         if isinstance(action, Flush):
-            self._remember(now)
+            self.remember(now)
         return Chunk(action.begin, action.end, mark.crc64_since(since))
 
     def acknowledge(self, action: Flush | Merge | PutChunk, chunk: Chunk, now: float) -> None:
@@ -289,6 +289,7 @@ class Job:
         del self._snapshots[: len(passed)]
         return passed[-1] if passed else None
 
-    def _remember(self, now: float) -> None:
+    def remember(self, now: float) -> None:
+        """Remember where the binlog stands; told once that much of it is durable."""
         self._snapshot_at = now
         self._snapshots.append((self.track.size, self.track.gtids_after()))

@@ -223,7 +223,9 @@ class Place:
 
     def clear(self) -> None:
         """Delete what only the growing binlog needed, now that the archive has it: see `sweep`."""
-        _sweep(self._store, self.key, self._chunks, self._track.size)
+        abort_uploads(self._store, self.key)
+        chunks = _list_chunks(self._store, self._chunks)
+        _delete_inside(self._store, self._chunks, chunks, self._track.size)
 
     def _slice(self, begin: int, end: int) -> FileSlice:
         return FileSlice(self._track.path, begin, end)
@@ -259,17 +261,24 @@ def sweep(store: Store, layout: Layout, lineage: str, name: BinlogName) -> None:
 
     Those of other writers, of deaths, of requests performed long after they were made.
     """
-    info = store.head(layout.binlog(lineage, name))
+    key, chunks = layout.binlog(lineage, name), layout.chunks(lineage, name)
+    abort_uploads(store, key)
+    left = list(_list_chunks(store, chunks))
+    info = store.head(key) if left else None
     if info is not None:
-        _sweep(store, info.key, layout.chunks(lineage, name), info.size)
+        _delete_inside(store, chunks, left, info.size)
 
 
-def _sweep(store: Store, key: str, chunks: str, size: int) -> None:
+def abort_uploads(store: Store, key: str) -> None:
+    """Abort all unfinished uploads of a key, where the store can list them."""
     for upload_id in _uploads(store, key):
         store.abort_upload(key, upload_id)
-    inside = [chunk for chunk in _list_chunks(store, chunks) if chunk.end <= size]
+
+
+def _delete_inside(store: Store, prefix: str, chunks: Iterable[Chunk], size: int) -> None:
+    inside = [f"{prefix}{chunk}" for chunk in chunks if chunk.end <= size]
     if inside:
-        store.delete([f"{chunks}{chunk}" for chunk in inside])
+        store.delete(inside)
 
 
 def _uploads(store: Store, key: str) -> list[str]:

@@ -8,6 +8,7 @@ refused, with nothing written.
 """
 
 import secrets
+from collections import deque
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from binlog2s3.store import Store
 from binlog2s3.tailer import Tailer, Track
 
 _log = Log("start")
+_LAST_FEW = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,8 @@ class Plan:
     `durable` where it ends; `undescribed` are archived binlogs whose entry a writer before us had
     no time to make, and which the source no longer has. `refused`: the source has purged `begin`,
     but the spool has binlogs that the bucket lacks, `adopted` and perhaps the first bytes of
-    `begin`, `unfinished`; they may be the only copy.
+    `begin`, `unfinished`; they may be the only copy. `in_parts`: archived binlogs whose uploads a
+    writer before us may have had no time to clear away.
     """
 
     facts: ServerFacts
@@ -59,6 +62,7 @@ class Plan:
     following: BinlogName
     unfinished: Track | None = None
     refused: GapError | None = None
+    in_parts: tuple[BinlogName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +70,14 @@ class Known:
     """Where a lineage's archive ends: `next_binlog` is the first that it lacks.
 
     `last` is the one before and `end` its entry's end, both None if nothing is archived yet.
+    `in_parts`: which of the last few were multipart uploads.
     """
 
     lineage: Lineage
     next_binlog: BinlogName
     last: BinlogName | None
     end: EntryEnd | None
+    in_parts: tuple[BinlogName, ...] = ()
 
 
 def target(config: Config) -> str:
@@ -138,6 +144,7 @@ def prepare(config: Config, server: Server, store: Store, spool: Spool) -> Plan:
         following=known.next_binlog if known else (adopted[0].name if adopted else begin),
         unfinished=unfinished,
         refused=refused,
+        in_parts=known.in_parts if known else (),
     )
 
 
@@ -187,13 +194,17 @@ def describe(facts: ServerFacts, source: str, first: Track) -> Lineage:
 def known_end(catalog: Catalog, archived: Archived) -> Known:
     """The end of the unbroken run of archived binlogs from a lineage's first one on."""
     name, last = archived.lineage.first_binlog, None
+    in_parts: deque[BinlogName] = deque(maxlen=_LAST_FEW)
     while name in archived.binlogs and name in archived.entries:
+        if "-" in archived.binlogs[name].etag:
+            in_parts.append(name)
         name, last = name.next(), name
     return Known(
         lineage=archived.lineage,
         next_binlog=name,
         last=last,
         end=catalog.entry_end(archived.lineage, last) if last is not None else None,
+        in_parts=tuple(in_parts),
     )
 
 

@@ -10,7 +10,7 @@ a file, read again at each attempt. Nothing under the archive is replaced.
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from binlog2s3.archive import (
@@ -44,7 +44,7 @@ from binlog2s3.errors import (
 )
 from binlog2s3.job import Job
 from binlog2s3.log import Log
-from binlog2s3.place import Place, sweep
+from binlog2s3.place import Place, abort_uploads, sweep
 from binlog2s3.spool import Spool
 from binlog2s3.store import Store
 from binlog2s3.tailer import Track
@@ -52,7 +52,6 @@ from binlog2s3.workers import Outcome, Workers
 
 _log = Log("uploader")
 _LONGEST_WAIT = 60.0
-_LOOKS_AFTER = 2
 
 
 class _Token:
@@ -76,7 +75,7 @@ class Uploader:
     """Brings in the tracks it is given, oldest first, several requests at a time.
 
     `flush_interval` in seconds; 0: nothing is put as chunks. `coverage` learns how far all is in
-    the bucket. `archived_before` are binlogs whose leftovers are looked for once more.
+    the bucket.
     """
 
     def __init__(
@@ -104,7 +103,8 @@ class Uploader:
         self._backoff = backoff
         self._clock = clock
         self._jobs: dict[BinlogName, Job] = {}
-        self._lately: dict[BinlogName, int] = {}
+        self._archived_since: list[BinlogName] = []  # the last audit
+        self._archived_before: list[BinlogName] = []  # that one, and since the one before
 
     def add(self, track: Track) -> None:
         """Take a binlog in; it may still be growing."""
@@ -192,8 +192,9 @@ class Uploader:
     def audit(self, keys: Iterable[str], asked_at: float) -> None:
         """Compare what is known with all keys below `live/`, as listed from `asked_at` on.
 
-        A chunk that is gone is put again; what belongs to archived binlogs is deleted, and their
-        leftovers are looked for again, because a request may be performed long after it was made.
+        A chunk that is gone is put again. Chunks of archived binlogs are deleted, and once for each
+        binlog, an audit later, uploads that have appeared since: a request may be performed long
+        after it was made.
         """
         prefix = f"{self._layout.live}{self._lineage}/"
         found: dict[str, set[str]] = {}
@@ -203,29 +204,31 @@ class Uploader:
                 found.setdefault(binlog, set()).add(chunk)
         for name, job in self._jobs.items():
             for lost in sorted(job.lost_chunks(found.pop(str(name), ()), asked_at)):
-                _log.warning("chunk vanished, putting it again", binlog=name, chunk=lost)
                 job.next_flush = 0.0
-        for text in found:
-            if (archived := self._archived_name(text)) is not None:
-                self._lately.setdefault(archived, 1)
-        for name in list(self._lately):
-            self._workers.submit(name, self._sweeping(name))
-            self.look_after(name, self._lately.pop(name) - 1)
+                if job.held and not job.held.chunks.cover(lost.begin, lost.end, 0):
+                    _log.warning("chunk vanished, putting it again", binlog=name, chunk=lost)
+        for name in self._archived_names(found):
+            self.sweep(name)
+        for name in self._archived_before:
+            self._workers.submit(name, self._aborting(name))
+        self._archived_before, self._archived_since = self._archived_since, []
 
-    def look_after(self, name: BinlogName, times: int = _LOOKS_AFTER) -> None:
-        """Have what is left of an archived binlog taken away at the next audits."""
-        if times > 0:
-            self._lately[name] = times
+    def sweep(self, name: BinlogName) -> None:
+        """Have taken away what is left of an archived binlog's growing, if anything is."""
+        self._workers.submit(name, lambda: sweep(self._store, self._layout, self._lineage, name))
 
-    def _archived_name(self, text: str) -> BinlogName | None:
-        try:
-            name = BinlogName.parse(text)
-        except ValueError:
-            return None
-        return name if self._coverage.has(name) else None
+    def _aborting(self, name: BinlogName) -> Callable[[], None]:
+        key = self._layout.binlog(self._lineage, name)
+        return lambda: abort_uploads(self._store, key)
 
-    def _sweeping(self, name: BinlogName) -> Callable[[], None]:
-        return lambda: sweep(self._store, self._layout, self._lineage, name)
+    def _archived_names(self, texts: Iterable[str]) -> Iterator[BinlogName]:
+        for text in texts:
+            try:
+                name = BinlogName.parse(text)
+            except ValueError:
+                continue
+            if self._coverage.has(name):
+                yield name
 
     def _took_sweep(self, outcome: Outcome) -> None:
         if isinstance(outcome.error, StoreError):
@@ -245,6 +248,8 @@ class Uploader:
                 return
         if isinstance(action, Flush):
             job.next_flush = now + self._interval
+        if isinstance(action, Compare):
+            job.remember(now)
         if isinstance(action, ForArchive):
             job.begun_at = job.begun_at or now
         job.flying.add(action)
@@ -292,7 +297,7 @@ class Uploader:
     def _release(self, job: Job) -> None:
         track = job.track
         del self._jobs[track.name]
-        self.look_after(track.name)
+        self._archived_since.append(track.name)
         freed = self._spool.release(track.name, self._lineage)
         _log.info(
             "binlog archived",

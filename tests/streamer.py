@@ -165,7 +165,7 @@ class Streamer:
             clock=clock,
         )
         if before is not None:
-            self.uploader.look_after(before)
+            self.uploader.sweep(before)
         self.tailer = Tailer(self.run, self.grid)
         self.tracks: dict[BinlogName, Track] = {}
         self._reading = following

@@ -145,17 +145,19 @@ def test_flushes_of_any_sizes(sizes: list[int], base: int) -> None:
     """What is not superfluous lies side by side up to the last flush, at most 15 a level."""
     flushes, there, ends = Flushes.start(base), Chunks(), [base]
     for size in sizes:
-        end = ends[-1] + size
-        made = Chunk(flushes.begin, end, 0)
-        covered = len(ends) - ends.index(made.begin)
-        assert covered in (1, 16, 256)
-        assert len(ends) % covered == 0
-        ends.append(end)
-        there = there.plus([made])
+        ends.append(ends[-1] + size)
+        made = [Chunk(flushes.end, ends[-1], 0)]
+        flushes = flushes.flushed(ends[-1])
+        while flushes.merge is not None:
+            made.append(Chunk(*flushes.merge, 0))
+            flushes = flushes.merged()
+        assert [ends.index(one.end) - ends.index(one.begin) for one in made] == (
+            [1, 16, 256][: len(made)]
+        )
+        there = there.plus(made)
         there = there.minus(there.superfluous)
-        flushes = flushes.flushed(end)
         bounds = [base, *(chunk.end for chunk in sorted(there))]
         assert [chunk.begin for chunk in sorted(there)] == bounds[:-1]
-        assert bounds[-1] == end
+        assert bounds[-1] == ends[-1]
     spans = [ends.index(chunk.end) - ends.index(chunk.begin) for chunk in there]
     assert all(spans.count(span) <= 15 for span in (1, 16, 256))

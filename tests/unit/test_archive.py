@@ -17,6 +17,7 @@ from binlog2s3.archive import (
     Held,
     Limits,
     Look,
+    Merge,
     Observed,
     PutChunk,
     PutEntry,
@@ -185,15 +186,20 @@ def test_where_a_flush_begins(flushes: Flushes, flush: Flush) -> None:
     assert decide(observed, CHUNKED) == (flush,)
 
 
-def test_the_sixteenth_flush_covers_all_of_its_level() -> None:
-    """As the counter says: the beginning of the first of them."""
+def test_sixteen_flushes_become_one_chunk() -> None:
+    """Beside the next flush, which does not wait for that; not where a full chunk will do."""
     limits = replace(CHUNKED, grid=Grid(100), full_chunk=100)
     flushes = Flushes.start(0)
-    for end in range(1, 16):
+    for end in range(1, 17):
         flushes = flushes.flushed(end)
-    held = has(*((end - 1, end) for end in range(1, 16)))
-    observed = replace(told(16, held, due=True), flushes=flushes)
-    assert decide(observed, limits) == (Flush(0, 16),)
+    held = has(*((end - 1, end) for end in range(1, 17)))
+    observed = replace(told(17, held, due=True), flushes=flushes)
+    assert decide(observed, limits) == (Flush(16, 17), Merge(0, 16))
+    lost = has(*((end - 1, end) for end in range(1, 16)))
+    assert decide(replace(observed, held=lost), limits) == (Flush(0, 17),)
+    full = replace(observed, size=100)
+    assert decide(full, limits) == (PutChunk(limits.grid.at(0)),)
+    assert Merge(0, 16) not in decide(replace(observed, closed=True), limits)
 
 
 @pytest.mark.parametrize(

@@ -100,21 +100,23 @@ def test_chunks_that_touch_hold_what_lies_across() -> None:
 def test_flushes_of_a_day() -> None:
     """70,000 flushes leave at most 15 chunks a level, contiguous, and send each byte 5 times.
 
-    The 16^4th covers all.
+    The 16^4th has all put as one.
     """
     base, step, count = 1_000, 7, 70_000
     flushes, there, sent = Flushes.start(base), Chunks(), 0
     for number in range(1, count + 1):
         end = base + number * step
-        made = chunk(flushes.begin, end)
-        trailing = 16 if number % 16 else 256 if number % 256 else 4096
-        if number == 16**LEVELS:
-            assert made == chunk(base, end)
-        elif number % 4096:
-            assert made.size == step * trailing // 16
-        sent += made.size
-        there = there.plus([made])
+        made = [chunk(flushes.end, end)]
+        assert made[0].size == step
         flushes = flushes.flushed(end)
+        while (merge := flushes.merge) is not None:
+            made.append(chunk(*merge))
+            flushes = flushes.merged()
+        if number == 16**LEVELS:
+            assert made[-1] == chunk(base, end)
+        assert [one.end for one in made] == [end] * len(made)
+        sent += sum(one.size for one in made)
+        there = there.plus(made)
         if number % 16 not in (0, 15):  # most and fewest are there at these
             continue
         there = there.minus(there.superfluous)
@@ -125,6 +127,18 @@ def test_flushes_of_a_day() -> None:
             assert len(there.all) <= 15 * LEVELS
         assert _contiguous(there, base, end)
     assert sent <= step * count * (1 + log(count, 16))
+
+
+def test_merging_may_come_late() -> None:
+    """Flushes go on beside it; the range is that of the first sixteen all the while."""
+    flushes = Flushes.start(0)
+    for end in range(1, 20):
+        flushes = flushes.flushed(end)
+        assert flushes.merge == ((0, 16) if end >= 16 else None)
+    flushes = flushes.merged()
+    assert flushes == Flushes(0, 19, ((16, 17, 18), (0,), (), ()))
+    assert flushes.merge is None
+    assert flushes.merged() == flushes
 
 
 def _contiguous(there: Chunks, base: int, end: int) -> bool:
@@ -138,15 +152,18 @@ def _contiguous(there: Chunks, base: int, end: int) -> bool:
 
 
 def test_flushes_begin_again_after_the_one_that_covers_all() -> None:
-    """The next ones cover what came since the last one."""
-    flushes = Flushes.start(0)
-    for number in range(16**LEVELS):
-        flushes = flushes.flushed(number + 1)
-    assert flushes == Flushes(0, 16**LEVELS)
-    assert flushes.begin == 16**LEVELS
+    """The next ones stand beside it; the next one that covers all begins at the base again."""
+    flushes = Flushes.start(500)
+    for number in range(2 * 16**LEVELS):
+        flushes = flushes.flushed(501 + number)
+        while (merge := flushes.merge) is not None:
+            assert merge[1] == flushes.end
+            flushes = flushes.merged()
+        if (number + 1) % 16**LEVELS == 0:
+            assert flushes == Flushes(500, 501 + number)
 
 
 def test_the_first_flush_covers_all_since_the_base() -> None:
     """Whatever was flushed before the start: its chunks become superfluous."""
-    assert Flushes.start(500).begin == 500
+    assert Flushes.start(500).end == 500
     assert Flushes.start(500).flushed(900) == Flushes(500, 900, ((500,), (), (), ()))

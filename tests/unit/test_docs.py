@@ -12,11 +12,11 @@ import click
 import pytest
 
 from binlog2s3 import cli, errors
-from binlog2s3.grid import (BLOCK_SIZE, MAX_PARTS, Block, Grid)
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import EntryEnd, Heartbeat, Layout, Lineage
 from binlog2s3.checksum import crc64_hex, crc64nvme
 from binlog2s3.config import OPTIONS
+from binlog2s3.grid import BLOCK_SIZE, MAX_PARTS, Block, Grid
 from binlog2s3.writer import State
 from lab import reference
 from tests.documents import BEAT, ENTRY, LINEAGE

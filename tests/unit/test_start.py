@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import pytest
 
-from binlog2s3.grid import (Grid)
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Catalog, Entry, EntryEnd, Layout, Lineage
 from binlog2s3.config import StreamConfig
 from binlog2s3.errors import ArchiveError, SourceError, SpoolError
+from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
 from binlog2s3.place import build_entry
 from binlog2s3.server import ServerBinlog, ServerFacts
