@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from lab import get
 from lab.cache import Unavailable
@@ -18,6 +19,12 @@ from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer, MotoServer
 
 T = TypeVar("T")
+
+# A shared machine is slow at times, and that says nothing about the program.
+settings.register_profile(
+    "shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("shared machine")
 
 NEEDS_MYSQL = {"mysql_binaries", "mariadb_binaries", "mysql", "mysql_shared", "mariadb"}
 NEEDS_MINIO = {"minio_binary", "minio", "bucket"}
