@@ -235,22 +235,34 @@ def _comparable(observed: Observed, held: Held) -> frozenset[Chunk]:
 def _chunks(observed: Observed, held: Held, limits: Limits) -> Iterator[ForChunks]:
     """What makes durable what is not, and takes away what is durable twice.
 
-    A closed binlog gets no full chunks any more, its parts are sent instead; and no small ones
-    where one request archives it whole.
+    A closed binlog gets no small chunk where one request archives it whole.
     """
     if limits.chunked:
         flush = _flush(observed, held, limits.grid)
         if flush is not None and not (observed.closed and _is_small(observed, limits)):
             yield flush
-        if not observed.closed:
-            there, least = held.there, limits.full_chunk
-            for part in limits.grid.parts(observed.size, there.first(least)):
-                if part.full and not there.cover(part.begin, part.end, least):
-                    yield PutChunk(part)
-            if merge := _merge(observed, held, limits.grid):
-                yield merge
+        yield from map(PutChunk, _parts_to_chunk(observed, held, limits))
+        if not observed.closed and (merge := _merge(observed, held, limits.grid)):
+            yield merge
     if held.chunks.superfluous and not observed.closed:
         yield DeleteChunks(held.chunks.superfluous)
+
+
+def _parts_to_chunk(observed: Observed, held: Held, limits: Limits) -> Iterator[Part]:
+    """Whole parts that want a full chunk.
+
+    A binlog that was closed before any of it was durable gets none: its parts are sent. One that
+    has chunks goes on with them, so that every part is durable as soon as it is there, and not
+    only when the upload is completed.
+    """
+    copies = limits.copies and held.copies and bool(held.there)
+    if not limits.chunked or (observed.closed and not copies):
+        return
+    there, least = held.there, limits.full_chunk
+    for part in limits.grid.parts(observed.size, there.first(least)):
+        in_upload = part.number in held.parts
+        if part.full and not in_upload and not there.cover(part.begin, part.end, least):
+            yield part
 
 
 def _merge(observed: Observed, held: Held, grid: Grid) -> Merge | None:
@@ -284,15 +296,16 @@ def _archive(observed: Observed, held: Held, limits: Limits) -> tuple[ForArchive
         return (PutWhole(),)
     wanted = [part for part in limits.grid.parts(observed.size) if part.full or observed.closed]
     chunks = {part.number: _chunk_for(part, held, limits) for part in wanted}
+    coming = {part.number for part in _parts_to_chunk(observed, held, limits)}
     if held.upload_id is None:
-        return (CreateUpload(copying=any(chunks.values())),)
-    missing = tuple(
-        CopyPart(part, chunk) if (chunk := chunks[part.number]) else PutPart(part)
-        for part in wanted
-        if part.number not in held.parts
-    )
+        return (CreateUpload(copying=bool(coming) or any(chunks.values())),)
+    missing = [part for part in wanted if part.number not in held.parts]
     if missing:
-        return missing
+        return tuple(
+            CopyPart(part, chunk) if (chunk := chunks[part.number]) else PutPart(part)
+            for part in missing
+            if part.number not in coming
+        )
     return (Complete(),) if observed.closed else ()
 
 

@@ -91,7 +91,7 @@ class Job:
             case PutPart(part) | CopyPart(part, _):
                 same = PutPart | CopyPart | PutChunk
                 return not any(isinstance(o, same) and o.part == part for o in self.flying)
-            case CreateUpload():  # what is put as chunks now decides which kind of upload
+            case CreateUpload(copying=False):  # what flies as a chunk now may want to be copied
                 return all(isinstance(other, Flush | Merge | DeleteChunks) for other in self.flying)
         return all(isinstance(other, ForChunks) for other in self.flying)
 

@@ -57,9 +57,10 @@ _LONGEST_WAIT = 60.0
 class _Token:
     """What was asked for, and in which state of knowledge."""
 
-    __slots__ = ("action", "chunk", "job", "upload_id")
+    __slots__ = ("action", "at", "chunk", "job", "upload_id")
 
-    def __init__(self, job: Job, action: Action, chunk: Chunk | None) -> None:
+    def __init__(self, job: Job, action: Action, chunk: Chunk | None, at: float) -> None:
+        self.at = at
         self.job = job
         self.action = action
         self.chunk = chunk
@@ -69,6 +70,26 @@ class _Token:
 def backoff(failures: int) -> float:
     """Seconds until the store is looked at again after so many failures in a row: jittered."""
     return random.uniform(0, min(_LONGEST_WAIT, 0.5 * 2**failures))  # noqa: S311 - no secret
+
+
+class Pace:
+    """How many full chunks are sent at a time: over a slow link few, so that each arrives soon.
+
+    Seven that share a link arrive together, and until then none of them is durable.
+    """
+
+    def __init__(self, workers: int, flush_interval: float) -> None:
+        self._greatest = max(1, workers - 1)
+        self._least = min(2, self._greatest)
+        self._soon = 2 * flush_interval
+        self.most = self._greatest
+
+    def took(self, seconds: float) -> None:
+        """Learn from one that has arrived."""
+        if seconds > self._soon:
+            self.most = max(self._least, self.most - 1)
+        elif seconds < self._soon / 2:
+            self.most = min(self._greatest, self.most + 1)
 
 
 class Uploader:
@@ -100,6 +121,7 @@ class Uploader:
         self._spool = spool
         self._workers = workers
         self._coverage = coverage
+        self._pace = Pace(workers.count, flush_interval)
         self._backoff = backoff
         self._clock = clock
         self._jobs: dict[BinlogName, Job] = {}
@@ -130,7 +152,8 @@ class Uploader:
     def step(self) -> None:
         """Start whatever can be started now."""
         now = self._clock()
-        for job in list(self._jobs.values()):
+        # Oldest first, but before any copying what is not durable yet.
+        for job in sorted(self._jobs.values(), key=lambda job: not job.unsaved):
             free = self._workers.count - self._workers.busy
             if free <= 0:
                 return
@@ -155,10 +178,17 @@ class Uploader:
             free = self._workers.count - self._workers.busy
             if free <= (0 if isinstance(action, Flush | Look) else self._reserved):
                 continue
+            if isinstance(action, PutChunk) and self._full_chunks >= self._pace.most:
+                continue
             if isinstance(action, Release):
                 self._release(job)
             elif job.may_fly(action) and not self._take_up(job, action):
                 self._start(job, action)
+
+    @property
+    def _full_chunks(self) -> int:
+        jobs = self._jobs.values()
+        return sum(isinstance(action, PutChunk) for job in jobs for action in job.flying)
 
     @property
     def _reserved(self) -> int:
@@ -179,6 +209,8 @@ class Uploader:
         if token.chunk is not None:
             assert isinstance(action, Flush | Merge | PutChunk)  # noqa: S101 - they alone put chunks
             job.acknowledge(action, token.chunk, self._clock())
+            if isinstance(action, PutChunk):
+                self._pace.took(self._clock() - token.at)
             _log.debug("chunk put", binlog=job.track.name, chunk=token.chunk)
         if job.held is None and not isinstance(action, Look):
             return  # an answer to a question from before a doubt; the look will tell
@@ -253,7 +285,7 @@ class Uploader:
         if isinstance(action, ForArchive):
             job.begun_at = job.begun_at or now
         job.flying.add(action)
-        self._workers.submit(_Token(job, action, chunk), job.request(action, chunk))
+        self._workers.submit(_Token(job, action, chunk, now), job.request(action, chunk))
 
     def _tell(self, job: Job, action: Action) -> None:
         """Tell how far this binlog can be read from the bucket by now."""

@@ -253,7 +253,7 @@ def test_chunks_that_were_not_compared_are_not_put_again_nor_deleted() -> None:
 
 def test_parts_are_copied_where_a_chunk_has_exactly_their_bytes() -> None:
     """A range that does not line up, and the short last part, are sent."""
-    held = Held(upload_id="u", chunks=chunks((0, 10), (11, 22), (20, 30), (30, 35)))
+    held = Held(upload_id="u", chunks=chunks((0, 10), (8, 22), (20, 30), (30, 35)))
     parts = (
         CopyPart(part(1), chunk(0, 10)),
         PutPart(part(2)),
@@ -262,6 +262,22 @@ def test_parts_are_copied_where_a_chunk_has_exactly_their_bytes() -> None:
     )
     for limits in (CHUNKED, PLAIN):
         assert decide(told(35, held, closed=True), limits) == parts
+
+
+def test_a_closed_binlog_that_has_chunks_goes_on_with_them() -> None:
+    """So that a part is durable when it is there, and not only when the upload is completed."""
+    held = has((0, 10))
+    coming = (PutChunk(part(2)), PutChunk(part(3)))
+    found = decide(told(35, held, closed=True), CHUNKED)
+    assert found == (*coming, CreateUpload(copying=True))
+    held = replace(held, upload_id="u")
+    rest = (CopyPart(part(1), chunk(0, 10)), PutPart(part(4, 35)))
+    assert decide(told(35, held, closed=True), CHUNKED) == (*coming, *rest)
+    held = replace(held, parts=frozenset({1, 2, 4}))
+    assert decide(told(35, held, closed=True), CHUNKED) == (coming[1],)
+    assert decide(told(35, held, closed=True), PLAIN) == (PutPart(part(3)),)
+    uncopied = replace(held, copies=False)
+    assert decide(told(35, uncopied, closed=True), CHUNKED) == (PutPart(part(3)),)
 
 
 def test_copies_where_the_store_makes_none() -> None:
