@@ -18,7 +18,7 @@ BINLOG_BYTES = 1 << 30
 """max_binlog_size as the server has it."""
 PER_BINLOG = {
     "LIST objects": 2.0,
-    "LIST uploads": 2.0,
+    "LIST uploads": 3.0,
     "HEAD": 4.0,
     "GET": 1.0,
     "POST create upload": 1.0,
@@ -47,8 +47,8 @@ def requests_for(
 ) -> dict[str, float]:
     """By kind, in a time in which this many binlogs are closed.
 
-    A flush a transaction or a flush an interval, whichever is less. Of 16 flushes one makes 15
-    chunks superfluous; so does each full chunk.
+    A flush a transaction or a flush an interval, whichever is less. Sixteen are put again as one,
+    and so on up. Those sixteen are deleted then, and all of a part once its full chunk is there.
     """
     heartbeats = seconds / HEARTBEAT_SECONDS
     flushes = seconds * min(load.rate, 1 / flush_interval)
@@ -56,7 +56,7 @@ def requests_for(
     requests = {name: count * binlogs for name, count in PER_BINLOG.items()}
     requests["LIST objects"] += heartbeats
     requests["PUT heartbeat"] = heartbeats
-    requests["PUT small chunk"] = flushes
+    requests["PUT small chunk"] = flushes * 16 / 15
     requests["PUT full chunk"] = full
     requests["COPY part"] = full
     requests["DELETE"] += flushes / 16 + full
