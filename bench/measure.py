@@ -79,6 +79,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         with _way(setting, where, endpoint, server, folder) as alive:
             seen = _observe(setting, where, server, alive)
         if setting.keep_log is not None:
+            setting.keep_log.parent.mkdir(parents=True, exist_ok=True)
             setting.keep_log.write_bytes((folder / "stream.log").read_bytes())
         contents = _contents(setting, where, server)
         traffic = traffic_of(
