@@ -152,8 +152,10 @@ class Uploader:
     def step(self) -> None:
         """Start whatever can be started now."""
         now = self._clock()
-        # Oldest first, but before any copying what is not durable yet.
-        for job in sorted(self._jobs.values(), key=lambda job: not job.unsaved):
+        jobs = list(self._jobs.values())
+        if self._for_archive:  # what is not durable yet goes before copying
+            jobs.sort(key=lambda job: not job.unsaved)
+        for job in jobs:
             free = self._workers.count - self._workers.busy
             if free <= 0:
                 return
@@ -178,7 +180,7 @@ class Uploader:
             free = self._workers.count - self._workers.busy
             if free <= (0 if isinstance(action, Flush | Look) else self._reserved):
                 continue
-            if isinstance(action, PutChunk) and self._full_chunks >= self._pace.most:
+            if isinstance(action, PutChunk) and self._full_chunks >= self._most_full_chunks:
                 continue
             if isinstance(action, Release):
                 self._release(job)
@@ -189,6 +191,21 @@ class Uploader:
     def _full_chunks(self) -> int:
         jobs = self._jobs.values()
         return sum(isinstance(action, PutChunk) for job in jobs for action in job.flying)
+
+    @property
+    def _most_full_chunks(self) -> int:
+        """As the pace says; where closed binlogs wait, some workers are left to archiving.
+
+        Else a server that writes as fast as the store takes it would fill the spool with binlogs
+        that are all durable.
+        """
+        bulk = max(1, self._workers.count - self._reserved)
+        return min(self._pace.most, bulk - (self._for_archive if self.pending else 0))
+
+    @property
+    def _for_archive(self) -> int:
+        """Workers that full chunks leave to archiving; 0 where there are too few to share."""
+        return 2 if self._workers.count >= 4 else 0
 
     @property
     def _reserved(self) -> int:
