@@ -36,7 +36,7 @@ bench: $(STAMP)  ## measure the seconds from commit to restorable; an hour (see 
 	for what in matrix long idle peers report; do $(VENV)/bin/python -m bench.rpo $$what || exit 1; done
 
 soak: $(STAMP)  ## what takes long: a transaction of 5 GB, twenty times both machines gone
-	DURABLE_ROUNDS=20 $(VENV)/bin/python -m pytest -m "soak or not soak" tests/soak tests/integration/test_durable.py
+	DURABLE_ROUNDS=20 DURABLE_SECONDS=2 $(VENV)/bin/python -m pytest -m "soak or not soak" tests/soak tests/integration/test_durable.py
 
 clean:  ## remove what was made here; downloads stay
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
