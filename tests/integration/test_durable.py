@@ -102,7 +102,7 @@ def test_both_machines_gone(
     bucket: str,
     disk_tmp_path: Path,
 ) -> None:
-    """The server and the streamer die together, disks and all: all but the last seconds is there."""
+    """Server and streamer die together, disks and all: all but the last seconds is there."""
     seed = random.Random()
     reported: list[dict[str, Any]] = []
     there = Bucket(minio, bucket)
