@@ -193,8 +193,9 @@ def binlog2s3() -> None:
 def stream(ctx: click.Context, /, **given: Any) -> None:
     """Stream a server's binary logs into S3 until it is told to stop (SIGTERM, Ctrl-C).
 
-    A binlog is archived under its own name when the server has closed it; big ones are sent in
-    parts while they grow. Start it again with the same options and it goes on where it was.
+    What is committed can be read from the bucket about --flush-interval later; a binlog is archived
+    under its own name when the server has closed it. Start it again with the same options and it
+    goes on where it was.
     """
     config = _config(ctx, given)
     configure(config.log.format, config.log.level)

@@ -269,7 +269,7 @@ class _Stream:
 
     def _start_child(self, run: Run) -> Child:
         mysql, source = self._config.mysql, self._config.stream.source
-        server_id = mysql.server_id or derive_server_id(source)
+        server_id = mysql.server_id or derive_server_id(f"{source} {target(self._config)}")
         child = Child(
             self._plan.tool,
             resolve(mysql),
@@ -369,7 +369,8 @@ class _Stream:
                 tailer.close()
             self._spool.sync()
         except Binlog2s3Error as error:
-            _log.error("not all could be put in order", error)
+            if str(error) != str(self._stop.error):
+                _log.error("not all could be put in order", error)
         if not superseded:
             farewell = threading.Thread(
                 target=self._writer.finish,
@@ -379,7 +380,15 @@ class _Stream:
             )
             farewell.start()
             farewell.join(_FAREWELL_SECONDS)
-        waiting = self._intake.uploader.pending if self._intake.uploader else 0
+        uploader = self._intake.uploader
+        waiting = uploader.pending if uploader else 0
+        if uploader and uploader.unsaved_bytes:
+            _log.warning(
+                "not all is in the bucket",
+                bytes=uploader.unsaved_bytes,
+                hint="these bytes are in the spool and on the source alone: keep both until a "
+                "streamer has run again",
+            )
         _log.info("stopped", waiting=waiting, spool_bytes=self._spool.used_bytes())
         if self._stop.error is not None:
             raise self._stop.error

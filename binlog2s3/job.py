@@ -75,6 +75,15 @@ class Job:
             return self.track.size > 0
         return not self.held.object_there and self.track.size > self.held.there.end
 
+    @property
+    def unsaved_bytes(self) -> int:
+        """How many bytes are not known to be in chunks or in the archive."""
+        if self.held is None:
+            known = Chunks(frozenset(self.acknowledged)).end
+        else:
+            known = self.track.size if self.held.object_there else self.held.there.end
+        return max(0, self.track.size - known)
+
     def may_fly(self, action: Action) -> bool:
         """Parts and full chunks fly together, each range once; of small ones one at a time.
 
@@ -141,18 +150,19 @@ class Job:
             assert isinstance(value, Looked)  # noqa: S101 - what look returns
             self.held = self._looked(value)
         elif isinstance(action, ForChunks):
-            self.held = self._learned_chunks(held, action, chunk, now)
+            self.held = self._learned_chunks(held, action, chunk, value, now)
         else:
             self.held = self._learned_archive(held, action, value)
 
     def _learned_chunks(
-        self, held: Held, action: ForChunks, chunk: Chunk | None, now: float
+        self, held: Held, action: ForChunks, chunk: Chunk | None, value: object, now: float
     ) -> Held:
         match action:
             case Compare(chunks):
-                self.acknowledged.update(dict.fromkeys(chunks, now))
+                assert isinstance(value, frozenset)  # noqa: S101 - what compare returns
+                self.acknowledged.update(dict.fromkeys(value, now))
                 listed = held.listed.minus(chunks)
-                return replace(held, chunks=held.chunks.plus(chunks), listed=listed)
+                return replace(held, chunks=held.chunks.plus(value), listed=listed)
             case DeleteChunks(chunks):
                 for gone in chunks:
                     self.acknowledged.pop(gone, None)

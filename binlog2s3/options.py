@@ -157,7 +157,7 @@ OPTIONS: tuple[Option, ...] = (
         "integer",
         "ID",
         "Server id to stream under; no replica of the server may have the same.",
-        otherwise="derived from source and host name",
+        otherwise="derived from source, bucket and host name",
         least=1,
         most=2**32 - 1,
     ),
@@ -278,7 +278,7 @@ OPTIONS: tuple[Option, ...] = (
         "duration",
         "SECONDS",
         "How often new bytes of the open binlog are put into the bucket, at most; "
-        "0: a binlog is durable only when it is closed.",
+        "at least 0.05; 0: a binlog is durable only when it is closed.",
         default=1.0,
         least=0,
         most=3600,

@@ -19,6 +19,7 @@ from binlog2s3.checksum import composite_etag, crc64nvme
 from binlog2s3.chunk import Chunk, Chunks
 from binlog2s3.errors import (
     ArchiveError,
+    ObjectMissingError,
     PreconditionError,
     SpoolError,
     StoreError,
@@ -109,11 +110,22 @@ class Place:
         with self._spool_unchanged(piece, chunk.crc64):
             self._store.put(self.chunk_key(chunk), piece, crc64=chunk.crc64)
 
-    def compare(self, chunks: Iterable[Chunk]) -> None:
-        """See that chunks of another process hold the source's bytes; ArchiveError if not."""
+    def compare(self, chunks: Iterable[Chunk]) -> frozenset[Chunk]:
+        """Those chunks of another process whose names have the source's checksums.
+
+        One that has another checksum is read. If it does not even hold what its name says, it is
+        no chunk of anybody, and would only be in a reader's way: it is deleted. Else it is of
+        another history: ArchiveError.
+        """
+        same = set()
         for chunk in sorted(chunks):
             beyond = chunk.end > self._track.size
             if beyond or _crc64(_blocks(self._slice(chunk.begin, chunk.end))) != chunk.crc64:
+                key = self.chunk_key(chunk)
+                if _crc64(self._store.open(key, 0, chunk.size)) != chunk.crc64:
+                    _log.warning("deleted: it does not hold what its name says", key=key)
+                    self.delete_chunks([chunk])
+                    continue
                 what = "reaches beyond the end of" if beyond else "holds other bytes than"
                 raise ArchiveError(
                     f"{self.chunk_key(chunk)} {what} the source's {self._track.name}",
@@ -121,6 +133,8 @@ class Place:
                     "did it lose commits in a crash? stream it under another --source; nothing "
                     "was overwritten",
                 )
+            same.add(chunk)
+        return frozenset(same)
 
     def delete_chunks(self, chunks: Iterable[Chunk]) -> None:
         """Delete chunks that are not needed any more."""
@@ -133,9 +147,12 @@ class Place:
         name says: they would be in the archive for ever.
         """
         key = self.chunk_key(chunk)
-        info = self._store.copy_part(
-            self.key, upload_id, part.number, key, begin=0, end=chunk.size, whole=True
-        )
+        try:
+            info = self._store.copy_part(
+                self.key, upload_id, part.number, key, begin=0, end=chunk.size, whole=True
+            )
+        except ObjectMissingError as error:
+            raise ObjectMissingError(f"chunk {key} is not there any more") from error
         if info.etag.strip('"') == self._md5(part).hex():
             return info
         # Under KMS an ETag is no MD5, and proves nothing.

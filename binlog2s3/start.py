@@ -315,8 +315,9 @@ def _missing(known: Known, listed: tuple[ServerBinlog, ...]) -> ArchiveError:
         return GapError(
             f"gap: the server has purged {known.next_binlog}, the next binlog of the archive; "
             f"its oldest is {names[0]}",
-            hint="what was purged is lost to the archive: take a new base backup and stream under "
-            "a new --source",
+            hint="what was purged and is not in the bucket (the first bytes of that binlog may lie "
+            "there as chunks, under live/) is lost to the archive: take a new base backup and "
+            "stream under a new --source",
         )
     return _another(known, f"it has no {known.next_binlog}")
 

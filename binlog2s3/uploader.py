@@ -51,7 +51,7 @@ from binlog2s3.tailer import Track
 from binlog2s3.workers import Outcome, Workers
 
 _log = Log("uploader")
-_LONGEST_WAIT = 60.0
+_LONGEST_WAIT = 10.0
 
 
 class _Token:
@@ -143,6 +143,11 @@ class Uploader:
         """Whether all that was taken in is in the bucket, as far as it can be by now."""
         unsaved = self._limits.chunked and any(job.unsaved for job in self._jobs.values())
         return not (unsaved or self.pending or any(job.flying for job in self._jobs.values()))
+
+    @property
+    def unsaved_bytes(self) -> int:
+        """Checked bytes that should be in chunks or in the archive by now, and are not known to."""
+        return sum(job.unsaved_bytes for job in self._jobs.values() if self._limits.chunked)
 
     def flush(self) -> None:
         """Have what is new put at the next step, whenever the last flush was."""

@@ -32,6 +32,7 @@ _ANSWER_SECONDS = 5.0  # what a heartbeat may be late: the store's answer, anoth
 _INTERVALS = (1.0, 3600.0)  # least and greatest heartbeat interval, as the option's bounds
 _PAUSES = (0.25, 5.0)
 _AUDIT_EVERY = 10
+_FIRST_BEAT_SECONDS = 3.0  # by then it is known what the bucket has
 _HINT = (
     "one streamer for each --source: stop the one that is not meant to run, "
     "or start this one with --take-over"
@@ -206,7 +207,9 @@ class Writer:
         )
 
     def _run(self) -> None:
-        while not self._stop.wait(self._me.interval_seconds):
+        wait = min(_FIRST_BEAT_SECONDS, self._me.interval_seconds)
+        while not self._stop.wait(wait):
+            wait = self._me.interval_seconds
             try:
                 self.beat()
             except StoreError as error:

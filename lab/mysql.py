@@ -165,9 +165,10 @@ class MysqlServer:
             settings.setdefault("port", self.port)
         else:
             settings.setdefault("unix_socket", str(self.socket))
-            if not self._listens():
-                raise pymysql.OperationalError(2002, f"nobody listens on {self.socket}")
-        return pymysql.connect(user=user, **settings)
+        connection = pymysql.connect(user=user, defer_connect=True, **settings)
+        opened = None if "host" in settings else self._open_socket(settings.get("connect_timeout"))
+        connection.connect(opened)
+        return connection
 
     def query(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements as root on one connection; returns the rows of the last one."""
@@ -261,14 +262,20 @@ class MysqlServer:
         manifest = {"components": f"file://{component}"}
         (self.datadir / "mysqld.my").write_text(json.dumps(manifest))
 
-    def _listens(self) -> bool:
-        """Asked before pymysql is: it leaves its socket open when a connect is refused."""
-        with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.socket)) == 0
+    def _open_socket(self, timeout_seconds: float | None) -> socket.socket:
+        """A connection to its socket; pymysql leaves its own open where it cannot connect."""
+        opened = socket.socket(socket.AF_UNIX)
+        opened.settimeout(timeout_seconds)
+        try:
+            opened.connect(str(self.socket))
+        except OSError as error:
+            opened.close()
+            raise pymysql.OperationalError(2002, f"nobody listens on {self.socket}") from error
+        return opened
 
     def _answers(self) -> bool:
         try:
-            self.connect(connect_timeout=2).close()
+            self.connect(connect_timeout=2, read_timeout=2).close()
         except pymysql.Error:
             return False
         return True

@@ -443,3 +443,33 @@ def test_which_requests_fly_together(tmp_path: Path) -> None:
         job.flying = {flying}
         assert job.may_fly(action) == may, (flying, action)
     streamer.close()
+
+
+def test_an_object_that_only_has_the_name_of_a_chunk_is_deleted(tmp_path: Path) -> None:
+    """Its bytes are not those that its name says: it is no other history, and nobody's chunk."""
+    world = World(tmp_path)
+    world.source.write(10)
+    junk = f"{CHUNKS}{Chunk(0, 100, 0x123456789ABCDEF)}"
+    world.store.put(junk, b"x" * 100)
+    streamer = world.start()
+    world.work(streamer, 6)
+    assert junk not in world.store.objects
+    assert world.chunks() == [(0, world.source.size(FIRST))]
+    streamer.close()
+
+
+def test_what_is_not_in_the_bucket_is_counted(tmp_path: Path) -> None:
+    """In bytes, for the farewell: nothing when all is there, the rest when the store fails."""
+    world = World(tmp_path)
+    world.source.write(10)
+    streamer = world.start()
+    world.work(streamer, 6)
+    assert streamer.uploader.unsaved_bytes == 0
+    before = world.source.size(FIRST)
+    world.source.write(10)
+    world.store.fail_next("put", "before", StoreError("fault", transient=True))
+    world.work(streamer, 1)
+    assert streamer.uploader.unsaved_bytes == world.source.size(FIRST) - before
+    world.work(streamer, 6)
+    assert streamer.uploader.unsaved_bytes == 0
+    streamer.close()
