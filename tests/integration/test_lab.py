@@ -316,8 +316,9 @@ def test_ctrl_c_leaves_no_server_and_no_data(disk_tmp_path: Path) -> None:
 
 
 _PARENT = """
-import sys, threading
+import signal, sys, threading
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored
 from lab import get
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer, MotoServer

@@ -281,6 +281,13 @@ def test_sigterm_ends_the_watch(
 ) -> None:
     """The other one's heartbeats are far apart; a stop is obeyed at once, with exit 0, no claim."""
     with superseded(disk_tmp_path, mysql, minio, bucket, heartbeat=600) as (spool, b):
+
+        def alone() -> (
+            bool
+        ):  # its first heartbeat, soon after the start, has cleared away the other
+            return sum("/writers/" in key for key in objects(minio, bucket, "live")) == 1
+
+        wait_until(alone, 30, "the first heartbeat")
         before = objects(minio, bucket, "live")
         options = {"spool": spool}
         with StreamProcess(disk_tmp_path / "a2", mysql, minio, bucket, options=options) as a:
