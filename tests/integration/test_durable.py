@@ -132,8 +132,7 @@ def test_both_machines_gone(
                 assert len(found[durable["binlog"]]) >= durable["offset"], durable
                 before = [name for name in found if name < durable["binlog"]]
                 assert set(before) <= set(there.archived()) | {c.binlog for c in there.chunks()}
-        disk_survives = number % 2 == (flavour == "mariadb")
-        if not disk_survives:
+        if number % 2 or flavour == "mariadb":  # MariaDB leaves torn events behind, and serves none
             return
         # The other variant: the server's disk survives, a new streamer has an empty one.
         server.start()
