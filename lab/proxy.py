@@ -185,6 +185,7 @@ class _Exchange:
         self.begin = monotonic()
         self.request_bytes = 0
         self.remembered = False
+        self.ahead: list[bytes] = []
         self.request = Request(
             method=client.command,
             path=target.path,
@@ -210,7 +211,12 @@ class _Exchange:
             )
 
     def run(self) -> None:
-        """Do what the rules say."""
+        """Do what the rules say; a small request has wholly left its client when they are asked.
+
+        (A client that waits for "100 Continue" sends its body a moment after the head.)
+        """
+        if self._is_small():
+            self.ahead = list(self._incoming())
         action = self.proxy.action_for(self.request)
         while isinstance(action, Delay):
             self.proxy.stopping.wait(action.seconds)
@@ -225,8 +231,17 @@ class _Exchange:
         else:
             self._forward(action)
 
+    def _is_small(self) -> bool:
+        """Its body, if it has one, fits a piece."""
+        headers = self.request.headers
+        size = headers.get("x-amz-decoded-content-length", headers.get("content-length", ""))
+        return size.isdigit() and int(size) <= PIECE_BYTES
+
     def _body(self) -> Iterator[bytes]:
-        """The request's body in pieces, as it stands on the wire."""
+        """The request's body in pieces, as it stands on the wire, once."""
+        return iter(self.ahead) if self._is_small() else self._incoming()
+
+    def _incoming(self) -> Iterator[bytes]:
         if "chunked" in self.request.headers.get("transfer-encoding", "").lower():
             yield from self._chunked_body()
             return

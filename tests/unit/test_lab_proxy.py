@@ -280,3 +280,24 @@ def test_a_rule_is_spent_after_its_times() -> None:
     assert rule(_request(method="GET", query="partNumber=2")) is None
     assert rule(_request(method="PUT", query="partNumber=2")) == Drop()
     assert rule(_request(method="PUT", query="partNumber=2")) is None
+
+
+def test_a_small_request_has_left_its_client_when_the_rules_are_asked(store: _Listener) -> None:
+    """Whoever freezes a client that a rule holds has its whole request, "100 Continue" or not."""
+    asked = threading.Event()
+
+    def rule(_: Request) -> None:
+        asked.set()
+
+    upstream = f"http://127.0.0.1:{store.server_address[1]}"
+    with RecordingProxy(upstream, [rule]) as proxy:
+        port = urlsplit(proxy.url).port
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(
+                b"PUT /x HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+            )
+            assert client.recv(100).startswith(b"HTTP/1.1 100")
+            assert not asked.wait(0.3)
+            client.sendall(b"hello")
+            assert asked.wait(10)
+            assert client.recv(1000).startswith(b"HTTP/1.1 200")
