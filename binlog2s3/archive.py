@@ -8,7 +8,7 @@ done late, is waste and never harm; nothing is concluded from not knowing.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from binlog2s3.chunk import Chunk, Chunks, Flushes
 from binlog2s3.grid import Grid, Part
@@ -84,6 +84,7 @@ class Observed:
 
     `held` is None until the store was asked, and again after any doubt. `due`: the time for a flush
     has come. `late`: and it came before while a full chunk was, and still is, on its way.
+    `unfinishable`: the source can no longer give the rest. `pressed`: the spool needs room.
     """
 
     size: int
@@ -92,6 +93,8 @@ class Observed:
     flushes: Flushes = field(default_factory=lambda: Flushes.start(0))
     due: bool = False
     late: bool = False
+    unfinishable: bool = False
+    pressed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,7 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Delete the local copy: the archive has it."""
+    """Delete the local copy: the archive has it, or chunks have all that there will ever be."""
 
 
 ForChunks = Compare | Flush | Merge | PutChunk | DeleteChunks
@@ -201,15 +204,21 @@ def decide(observed: Observed, limits: Limits) -> tuple[Action, ...]:
     All that is returned may run at the same time.
     """
     held = observed.held
+    if observed.unfinishable or observed.pressed:
+        limits = replace(limits, chunked=True)
     if held is None:
         return (Look(),) if _worth_a_look(observed, limits) else ()
     if held.verified:
         return _archived(held)
     if held.object_there:
+        if observed.unfinishable:  # whoever closed it had all of it
+            return (Release(),)
         return (Verify(),) if observed.closed else ()
     comparable = _comparable(observed, held)
     if comparable:
         return (Compare(comparable),)
+    if observed.unfinishable and held.chunks.end >= observed.size:
+        return (Release(),)
     return (*_chunks(observed, held, limits), *_archive(observed, held, limits))
 
 
@@ -228,7 +237,9 @@ def _archived(held: Held) -> tuple[Action, ...]:
 def _comparable(observed: Observed, held: Held) -> frozenset[Chunk]:
     """Chunks that were found and can be compared by now: their bytes have passed, or never will."""
     return frozenset(
-        chunk for chunk in held.listed if observed.closed or chunk.end <= observed.size
+        chunk
+        for chunk in held.listed
+        if observed.closed or observed.unfinishable or chunk.end <= observed.size
     )
 
 
@@ -260,7 +271,7 @@ def _parts_to_chunk(observed: Observed, held: Held, limits: Limits) -> Iterator[
         return
     there, least = held.there, limits.full_chunk
     for part in limits.grid.parts(observed.size, there.first(least)):
-        in_upload = part.number in held.parts
+        in_upload = part.number in held.parts and not observed.pressed
         if part.full and not in_upload and not there.cover(part.begin, part.end, least):
             yield part
 

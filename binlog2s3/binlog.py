@@ -41,6 +41,7 @@ from binlog2s3.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.transaction import DEFERRABLE, KINDS, Boundaries, Kind, Transaction
 
 __all__ = [
+    "MADE_UP_BYTES",
     "MAGIC",
     "BinlogName",
     "EventType",
@@ -48,10 +49,14 @@ __all__ = [
     "Rotate",
     "Scanner",
     "Transaction",
+    "made_up_size",
 ]
 
 MAGIC = b"\xfebin"
 """The first four bytes of every binlog."""
+
+MADE_UP_BYTES = 8192
+"""All that can come in front of a start position lies in so many bytes."""
 
 _NAME = re.compile(r"(?P<prefix>[^/-][^/]*)\.(?P<number>[0-9]{1,18})")
 
@@ -106,6 +111,33 @@ _GTID, _BETWEEN = int(Kind.GTID), int(Kind.BETWEEN)
 _UNDECODABLE = (ValueError, IndexError, struct.error)
 
 
+def made_up_size(data: bytes, start: int) -> int | None:
+    """How many bytes come before the binlog's own in what `--start-position=start` wrote.
+
+    `data` are its first bytes, `MADE_UP_BYTES` of them if there are so many: the magic, and the
+    made-up events (end_log_pos 0). None if they do not tell yet. Raises DamageError where the
+    event behind them does not begin at `start`.
+    """
+    at = len(MAGIC)
+    if data[:at] != MAGIC[: len(data)]:
+        raise DamageError(f"a binlog begins with {MAGIC!r}, not {data[:at]!r}", offset=0)
+    while at + HEADER_SIZE <= len(data):
+        _, event_type, _, size, end_log_pos, _ = HEADER.unpack_from(data, at)
+        if end_log_pos == 0 and event_type in _MADE_UP:
+            at += max(size, HEADER_SIZE)
+            continue
+        if end_log_pos and end_log_pos != start + size & _POSITION_MASK:
+            raise DamageError(
+                f"the first event ends at {end_log_pos} and has {size} bytes: it does not begin "
+                f"at {start}",
+                offset=start,
+            )
+        return at
+    if len(data) >= MADE_UP_BYTES:
+        raise DamageError(f"no event within {MADE_UP_BYTES} bytes", offset=start)
+    return None
+
+
 class Scanner:
     """Walks a binlog as its bytes arrive; checks every event, finds every transaction.
 
@@ -122,6 +154,7 @@ class Scanner:
     - `previous_gtids`: what the binlog says came before it; None if it does not, or not yet.
     - `rotate`: the rotate event, or None; `stopped`: a stop event was the last one.
     - `skipped`: how many leading bytes of the input are not the binlog's (0 without `start`).
+    - `damaged`: the ranges of events that were accepted though their checksum is wrong.
     - `damage`: the error that every further `feed` raises, or None.
     """
 
@@ -138,6 +171,9 @@ class Scanner:
         self.stopped = False
         self.skipped = 0
         self.damage: DamageError | None = None
+        self.damaged: list[tuple[int, int]] = []
+        self._accepted: set[int] = set()
+        self._can_rewind = True
         self._start = start
         self._has_magic = False
         self._is_leading = start > 0  # made-up events may still come
@@ -172,10 +208,30 @@ class Scanner:
             except DamageError as damage:
                 # a copy that was never raised, so that its traceback does not keep `data` alive
                 self.damage = DamageError(str(damage), offset=damage.offset)
+                self._can_rewind = self._offset == self.event_end
                 self._forget()
                 self._offset, self._walked = self.event_end, self.events
                 raise
         return completed
+
+    def accept(self, offset: int) -> None:
+        """Take the event that begins at this offset as it is, whatever its checksum says.
+
+        Its body is not looked at: that is how the source has it.
+        """
+        self._accepted.add(offset)
+
+    def rewind(self) -> bool:
+        """Forget what came behind `event_end`, damage too: the next bytes are those from there on.
+
+        False, and nothing is forgotten, where that cannot be done: before the magic and the first
+        event, and where events without a position have been counted.
+        """
+        if not self._can_rewind or self._offset != self.event_end or not self.events:
+            return False
+        self.damage = None
+        self._forget()
+        return True
 
     def _walk(self, view: memoryview, at: int) -> int:
         """The fast path: take ordinary events that lie whole in `view` from `at` on.
@@ -294,8 +350,13 @@ class Scanner:
         try:
             if event_type == EventType.FORMAT_DESCRIPTION:
                 self._take_format()
+            elif begin in self._accepted:
+                self.damaged.append((begin, end))
+                event_type = EventType.UNKNOWN
             elif self._trailer and self._crc != _CRC_RESIDUE:
-                raise self._damaged(f"wrong CRC32 (type {event_type}, {self._size} bytes)")
+                raise self._damaged(
+                    f"wrong CRC32 (type {event_type}, {self._size} bytes, sum {self._crc:08x})"
+                )
             if self._is_leading:
                 self.skipped += self._size
                 return

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 from binlog2s3.binlog import BinlogName
 from binlog2s3.checksum import crc64_from_hex, crc64_hex
@@ -27,6 +27,8 @@ from binlog2s3.store import ObjectInfo, Store
 FORMAT = 1
 _LINEAGE_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
 _WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8})\.json")
+_SOURCE = re.compile(r"(?!\.\.?/)[A-Za-z0-9._-]{1,64}/")
+Join = Literal["exact", "gap", "unknown"]
 _LISTINGS = 3
 """How often chunks are listed for a hole to close: it may be of the listing alone."""
 
@@ -39,9 +41,14 @@ class Layout:
     source: str
 
     @property
+    def sources(self) -> str:
+        """Prefix of the archives of all sources."""
+        return f"{self._root()}archive/"
+
+    @property
     def archive(self) -> str:
         """Prefix of what is written once."""
-        return f"{self._root()}archive/{self.source}/"
+        return f"{self.sources}{self.source}/"
 
     @property
     def writers(self) -> str:
@@ -95,6 +102,42 @@ def lineage_id(first_event: datetime, server_uuid: str, token: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """Where a lineage's history came from: the end, or the last common point, of another one.
+
+    `binlog` is None where the other one has not a byte. `missing` is what lies between them, as
+    GTIDs or as names of binlogs; "" where nothing does or nobody knows.
+    """
+
+    lineage: str
+    binlog: str | None
+    offset: int
+    gtid_set: str
+    join: Join
+    missing: str
+
+    @property
+    def place(self) -> str:
+        """Where that is, for people."""
+        return f"{self.lineage} at {f'{self.binlog}:{self.offset}' if self.binlog else 'its begin'}"
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read it from lineage.json. Raises KeyError, TypeError or ValueError."""
+        name, join = document["binlog"], document["join"]
+        if join not in get_args(Join):
+            raise ValueError(f"{join!r} is no join")
+        return cls(
+            lineage=str(document["lineage"]),
+            binlog=str(BinlogName.parse(name)) if name is not None else None,
+            offset=int(document["offset"]),
+            gtid_set=str(document["gtid_set"]),
+            join=join,
+            missing=str(document["missing"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
     """One unbroken history of one server. `gtid_set` is what was executed before it begins."""
 
@@ -107,6 +150,14 @@ class Lineage:
     first_binlog_time: datetime
     gtid_set: str
     parent: Mapping[str, Any] | None = None
+
+    @property
+    def origin(self) -> Parent | None:
+        """The parent, field by field; ArchiveError if it is not as format 1 says."""
+        if not self.parent:
+            return None
+        with _reading(f"the parent in the lineage.json of {self.id}"):
+            return Parent.from_document(self.parent)
 
     def to_json(self) -> bytes:
         """The document lineage.json."""
@@ -204,6 +255,33 @@ class Entry:
             }
         )
 
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Self:
+        """Read an entry; ArchiveError if this is none that this version knows."""
+        document = _parse_entry(data, key)
+        with _reading(key):
+            return cls(
+                name=BinlogName.parse(document["name"]),
+                size=int(document["size"]),
+                crc64=crc64_from_hex(document["crc64nvme"]),
+                first_time=_from_time(document["format_event_time"]),
+                server_id=int(document["server_id"]),
+                least_commit_us=_integer_or_none(document["least_commit_us"]),
+                greatest_commit_us=_integer_or_none(document["greatest_commit_us"]),
+                commit_exact=document["commit_times"] == "exact",
+                gtid_set_before=str(document["gtid_set_before"]),
+                gtid_set_added=str(document["gtid_set_added"]),
+                transactions=int(document["transactions"]),
+                anonymous_transactions=int(document["anonymous_transactions"]),
+                events=int(document["events"]),
+                formats=tuple(dict(format_) for format_ in document["formats"]),
+                blocks=tuple(_block(block) for block in document["blocks"]),
+                end=str(document["end"]),
+                next_binlog=_text_or_none(document["next_binlog"]),
+                archived_at=_from_time(document["archived_at"]),
+                damaged=tuple(dict(range_) for range_ in document["damaged"]),
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryEnd:
@@ -218,13 +296,7 @@ class EntryEnd:
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Self:
         """Read it from an entry; ArchiveError if this is no entry that this version knows."""
-        document = _parse(data, key)
-        ways = (document.get("encoding"), document.get("encryption"))
-        if ways != ("none", "none"):
-            raise ArchiveError(
-                f"{key}: its encoding or encryption, {ways}, is not known to this version",
-                hint="a newer binlog2s3 wrote it: use that one",
-            )
+        document = _parse_entry(data, key)
         with _reading(key):
             return cls(
                 size=int(document["size"]),
@@ -344,6 +416,30 @@ class Listed:
     state: State
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What one lineage has in the bucket; `open` are the chunks of what is not archived."""
+
+    archived: Archived
+    open: Mapping[BinlogName, Chunks]
+
+    @property
+    def names(self) -> list[BinlogName]:
+        """All binlogs, in their order."""
+        return sorted(self.archived.binlogs.keys() | self.open.keys())
+
+
+def sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
+    """The sources that have an archive under a prefix, and the keys beside them. One listing."""
+    layout, found, foreign = Layout(prefix, ""), [], []
+    for name in store.list_names(layout.sources):
+        if _SOURCE.fullmatch(name):
+            found.append(name.rstrip("/"))
+        else:
+            foreign.append(layout.sources + name)
+    return found, foreign
+
+
 class Catalog:
     """Reads one source's part of the bucket. Every method asks the store anew.
 
@@ -412,6 +508,31 @@ class Catalog:
             binlogs=self._named(self._layout.binlogs(lineage.id), ""),
             entries=frozenset(self._named(self._layout.entries(lineage.id), ".json")),
         )
+
+    def contents(self, lineage: Lineage) -> Contents:
+        """The binlogs of a lineage, archived and open. Three listings, see `readable`."""
+        for _ in range(_LISTINGS):
+            chunks = self._chunks(f"{self._layout.live}{lineage.id}/", "")
+            archived = self.archived(lineage)
+            growing = {name: chunks[name] for name in chunks.keys() - archived.binlogs.keys()}
+            if not any(map(_has_hole, growing.values())):
+                break
+        return Contents(archived=archived, open=growing)
+
+    def live_lineages(self) -> set[str]:
+        """The ids of the lineages that have chunks, described or not. One listing."""
+        found = set()
+        for name in self._store.list_names(self._layout.live):
+            if _LINEAGE_ID.fullmatch(name.rstrip("/")):
+                found.add(name.rstrip("/"))
+            elif self._layout.live + name != self._layout.writers:
+                self.foreign.add(self._layout.live + name)
+        return found
+
+    def entry(self, lineage: Lineage, name: BinlogName) -> Entry:
+        """All that is known of an archived binlog; ObjectMissingError if it has no entry."""
+        key = self._layout.entry(lineage.id, name)
+        return Entry.from_json(self._store.get(key), key)
 
     def entry_end(self, lineage: Lineage, name: BinlogName) -> EntryEnd:
         """The end of an archived binlog, from its entry; ObjectMissingError if it has none."""
@@ -533,6 +654,25 @@ def _position(document: Mapping[str, Any] | None) -> Position | None:
     )
 
 
+def _integer_or_none(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _block(document: Mapping[str, Any]) -> Block:
+    return Block(
+        offset=int(document["offset"]),
+        size=int(document["size"]),
+        crc64=crc64_from_hex(document["crc64"]),
+        first_offset=_integer_or_none(document["first_offset"]),
+        first_commit_us=_integer_or_none(document["first_commit_us"]),
+        first_gtid=_text_or_none(document["first_gtid"]),
+    )
+
+
 def _flavour(text: str) -> Flavour:
     if text == "mysql":
         return "mysql"
@@ -557,6 +697,17 @@ def _parse(data: bytes, key: str) -> dict[str, Any]:
         raise ArchiveError(
             f"{key} is of format {found!r}, this version knows {FORMAT}",
             hint="a newer binlog2s3 may have written it: use that one",
+        )
+    return document
+
+
+def _parse_entry(data: bytes, key: str) -> dict[str, Any]:
+    document = _parse(data, key)
+    ways = (document.get("encoding"), document.get("encryption"))
+    if ways != ("none", "none"):
+        raise ArchiveError(
+            f"{key}: its encoding or encryption, {ways}, is not known to this version",
+            hint="a newer binlog2s3 wrote it: use that one",
         )
     return document
 

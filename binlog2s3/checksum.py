@@ -24,6 +24,14 @@ def crc64nvme(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
     return int(checksums.crc64nvme(data, crc))
 
 
+def crc64_of_blocks(blocks: Iterable[bytes]) -> int:
+    """CRC64NVME of blocks, one after the other."""
+    crc64 = 0
+    for block in blocks:
+        crc64 = crc64nvme(block, crc64)
+    return crc64
+
+
 def crc64_of_rest(before: int, whole: int, size: int) -> int:
     """CRC64NVME of the last `size` bytes, from that of those before them and of all together.
 

@@ -8,6 +8,7 @@ its message, hint and exit code.
 import difflib
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -23,15 +24,18 @@ from binlog2s3.config import (
     Option,
     Value,
     build,
+    build_list,
     parse,
     read_file,
 )
 from binlog2s3.daemon import stream as run_stream
 from binlog2s3.errors import Binlog2s3Error, ConfigError
+from binlog2s3.listing_view import show as show_list
 from binlog2s3.log import Log, configure
-from binlog2s3.options import ENVIRONMENT_PREFIX, TABLES
+from binlog2s3.options import ENVIRONMENT_PREFIX
 
 F = TypeVar("F", bound=Callable[..., Any])
+Built = TypeVar("Built")
 _FILE = "binlog2s3.file"
 _SETTINGS: dict[str, Any] = {
     "help_option_names": ["-h", "--help"],
@@ -55,15 +59,15 @@ class _Flag(click.Option):
         return self.resolve_envvar_value(ctx)
 
 
-def _options(tables: Sequence[str]) -> Callable[[F], F]:
-    """The options of these tables, and --config.
+def _options(options: Sequence[Option]) -> Callable[[F], F]:
+    """These options, and --config.
 
     To click all values are plain: what is wrong with them is found later, so that all of it is
     reported at once.
     """
 
     def decorate(function: F) -> F:
-        for option in reversed([option for option in OPTIONS if option.table in tables]):
+        for option in reversed(options):
             shape: dict[str, Any] = {"metavar": option.metavar}
             if option.kind == "flag":
                 shape = {"cls": _Flag, "is_flag": True, "flag_value": True}
@@ -75,6 +79,7 @@ def _options(tables: Sequence[str]) -> Callable[[F], F]:
                 help=_help(option),
                 **shape,
             )(function)
+        tables = dict.fromkeys(option.table for option in options)
         shown = " ".join(f"[{table}]" for table in tables)
         return click.option(
             "--config",
@@ -101,6 +106,14 @@ def _help(option: Option) -> str:
 
 
 def _config(ctx: click.Context, given: dict[str, Any]) -> Config:
+    return _judged(ctx, given, build)
+
+
+def _judged(
+    ctx: click.Context,
+    given: dict[str, Any],
+    judge: Callable[..., tuple[Built | None, list[str]]],
+) -> Built:
     """What click merged, parsed and judged. Raises ConfigError with all problems."""
     file: FileValues = ctx.meta.get(_FILE, FileValues())
     problems, wrong = list(file.problems), set(file.wrong)
@@ -116,7 +129,7 @@ def _config(ctx: click.Context, given: dict[str, Any]) -> Config:
         except ValueError as error:
             problems.append(f"{places[option.name]}: {error}")
             wrong.add(option.name)
-    config, contradictions = build(values, wrong, places)
+    config, contradictions = judge(values, wrong, places)
     if config is None or problems:
         raise ConfigError([*problems, *contradictions], hint=f"see {ctx.command_path} -h")
     return config
@@ -170,6 +183,27 @@ Examples:
   binlog2s3 stream --config /etc/binlog2s3/orders-primary.toml
 """
 
+_LIST_EXAMPLES = """\b
+Examples:
+  # all sources below a prefix (keys from boto3's own chain; reading is enough)
+  binlog2s3 list --s3-url s3://acme-binlogs/prod --region eu-central-1
+
+\b
+  # one source, where the streamer's own file says
+  binlog2s3 list --config /etc/binlog2s3/orders-primary.toml
+
+\b
+  # one lineage, for a program: the names of its archived binlogs
+  binlog2s3 list --s3-url s3://acme-binlogs/prod --source orders-primary \\
+      --lineage 20260102T030405Z-3e11fa47-a1b2 --json |
+      jq -r '.sources[].lineages[].binlogs[] | select(.state == "archived").name'
+"""
+_LISTING = ("source", "s3-url", "endpoint-url", "region", "addressing-style", "profile")
+_LIST_OPTIONS = [BY_NAME[name] for name in (*_LISTING, "concurrency")]
+_LIST_OPTIONS[0] = replace(
+    BY_NAME["source"], required=False, help="Only this source.", otherwise="all below the prefix"
+)
+
 
 @click.group(cls=_Commands, epilog=f"{_EXAMPLES}\n{_EXIT_CODES}", context_settings=_SETTINGS)
 @click.version_option(
@@ -188,7 +222,7 @@ def binlog2s3() -> None:
 
 
 @binlog2s3.command(epilog=f"{_EXAMPLES}\n{_EXIT_CODES}", context_settings=_SETTINGS)
-@_options(TABLES)
+@_options(OPTIONS)
 @click.pass_context
 def stream(ctx: click.Context, /, **given: Any) -> None:
     """Stream a server's binary logs into S3 until it is told to stop (SIGTERM, Ctrl-C).
@@ -206,6 +240,21 @@ def stream(ctx: click.Context, /, **given: Any) -> None:
         ctx.exit(error.exit_code)
 
 
+@binlog2s3.command("list", epilog=f"{_LIST_EXAMPLES}\n{_EXIT_CODES}", context_settings=_SETTINGS)
+@_options(_LIST_OPTIONS)
+@click.option("--lineage", metavar="ID", help="Only this lineage.")
+@click.option("--json", is_flag=True, help="One JSON document, for programs.")
+@click.pass_context
+def list_(ctx: click.Context, /, *, lineage: str | None, json: bool, **given: Any) -> None:
+    """Show what the bucket has: lineages and their binlogs, and what is missing between them.
+
+    It reads the bucket alone, from any machine, and changes nothing. A lineage is one unbroken
+    history of one server. Times are UTC.
+    """
+    config = _judged(ctx, given, build_list)
+    show_list(replace(config, lineage=lineage or None), as_json=json)
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The console script: runs a command and exits with its code."""
     try:
@@ -216,10 +265,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except ConfigError as error:
-        for problem in error.problems:
+    except Binlog2s3Error as error:
+        for problem in error.problems if isinstance(error, ConfigError) else (str(error),):
             click.echo(f"error: {problem}", err=True)
-        click.echo(f"hint: {error.hint}", err=True)
+        if error.hint:
+            click.echo(f"hint: {error.hint}", err=True)
         sys.exit(error.exit_code)
 
 

@@ -35,13 +35,16 @@ __all__ = [
     "SSL_MODES",
     "Config",
     "FileValues",
+    "ListConfig",
     "LogConfig",
     "MysqlConfig",
     "Option",
     "S3Config",
+    "SpoolLimits",
     "StreamConfig",
     "Value",
     "build",
+    "build_list",
     "parse",
     "read_file",
 ]
@@ -89,7 +92,10 @@ class S3Config:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamConfig:
-    """What is streamed under which name, from where on, how often it is reported."""
+    """What is streamed under which name, from where on, how often it is reported.
+
+    `accept_new_server` is a server_uuid, or what stands in for one (`server.ServerFacts.uuid`).
+    """
 
     source: str
     start_binlog: BinlogName | None
@@ -97,6 +103,17 @@ class StreamConfig:
     flush_interval: float
     heartbeat_interval: float
     take_over: bool = False
+    stall_timeout: float = 60.0
+    on_gap: Literal["continue", "stop"] = "continue"
+    accept_new_server: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolLimits:
+    """What the spool may take and what it leaves free. None: no limit, and the spool's default."""
+
+    max_bytes: int | None = None
+    min_free_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +132,17 @@ class Config:
     s3: S3Config
     stream: StreamConfig
     spool: Path
+    spool_limits: SpoolLimits = field(default_factory=SpoolLimits)
     log: LogConfig = field(default_factory=LogConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListConfig:
+    """What `list` is to show: all sources and lineages where none is named."""
+
+    s3: S3Config
+    source: str | None
+    lineage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,20 +288,38 @@ def _config(values: Mapping[str, Any]) -> Config:
     def table(name: str) -> dict[str, Any]:
         return {o.key: values.get(o.name, o.default) for o in OPTIONS if o.table == name}
 
-    s3 = table("s3")
-    bucket, prefix = split_s3_url(s3.pop("url"))
-    stream = table("stream")
+    spool, stream = table("spool"), table("stream")
     start = stream["start_binlog"]
     stream["start_binlog"] = BinlogName.parse(start) if start else None
     stream["start_at"] = stream["start_at"] or "oldest"
     stream["take_over"] = bool(stream["take_over"])
     return Config(
         mysql=MysqlConfig(**table("mysql")),
-        s3=S3Config(bucket=bucket, prefix=prefix, **s3),
+        s3=_s3(values),
         stream=StreamConfig(**stream),
-        spool=table("spool")["dir"],
+        spool=spool.pop("dir"),
+        spool_limits=SpoolLimits(**spool),
         log=LogConfig(**table("log")),
     )
+
+
+def build_list(
+    values: Mapping[str, Any],
+    wrong: Iterable[str] = (),
+    places: Mapping[str, str] | None = None,
+) -> tuple[ListConfig | None, list[str]]:
+    """As `build`, for `list`: of what `stream` wants, only where the bucket is."""
+    given = _Given(values, places or {}, frozenset(wrong))
+    problems = ["--s3-url is missing"] if given.lacks("s3-url") else []
+    if problems or given.wrong:
+        return None, problems
+    return ListConfig(s3=_s3(values), source=values.get("source")), []
+
+
+def _s3(values: Mapping[str, Any]) -> S3Config:
+    s3 = {o.key: values.get(o.name, o.default) for o in OPTIONS if o.table == "s3"}
+    bucket, prefix = split_s3_url(s3.pop("url"))
+    return S3Config(bucket=bucket, prefix=prefix, **s3)
 
 
 def _stream_problems(given: _Given) -> Iterable[str]:

@@ -72,6 +72,10 @@ class Coverage:
                 self._entries.discard(self._archived)
                 self._archived = self._archived.next()
 
+    def ended(self, track: Track) -> None:
+        """All that there will ever be of a binlog is in chunks."""
+        self.archived(track)
+
     def has(self, name: BinlogName) -> bool:
         """Whether this binlog and all before it are in the archive with their entries."""
         with self._lock:

@@ -1,11 +1,11 @@
-"""The streaming daemon: puts the pieces together, runs the loop, ends in order.
+"""The streaming daemon: puts the pieces together, starts, and ends in order.
 
 Place in the flow: below `cli`, above everything else. One loop owns all state of the stream; three
 helpers have threads of their own (the source's watch, the heartbeat, the workers for the store) and
-speak to it through values.
+speak to it through values. `supervisor` runs mysqlbinlog, again and again.
 
-Law: the start reads, checks and only then claims; the end is the same after SIGTERM, after a dead
-child and after an error: stop reading, give what is in flight a few seconds, make the spool
+Law: the start reads, checks and only then claims; the end is the same after SIGTERM, after a
+defect and after an error: stop reading, give what is in flight a few seconds, make the spool
 durable, say so in the bucket. What was not uploaded is in the spool or at the source.
 """
 
@@ -13,35 +13,48 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from queue import SimpleQueue
 from types import FrameType
 
 from binlog2s3.archive import Limits
-from binlog2s3.catalog import Layout, Lineage, Position
+from binlog2s3.binlog import BinlogName
+from binlog2s3.catalog import Catalog, Layout, Lineage, Position
 from binlog2s3.config import Config, S3Config
+from binlog2s3.course import Heading, Pilot
 from binlog2s3.coverage import Coverage
 from binlog2s3.errors import (
     Binlog2s3Error,
     GapError,
-    SpoolError,
+    SourceError,
     StoreError,
     SupersededError,
 )
+from binlog2s3.fork import Finder
 from binlog2s3.grid import Grid
+from binlog2s3.history import Tip
 from binlog2s3.intake import Intake
 from binlog2s3.log import Log
 from binlog2s3.login import resolve
-from binlog2s3.mysqlbinlog import Child, derive_server_id
+from binlog2s3.mysqlbinlog import Child, Tool
 from binlog2s3.options import MIN_PART_SIZE
-from binlog2s3.server import Server
+from binlog2s3.server import Server, ServerFacts, ServerPosition
 from binlog2s3.spool import Run, RunFacts, Spool
-from binlog2s3.start import Plan, mend_entries, prepare, sweep_spool, target
-from binlog2s3.store import PATIENT, RetryPolicy, S3Store, StoreConfig
-from binlog2s3.tailer import Tailer
-from binlog2s3.uploader import Uploader
+from binlog2s3.start import (
+    PROBE,
+    Found,
+    find,
+    known_end,
+    mend_entries,
+    sweep_spool,
+    tip_of_archive,
+    tip_of_track,
+)
+from binlog2s3.store import PATIENT, RetryPolicy, S3Store, Store, StoreConfig
+from binlog2s3.supervisor import Supervisor, wait_for
+from binlog2s3.uploader import Uploader, take
 from binlog2s3.watch import Sight, Watch
 from binlog2s3.workers import Workers
 from binlog2s3.writer import Progress, State, Writer, give_way
@@ -49,7 +62,6 @@ from binlog2s3.writer import Progress, State, Writer, give_way
 _log = Log("daemon")
 _POLL_SECONDS = 0.05
 _WATCH_SECONDS = 2.0
-_CHECK_ROOM_SECONDS = 1.0
 _DRAIN_SECONDS = 3.0
 _FAREWELL_SECONDS = 2.0
 
@@ -61,42 +73,161 @@ def stream(config: Config) -> int:
     quick = replace(settings, connect_timeout_seconds=5.0, read_timeout_seconds=6.0)
     spool = Spool(config.spool)
     try:
-        with (
-            closing(S3Store(quick, stop=stop.event, policy=RetryPolicy(attempts=2))) as store,
-            Server(lambda: resolve(config.mysql)) as server,
-        ):
-            plan = _unless_stopped(stop, lambda: _begin(config, server, store, spool, stop))
-        if plan is None:
+        with closing(S3Store(quick, stop=stop.event, policy=RetryPolicy(attempts=2))) as store:
+            begun = _unless_stopped(stop, lambda: _Start(config, store, spool, stop).begin())
+        if begun is None:
             return stop.status
         with closing(S3Store(settings, stop=stop.event)) as store:
-            return _Stream(config, plan, store, spool, stop).run()
+            return _Stream(config, begun, store, spool, stop).run()
     finally:
         spool.close()
 
 
-def _begin(config: Config, server: Server, store: S3Store, spool: Spool, stop: "Stop") -> Plan:
-    """Give way to the writer that took over from this spool, if it works; else find where to begin.
-
-    In this order: what is found would be old after the watch, and mysqlbinlog must not be started
-    while the other one works, which it would evict.
-    """
-    noted, layout = spool.superseded_by(), Layout(config.s3.prefix, config.stream.source)
-    if noted and not config.stream.take_over and noted.concerns(layout.source, target(config)):
-        give_way(store, layout, noted, stop=stop.event)
-    if not any(run.files() for run in spool.runs()):
-        spool.check_room()  # before the claim; what earlier runs left can make room behind it
-    return prepare(config, server, store, spool)
-
-
-def _unless_stopped(stop: "Stop", start: Callable[[], Plan]) -> Plan | None:
+def _unless_stopped(stop: "Stop", start: Callable[[], "_Begun"]) -> "_Begun | None":
     """What the start found; None after a signal, which also ends its waits with an error."""
     try:
-        plan = start()
+        begun = start()
     except Binlog2s3Error:
         if stop.signal:
             return None
         raise
-    return None if stop.signal else plan
+    return None if stop.signal else begun
+
+
+def target(config: Config) -> str:
+    """Where the archive lies, for people and for the spool's own notes."""
+    return f"s3://{config.s3.bucket}/{config.s3.prefix}".rstrip("/")
+
+
+class _Begun:
+    """What a start found: `tip` is None for a source that is new to the bucket.
+
+    `heading` is None where the source could not be asked, and the spool has what the bucket lacks.
+    """
+
+    def __init__(self, found: Found, tip: Tip | None, heading: Heading | None) -> None:
+        self.found = found
+        self.tip = tip
+        self.heading = heading
+
+
+class _Start:
+    """Everything that can be refused, refused before anything is written to the bucket."""
+
+    def __init__(self, config: Config, store: Store, spool: Spool, stop: "Stop") -> None:
+        self._config = config
+        self._store = store
+        self._spool = spool
+        self._stop = stop
+        self._layout = Layout(config.s3.prefix, config.stream.source)
+        self._catalog = Catalog(store, self._layout)
+        self._grid = Grid(config.s3.part_size)
+
+    def begin(self) -> _Begun:
+        """Give way to the writer that took over from this spool, if it works; else find the way.
+
+        In this order: what is found would be old after the watch, and mysqlbinlog must not be
+        started while the other one works, which it would evict.
+        """
+        config, spool = self._config, self._spool
+        noted = spool.superseded_by()
+        if (
+            noted
+            and not config.stream.take_over
+            and noted.concerns(self._layout.source, target(config))
+        ):
+            give_way(self._store, self._layout, noted, stop=self._stop.event)
+        spool.drop_prefixes()
+        with Server(lambda: resolve(config.mysql)) as server:
+            unheard = self._try_server(server)
+            try:
+                found = find(self._store, self._layout, spool, target(config), self._grid)
+            except StoreError as error:
+                raise unheard or error from error
+            return self._begin(server, found, unheard)
+
+    def _try_server(self, server: Server) -> SourceError | None:
+        """What speaks against the source from the first: told before what else is wrong."""
+        try:
+            server.facts()
+        except SourceError as error:
+            return error
+        return None
+
+    def _begin(self, server: Server, found: Found, unheard: SourceError | None) -> _Begun:
+        new = found.known is None
+        if new and not any(run.files() for run in self._spool.runs()):
+            if unheard is not None:
+                raise unheard
+            self._spool.check_room(self._config.spool_limits)
+        tip, pilot = self._tip(found), self._pilot()
+        try:
+            return _Begun(found, tip, pilot.heading(server, tip))
+        except (SourceError, GapError) as error:
+            if found.tracks:
+                _log.warning(
+                    "the source cannot go on; what the spool has is brought in",
+                    error=error,
+                    hint=error.hint,
+                )
+                return _Begun(found, tip, None)
+            if new or isinstance(error, GapError) or error.refused:
+                raise
+        return _Begun(found, tip, wait_for(lambda: pilot.heading(server, tip), self._stop.event))
+
+    def _tip(self, found: Found) -> Tip | None:
+        if found.known is None:
+            return None
+        if found.tracks:
+            return tip_of_track(found.known.lineage, found.tracks[-1])
+        return tip_of_archive(self._catalog, self._store, self._layout, found.known, self._grid)
+
+    def _pilot(self) -> Pilot:
+        return make_pilot(self._config, self._catalog, self._store, self._layout, self._spool,
+                          self._stop)  # fmt: skip
+
+
+def make_pilot(  # noqa: PLR0917
+    config: Config, catalog: Catalog, store: Store, layout: Layout, spool: Spool, stop: "Stop"
+) -> Pilot:
+    """A pilot whose probes run in the spool, into directories that are discarded."""
+    grid = Grid(config.s3.part_size)
+
+    def finder(facts: ServerFacts, tool: Tool, lineage: Lineage) -> Finder:
+        def probe(name: BinlogName) -> tuple[Run, Child]:
+            run = spool.begin(
+                RunFacts(
+                    source=config.stream.source,
+                    target=target(config),
+                    server_uuid=facts.uuid,
+                    binlog=str(name),
+                    position=4,
+                    lineage=PROBE,
+                )
+            )
+            child = Child(
+                tool,
+                resolve(config.mysql),
+                server_id=0,
+                directory=run.directory,
+                binlog=name,
+                one_binlog=True,
+                on_line=lambda line: _log.info("mysqlbinlog says", line=line),
+            )
+            return run, child
+
+        return Finder(
+            catalog, lineage, probe=probe, discard=spool.discard, stopped=stop.event.is_set
+        )
+
+    def others(uuid: str) -> Sequence[Tip]:
+        ours = [lineage for lineage in catalog.lineages() if lineage.server_uuid == uuid]
+        return [
+            tip_of_archive(catalog, store, layout, known_end(catalog, lineage), grid)
+            for lineage in reversed(ours)
+        ]
+
+    return Pilot(config, catalog, finder, others)
 
 
 def _nothing() -> None:
@@ -150,35 +281,35 @@ def _store_config(s3: S3Config) -> StoreConfig:
 
 
 class _Stream:
-    """The loop and what it holds."""
+    """The stream and what it holds."""
 
     def __init__(
-        self, config: Config, plan: Plan, store: S3Store, spool: Spool, stop: Stop
+        self, config: Config, begun: _Begun, store: S3Store, spool: Spool, stop: Stop
     ) -> None:
         self._config = config
-        self._plan = plan
+        self._found = found = begun.found
         self._preflight = store
         self._store = store.with_policy(PATIENT, self._store_failed)
+        self._layout = layout = Layout(config.s3.prefix, config.stream.source)
         self._spool = spool
         self._stop = stop
         self._grid = Grid(config.s3.part_size)
         self._audits: SimpleQueue[tuple[list[str], float]] = SimpleQueue()
         self._workers = Workers(config.s3.concurrency)
-        self._coverage = Coverage(plan.durable, plan.following)
+        slow = max(config.mysql.connect_timeout, config.stream.stall_timeout)
         self._watch = Watch(
-            Server(lambda: resolve(config.mysql)),
-            plan.facts.uuid,
+            Server(lambda: replace(resolve(config.mysql), connect_timeout=slow)),
             interval_seconds=_WATCH_SECONDS,
-            seen=self._coverage.seen,
+            reached=lambda: self._supervisor.reached(),
+            seen=self._seen,
             failed=stop.fail,
             stop=stop.event,
         )
         self._writer = Writer(
             store=self._store,
-            layout=plan.layout,
+            layout=layout,
             spool=spool,
             target=target(config),
-            server_uuid=plan.facts.uuid,
             interval_seconds=config.stream.heartbeat_interval,
             progress=self._progress,
             audit=lambda keys, asked_at: self._audits.put((keys, asked_at)),
@@ -186,123 +317,76 @@ class _Stream:
             stop=stop.event,
         )
         self._intake = Intake(
-            plan,
             store=self._store,
+            layout=layout,
             spool=spool,
-            writer=self._writer,
-            watch=self._watch,
+            look=lambda: self._writer.look(self._store),
             open_uploader=self._open_uploader,
         )
-        self._tailer: Tailer | None = None
+        catalog = Catalog(self._store, layout)
+        self._supervisor = Supervisor(
+            config,
+            target=target(config),
+            spool=spool,
+            intake=self._intake,
+            pilot=make_pilot(config, catalog, self._store, layout, spool, stop),
+            watch=self._watch,
+            upload=self._upload,
+            blame=self._blame_other_writer,
+            stop=stop.event,
+            tip=begun.tip,
+            heading=begun.heading,
+        )
+        self._server_uuid = found.lineage.server_uuid if found.lineage else ""
+        if begun.heading is not None:
+            self._server_uuid = begun.heading.facts.uuid
         stop.wake = self._workers.wake
 
     def run(self) -> int:
         """Claim, stream, end in order; 0 after SIGTERM, 130 after SIGINT."""
         self._writer.claim(self._preflight)
         self._spool.forget_superseder()
-        mend_entries(self._preflight, self._plan, self._grid)
-        sweep_spool(self._spool, self._plan)
-        for track in self._plan.adopted:
-            self._intake.admit(track)
-        if self._plan.refused is not None:
-            return self._salvage(self._plan.refused)
-        run = self._make_room()
-        child = self._start_child(run)
-        self._tailer = tailer = Tailer(run, self._grid)
+        mend_entries(self._preflight, self._layout, self._found, self._grid)
+        sweep_spool(self._spool, self._found)
+        self._take_in()
         self._watch.start()
         self._writer.start()
         try:
-            self._loop(child, tailer)
+            self._supervisor.supervise()
+        except GapError as error:
+            self._bring_in()
+            self._stop.fail(error)
         except BaseException as error:  # noqa: BLE001 - raised again when all is in order
             self._stop.fail(error)
-        return self._end(child, tailer)
+        return self._end()
 
-    def _salvage(self, refused: GapError) -> int:
-        """The source cannot go on where the spool ends: bring in what the spool has, then end.
+    def _take_in(self) -> None:
+        """What the bucket and the spool had at the start."""
+        known = self._found.known
+        if known is None:
+            return
+        for end, tracks in self._found.left_behind:
+            self._intake.resume(end.lineage, None, end.next_binlog, described=True)
+            for track in tracks:
+                self._intake.admit(track)
+            self._intake.judge({})
+        self._intake.resume(known.lineage, self._found.durable, known.next_binlog, described=True)
+        for track in self._found.tracks:
+            self._intake.admit(track)
+        assert self._intake.uploader is not None  # noqa: S101 - resumed
+        for name in known.in_parts:
+            self._intake.uploader.sweep(name)
 
-        What the source has purged may be nowhere else.
-        """
-        _log.warning("bringing in what the spool has, before the end", error=refused)
-        if self._plan.unfinished is not None:
-            self._intake.admit(self._plan.unfinished)
-        self._writer.start()
+    def _bring_in(self) -> None:
+        """The source cannot go on: what the spool has may be nowhere else."""
+        last = self._intake.last
+        if last is not None and not last.closed:
+            self._intake.abandon(last)
         try:
-            while not self._stop.event.is_set():
-                self._intake.judge()
-                uploader = self._intake.uploader
-                if uploader is None or uploader.done:
-                    self._stop.fail(refused)
-                    break
-                uploader.flush()
-                self._upload(_POLL_SECONDS)
-        except BaseException as error:  # noqa: BLE001 - raised again when all is in order
-            self._stop.fail(error)
-        return self._end(None, None)
-
-    def _make_room(self) -> Run:
-        """A run's directory; where the spool is full, what earlier runs left is archived first."""
-        while True:
-            try:
-                self._spool.check_room()
-                return self._new_run()
-            except SpoolError as error:
-                self._intake.judge()
-                uploader = self._intake.uploader
-                if uploader is None or not uploader.pending or self._stop.event.is_set():
-                    raise
-                _log.warning("no room for a new run yet", error=error)
-                waiting = uploader.pending
-                while uploader.pending == waiting and not self._stop.event.is_set():
-                    self._upload(_POLL_SECONDS)
-
-    def _new_run(self) -> Run:
-        return self._spool.begin(
-            RunFacts(
-                source=self._config.stream.source,
-                target=target(self._config),
-                server_uuid=self._plan.facts.uuid,
-                binlog=str(self._plan.begin),
-                position=4,
-                lineage=self._intake.lineage.id if self._intake.lineage else None,
-            )
-        )
-
-    def _start_child(self, run: Run) -> Child:
-        mysql, source = self._config.mysql, self._config.stream.source
-        server_id = mysql.server_id or derive_server_id(f"{source} {target(self._config)}")
-        child = Child(
-            self._plan.tool,
-            resolve(mysql),
-            server_id=server_id,
-            directory=run.directory,
-            binlog=self._plan.begin,
-            on_line=lambda line: _log.warning("mysqlbinlog says", line=line),
-        )
-        _log.info(
-            "streaming",
-            source=source,
-            server=self._plan.facts.uuid,
-            version=self._plan.facts.version,
-            tls=self._plan.facts.tls,
-            binlog=self._plan.begin,
-            to=target(self._config),
-            mysqlbinlog=self._plan.tool.path,
-            pid=child.pid,
-            server_id=server_id,
-        )
-        return child
-
-    def _loop(self, child: Child, tailer: Tailer) -> None:
-        next_check = 0.0
-        while not self._stop.event.is_set():
-            if time.monotonic() >= next_check:
-                self._spool.check_room()
-                next_check = time.monotonic() + _CHECK_ROOM_SECONDS
-            ended = child.poll() is not None  # asked first: what it wrote before is read below
-            read = self._round(tailer, 0.0 if ended else _POLL_SECONDS)
-            if ended and not read:
-                self._blame_other_writer()
-                raise child.failure()
+            while not (self._stop.event.is_set() or self._intake.done):
+                self._supervisor.work(_POLL_SECONDS)
+        except Binlog2s3Error as error:
+            _log.error("not all could be brought in", error)
 
     def _blame_other_writer(self) -> None:
         """A writer that took over evicts our child: it has the same server id."""
@@ -311,62 +395,50 @@ class _Stream:
         except StoreError as error:
             _log.warning("could not look for another writer", error=error)
 
-    def _round(self, tailer: Tailer, wait_seconds: float) -> bool:
-        """Read a slice, judge, start requests, take outcomes; whether anything was read."""
-        before = tailer.current
-        read = bool(tailer.pump()) or tailer.current is not before
-        for track in tailer.take_new():
-            self._intake.admit(track)
-        self._intake.judge()
-        self._upload(0.0 if read else wait_seconds)
-        return read
-
     def _upload(self, wait_seconds: float) -> None:
         """Start what can be started, take the outcomes that are there or come in time."""
-        if self._intake.uploader is None:
+        audits = []
+        while not self._audits.empty():
+            audits.append(self._audits.get())
+        uploaders = list(self._intake.uploaders())
+        if not uploaders and not self._workers.busy:
             self._stop.event.wait(wait_seconds)
             return
-        while not self._audits.empty():
-            self._intake.uploader.audit(*self._audits.get())
-        self._intake.uploader.step()
+        for uploader in uploaders:
+            for audit in audits:
+                uploader.audit(*audit)
+            uploader.step()
         outcome = self._workers.take(wait_seconds)
         while outcome is not None:
-            self._intake.uploader.take(outcome)
+            take(outcome)
             outcome = self._workers.take(0.0)
 
-    def _open_uploader(self, lineage: Lineage) -> Uploader:
+    def _open_uploader(self, lineage: Lineage, coverage: Coverage) -> Uploader:
         interval = self._config.stream.flush_interval
-        salvaging = self._plan.refused is not None
-        uploader = Uploader(
+        return Uploader(
             store=self._store,
-            layout=self._plan.layout,
+            layout=self._layout,
             lineage=lineage.id,
             limits=Limits(
                 grid=self._grid,
-                chunked=interval > 0 or salvaging,
+                chunked=interval > 0,
                 copies=True,
                 full_chunk=MIN_PART_SIZE,
             ),
             flush_interval=interval,
             spool=self._spool,
             workers=self._workers,
-            coverage=self._coverage,
+            coverage=coverage,
         )
-        for name in self._plan.in_parts:
-            uploader.sweep(name)
-        return uploader
 
-    def _end(self, child: Child | None, tailer: Tailer | None) -> int:
+    def _end(self) -> int:
         """Stop reading, give what is in flight a few seconds, leave the spool durable."""
         self._stop.event.set()
-        if child is not None:
-            child.stop()
         superseded = isinstance(self._stop.error, SupersededError)
         try:
             if not superseded:
-                self._drain(tailer if self._stop.error is None else None)
-            if tailer is not None:
-                tailer.close()
+                self._drain(reading=self._stop.error is None)
+            self._supervisor.close()
             self._spool.sync()
         except Binlog2s3Error as error:
             if str(error) != str(self._stop.error):
@@ -380,57 +452,63 @@ class _Stream:
             )
             farewell.start()
             farewell.join(_FAREWELL_SECONDS)
-        uploader = self._intake.uploader
-        waiting = uploader.pending if uploader else 0
-        if uploader and uploader.unsaved_bytes:
+        uploaders = list(self._intake.uploaders())
+        if unsaved := sum(uploader.unsaved_bytes for uploader in uploaders):
             _log.warning(
                 "not all is in the bucket",
-                bytes=uploader.unsaved_bytes,
+                bytes=unsaved,
                 hint="these bytes are in the spool and on the source alone: keep both until a "
                 "streamer has run again",
             )
+        waiting = sum(uploader.pending for uploader in uploaders)
         _log.info("stopped", waiting=waiting, spool_bytes=self._spool.used_bytes())
         if self._stop.error is not None:
             raise self._stop.error
         return self._stop.status
 
-    def _drain(self, tailer: Tailer | None) -> None:
+    def _drain(self, *, reading: bool) -> None:
         """Give what is on its way its time; read on what is there, unless reading has failed."""
         deadline = time.monotonic() + _DRAIN_SECONDS
         while time.monotonic() < deadline:
-            if self._intake.uploader is not None:
-                self._intake.uploader.flush()
-            more = tailer is not None and self._round(tailer, _POLL_SECONDS)
-            if tailer is None:
+            for uploader in self._intake.uploaders():
+                uploader.flush()
+            more = reading and self._supervisor.round(_POLL_SECONDS)
+            if not reading:
                 self._upload(_POLL_SECONDS)
-            uploader = self._intake.uploader
-            if not more and (uploader is None or uploader.done):
+            if not more and self._intake.done:
                 return
+
+    def _seen(self, position: ServerPosition) -> None:
+        """The watch's thread says where the source stands."""
+        if (coverage := self._intake.coverage) is not None:
+            coverage.seen(position)
 
     def _progress(self) -> Progress:
         sight, lineage = self._watch.sight, self._intake.lineage
-        at = sight.position
+        coverage, at = self._intake.coverage, sight.position
         server = None
         if at is not None:
             server = Position(binlog=str(at.binlog), offset=at.offset, gtid_set=at.gtid_set)
         return Progress(
             state=self._state(sight),
             lineage=lineage.id if lineage else None,
-            durable=self._coverage.durable,
+            server_uuid=self._intake.server_uuid or self._server_uuid,
+            durable=coverage.durable if coverage is not None else None,
             server=server,
-            covered_until=self._coverage.until,
+            covered_until=self._intake.covered_until(),
         )
 
     def _state(self, sight: Sight) -> State:
-        current = self._tailer.current if self._tailer else None
-        at = sight.position
-        if sight.error is not None:
+        if self._supervisor.paused:
+            return "paused"
+        at, reached = sight.position, self._supervisor.reached()
+        if sight.error is not None or not self._supervisor.reading:
             return "source unreachable"
-        if at is None or current is None:
+        if at is None or reached is None:
             return "streaming"
-        if (current.name, current.size) == (at.binlog, at.offset):
+        if reached == (at.binlog, at.offset):
             return "idle"
-        behind = current.name < at.binlog or at.offset - current.size > self._config.s3.part_size
+        behind = reached[0] < at.binlog or at.offset - reached[1] > self._config.s3.part_size
         return "catching up" if behind else "streaming"
 
     def _store_failed(self, error: StoreError, attempt: int, delay: float) -> None:

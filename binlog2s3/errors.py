@@ -37,9 +37,28 @@ class ConfigError(Binlog2s3Error):
 
 
 class SourceError(Binlog2s3Error):
-    """The MySQL or MariaDB server, its privileges and settings, or mysqlbinlog."""
+    """The MySQL or MariaDB server, its privileges and settings, or mysqlbinlog.
+
+    `answered`: the server, or its host, did answer; it only said no. `unservable`: it cannot give
+    this place of this binlog. `refused`: it is a server that we refuse.
+    """
 
     exit_code = 4
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        transient: bool = False,
+        answered: bool = False,
+        unservable: bool = False,
+        refused: bool = False,
+    ) -> None:
+        super().__init__(message, hint=hint, transient=transient)
+        self.answered = answered
+        self.unservable = unservable
+        self.refused = refused
 
 
 class SpoolError(Binlog2s3Error):
@@ -57,6 +76,10 @@ class DamageError(SpoolError):
     def __init__(self, message: str, *, offset: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.offset = offset
+
+
+class FloorError(SpoolError):
+    """Bytes that were given back to the file system, because the bucket had them, are wanted."""
 
 
 class StoreError(Binlog2s3Error):
@@ -89,6 +112,10 @@ class ArchiveError(Binlog2s3Error):
     """The archive contradicts the source or itself: a gap, a fork, damage."""
 
     exit_code = 7
+
+
+class ForkError(ArchiveError):
+    """The source has other bytes than the archive where both should have the same."""
 
 
 class GapError(ArchiveError):

@@ -17,6 +17,10 @@ BLOCK_SIZE = 4 << 20
 MAX_PARTS = 10_000  # https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
 _GREATEST_PART = 5 << 30
 _TIER = 1_000
+_PLACES_WITHIN = 1 << 20
+_PLACES_APART = 64 << 10
+_LEAST_PLACES = 3
+_GREATEST_LOW_PLACE = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +93,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in a binlog, and the CRC64NVME from the beginning of its part up to there."""
+    """A place in a binlog, and the CRC64NVME up to there, of its part or of the whole."""
 
     offset: int = 0
     crc64: int = 0
 
     def crc64_since(self, earlier: "Mark") -> int:
-        """Of the bytes between a mark in the same part, or the part's beginning, and this one."""
+        """Of the bytes between an earlier one, of the same part or of the whole, and this one."""
         return crc64_of_rest(earlier.crc64, self.crc64, self.offset - earlier.offset)
 
 
@@ -113,10 +117,36 @@ class Digest:
         self._block_crc = 0
         self._firsts: dict[int, Transaction] = {}
         self.mark = Mark()
+        self.places: list[Mark] = []
+        self.low_place = Mark()
+        self._saved = (0, 0, 0, 0, self._part_end, 0, 0)
 
     def set_mark(self) -> None:
-        """Remember this place: ranges of the part in which it lies can end here."""
+        """Remember this place: ranges of the part in which it lies can end here.
+
+        Also among `places`, a few of the last MiB, each with the checksum of all before it, and as
+        `low_place` if it lies below 4 GiB.
+        """
         self.mark = Mark(self.size, self._part_crc)
+        parts, blocks = len(self._parts), len(self._blocks)
+        self._saved = (self.size, self.crc64, parts, self._part_crc, self._part_end, blocks,
+                       self._block_crc)  # fmt: skip
+        place, places = Mark(self.size, self.crc64), self.places
+        if len(places) > 1 and place.offset - places[-2].offset < _PLACES_APART:
+            places.pop()
+        places.append(place)
+        while len(places) > _LEAST_PLACES and places[0].offset < place.offset - _PLACES_WITHIN:
+            del places[0]
+        if place.offset <= _GREATEST_LOW_PLACE:
+            self.low_place = place
+
+    def rewind(self) -> None:
+        """Go back to the last mark: the next bytes are those from there on."""
+        self.size, self.crc64, parts, self._part_crc, self._part_end, blocks, self._block_crc = (
+            self._saved
+        )
+        del self._parts[parts:]
+        del self._blocks[blocks:]
 
     def feed(self, data: memoryview) -> None:
         """Take the next bytes of the binlog."""

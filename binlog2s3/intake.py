@@ -1,104 +1,240 @@
-"""Takes binlogs in: finds which history they are of, and judges which are closed.
+"""Takes binlogs in: which history they are of, and which of them are closed.
 
-Place in the flow: between the tailer, whose tracks it is given, and the uploader, which it opens
-when the lineage is known.
+Place in the flow: between the tailer, whose tracks it is given, and the uploaders, which it opens:
+one for each lineage that still has something to bring in.
 
 Law: no byte is uploaded before it is known which lineage it belongs to, and that lineage is
-described in the bucket.
+described in the bucket. What is left behind when a history ends is brought in as far as it goes.
 """
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Lineage
-from binlog2s3.errors import ArchiveError
+from binlog2s3.catalog import Catalog, Layout, Lineage, Position, lineage_id
+from binlog2s3.coverage import Coverage
+from binlog2s3.errors import ForkError
+from binlog2s3.gtid import Flavour
 from binlog2s3.log import Log
+from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Spool
-from binlog2s3.start import Plan, describe
 from binlog2s3.store import Store
 from binlog2s3.tailer import Track
 from binlog2s3.uploader import Uploader
-from binlog2s3.watch import Watch
-from binlog2s3.writer import Writer
 
 _log = Log("intake")
 
+OpenUploader = Callable[[Lineage, Coverage], Uploader]
+
 
 class Intake:
-    """Follows binlogs until they are closed. `lineage` and `uploader` are None until known."""
+    """Follows binlogs until they are closed.
+
+    `lineage` and `uploader` are None until the first is known; `coverage` is of the lineage that
+    grows. `last` is the last binlog that was taken in, while it is the history's end.
+    """
 
     def __init__(
         self,
-        plan: Plan,
         *,
         store: Store,
+        layout: Layout,
         spool: Spool,
-        writer: Writer,
-        watch: Watch,
-        open_uploader: Callable[[Lineage], Uploader],
+        look: Callable[[], object],
+        open_uploader: OpenUploader,
     ) -> None:
-        self._plan = plan
         self._store = store
+        self._layout = layout
         self._spool = spool
-        self._writer = writer
-        self._watch = watch
+        self._look = look
         self._open_uploader = open_uploader
         self._waiting: list[Track] = []  # until it is known which history they are of
         self._open: list[Track] = []  # not closed yet
         self._unsure: set[BinlogName] = set()
-        self.lineage = plan.lineage
-        self.uploader = open_uploader(plan.lineage) if plan.lineage else None
+        self._older: list[Uploader] = []
+        self._parent: Mapping[str, Any] | None = None
+        self._flavour: Flavour = "mysql"
+        self._server_uuid = ""
+        self._described = False
+        self._covered_before: datetime | None = None
+        self.lineage: Lineage | None = None
+        self.uploader: Uploader | None = None
+        self.coverage: Coverage | None = None
+        self.last: Track | None = None
+        self.wants_list = False
+
+    def uploaders(self) -> Iterator[Uploader]:
+        """All that have something to do, the oldest history first."""
+        yield from self._older
+        if self.uploader is not None:
+            yield self.uploader
+
+    @property
+    def server_uuid(self) -> str:
+        """Whose binlogs these are."""
+        return self.lineage.server_uuid if self.lineage is not None else self._server_uuid
+
+    @property
+    def done(self) -> bool:
+        """Whether all that was taken in is in the bucket, as far as it can be by now."""
+        return not self._waiting and all(uploader.done for uploader in self.uploaders())
+
+    def resume(
+        self, lineage: Lineage, durable: Position | None, following: BinlogName, *, described: bool
+    ) -> None:
+        """Go on with a lineage that the bucket has, or (not `described`) that the spool begins."""
+        self._leave()
+        self.lineage, self._described = lineage, described
+        self.coverage = Coverage(durable, following)
+        self.uploader = self._open_uploader(lineage, self.coverage)
+
+    def begin(self, server_uuid: str, flavour: Flavour, parent: Mapping[str, Any] | None) -> None:
+        """A new lineage begins with the next binlog that is taken in."""
+        self._leave()
+        self._server_uuid, self._flavour, self._parent = server_uuid, flavour, parent
+
+    def _leave(self) -> None:
+        """What is taken in so far goes no further: no binlog that is open will be closed."""
+        for track in [*self._open]:
+            self.abandon(track)
+        if self.uploader is not None and not self.uploader.empty:
+            self.uploader.end_history()
+            self._older.append(self.uploader)
+        if self.coverage is not None and self.coverage.until is not None:
+            self._covered_before = self.coverage.until
+        self._waiting.clear()
+        self._unsure.clear()
+        self.lineage = self.uploader = self.coverage = self.last = None
+
+    def abandon(self, track: Track) -> None:
+        """The source will not finish this binlog: what there is of it becomes chunks."""
+        if track in self._open:
+            self._open.remove(track)
+        for uploader in self.uploaders():
+            uploader.abandon(track)
+        _log.warning("cannot be finished", binlog=track.name, size=track.size)
+
+    def forget(self, track: Track) -> None:
+        """Of another history, or to be read anew: nothing more of it is uploaded."""
+        self._open = [other for other in self._open if other is not track]
+        self._waiting = [other for other in self._waiting if other is not track]
+        for uploader in self.uploaders():
+            uploader.drop(track)
+        if self.last is track:
+            self.last = None
+
+    def covered_until(self) -> datetime | None:
+        """Up to when every commit is in the bucket: not while an older history is on its way."""
+        until = self.coverage.until if self.coverage is not None and not self._older else None
+        known = [moment for moment in (until, self._covered_before) if moment is not None]
+        return max(known, default=None)
 
     def admit(self, track: Track) -> None:
         """Follow a binlog; it goes to the uploader when it is known which history it is of."""
+        self.last = track
         self._open.append(track)
         self._waiting.append(track)
 
-    def judge(self) -> None:
+    def judge(self, listed: dict[BinlogName, ServerBinlog]) -> None:
         """Hand on what is known by now, and see which binlogs are closed."""
         while self._waiting and self._waiting[0].begun:
-            track = self._waiting.pop(0)
-            if self.uploader is None or self.lineage is None:
-                self.lineage = self._found_lineage(track)
-                self.uploader = self._open_uploader(self.lineage)
-            _check_first(track, self.lineage)
-            self.uploader.add(track)
+            self._hand_on(self._waiting[0])
+            self._waiting.pop(0)
+        self._older = [uploader for uploader in self._older if not uploader.empty]
         candidates = [t for t in self._open if t.closed or t.scanner.ended or t.next_in_run]
-        listed = self._watch.listed() if candidates else {}
         for track in candidates:
             if track.judge(listed):
                 self._open.remove(track)
                 continue
-            self._watch.list_again()
+            self.wants_list = True
             if track.name not in self._unsure:
                 self._unsure.add(track.name)
                 _log.info("waiting to know that it is closed", binlog=track.name, size=track.size)
 
-    def _found_lineage(self, track: Track) -> Lineage:
-        """The source is new to the bucket: describe the history that begins with this binlog."""
-        facts = self._plan.facts
-        lineage = describe(facts, self._plan.layout.source, track)
-        self._writer.look(self._store)
-        lineage = self._decided_already(lineage) or self._put(lineage)
+    def _hand_on(self, track: Track) -> None:
+        if self.lineage is None:
+            new = self._new(track)
+            lineage = self._decided_already(new) or self._put(new)
+            self.resume_new(lineage, track)
+        elif not self._described:
+            self._put(self.lineage)
+        self._described = True
+        assert self.lineage is not None and self.uploader is not None  # noqa: S101, PT018
+        _check_first(track, self.lineage)
+        self._note(self.lineage, track)
+        self.uploader.add(track)
+
+    def resume_new(self, lineage: Lineage, first: Track) -> None:
+        """The lineage that begins with this binlog is described: its uploader can begin."""
+        self.lineage = lineage
+        self.coverage = Coverage(None, first.name)
+        self.uploader = self._open_uploader(lineage, self.coverage)
+
+    def _new(self, first: Track) -> Lineage:
+        return describe(self._layout.source, self._server_uuid, self._flavour, first, self._parent)
+
+    def _note(self, lineage: Lineage, track: Track) -> None:
+        """Let the runs that this binlog lies in say of which lineage they are."""
+        directories = {segment.path.parent for segment in track.segments}
         for run in self._spool.runs():
-            if run.facts.lineage is None and run.facts.server_uuid == facts.uuid:
+            if run.facts.lineage is None and run.directory in directories:
                 self._spool.note(replace(run, facts=replace(run.facts, lineage=lineage.id)))
-        return lineage
 
     def _decided_already(self, lineage: Lineage) -> Lineage | None:
         """The same lineage, if another writer has described it since we looked."""
-        for other in Catalog(self._store, self._plan.layout).lineages():
-            begins = (other.server_uuid, other.first_binlog, other.first_binlog_time)
-            if begins == (lineage.server_uuid, lineage.first_binlog, lineage.first_binlog_time):
+        self._look()
+        for other in Catalog(self._store, self._layout).lineages():
+            if _same_beginning(other, lineage):
                 return other
         return None
 
     def _put(self, lineage: Lineage) -> Lineage:
-        self._store.put(self._plan.layout.lineage(lineage.id), lineage.to_json())
-        _log.info("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog)
+        self._store.put(self._layout.lineage(lineage.id), lineage.to_json())
+        parent = dict(lineage.parent or {})
+        told = {f"parent_{key}": value for key, value in parent.items() if value not in (None, "")}
+        say = _log.warning if parent.get("join") in ("gap", "unknown") else _log.info
+        say("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog, **told)
         return lineage
+
+
+def describe(
+    source: str,
+    server_uuid: str,
+    flavour: Flavour,
+    first: Track,
+    parent: Mapping[str, Any] | None = None,
+) -> Lineage:
+    """A new lineage of this server that begins with this binlog."""
+    form = first.scanner.formats[0]
+    begun = datetime.fromtimestamp(form.timestamp, UTC)
+    before = first.gtids_before()
+    return Lineage(
+        id=lineage_id(begun, server_uuid, secrets.token_hex(2)),
+        source=source,
+        server_uuid=server_uuid,
+        flavour=flavour,
+        server_version=form.server_version,
+        first_binlog=first.name,
+        first_binlog_time=begun,
+        gtid_set=str(before) if before is not None else "",
+        parent=parent,
+    )
+
+
+def _same_beginning(one: Lineage, other: Lineage) -> bool:
+    def begins(lineage: Lineage) -> tuple[object, ...]:
+        parent = lineage.parent or {}
+        return (
+            lineage.server_uuid,
+            lineage.first_binlog,
+            lineage.first_binlog_time,
+            *(parent.get(key) for key in ("lineage", "binlog", "offset")),
+        )
+
+    return begins(one) == begins(other)
 
 
 def _check_first(track: Track, lineage: Lineage) -> None:
@@ -107,8 +243,7 @@ def _check_first(track: Track, lineage: Lineage) -> None:
         return
     begun = datetime.fromtimestamp(track.scanner.formats[0].timestamp, UTC)
     if begun != lineage.first_binlog_time:
-        raise ArchiveError(
+        raise ForkError(
             f"the server's {track.name} was begun at {begun:%Y-%m-%d %H:%M:%SZ}, the one of "
-            f"lineage {lineage.id} at {lineage.first_binlog_time:%Y-%m-%d %H:%M:%SZ}",
-            hint="was the server reset or restored? stream it under a new --source",
+            f"lineage {lineage.id} at {lineage.first_binlog_time:%Y-%m-%d %H:%M:%SZ}"
         )

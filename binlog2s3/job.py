@@ -63,6 +63,7 @@ class Job:
     taken_up: int = 0
     copied: int = 0
     begun_at: float = 0.0
+    unfinishable: bool = False
     _marks: dict[int, Mark] = field(default_factory=dict)
     _waiting_since: float | None = None
     _snapshots: list[tuple[int, Gtids | None]] = field(default_factory=list)

@@ -18,6 +18,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,11 +159,15 @@ except OSError as error:
 """
 
 
+# The kernel ends a child with the *thread* that made it: this one lives as long as the process.
+_starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mysqlbinlog-starter")
+
+
 class Child:
     """One run of mysqlbinlog, from a position of a binlog on, for ever.
 
-    It writes into `directory`, which must be empty: mysqlbinlog truncates what it finds. Start it
-    from a thread that lives as long as the process: its end would end the child.
+    It writes into `directory`, which must be empty: mysqlbinlog truncates what it finds. With
+    `one_binlog` it reads that one binlog, as far as it goes by now, and ends.
     """
 
     def __init__(
@@ -174,6 +179,7 @@ class Child:
         directory: Path,
         binlog: BinlogName,
         position: int = 4,
+        one_binlog: bool = False,
         on_line: Callable[[str], None],
     ) -> None:
         if not 4 <= position < _MAX_START_POSITION:
@@ -184,22 +190,23 @@ class Child:
                 f"--defaults-file=/dev/fd/{descriptor}",  # must come first
                 "--read-from-remote-server",
                 "--raw",
-                "--stop-never",
-                _server_id_option(tool, server_id),
                 f"--result-file={directory}/",
             ]
+            if not one_binlog:
+                arguments += ["--stop-never", _server_id_option(tool, server_id)]
             if position > 4:
                 arguments.append(f"--start-position={position}")
             arguments.append(str(binlog))
             try:
-                self._process = subprocess.Popen(
+                self._process = _starter.submit(
+                    subprocess.Popen,
                     [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
                     pass_fds=(descriptor,),
                     env=_environment(),
-                )
+                ).result()
             except OSError as error:
                 raise SourceError(f"cannot start {tool.path}: {error}") from error
         self.lines: deque[str] = deque(maxlen=50)
@@ -306,6 +313,7 @@ class _Meaning:
     pattern: str
     hint: str
     transient: bool = False
+    unservable: bool = False
 
 
 _AGAIN = "start the streamer again: it goes on where it was"
@@ -352,8 +360,10 @@ _MEANINGS = (
         r"could not find next log", "the server's binary logs were reset while they were read"
     ),
     _Meaning(
-        r"position > file size|impossible position|bogus data in log event",
-        "the server's binlog is not the one that was read before",
+        r"position > file size|impossible position|bogus data in log event|max_allowed_packet"
+        r"|I/O error reading log event|truncated in the middle of event|did not pass crc|corrupt",
+        "the server's binlog is not the one that was read before, or it is damaged there",
+        unservable=True,
     ),
     _Meaning(
         r"Could not write into log file|Can't create/write|Could not create log file",
@@ -393,8 +403,10 @@ def explain(status: int | None, lines: list[str]) -> SourceError | SpoolError:
             break
     message = f"mysqlbinlog ended: {text}"
     if "full" in meaning.hint:
-        return SpoolError(message, hint=meaning.hint)
-    return SourceError(message, hint=meaning.hint, transient=meaning.transient)
+        return SpoolError(message, hint=meaning.hint, transient=True)
+    return SourceError(
+        message, hint=meaning.hint, transient=meaning.transient, unservable=meaning.unservable
+    )
 
 
 def _wordless(status: int | None) -> SourceError:

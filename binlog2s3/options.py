@@ -23,6 +23,7 @@ ENVIRONMENT_PREFIX = "BINLOG2S3"
 MIB = 1 << 20
 MIN_PART_SIZE = 5 * MIB  # S3's least size of an inner part
 MAX_PART_SIZE = 5 << 30  # S3's greatest size of a part
+MIN_SPOOL_SIZE = 16 * MIB
 MAX_PREFIX = 512  # a key has at most 1,024 bytes, and ours go on for up to 400 behind the prefix
 
 SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
@@ -33,6 +34,7 @@ SLOW_STORAGE_CLASSES = ("DEEP_ARCHIVE", "GLACIER")
 Kind = Literal[
     "text",
     "source",
+    "server uuid",
     "path",
     "file",
     "binlog",
@@ -180,6 +182,26 @@ OPTIONS: tuple[Option, ...] = (
         help="Directory for what is not archived yet; one streamer each.",
         default=Path("/var/lib/binlog2s3"),
     ),
+    _in(
+        "spool",
+        "spool-max-bytes",
+        "size",
+        "SIZE",
+        "Most disk space that the spool takes, at least 16 MiB; past it nothing more is read from "
+        "the server until there is room.",
+        otherwise="no limit",
+        least=MIN_SPOOL_SIZE,
+    ),
+    _in(
+        "spool",
+        "spool-min-free-bytes",
+        "size",
+        "SIZE",
+        "Least space to leave free on the spool's file system; below it nothing more is read from "
+        "the server until there is room.",
+        otherwise="the larger of 1 GiB and 5 % of the file system",
+        least=0,
+    ),
     _in("s3", "s3-url", "s3 url", "URL", "Where to: s3://bucket/prefix.", required=True),
     _in(
         "s3",
@@ -292,6 +314,34 @@ OPTIONS: tuple[Option, ...] = (
         default=30.0,
         least=1,
         most=3600,
+    ),
+    _in(
+        "stream",
+        "stall-timeout",
+        "duration",
+        "SECONDS",
+        "How long mysqlbinlog may bring nothing though the server has more, before it is started "
+        "anew.",
+        default=60.0,
+        least=1,
+        most=3600,
+    ),
+    _in(
+        "stream",
+        "on-gap",
+        "choice",
+        "WHAT",
+        "Where the server no longer has what comes next: go on with the oldest that it has, the "
+        "gap noted in the bucket, or stop.",
+        choices=("continue", "stop"),
+        default="continue",
+    ),
+    _in(
+        "stream",
+        "accept-new-server",
+        "server uuid",
+        "UUID",
+        "Go on though another server answers, if it is the one with this server_uuid.",
     ),
     _in(
         "stream",
@@ -425,6 +475,8 @@ def _parse_text(option: Option, text: str) -> Value:
         not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text) or text in (".", "..")
     ):
         raise ValueError(f"{_shown(text)} is not 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+    if option.kind == "server uuid" and not re.fullmatch(r"[0-9A-Za-z-]{1,64}", text):
+        raise ValueError(f"{_shown(text)} is not 1 to 64 of the characters 0-9 A-Z a-z -")
     return text
 
 

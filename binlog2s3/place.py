@@ -15,10 +15,12 @@ from datetime import UTC, datetime
 
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Entry, EntryEnd, Layout
-from binlog2s3.checksum import composite_etag, crc64nvme
+from binlog2s3.checksum import composite_etag, crc64_of_blocks
 from binlog2s3.chunk import Chunk, Chunks
 from binlog2s3.errors import (
     ArchiveError,
+    FloorError,
+    ForkError,
     ObjectMissingError,
     PreconditionError,
     SpoolError,
@@ -28,7 +30,7 @@ from binlog2s3.errors import (
 )
 from binlog2s3.grid import Grid, Part
 from binlog2s3.log import Log
-from binlog2s3.store import FileSlice, PartInfo, Store
+from binlog2s3.store import Body, PartInfo, Store
 from binlog2s3.tailer import Track
 
 _log = Log("place")
@@ -60,7 +62,6 @@ class Place:
         self.key = layout.binlog(lineage, track.name)
         self.entry_key = layout.entry(lineage, track.name)
         self._chunks = layout.chunks(lineage, track.name)
-        self._md5s: dict[Part, bytes] = {}
 
     def wanted(self) -> Mapping[int, tuple[Part, int]]:
         """The parts that can be told from our bytes now, with their checksums, by number."""
@@ -119,19 +120,24 @@ class Place:
         """
         same = set()
         for chunk in sorted(chunks):
+            if chunk.end <= self._track.floor:  # these very chunks were read to check our bytes
+                same.add(chunk)
+                continue
             beyond = chunk.end > self._track.size
-            if beyond or _crc64(_blocks(self._slice(chunk.begin, chunk.end))) != chunk.crc64:
+            if (
+                beyond
+                or crc64_of_blocks(_blocks(self._slice(chunk.begin, chunk.end))) != chunk.crc64
+            ):
                 key = self.chunk_key(chunk)
-                if _crc64(self._store.open(key, 0, chunk.size)) != chunk.crc64:
+                if crc64_of_blocks(self._store.open(key, 0, chunk.size)) != chunk.crc64:
                     _log.warning("deleted: it does not hold what its name says", key=key)
                     self.delete_chunks([chunk])
                     continue
                 what = "reaches beyond the end of" if beyond else "holds other bytes than"
-                raise ArchiveError(
+                raise ForkError(
                     f"{self.chunk_key(chunk)} {what} the source's {self._track.name}",
                     hint="two histories under one name: was the server restored or rolled back, or "
-                    "did it lose commits in a crash? stream it under another --source; nothing "
-                    "was overwritten",
+                    "did it lose commits in a crash? nothing was overwritten",
                 )
             same.add(chunk)
         return frozenset(same)
@@ -156,7 +162,7 @@ class Place:
         if info.etag.strip('"') == self._md5(part).hex():
             return info
         # Under KMS an ETag is no MD5, and proves nothing.
-        if _crc64(self._store.open(key, 0, chunk.size)) != chunk.crc64:
+        if crc64_of_blocks(self._store.open(key, 0, chunk.size)) != chunk.crc64:
             raise StoreError(
                 f"{key} does not hold the bytes that its name says",
                 hint="something else wrote there, or the store lost them; the binlog is archived "
@@ -209,13 +215,13 @@ class Place:
         if same and info.crc64 is not None:
             same = info.crc64 == track.digest.crc64
         elif same and info.etag.strip('"') not in self._etags():
-            same = _crc64(self._store.open(self.key, 0, track.size)) == track.digest.crc64
+            same = crc64_of_blocks(self._store.open(self.key, 0, track.size)) == track.digest.crc64
         if not same:
-            raise ArchiveError(
+            raise ForkError(
                 f"{self.key} holds other bytes ({info.size}) than the source's {track.name} "
                 f"({track.size})",
-                hint="two histories under one name: stream this server under another --source; "
-                "nothing was overwritten, and the spool keeps our copy",
+                hint="two histories under one name: was the server restored or rolled back? nothing "
+                "was overwritten",
             )
 
     def put_entry(self) -> None:
@@ -244,14 +250,25 @@ class Place:
         chunks = _list_chunks(self._store, self._chunks)
         _delete_inside(self._store, self._chunks, chunks, self._track.size)
 
-    def _slice(self, begin: int, end: int) -> FileSlice:
-        return FileSlice(self._track.path, begin, end)
+    def _slice(self, begin: int, end: int) -> Body:
+        if begin < self._track.floor:
+            raise FloorError(
+                f"{self._track.name} from {begin} to {end} is wanted again, and the spool has given "
+                f"back its room up to {self._track.floor}",
+                hint="the binlog is fetched anew; what took its chunks from the bucket?",
+            )
+        return self._track.body(begin, end)
 
     def _md5(self, part: Part) -> bytes:
         """The MD5 of a part's bytes in the spool, which take a while: computed once."""
-        if part not in self._md5s:
-            self._md5s[part] = _md5(self._slice(part.begin, part.end))
-        return self._md5s[part]
+        md5s = self._track.md5s
+        if part not in md5s:
+            md5s[part] = _md5(self._slice(part.begin, part.end))
+        return md5s[part]
+
+    def prepare_punch(self, part: Part) -> None:
+        """Keep what is needed of a part's bytes for archiving, before they leave the spool."""
+        self._md5(part)
 
     def _etags(self) -> tuple[str, ...]:
         digests = [self._md5(part) for part in self._grid.parts(self._track.size)]
@@ -260,15 +277,15 @@ class Place:
         return (composite_etag(digests),)
 
     @contextmanager
-    def _spool_unchanged(self, piece: FileSlice, crc64: int) -> Iterator[None]:
+    def _spool_unchanged(self, piece: Body, crc64: int) -> Iterator[None]:
         """A body that the store refuses may be a spool that changed since it was read."""
         try:
             yield
         except StoreError as error:
-            if error.transient or _crc64(_blocks(piece)) == crc64:
+            if error.transient or crc64_of_blocks(_blocks(piece)) == crc64:
                 raise
             raise SpoolError(
-                f"{piece.path} changed between {piece.begin} and {piece.end} after it was read",
+                f"{self._track.path} changed after it was read ({piece.size} bytes)",
                 hint="look at the spool's disk, and start again: the binlog is fetched anew",
             ) from error
 
@@ -325,24 +342,17 @@ def _where_absent(write: Callable[[bool], object]) -> None:
         write(False)
 
 
-def _blocks(piece: FileSlice) -> Iterator[bytes]:
+def _blocks(piece: Body) -> Iterator[bytes]:
     with closing(piece.open()) as reader:
         while data := reader.read(_BLOCK):
             yield data
 
 
-def _md5(piece: FileSlice) -> bytes:
+def _md5(piece: Body) -> bytes:
     digest = hashlib.md5(usedforsecurity=False)
     for data in _blocks(piece):
         digest.update(data)
     return digest.digest()
-
-
-def _crc64(blocks: Iterable[bytes]) -> int:
-    crc64 = 0
-    for data in blocks:
-        crc64 = crc64nvme(data, crc64)
-    return crc64
 
 
 def build_entry(track: Track, now: datetime) -> Entry:
@@ -372,6 +382,7 @@ def build_entry(track: Track, now: datetime) -> Entry:
         end="rotate" if scanner.rotate else "stop" if scanner.stopped else "crash",
         next_binlog=scanner.rotate.next_binlog if scanner.rotate else None,
         archived_at=now,
+        damaged=tuple({"begin": begin, "end": end} for begin, end in scanner.damaged),
     )
 
 

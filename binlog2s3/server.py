@@ -11,6 +11,7 @@ import re
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from pymysql.cursors import DictCursor
 from binlog2s3 import gtid
 from binlog2s3.binlog import BinlogName
 from binlog2s3.errors import SourceError
-from binlog2s3.gtid import Flavour
+from binlog2s3.gtid import Flavour, Gtids
 from binlog2s3.login import Login
 
 
@@ -117,6 +118,7 @@ class Server:
         self._used: Login  # for the last connection; set before it is made
         self._connection: pymysql.Connection[DictCursor] | None = None
         self._version: str | None = None
+        self.heard_at = 0.0  # when the last answer came, in monotonic seconds
 
     def __enter__(self) -> Self:
         return self
@@ -212,6 +214,20 @@ class Server:
                 return str(gtid.parse(text, "mariadb" if self._is_mariadb() else "mysql"))
         return None
 
+    def read_only(self) -> bool:
+        """Whether the server takes no writes."""
+        return bool(int(self._one("SELECT @@global.read_only AS read_only")["read_only"]))
+
+    def executed(self) -> Gtids | None:
+        """All GTIDs that the server has executed; None where it keeps none."""
+        if self._is_mariadb():
+            text = str(self._one("SELECT @@gtid_binlog_state AS gtids")["gtids"])
+            return gtid.parse(text, "mariadb")
+        row = self._one("SELECT @@gtid_mode AS mode, @@global.gtid_executed AS gtids")
+        if str(row["mode"]).upper() != "ON":
+            return None
+        return gtid.parse(str(row["gtids"]), "mysql")
+
     def check_privileges(self, name: BinlogName) -> None:
         """See by doing that this user may read the binary log.
 
@@ -254,7 +270,9 @@ class Server:
                 self._connection = _connect(self._used)
             with self._connection.cursor() as cursor:
                 cursor.execute(statement, arguments or None)
-                return list(cursor.fetchall())
+                rows = list(cursor.fetchall())
+            self.heard_at = time.monotonic()
+            return rows
         except _FOREIGN as error:
             self.close()
             raise _translate(error, self._used) from error
@@ -362,6 +380,7 @@ def _translate(error: Exception, login: Login) -> SourceError:
         f"{where}: {text}" + (f" ({code})" if code else ""),
         hint=_HINTS.get(code, ""),
         transient=code in _TRANSIENT,
+        answered=1000 <= code < 2000 or code >= 3000 or "refused" in text.lower(),
     )
 
 

@@ -17,26 +17,43 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from binlog2s3.binlog import BinlogName
+from binlog2s3.config import SpoolLimits
 from binlog2s3.errors import SpoolError
 from binlog2s3.log import Log
+from binlog2s3.punch import allocated, punch
 
 _log = Log("spool")
 _LOCK = "lock"
 _BLOCK = 1 << 20
-_LEAST_FREE = 1 << 20
+_MIN_FREE = 1 << 30
+_MIN_FREE_PARTS = 20  # 5 %
+_MOST_RESERVE = 256 << 20
+_MAGIC_SIZE = 4
 _RUN = "run.json"
 _SUPERSEDED = "superseded.json"
 _RUN_DIRECTORY = re.compile(r"run-\d{8}T\d{12}Z-[0-9a-f]{4}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """Where a file of the spool can be read from on: this offset of the binlog, there in the file."""
+
+    offset: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What a run of mysqlbinlog was started for. `lineage` is None until it was known."""
+    """What a run of mysqlbinlog was started for. `lineage` is None until it was known.
+
+    `position` is its --start-position in `binlog`, its first one. `floors`, by binlog: what lies
+    below was given back to the file system; it must never be read again, the bucket has it.
+    """
 
     source: str
     target: str
@@ -44,6 +61,12 @@ class RunFacts:
     binlog: str
     position: int
     lineage: str | None = None
+    floors: Mapping[str, Floor] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the file of the first binlog begins at the binlog's first byte, and has it."""
+        return self.position <= _MAGIC_SIZE and self.binlog not in self.floors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +90,43 @@ class Superseder:
     def concerns(self, source: str, target: str) -> bool:
         """Whether it is about this source in this archive, as far as is known."""
         return (self.source or source, self.target or target) == (source, target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What the spool takes and what is left of its file system, with the limits of both; bytes."""
+
+    used: int
+    free: int
+    max_bytes: int | None
+    min_free: int
+
+    def short_of(self) -> str:
+        """What there is not enough of, in one sentence; "" if the spool may grow."""
+        wrong = []
+        if self.max_bytes is not None and self.used > self.max_bytes:
+            wrong.append(f"the spool takes {self.used} bytes, above {self.max_bytes} (max_bytes)")
+        if self.free < self.min_free:
+            wrong.append(
+                f"the spool's file system has {self.free} bytes left, "
+                f"below {self.min_free} (min_free_bytes)"
+            )
+        return "; ".join(wrong)
+
+    @property
+    def lacks_free_space(self) -> bool:
+        """Whether it is the file system that has too little, whatever the spool takes."""
+        return self.free < self.min_free
+
+    def has_room_again(self) -> bool:
+        """Whether there is so much room that it is worth going on: more than at the limits.
+
+        Without the difference a spool at its limit would start mysqlbinlog for a few bytes at a
+        time.
+        """
+        reserve = min(self.min_free // 4, _MOST_RESERVE)
+        below_most = self.max_bytes is None or self.used * 4 <= self.max_bytes * 3
+        return below_most and self.free >= self.min_free + reserve
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +187,10 @@ class Spool:
                 if not _RUN_DIRECTORY.fullmatch(path.name):
                     continue
                 try:
-                    document = json.loads((path / _RUN).read_text(encoding="utf-8"))
-                    facts = RunFacts(**{key: document[key] for key in RunFacts.__slots__})
+                    facts = _parse_facts((path / _RUN).read_bytes())
                 except FileNotFoundError:
                     _remove_half_made(path)
-                except (ValueError, KeyError, TypeError) as error:
+                except (ValueError, KeyError, TypeError, RecursionError) as error:
                     raise SpoolError(
                         f"{path / _RUN} is damaged: {error}",
                         hint="move that run's directory aside; the source still has the binlogs",
@@ -221,12 +280,14 @@ class Spool:
         """Delete copies that are byte for byte the beginning of another one; the bytes freed.
 
         Each start asks the source for the open binlog anew, so without this every restart would
-        leave one more copy. All copies begin at the binlog's first byte.
+        leave one more copy. Only files that begin at the binlog's first byte are compared: one
+        that begins elsewhere, or whose beginning was given back, stays and lets no other go.
         """
         copies: dict[tuple[str | None, BinlogName], list[Path]] = {}
         for run in self.runs():
             for name, path in run.files().items():
-                copies.setdefault((run.facts.lineage, name), []).append(path)
+                if run.facts.whole or str(name) != run.facts.binlog:
+                    copies.setdefault((run.facts.lineage, name), []).append(path)
         freed = 0
         for paths in copies.values():
             with _as_spool_error(self.directory):
@@ -243,9 +304,32 @@ class Spool:
         """Remove those of these runs' directories that hold no binlog any more."""
         for run in runs:
             if not run.files():
-                with _as_spool_error(run.directory):
-                    shutil.rmtree(run.directory)
-                    _sync_directory(self.directory)
+                self.discard(run)
+
+    def discard(self, run: Run) -> None:
+        """Delete a run's directory with all that is in it: its bytes are not of our history.
+
+        The newest binlog goes first and run.json last, so that a crash on the way leaves a run as
+        it was earlier, which the next start judges alike.
+        """
+        for _, path in sorted(run.files().items(), reverse=True):
+            with _as_spool_error(path):
+                path.unlink()
+                _sync_directory(run.directory)
+        with _as_spool_error(run.directory):
+            shutil.rmtree(run.directory)
+            _sync_directory(self.directory)
+
+    def give_back(self, path: Path, floor: Floor) -> None:
+        """Give a binlog's whole blocks below the floor back; noted first, so never read again.
+
+        Raises PunchUnsupportedError where the file system cannot: the spool goes on as it is.
+        """
+        with _as_spool_error(path):
+            facts = _parse_facts((path.parent / _RUN).read_bytes())
+        floors = {**facts.floors, path.name: floor}
+        self.note(Run(path.parent, replace(facts, floors=floors)))
+        punch(path, floor.at)
 
     def sync(self) -> None:
         """Make everything in the spool durable, files and directories."""
@@ -259,29 +343,67 @@ class Spool:
                         os.close(descriptor)
             _sync_directory(run.directory)
 
-    def check_room(self) -> None:
-        """Raise SpoolError if the file system is full.
+    def check_room(self, limits: SpoolLimits) -> None:
+        """Raise SpoolError if there is no room to begin in.
 
         mysqlbinlog does not tell: a flush of small events that fails is ignored, it lives on and
         goes on with a hole in its file when there is room again.
         """
-        with _as_spool_error(self.directory):
-            space = os.statvfs(self.directory)
-        free = space.f_bavail * space.f_frsize
-        if free < _LEAST_FREE:
-            raise SpoolError(
-                f"the file system of spool {self.directory} is full ({free} bytes left)",
-                hint=_HINTS[errno.ENOSPC],
-            )
+        if why := self.room(limits).short_of():
+            raise SpoolError(f"spool {self.directory}: {why}", hint=_HINTS[errno.ENOSPC])
 
     def used_bytes(self) -> int:
-        """Bytes of the binlogs in the spool."""
+        """Bytes that the binlogs in the spool take on its disk: a hole in a file takes none."""
         with _as_spool_error(self.directory):
-            return sum(path.stat().st_size for run in self.runs() for path in run.files().values())
+            return sum(allocated(path) for run in self.runs() for path in run.files().values())
+
+    def room(self, limits: SpoolLimits, passing: int = 0) -> Room:
+        """How much the spool takes and how much is left, beside the limits.
+
+        `passing`: bytes that do not count, as those of an event that is not whole yet.
+        """
+        used = max(0, self.used_bytes() - passing)
+        with _as_spool_error(self.directory):
+            space = os.statvfs(self.directory)
+        min_free = limits.min_free_bytes
+        if min_free is None:
+            min_free = default_min_free(space.f_blocks * space.f_frsize)
+        return Room(
+            used=used,
+            free=space.f_bavail * space.f_frsize,
+            max_bytes=limits.max_bytes,
+            min_free=min_free,
+        )
 
     def _holder(self) -> str:
         text = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip()
         return f" (process {text})" if text.isdigit() else ""
+
+
+def default_min_free(size: int) -> int:
+    """What to leave free of a file system of this size, where nothing else is asked for."""
+    return max(_MIN_FREE, size // _MIN_FREE_PARTS)
+
+
+def _parse_facts(data: bytes) -> RunFacts:
+    """What a run.json says; those of older runs have no floors. Raises where it is damaged."""
+    document = {"floors": {}, **json.loads(data)}
+    if not isinstance(document["floors"], dict):
+        raise TypeError(f"its floors are {document['floors']!r:.40}")
+    floors = {
+        str(name): Floor(offset=_number(floor, "offset"), at=_number(floor, "at"))
+        for name, floor in document["floors"].items()
+    }
+    _number(document, "position")
+    facts = {key: document[key] for key in RunFacts.__slots__}
+    return RunFacts(**{**facts, "floors": floors})
+
+
+def _number(document: Mapping[str, object], key: str) -> int:
+    value = document[key]
+    if type(value) is not int or value < 0:
+        raise ValueError(f"its {key} is {value!r:.40}")
+    return value
 
 
 def _write_whole(path: Path, document: Mapping[str, object]) -> None:
@@ -342,4 +464,5 @@ def _as_spool_error(path: Path) -> Iterator[None]:
         raise SpoolError(
             f"spool: {path}: {(error.strerror or str(error)).lower()}",
             hint=_HINTS.get(error.errno or 0, "check --spool"),
+            transient=error.errno in (errno.ENOSPC, errno.EDQUOT),
         ) from error

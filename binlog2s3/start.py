@@ -1,164 +1,261 @@
-"""Where to begin: what the bucket, the spool and the source say together at a start.
+"""What a start finds without the source: where the bucket's history ends, what the spool still has.
 
 Place in the flow: the daemon asks once, before it claims anything. Everything is read from the
-bucket and the spool; there is no state file.
+bucket and the spool; there is no state file. `course` then asks the source how it goes on.
 
-Law: a start never splices two histories. What cannot be shown to go on where the archive ends is
-refused, with nothing written.
+Law: a start never splices two histories. Of the spool only what follows the bucket's history, and
+is what its checksums say, is taken; everything else is left and fetched again.
 """
 
-import secrets
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Archived, Catalog, EntryEnd, Layout, Lineage, Position, lineage_id
-from binlog2s3.config import Config, StreamConfig
-from binlog2s3.errors import (
-    ArchiveError,
-    DamageError,
-    GapError,
-    SourceError,
-    SpoolError,
-)
+from binlog2s3.catalog import Catalog, EntryEnd, Layout, Lineage, Position
+from binlog2s3.checksum import crc64_of_blocks
+from binlog2s3.errors import ArchiveError, DamageError, ForkError, SpoolError
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import Gtids, MariadbGtidList, parse
+from binlog2s3.history import Tip
 from binlog2s3.log import Log
-from binlog2s3.mysqlbinlog import Tool, find
 from binlog2s3.place import Place, end_of
-from binlog2s3.server import Server, ServerBinlog, ServerFacts
-from binlog2s3.spool import Run, Spool
+from binlog2s3.spool import Floor, Run, Spool
 from binlog2s3.store import Store
-from binlog2s3.tailer import Tailer, Track
+from binlog2s3.tailer import Overlap, Tailer, Track
 
 _log = Log("start")
 _LAST_FEW = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a start found: who the source is, where to go on, what the spool still has.
-
-    `begin` is the binlog to ask the source for, `following` the first one that the archive lacks,
-    `durable` where it ends; `undescribed` are archived binlogs whose entry a writer before us had
-    no time to make, and which the source no longer has. `refused`: the source has purged `begin`,
-    but the spool has binlogs that the bucket lacks, `adopted` and perhaps the first bytes of
-    `begin`, `unfinished`; they may be the only copy. `in_parts`: archived binlogs whose uploads a
-    writer before us may have had no time to clear away.
-    """
-
-    facts: ServerFacts
-    tool: Tool
-    layout: Layout
-    lineage: Lineage | None
-    undescribed: tuple[Track, ...]
-    adopted: tuple[Track, ...]
-    begin: BinlogName
-    durable: Position | None
-    following: BinlogName
-    unfinished: Track | None = None
-    refused: GapError | None = None
-    in_parts: tuple[BinlogName, ...] = ()
+PROBE = "probe"
+"""Instead of a lineage: the run only compares, and is discarded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """Where a lineage's archive ends: `next_binlog` is the first that it lacks.
 
-    `last` is the one before and `end` its entry's end, both None if nothing is archived yet.
-    `in_parts`: which of the last few were multipart uploads.
+    `last` is the one before and `end` its entry's end, both None if nothing is archived yet;
+    `next_size` bytes of the next one lie there as chunks. `in_parts`: which of the last few were
+    multipart uploads: what clears them away may have been stopped.
     """
 
     lineage: Lineage
     next_binlog: BinlogName
     last: BinlogName | None
     end: EntryEnd | None
+    next_size: int = 0
     in_parts: tuple[BinlogName, ...] = ()
 
 
-def target(config: Config) -> str:
-    """Where the archive lies, for people and for the spool's own notes."""
-    return f"s3://{config.s3.bucket}/{config.s3.prefix}".rstrip("/")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the bucket and the spool say: the history that the last writer wrote, and where it ends.
+
+    `known` is None where the bucket has nothing of this source. `undescribed` are archived binlogs
+    whose entry a writer before us had no time to make. `tracks` follow the archive, from the spool,
+    in order; the last may be one that is still open. `durable`: what the archive alone proves.
+    `left_behind`: what the spool still has of histories that have ended.
+    """
+
+    known: Known | None
+    lineages: tuple[Lineage, ...]
+    undescribed: tuple[Track, ...]
+    tracks: tuple[Track, ...]
+    durable: Position | None
+    left_behind: tuple[tuple[Known, tuple[Track, ...]], ...] = ()
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """The lineage of all that."""
+        return self.known.lineage if self.known else None
 
 
-def prepare(config: Config, server: Server, store: Store, spool: Spool) -> Plan:
-    """Everything that can be refused, refused before anything is written to the bucket."""
-    source, grid = config.stream.source, Grid(config.s3.part_size)
+def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) -> Found:
+    """Read it all, and write nothing. Raises what the store and the spool have to say."""
     runs = spool.runs()
-    check_spool(runs, source, target(config))
-    spool.drop_prefixes()
-    facts = server.facts()
-    tool = find(facts.flavour, config.mysql.mysqlbinlog)
-    oldest = first_binlog(replace(config.stream, start_binlog=None), server.binlogs())
-    server.check_privileges(oldest)
-    layout = Layout(config.s3.prefix, source)
+    check_spool(runs, layout.source, target)
     store.check_access(layout.archive)
     catalog = Catalog(store, layout)
-    known = furthest(catalog, of_server(catalog.lineages(), facts, source))
-    # behind the bucket: a writer at work may archive what the server has just closed
-    listed = server.binlogs()
+    lineages = catalog.lineages()
+    known = current(catalog, lineages)
     undescribed: list[Track] = []
     if known is not None:
-        undescribed = read_undescribed(store, layout, known, listed, grid)
+        undescribed = read_undescribed(store, layout, known, grid)
         known = advance(known, undescribed)
-    lineage = known.lineage if known else None
     for key in sorted(catalog.foreign):
         _log.warning("left alone: not of this archive's format", key=key)
-    adopted, unfinished = adopt(
-        runs, grid=grid, facts=facts, source=source, known=known, listed=listed
-    )
-    refused: GapError | None = None
-    if known is None and not adopted:
-        begin = first_binlog(config.stream, listed)
-    else:
-        so_far = advance(known or nothing_archived(facts, source, adopted[0]), adopted)
-        begin = so_far.next_binlog
-        there = begin in {row.name for row in listed}
-        try:
-            check_history(so_far, listed, server.previous_gtids(begin) if there else None)
-        except GapError as error:
-            if not adopted and unfinished is None:
-                raise
-            refused = error
-    durable = None
-    if known and known.last and known.end:
-        after = gtids_at_end(known)
-        durable = Position(
-            binlog=str(known.last),
-            offset=known.end.size,
-            gtid_set=str(after) if after is not None else "",
-        )
-    return Plan(
-        facts=facts,
-        tool=tool,
-        layout=layout,
-        lineage=lineage,
+    tracks: list[Track] = []
+    left_behind = []
+    if known is not None:
+        tracks = adopt(runs, grid=grid, known=known, catalog=catalog)
+        spooled = {run.facts.lineage for run in runs} - {known.lineage.id}
+        for lineage in lineages:
+            if lineage.id in spooled:
+                end = known_end(catalog, lineage)
+                left_behind.append((end, tuple(adopt(runs, grid=grid, known=end, catalog=catalog))))
+    return Found(
+        known=known,
+        lineages=tuple(lineages),
         undescribed=tuple(undescribed),
-        adopted=tuple(adopted),
-        begin=begin,
-        durable=durable,
-        following=known.next_binlog if known else (adopted[0].name if adopted else begin),
-        unfinished=unfinished,
-        refused=refused,
-        in_parts=known.in_parts if known else (),
+        tracks=tuple(tracks),
+        durable=position_of(known) if known else None,
+        left_behind=tuple(left_behind),
     )
 
 
-def nothing_archived(facts: ServerFacts, source: str, first: Track) -> Known:
-    """What is known of a source whose first binlog is in the spool alone."""
-    lineage = describe(facts, source, first)
-    return Known(lineage=lineage, next_binlog=first.name, last=None, end=None)
+def current(catalog: Catalog, lineages: Sequence[Lineage]) -> Known | None:
+    """Where the history that the last writer wrote ends.
+
+    A lineage that has begun behind it since then is that history's own continuation.
+    """
+    if not lineages:
+        return None
+    by_id = {lineage.id: lineage for lineage in lineages}
+    beats = catalog.heartbeats(sorted(catalog.writers()))
+    written = [beat.lineage for beat in beats if beat.lineage in by_id]
+    chosen = by_id[written[-1]] if written and written[-1] else None
+    if chosen is None:
+        ends = [known_end(catalog, lineage) for lineage in lineages]
+        parents = {(lineage.parent or {}).get("lineage") for lineage in lineages}
+        leaves = [end for end in ends if end.lineage.id not in parents] or ends
+        return max(leaves, key=lambda known: (known.next_binlog, known.lineage.id))
+    for _ in lineages:
+        children = [one for one in lineages if (one.parent or {}).get("lineage") == chosen.id]
+        if not children:
+            break
+        chosen = children[-1]
+    return known_end(catalog, chosen)
+
+
+def known_end(catalog: Catalog, lineage: Lineage) -> Known:
+    """The end of the unbroken run of archived binlogs from a lineage's first one on.
+
+    A binlog that is only in chunks ends it, unless an archived one begins where those end: then the
+    source could not finish it, and the lineage has gone on.
+    """
+    readable = {listed.name: listed for listed in catalog.readable(lineage)}
+    archived = catalog.archived(lineage)
+    name, last = lineage.first_binlog, None
+    in_parts: list[BinlogName] = []
+    while name in readable:
+        listed = readable[name]
+        if listed.state == "archived" and name not in archived.entries:
+            break
+        if listed.state == "open":
+            if name.next() not in archived.entries or not _lost_end(catalog, lineage, name):
+                break
+        elif "-" in archived.binlogs[name].etag:
+            in_parts.append(name)
+        name, last = name.next(), name
+    there = readable.get(name)
+    return Known(
+        lineage=lineage,
+        next_binlog=name,
+        last=last,
+        end=catalog.entry_end(lineage, last) if last in archived.entries and last else None,
+        next_size=there.size if there is not None and there.state == "open" else 0,
+        in_parts=tuple(in_parts[-_LAST_FEW:]),
+    )
+
+
+def _lost_end(catalog: Catalog, lineage: Lineage, name: BinlogName) -> bool:
+    """Whether the binlog behind this one begins with just the GTIDs at the end of its chunks."""
+    track = read_chunks(catalog, lineage, name, Grid(5 << 20))
+    after = track.gtids_after()
+    if after is None or track.closed or track.scanner.ended:
+        return False
+    following = catalog.entry_end(lineage, name.next())
+    return parse(following.gtid_set_before, lineage.flavour) == after
+
+
+def read_chunks(catalog: Catalog, lineage: Lineage, name: BinlogName, grid: Grid) -> Track:
+    """A track of what the bucket has of a binlog, its bytes checked but not kept."""
+    track = Track(name, Path(), grid)
+    for block in catalog.binlog(lineage, name).blocks():
+        track.feed(memoryview(block))
+    track.floor = track.size
+    return track
+
+
+def position_of(known: Known) -> Position | None:
+    """Where the archive ends, as a place in its history."""
+    if known.last is None or known.end is None:
+        return None
+    after = gtids_at_end(known)
+    return Position(
+        binlog=str(known.last),
+        offset=known.end.size,
+        gtid_set=str(after) if after is not None else "",
+    )
+
+
+def tip_of_archive(catalog: Catalog, store: Store, layout: Layout, known: Known, grid: Grid) -> Tip:
+    """Where a lineage ends in the bucket, chunks counted in."""
+    lineage = known.lineage
+    if known.next_size:
+        track = read_chunks(catalog, lineage, known.next_binlog, grid)
+        return Tip(
+            lineage=lineage,
+            last=known.next_binlog,
+            size=track.size,
+            closed=False,
+            gtids=track.gtids_after(),
+            gtids_before=track.gtids_before(),
+            rotates_to=_rotates_to(track),
+        )
+    if known.last is None or known.end is None:
+        return Tip(lineage=lineage, gtids=gtids_at_end(known))
+    end = known.end
+    return Tip(
+        lineage=lineage,
+        last=known.last,
+        size=end.size,
+        closed=True,
+        gtids=gtids_at_end(known),
+        gtids_before=parse(end.gtid_set_before, lineage.flavour),
+        rotates_to=end.next_binlog,
+        overlap=_archived_overlap(catalog, store, layout, lineage, known.last),
+    )
+
+
+def _archived_overlap(
+    catalog: Catalog, store: Store, layout: Layout, lineage: Lineage, name: BinlogName
+) -> Overlap:
+    """The last of an archived binlog's bytes, from a transaction's begin on, for comparison."""
+    entry = catalog.entry(lineage, name)
+    starts = [b.first_offset for b in entry.blocks if b.first_offset and b.first_offset < 1 << 32]
+    begin = starts[-1] if starts else 0
+    if begin == 0:
+        return Overlap(binlog=name, begin=0, end=entry.size, crc64=entry.crc64)
+    crc64 = crc64_of_blocks(store.open(layout.binlog(lineage.id, name), begin, entry.size))
+    return Overlap(binlog=name, begin=begin, end=entry.size, crc64=crc64)
+
+
+def tip_of_track(lineage: Lineage, track: Track) -> Tip:
+    """Where a history ends with this binlog, which may still grow."""
+    overlap = track.overlap()
+    return Tip(
+        lineage=lineage,
+        last=track.name,
+        size=track.size,
+        closed=track.closed,
+        gtids=track.gtids_after(),
+        gtids_before=track.gtids_before(),
+        rotates_to=_rotates_to(track),
+        overlap=overlap,
+    )
+
+
+def _rotates_to(track: Track) -> str | None:
+    return track.scanner.rotate.next_binlog if track.scanner.rotate else None
 
 
 def advance(known: Known, tracks: Iterable[Track]) -> Known:
-    """What is known with these binlogs, which follow the archive, counted in."""
+    """What is known with these whole binlogs, which follow the archive, counted in."""
     for track in tracks:
         name = track.name
-        known = replace(known, next_binlog=name.next(), last=name, end=end_of(track))
+        known = replace(known, next_binlog=name.next(), last=name, end=end_of(track), next_size=0)
     return known
 
 
@@ -175,50 +272,14 @@ def breaks(known: Known, track: Track) -> str:
     return ""
 
 
-def describe(facts: ServerFacts, source: str, first: Track) -> Lineage:
-    """A new lineage of this server that begins with this binlog."""
-    begun = datetime.fromtimestamp(first.scanner.formats[0].timestamp, UTC)
-    before = first.gtids_before()
-    return Lineage(
-        id=lineage_id(begun, facts.uuid, secrets.token_hex(2)),
-        source=source,
-        server_uuid=facts.uuid,
-        flavour=facts.flavour,
-        server_version=facts.version,
-        first_binlog=first.name,
-        first_binlog_time=begun,
-        gtid_set=str(before) if before is not None else "",
-    )
+def read_undescribed(store: Store, layout: Layout, known: Known, grid: Grid) -> list[Track]:
+    """Archived binlogs behind the last entry, read back: a writer before us has completed them.
 
-
-def known_end(catalog: Catalog, archived: Archived) -> Known:
-    """The end of the unbroken run of archived binlogs from a lineage's first one on."""
-    name, last = archived.lineage.first_binlog, None
-    in_parts: deque[BinlogName] = deque(maxlen=_LAST_FEW)
-    while name in archived.binlogs and name in archived.entries:
-        if "-" in archived.binlogs[name].etag:
-            in_parts.append(name)
-        name, last = name.next(), name
-    return Known(
-        lineage=archived.lineage,
-        next_binlog=name,
-        last=last,
-        end=catalog.entry_end(archived.lineage, last) if last is not None else None,
-        in_parts=tuple(in_parts),
-    )
-
-
-def read_undescribed(
-    store: Store, layout: Layout, known: Known, listed: Iterable[ServerBinlog], grid: Grid
-) -> list[Track]:
-    """Archived binlogs behind the last entry, read back, as far as the source has them no more.
-
-    What the source still has is asked for again and compared with the object instead. Raises
-    ArchiveError for an object that cannot be the next binlog.
+    Raises ArchiveError for an object that cannot be the next binlog.
     """
-    there = {row.name for row in listed}
     found: list[Track] = []
-    while (name := known.next_binlog) not in there:
+    while True:
+        name = known.next_binlog
         key = layout.binlog(known.lineage.id, name)
         if store.head(key) is None:
             break
@@ -231,69 +292,6 @@ def read_undescribed(
         found.append(track)
         known = advance(known, [track])
     return found
-
-
-def of_server(lineages: Iterable[Lineage], facts: ServerFacts, source: str) -> list[Lineage]:
-    """The lineages of this server, none where the source is new to the bucket.
-
-    Raises SourceError if the bucket holds only another server's under this name.
-    """
-    all_ = list(lineages)
-    ours = [lineage for lineage in all_ if lineage.server_uuid == facts.uuid]
-    if all_ and not ours:
-        raise SourceError(
-            f"the bucket holds source {source} of server {all_[-1].server_uuid}; "
-            f"this server is {facts.uuid}",
-            hint="was --source copied from another machine? each server needs a name of its own",
-        )
-    return ours
-
-
-def furthest(catalog: Catalog, lineages: Iterable[Lineage]) -> Known | None:
-    """Of several lineages of one server the one whose archive reaches furthest."""
-    ends = [known_end(catalog, catalog.archived(lineage)) for lineage in lineages]
-    return max(ends, key=lambda known: (known.next_binlog, known.lineage.id), default=None)
-
-
-def first_binlog(config: StreamConfig, listed: tuple[ServerBinlog, ...]) -> BinlogName:
-    """The first binlog of an empty archive. Raises SourceError if the server does not have it."""
-    names = [row.name for row in listed]
-    if not names:
-        raise SourceError("the server lists no binary logs", hint="is log_bin set?")
-    if config.start_binlog is None:
-        return names[-1] if config.start_at == "now" else names[0]
-    if config.start_binlog not in names:
-        raise SourceError(
-            f"the server has no binlog {config.start_binlog}: it has {names[0]} to {names[-1]}",
-            hint="give --start-binlog one of SHOW BINARY LOGS, or leave it out",
-        )
-    return config.start_binlog
-
-
-def check_history(
-    known: Known, listed: tuple[ServerBinlog, ...], previous_gtids: str | None
-) -> None:
-    """See that the server goes on where the archive ends; ArchiveError if it does not.
-
-    `previous_gtids` are those of `known.next_binlog` on the server, None where it keeps none.
-    """
-    rows = {row.name: row for row in listed}
-    name, end = known.next_binlog, known.end
-    if name not in rows:
-        raise _missing(known, listed)
-    if known.last in rows and end is not None and rows[known.last].size != end.size:
-        raise _another(known, f"{known.last} has {rows[known.last].size} bytes there, "
-                       f"{end.size} in the archive")  # fmt: skip
-    if end is not None and end.next_binlog not in (None, str(name)):
-        raise _another(known, f"{known.last} ends with a rotation to {end.next_binlog}")
-    before = gtids_at_end(known)
-    if previous_gtids is None or before is None:
-        return
-    if parse(previous_gtids, known.lineage.flavour) != before:
-        raise _another(
-            known, f"{name} begins after {previous_gtids or 'no GTIDs'}, "
-            f"the archive ends with {before or 'none'}"
-        )  # fmt: skip
 
 
 def gtids_at_end(known: Known) -> Gtids | None:
@@ -309,27 +307,6 @@ def gtids_at_end(known: Known) -> Gtids | None:
     return before | added
 
 
-def _missing(known: Known, listed: tuple[ServerBinlog, ...]) -> ArchiveError:
-    names = [row.name for row in listed]
-    if names and known.next_binlog < names[0]:
-        return GapError(
-            f"gap: the server has purged {known.next_binlog}, the next binlog of the archive; "
-            f"its oldest is {names[0]}",
-            hint="what was purged and is not in the bucket (the first bytes of that binlog may lie "
-            "there as chunks, under live/) is lost to the archive: take a new base backup and "
-            "stream under a new --source",
-        )
-    return _another(known, f"it has no {known.next_binlog}")
-
-
-def _another(known: Known, why: str) -> ArchiveError:
-    return ArchiveError(
-        f"the server's history is not the archive's (lineage {known.lineage.id}): {why}",
-        hint="was it reset or restored from a backup? stream it under a new --source; "
-        "the archive stays as it is",
-    )
-
-
 def check_spool(runs: Iterable[Run], source: str, target: str) -> None:
     """See that the spool is this source's and this bucket's; SpoolError if not."""
     for run in runs:
@@ -341,72 +318,126 @@ def check_spool(runs: Iterable[Run], source: str, target: str) -> None:
             )
 
 
-def adopt(
-    runs: Iterable[Run],
-    *,
-    grid: Grid,
-    facts: ServerFacts,
-    source: str,
-    known: Known | None,
-    listed: Iterable[ServerBinlog],
-) -> tuple[list[Track], Track | None]:
-    """Closed binlogs that earlier runs left in the spool and the archive lacks, in order.
+def adopt(runs: Iterable[Run], *, grid: Grid, known: Known, catalog: Catalog) -> list[Track]:
+    """Binlogs that earlier runs left in the spool and the archive lacks, in order.
 
-    From where the archive ends, without a break; without a lineage, from the first binlog of a run
-    that had not found one either. What is open, damaged, not what the server lists, or without
-    event checksums that would show damage (a power cut leaves holes: nothing in the spool was
-    synced) is left: the source is asked again. Also the longest copy of the open binlog that
-    follows them, for the case that the source does not have it any more.
+    From where the archive ends, without a break; each run goes on where the one before it was
+    ended, or begins anew. What is damaged, or without event checksums that would show damage (a
+    power cut leaves holes: nothing in the spool was synced), is left: the source is asked again.
     """
-    rows = {row.name: row for row in listed}
-    usable = (None, known.lineage.id if known else None)  # None: it died before it knew it
     tracks: list[Track] = []
-    unfinished: Track | None = None
+    usable = (None, known.lineage.id)  # None: it died before it knew its lineage
     for run in runs:
-        if run.facts.server_uuid != facts.uuid or run.facts.lineage not in usable:
+        if run.facts.lineage not in usable:
             continue
-        begin = known.next_binlog if known else BinlogName.parse(run.facts.binlog)
-        if begin not in run.files():
+        if run.facts.lineage is None and run.facts.server_uuid != known.lineage.server_uuid:
             continue
-        for track in _checked_from(run, begin, grid):
-            known = known or nothing_archived(facts, source, track)
-            row = rows.get(track.name)
-            why = breaks(known, track)
-            closed = track.judge(rows)
-            if closed and row is not None and row.size != track.size:
-                why = f"it has {track.size} bytes, the server's {row.size}"
-            if why:
-                _log.warning("left in the spool, to be fetched again", error=f"{track.path}: {why}")
-                return tracks, None
-            if not closed:
-                unfinished = max(track, unfinished or track, key=lambda copy: copy.size)
-                break
-            tracks.append(track)
-            known, unfinished = advance(known, [track]), None
+        here = BinlogName.parse(run.facts.binlog)
+        open_track = tracks[-1] if tracks and not tracks[-1].closed else None
+        if run.facts.position > 4:
+            if open_track is not None and open_track.name == here:
+                found = _go_on(run, open_track, grid, catalog, known.lineage)
+                tracks += _checked(found, advance(known, tracks))
+            continue
+        begin = advance(known, [t for t in tracks if t.closed]).next_binlog
+        if here > begin or begin not in run.files():
+            continue
+        found = _from(run, begin, grid, catalog, known.lineage)
+        if open_track is not None and found and found[0].name == open_track.name:
+            if len(found) == 1 and found[0].size <= open_track.size:
+                continue
+            tracks.pop()
+        tracks += _checked(found, advance(known, tracks))
     if tracks:
-        _log.info("taken from the spool", first=tracks[0].name, last=tracks[-1].name)
-    return tracks, unfinished
+        _log.info(
+            "taken from the spool",
+            first=tracks[0].name,
+            last=tracks[-1].name,
+            size=tracks[-1].size,
+            closed=tracks[-1].closed,
+        )
+    return tracks
 
 
-def _checked_from(run: Run, begin: BinlogName, grid: Grid) -> list[Track]:
-    """A run's binlogs from this one on, as far as their bytes are what their checksums say."""
-    found: list[Track] = []
-    with closing(Tailer(run, grid, begin)) as tailer:
-        current = None
-        try:
-            while tailer.pump() or tailer.current is not current:
-                current = tailer.current
-                found += tailer.take_new()
-        except (DamageError, ArchiveError) as error:
-            _log.warning("left in the spool, to be fetched again", error=error)
-    checked: list[Track] = []
+def _checked(found: list[Track], known: Known) -> list[Track]:
+    """Those that follow what is known, one after the other, with checksums in every event."""
+    good: list[Track] = []
     for track in found:
         if not track.begun or track.scanner.damage:
             break
         if any(form.checksum != "crc32" for form in track.scanner.formats):
             break
-        checked.append(track)
-    return checked
+        if why := breaks(known, track):
+            _log.warning("left in the spool, to be fetched again", error=f"{track.path}: {why}")
+            break
+        track.judge({})
+        good.append(track)
+        known = advance(known, [track])
+        if not track.closed and track is not found[-1]:
+            continue  # the source will tell whether it is whole
+    return good
+
+
+def _from(
+    run: Run, begin: BinlogName, grid: Grid, catalog: Catalog, lineage: Lineage
+) -> list[Track]:
+    """A run's binlogs from this one on, as far as their bytes are what their checksums say."""
+    floor = run.facts.floors.get(str(begin))
+    if floor is None:
+        return _pump(Tailer(run, grid, begin))
+    track = Track(begin, run.directory / str(begin), grid)
+    return [track, *_behind_floor(run, track, floor, grid, catalog, lineage)]
+
+
+def _go_on(run: Run, track: Track, grid: Grid, catalog: Catalog, lineage: Lineage) -> list[Track]:
+    """Let a run that went on in the middle of this track's binlog make it grow; what came then."""
+    if floor := run.facts.floors.get(str(track.name)):
+        return _behind_floor(run, track, floor, grid, catalog, lineage)
+    begin = run.facts.position
+
+    def blocks() -> Iterator[bytes]:
+        if begin < track.floor:
+            yield from catalog.binlog(lineage, track.name).blocks(begin, track.floor)
+        with closing(track.body(max(begin, track.floor), track.size).open()) as reader:
+            while data := reader.read(1 << 20):
+                yield data
+
+    overlap = track.overlap_at(begin, blocks())
+    if overlap is None:
+        return []
+    return _pump(Tailer(run, grid, overlap=overlap, track=track))
+
+
+def _behind_floor(  # noqa: PLR0917
+    run: Run, track: Track, floor: Floor, grid: Grid, catalog: Catalog, lineage: Lineage
+) -> list[Track]:
+    """As `_go_on`, where the bucket alone has the bytes before a floor: read back from there."""
+    at = track.scanner.position
+    try:
+        if at < floor.offset:
+            for block in catalog.binlog(lineage, track.name).blocks(at, floor.offset):
+                track.feed(memoryview(block))
+    except (ArchiveError, DamageError) as error:
+        _log.warning("left in the spool, to be fetched again", binlog=track.name, error=error)
+        return []
+    track.floor = max(track.floor, floor.offset)
+    start_at = floor.at + max(0, at - floor.offset)
+    return _pump(Tailer(run, grid, track.name, track=track, start_at=start_at))
+
+
+def _pump(tailer: Tailer) -> list[Track]:
+    """All that a run has, until its end or the first thing that is wrong."""
+    found: list[Track] = []
+    with closing(tailer):
+        before: object = None
+        try:
+            while tailer.pump() or tailer.place != before:
+                before = tailer.place
+                found += tailer.take_new()
+        except (DamageError, ForkError) as error:
+            found += tailer.take_new()
+            _log.warning("left in the spool, to be fetched again", error=error)
+    return found
 
 
 def read_back(store: Store, key: str, name: BinlogName, grid: Grid) -> Track:
@@ -427,18 +458,23 @@ def read_back(store: Store, key: str, name: BinlogName, grid: Grid) -> Track:
     return track
 
 
-def mend_entries(store: Store, plan: Plan, grid: Grid) -> None:
+def mend_entries(store: Store, layout: Layout, found: Found, grid: Grid) -> None:
     """Make the entries that a writer before us had no time to write, from the objects."""
-    for track in plan.undescribed:
-        lineage = plan.lineage.id if plan.lineage else ""
-        Place(store, plan.layout, lineage, grid, track).put_entry()
+    for track in found.undescribed:
+        lineage = found.lineage.id if found.lineage else ""
+        Place(store, layout, lineage, grid, track).put_entry()
         _log.info("entry made from the archived binlog", binlog=track.name)
 
 
-def sweep_spool(spool: Spool, plan: Plan) -> None:
+def sweep_spool(spool: Spool, found: Found) -> None:
     """Delete what a run before us archived but had no time to delete, and empty runs."""
-    runs, lineage = spool.runs(), plan.lineage
-    for name in {name for run in runs for name in run.files()} if lineage else ():
-        if lineage and lineage.first_binlog <= name < plan.following:
-            spool.release(name, lineage.id)
+    runs = spool.runs()
+    ends = [found.known] if found.known is not None else []
+    for known in [*ends, *(end for end, _ in found.left_behind)]:
+        for name in {name for run in runs for name in run.files()}:
+            if known.lineage.first_binlog <= name < known.next_binlog:
+                spool.release(name, known.lineage.id)
+    for run in runs:
+        if run.facts.lineage == PROBE:
+            spool.discard(run)
     spool.sweep(spool.runs())

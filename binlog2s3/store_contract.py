@@ -6,9 +6,11 @@ with boto3. Law: no boto3 here; every implementation passes the one suite in tes
 
 import io
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -157,20 +159,35 @@ class FileSlice:
         return _SliceReader(self)
 
 
-class _SliceReader(io.RawIOBase):
-    """Reads by pread, so it shares no position with anybody."""
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Several slices, one after the other: a part whose bytes lie in more than one file.
 
-    def __init__(self, piece: FileSlice) -> None:
-        self._piece = piece
+    Reading raises SpoolError as that of a slice does. A file is opened only when reading comes to
+    it: until then nobody has looked whether it is there.
+    """
+
+    slices: tuple[FileSlice, ...]
+
+    @property
+    def size(self) -> int:
+        """How many bytes they have together."""
+        return sum(piece.size for piece in self.slices)
+
+    def open(self) -> Reader:
+        """A reader across the joints; it holds one file descriptor at most."""
+        return _PiecesReader(self.slices)
+
+
+class _BodyReader(io.RawIOBase):
+    """What both readers have in common: a size, and a place that nobody else moves."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
         self._at = 0
-        self._fd = -1
-        try:
-            self._fd = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as exc:
-            raise SpoolError(f"cannot read {piece.path}: {exc.strerror}") from exc
 
     def __len__(self) -> int:
-        return self._piece.size
+        return self._size
 
     def readable(self) -> bool:
         return True
@@ -182,18 +199,35 @@ class _SliceReader(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._piece.size}[whence]
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         self._at = max(0, base + offset)
         return self._at
 
     def readinto(self, buffer: Any, /) -> int:
-        data = self.read(len(buffer))
+        data = self.read(len(buffer)) or b""
         buffer[: len(data)] = data
         return len(data)
 
+    def _wanted(self, size: int | None) -> int:
+        """How many bytes a read of `size` asks for, of those that are left."""
+        left = max(0, self._size - self._at)
+        return left if size is None or size < 0 else min(size, left)
+
+
+class _SliceReader(_BodyReader):
+    """Reads by pread, so it shares no position with anybody."""
+
+    def __init__(self, piece: FileSlice) -> None:
+        super().__init__(piece.size)
+        self._piece = piece
+        self._fd = -1
+        try:
+            self._fd = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as exc:
+            raise SpoolError(f"cannot read {piece.path}: {exc.strerror}") from exc
+
     def read(self, size: int | None = -1, /) -> bytes:
-        left = max(0, self._piece.size - self._at)
-        want = left if size is None or size < 0 else min(size, left)
+        want = self._wanted(size)
         if want == 0:
             return b""
         offset = self._piece.begin + self._at
@@ -213,6 +247,54 @@ class _SliceReader(io.RawIOBase):
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+        super().close()
+
+
+class _PiecesReader(_BodyReader):
+    """Reads slice after slice; a read that fails moves nothing, so it can be made again."""
+
+    def __init__(self, slices: tuple[FileSlice, ...]) -> None:
+        self._slices = slices
+        self._ends = list(accumulate(piece.size for piece in slices))
+        super().__init__(self._ends[-1] if slices else 0)
+        self._index = -1
+        self._reader: Reader | None = None
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """All that was asked for, across the joints: a short read in the middle surprises some."""
+        if self.closed:
+            raise ValueError("read of a closed reader")
+        want = self._wanted(size)
+        blocks: list[bytes] = []
+        at, end = self._at, self._at + want
+        while at < end:
+            blocks.append(self._block(at, end))
+            at += len(blocks[-1])
+        self._at = at
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+
+    def _block(self, at: int, end: int) -> bytes:
+        """Some of the bytes from `at` on, at most to `end`, all of one slice."""
+        index = bisect_right(self._ends, at)
+        begin = self._ends[index] - self._slices[index].size
+        reader = self._opened(index)
+        reader.seek(at - begin)
+        return reader.read(end - at)
+
+    def _opened(self, index: int) -> Reader:
+        """That slice's reader; the one before it is closed."""
+        if self._reader is None or self._index != index:
+            self._close_slice()
+            self._reader, self._index = self._slices[index].open(), index
+        return self._reader
+
+    def _close_slice(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def close(self) -> None:
+        self._close_slice()
         super().close()
 
 

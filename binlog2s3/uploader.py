@@ -11,7 +11,7 @@ a file, read again at each attempt. Nothing under the archive is replaced.
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from binlog2s3.archive import (
     Action,
@@ -35,6 +35,7 @@ from binlog2s3.catalog import Layout
 from binlog2s3.chunk import Chunk
 from binlog2s3.coverage import Coverage
 from binlog2s3.errors import (
+    ForkError,
     ObjectMissingError,
     PreconditionError,
     StoreError,
@@ -45,9 +46,10 @@ from binlog2s3.errors import (
 from binlog2s3.job import Job
 from binlog2s3.log import Log
 from binlog2s3.place import Place, abort_uploads, sweep
+from binlog2s3.punch import PunchUnsupportedError
 from binlog2s3.spool import Spool
 from binlog2s3.store import Store
-from binlog2s3.tailer import Track
+from binlog2s3.tailer import Track, give_back
 from binlog2s3.workers import Outcome, Workers
 
 _log = Log("uploader")
@@ -55,16 +57,33 @@ _LONGEST_WAIT = 10.0
 
 
 class _Token:
-    """What was asked for, and in which state of knowledge."""
+    """What was asked for, by whom, and in which state of knowledge."""
 
-    __slots__ = ("action", "at", "chunk", "job", "upload_id")
+    __slots__ = ("action", "at", "chunk", "job", "owner", "upload_id")
 
-    def __init__(self, job: Job, action: Action, chunk: Chunk | None, at: float) -> None:
+    def __init__(
+        self, owner: "Uploader", job: Job, action: Action, chunk: Chunk | None, at: float
+    ) -> None:
+        self.owner = owner
         self.at = at
         self.job = job
         self.action = action
         self.chunk = chunk
         self.upload_id = job.held.upload_id if job.held else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sweep:
+    """Leftovers of an archived binlog are taken away."""
+
+    owner: "Uploader"
+    name: BinlogName
+
+
+def take(outcome: Outcome) -> None:
+    """Hand an outcome to the uploader that asked. Raises what no waiting mends."""
+    assert isinstance(outcome.token, _Token | _Sweep)  # noqa: S101 - uploaders alone submit
+    outcome.token.owner.take(outcome)
 
 
 def backoff(failures: int) -> float:
@@ -125,6 +144,9 @@ class Uploader:
         self._backoff = backoff
         self._clock = clock
         self._jobs: dict[BinlogName, Job] = {}
+        self._pressed = False
+        self._can_punch = True
+        self._is_past = False
         self._archived_since: list[BinlogName] = []  # the last audit
         self._archived_before: list[BinlogName] = []  # that one, and since the one before
 
@@ -133,21 +155,72 @@ class Uploader:
         place = Place(self._store, self._layout, self._lineage, self._limits.grid, track)
         self._jobs[track.name] = Job(track, place, self._limits.grid)
 
+    def abandon(self, track: Track) -> None:
+        """The source can no longer give the rest: keep what there is as chunks, free the spool."""
+        job = self._jobs.get(track.name)
+        if job is not None and job.track is track and not track.closed:
+            job.unfinishable = True
+
+    def end_history(self) -> None:
+        """Its history goes no further: what contradicts the bucket is left in the spool."""
+        self._is_past = True
+
+    def drop(self, track: Track) -> None:
+        """Take no further interest in a binlog; what is in the bucket of it stays."""
+        job = self._jobs.get(track.name)
+        if job is not None and job.track is track:
+            del self._jobs[track.name]
+
+    def press(self, *, pressed: bool) -> None:
+        """While the spool needs room: all goes into chunks, and leaves the spool once it is there.
+
+        Full chunks' bytes are given back to the file system, from the binlog's beginning on.
+        """
+        self._pressed = pressed
+        for job in list(self._jobs.values()) if pressed else ():
+            self._punch(job)
+
+    def _punch(self, job: Job) -> None:
+        track, held = job.track, job.held
+        if held is None or held.object_there or not self._can_punch:
+            return
+        if any(isinstance(action, ForArchive | Compare | Look) for action in job.flying):
+            return
+        for part in list(self._limits.grid.parts(track.size, track.floor)):
+            if not part.full or held.chunks.exact(part.begin, part.end) is None:
+                break
+            job.place.prepare_punch(part)
+            try:
+                give_back(self._spool, track, part.end)
+            except PunchUnsupportedError as error:
+                self._can_punch = False
+                _log.warning("the spool cannot be made smaller", error=error, hint=error.hint)
+                break
+
     @property
     def pending(self) -> int:
-        """Closed binlogs that are not archived yet."""
-        return sum(job.track.closed for job in self._jobs.values())
+        """Closed binlogs that are not archived yet, and unfinishable ones that are not chunks."""
+        return sum(job.track.closed or job.unfinishable for job in self._jobs.values())
 
     @property
     def done(self) -> bool:
         """Whether all that was taken in is in the bucket, as far as it can be by now."""
-        unsaved = self._limits.chunked and any(job.unsaved for job in self._jobs.values())
-        return not (unsaved or self.pending or any(job.flying for job in self._jobs.values()))
+        jobs = self._jobs.values()
+        unsaved = any(job.unsaved for job in jobs if self._chunked(job))
+        return not (unsaved or self.pending or any(job.flying for job in jobs))
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing that was taken in is left to be done."""
+        return not self._jobs
 
     @property
     def unsaved_bytes(self) -> int:
         """Checked bytes that should be in chunks or in the archive by now, and are not known to."""
-        return sum(job.unsaved_bytes for job in self._jobs.values() if self._limits.chunked)
+        return sum(job.unsaved_bytes for job in self._jobs.values() if self._chunked(job))
+
+    def _chunked(self, job: Job) -> bool:
+        return self._limits.chunked or job.unfinishable
 
     def flush(self) -> None:
         """Have what is new put at the next step, whenever the last flush was."""
@@ -164,7 +237,7 @@ class Uploader:
             free = self._workers.count - self._workers.busy
             if free <= 0:
                 return
-            due = self._limits.chunked and job.unsaved and now >= job.next_flush
+            due = self._chunked(job) and job.unsaved and now >= job.next_flush
             if job.not_before > now or (free <= self._reserved and not due):
                 continue
             self._step(job, due=due, now=now)
@@ -177,6 +250,8 @@ class Uploader:
             flushes=job.flushes,
             due=due,
             late=job.late(now, self._interval),
+            unfinishable=job.unfinishable,
+            pressed=self._pressed,
         )
         actions = decide(observed, self._limits)
         if due and job.held is not None and not any(isinstance(a, Flush) for a in actions):
@@ -264,12 +339,14 @@ class Uploader:
         for name in self._archived_names(found):
             self.sweep(name)
         for name in self._archived_before:
-            self._workers.submit(name, self._aborting(name))
+            self._workers.submit(_Sweep(self, name), self._aborting(name))
         self._archived_before, self._archived_since = self._archived_since, []
 
     def sweep(self, name: BinlogName) -> None:
         """Have taken away what is left of an archived binlog's growing, if anything is."""
-        self._workers.submit(name, lambda: sweep(self._store, self._layout, self._lineage, name))
+        self._workers.submit(
+            _Sweep(self, name), lambda: sweep(self._store, self._layout, self._lineage, name)
+        )
 
     def _aborting(self, name: BinlogName) -> Callable[[], None]:
         key = self._layout.binlog(self._lineage, name)
@@ -286,7 +363,8 @@ class Uploader:
 
     def _took_sweep(self, outcome: Outcome) -> None:
         if isinstance(outcome.error, StoreError):
-            _log.warning("leftovers not taken away", binlog=outcome.token, error=outcome.error)
+            assert isinstance(outcome.token, _Sweep)  # noqa: S101
+            _log.warning("leftovers not taken away", binlog=outcome.token.name, error=outcome.error)
         elif outcome.error is not None:
             raise outcome.error
 
@@ -307,7 +385,7 @@ class Uploader:
         if isinstance(action, ForArchive):
             job.begun_at = job.begun_at or now
         job.flying.add(action)
-        self._workers.submit(_Token(job, action, chunk, now), job.request(action, chunk))
+        self._workers.submit(_Token(self, job, action, chunk, now), job.request(action, chunk))
 
     def _tell(self, job: Job, action: Action) -> None:
         """Tell how far this binlog can be read from the bucket by now."""
@@ -326,6 +404,11 @@ class Uploader:
             self._coverage.reached(track.name, offset, gtids, whole=whole)
 
     def _failed(self, job: Job, action: Action, error: BaseException) -> None:
+        if isinstance(error, ForkError) and self._is_past:
+            self.drop(job.track)
+            _log.error("left in the spool: the bucket has other bytes", error,
+                       binlog=job.track.name)  # fmt: skip
+            return
         if not isinstance(error, StoreError) or isinstance(error, StoreSettingError):
             raise error
         job.forget()
@@ -350,9 +433,14 @@ class Uploader:
 
     def _release(self, job: Job) -> None:
         track = job.track
-        del self._jobs[track.name]
-        self._archived_since.append(track.name)
+        if self._jobs.get(track.name) is job:
+            del self._jobs[track.name]
         freed = self._spool.release(track.name, self._lineage)
+        if job.unfinishable:
+            self._coverage.ended(track)
+            _log.warning("kept as chunks", binlog=track.name, size=track.size, freed=freed)
+            return
+        self._archived_since.append(track.name)
         _log.info(
             "binlog archived",
             binlog=track.name,

@@ -39,7 +39,7 @@ _HINT = (
 )
 
 
-State = Literal["streaming", "idle", "catching up", "source unreachable", "stopped"]
+State = Literal["streaming", "idle", "catching up", "paused", "source unreachable", "stopped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,7 @@ class Progress:
 
     state: State
     lineage: str | None
+    server_uuid: str
     durable: Position | None
     server: Position | None
     covered_until: datetime | None
@@ -63,7 +64,6 @@ class Writer:
         layout: Layout,
         spool: Spool,
         target: str,
-        server_uuid: str,
         interval_seconds: float,
         progress: Callable[[], Progress],
         audit: Callable[[list[str], float], None],
@@ -96,7 +96,7 @@ class Writer:
             interval_seconds=interval_seconds,
             state="streaming",
             lineage=None,
-            server_uuid=server_uuid,
+            server_uuid="",
             durable=None,
             server=None,
             covered_until=None,
@@ -170,6 +170,7 @@ class Writer:
             at=datetime.now(UTC),
             state=state or now.state,
             lineage=now.lineage,
+            server_uuid=now.server_uuid,
             durable=self._furthest(now),
             server=now.server,
             covered_until=covered,

@@ -18,6 +18,7 @@ from binlog2s3.config import (
     OPTIONS,
     Config,
     Option,
+    SpoolLimits,
     _read_tables,
     build,
     parse,
@@ -46,6 +47,8 @@ SAMPLES: Mapping[str, tuple[str, str, str]] = {
     "mysql-server-id": ("1", "2", "3"),
     "mysql-connect-timeout": ("1", "2s", "3m"),
     "spool": ("/one", "/two", "/three"),
+    "spool-max-bytes": ("16MiB", "1G", "33554432"),
+    "spool-min-free-bytes": ("0", "1G", "1"),
     "s3-url": ("s3://one", "s3://two", "s3://three"),
     "endpoint-url": ("http://one", "http://two", "http://three"),
     "region": ("one", "two", "three"),
@@ -61,6 +64,9 @@ SAMPLES: Mapping[str, tuple[str, str, str]] = {
     "start-at": ("oldest", "now", "OLDEST"),
     "flush-interval": ("1", "2", "3"),
     "heartbeat-interval": ("1", "2s", "3m"),
+    "stall-timeout": ("1", "2s", "3m"),
+    "on-gap": ("stop", "continue", "STOP"),
+    "accept-new-server": ("3e11fa47-71ca-11e1-9e33-c80aa9429562", "00000001-00000000", "X"),
     "take-over": ("true", "false", "true"),
     "log-format": ("text", "json", "TEXT"),
     "log-level": ("debug", "warning", "error"),
@@ -174,7 +180,10 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     assert config.stream.start_binlog == BinlogName.parse("b.000001")
     assert (config.stream.flush_interval, config.stream.heartbeat_interval) == (0.0, 1.0)
     assert config.stream.take_over is True
+    assert (config.stream.stall_timeout, config.stream.on_gap) == (1.0, "stop")
+    assert config.stream.accept_new_server == "3e11fa47-71ca-11e1-9e33-c80aa9429562"
     assert (config.spool, config.log.format, config.log.level) == (Path("/one"), "text", "debug")
+    assert config.spool_limits == SpoolLimits(max_bytes=16 * MIB, min_free_bytes=0)
 
 
 def test_defaults() -> None:
@@ -186,6 +195,9 @@ def test_defaults() -> None:
     assert config.stream.take_over is False
     assert (config.log.format, config.log.level) == ("auto", "info")
     assert config.spool == Path("/var/lib/binlog2s3")
+    assert config.spool_limits == SpoolLimits(max_bytes=None, min_free_bytes=None)
+    assert (config.stream.stall_timeout, config.stream.on_gap) == (60.0, "continue")
+    assert config.stream.accept_new_server is None
 
 
 def test_defaults_are_good_values() -> None:
@@ -307,6 +319,26 @@ def test_a_wrong_value_is_named_as_it_was_given(
             "[stream]\nstart_binlog = '../x.1'",
             "[stream] start_binlog of {}: not the name of a binlog: '../x.1'",
         ),
+        (
+            "[stream]\nstall_timeout = 0.9",
+            "[stream] stall_timeout of {}: 0.9 is below the least, 1",
+        ),
+        (
+            "[stream]\non_gap = 'go on'",
+            "[stream] on_gap of {}: 'go on' is not one of continue, stop",
+        ),
+        (
+            "[spool]\nmax_bytes = '16383K'",
+            "[spool] max_bytes of {}: '16383K' is below the least, 16 MiB",
+        ),
+        (
+            "[spool]\nmin_free_bytes = -1",
+            "[spool] min_free_bytes of {}: -1 is below the least, 0",
+        ),
+        (
+            "[spool]\nmin_free_bytes = '5 %'",
+            "[spool] min_free_bytes of {}: '5 %' is not a size such as 5MiB, 64M or 1G",
+        ),
         ("[stream]\ntake_over = 1", "[stream] take_over of {}: 1 is not true or false"),
         ("[stream]\ntake_over = []", "[stream] take_over of {}: an array is not true or false"),
         (
@@ -325,7 +357,10 @@ def test_a_wrong_value_is_named_as_it_was_given(
             "{}: unknown key [mysql] mysql_port (did you mean [mysql] port?)",
         ),
         ("[s3]\nsource = 'x'", "{}: unknown key [s3] source (did you mean [stream] source?)"),
-        ("[spool]\nzzz = 'x'", "{}: unknown key [spool] zzz (known: dir)"),
+        (
+            "[spool]\nzzz = 'x'",
+            "{}: unknown key [spool] zzz (known: dir, max_bytes, min_free_bytes)",
+        ),
         ("[zzz]", "{}: unknown table [zzz] (known: log, mysql, s3, spool, stream)"),
     ],
 )
@@ -662,6 +697,21 @@ def test_wrong_flags_in_the_environment(text: str, monkeypatch: pytest.MonkeyPat
     assert problems() == (f"BINLOG2S3_TAKE_OVER: {text!r} is not true or false",)
     monkeypatch.setenv("BINLOG2S3_TAKE_OVER", "")
     assert configured(arguments(LEAST)).stream.take_over is False
+
+
+@pytest.mark.parametrize("text", ["3e11fa47-71CA-11e1", "0000000a-00000000", "x" * 64])
+def test_a_server_to_accept(text: str) -> None:
+    """A server_uuid, or what stands in for that of a MariaDB, as it is written."""
+    config = configured([*arguments(LEAST), f"--accept-new-server={text}"])
+    assert config.stream.accept_new_server == text
+
+
+@pytest.mark.parametrize("text", ["a b", "a_b", "a.b", "x" * 65, "é", "٣", "3e11fa47:1-5"])
+def test_what_is_no_server_to_accept(text: str) -> None:
+    """A GTID set or a host's name, for example."""
+    (found,) = problems(f"--accept-new-server={text}")
+    assert found.startswith("--accept-new-server: ")
+    assert found.endswith("is not 1 to 64 of the characters 0-9 A-Z a-z -")
 
 
 def test_a_home_directory_may_be_meant(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import click
 import pytest
 
-from binlog2s3 import cli, errors
+from binlog2s3 import cli, errors, listing
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import EntryEnd, Heartbeat, Layout, Lineage
 from binlog2s3.checksum import crc64_hex, crc64nvme
@@ -82,11 +82,62 @@ def test_the_command_has_the_options_of_the_reference() -> None:
     assert known == {f"--{option.name}" for option in OPTIONS} | {"--config"}
 
 
+def test_the_options_of_list_are_in_the_reference() -> None:
+    """All that click knows are named where `list` is described, and no other one."""
+    known = {name for parameter in cli.list_.params for name in parameter.opts}
+    text = section(REFERENCE, "What `list` shows")
+    assert set(re.findall(r"--[a-z][a-z0-9-]*", text)) == known
+
+
+def test_what_list_prints_is_as_documented() -> None:
+    """Every state, and every field of --json in its order, of the type that is said."""
+    text = section(REFERENCE, "What `list` shows")
+    states = {row[0].strip("`") for row in rows(text, "state")}
+    assert states == set(get_args(listing.State))
+    described = listing.Described(
+        least_commit_us=1,
+        greatest_commit_us=2,
+        commit_times="exact",
+        gtid_set_added="",
+        transactions=1,
+        damaged=(),
+        archived_at=ENTRY.archived_at,
+    )
+    binlog = listing.Binlog(name=ENTRY.name, size=1, state="archived", described=described, hole=1)
+    found = listing.Listed(
+        lineage=replace(LINEAGE, parent={}),
+        current=True,
+        parent_there=True,
+        binlogs=(binlog, replace(binlog, described=None, hole=None)),
+        missing=(listing.Missing(first=ENTRY.name, last=ENTRY.name, under_way=False),),
+    )
+    source = listing.Source(name="orders", lineages=(found, replace(found, lineage=LINEAGE)))
+    whole = listing.document(listing.Listing(target="s3://bucket", sources=[source]))
+    lineages = whole["sources"][0]["lineages"]
+    for first_cell, documents in (
+        ("field of the document", [whole]),
+        ("field of a lineage", lineages),
+        ("field of a binlog", lineages[0]["binlogs"]),
+    ):
+        table = {row[0].strip("`"): row for row in rows(text, first_cell)}
+        for document in documents:
+            assert list(document) == list(table)
+            for field, value in document.items():
+                kind = table[field][1]
+                assert isinstance(value, bool) if kind == "true or false" else fits(value, kind)
+        may_be_null = {field for field, row in table.items() if row[1].endswith(" or null")}
+        assert {k for d in documents for k, v in d.items() if v is None} == may_be_null
+    for field, inner in (("sources", whole["sources"]), ("missing", lineages[0]["missing"])):
+        (row,) = (row for row in text.splitlines() if row.startswith(f"| `{field}` |"))
+        assert all(f"`{name}`" in row for name in inner[0])
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_documents_name_no_option_that_does_not_exist(path: Path) -> None:
     """Neither on the command line nor in the environment."""
     text = path.read_text(encoding="utf-8")
     ours = {f"--{option.name}" for option in OPTIONS} | {"--config", "--help", "--version"}
+    ours |= {name for parameter in cli.list_.params for name in parameter.opts}
     named = set(re.findall(r"(?<![\w<!-])--[a-z][a-z0-9-]*", text))
     assert named - ours - FOREIGN == set()
     variables = set(re.findall(r"\bBINLOG2S3_[A-Z0-9_]+", text))

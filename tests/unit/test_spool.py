@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from binlog2s3.binlog import BinlogName
+from binlog2s3.config import SpoolLimits
 from binlog2s3.errors import SpoolError
-from binlog2s3.spool import RunFacts, Spool, Superseder
+from binlog2s3.spool import Floor, Room, RunFacts, Spool, Superseder, default_min_free
 
 FACTS = RunFacts(
     source="orders",
@@ -105,7 +106,31 @@ def test_a_half_written_note_does_not_count(spool: Spool) -> None:
     assert spool.runs() == [run]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}', '"x"', "null", "\0"])
+def test_a_run_of_an_older_program_has_no_floor(spool: Spool) -> None:
+    """Its files have all that was written into them."""
+    run = spool.begin(replace(FACTS, floors={"b.000001": Floor(offset=5, at=5)}))
+    document = json.loads((run.directory / "run.json").read_text())
+    assert document.pop("floors") == {"b.000001": {"offset": 5, "at": 5}}
+    (run.directory / "run.json").write_text(json.dumps(document))
+    assert spool.runs() == [replace(run, facts=FACTS)]
+    assert FACTS.floors == {}
+
+
+@pytest.mark.parametrize("key", ["floors", "position"])
+@pytest.mark.parametrize("value", [None, -1, "5", 1.5, True, [], "x" * 1000])
+def test_a_place_that_is_no_number_is_damage(spool: Spool, key: str, value: object) -> None:
+    """It says what may be read of the file, so it is not guessed."""
+    run = spool.begin(FACTS)
+    document = json.loads((run.directory / "run.json").read_text())
+    (run.directory / "run.json").write_text(json.dumps(document | {key: value}))
+    with pytest.raises(SpoolError, match=rf"run\.json is damaged: its {key} is ") as caught:
+        spool.runs()
+    assert len(str(caught.value)) < 80 + len(str(run.directory))
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"format": 1}', '"x"', "null", "\0", "[" * 100_000]
+)
 def test_a_damaged_run_is_an_error_that_names_it(spool: Spool, content: str) -> None:
     """What is in it is not thrown away for that."""
     run = spool.begin(FACTS)
@@ -118,20 +143,25 @@ def test_a_damaged_run_is_an_error_that_names_it(spool: Spool, content: str) -> 
     assert (run.directory / "b.000001").exists()
 
 
+def on_disk(*paths: Path) -> int:
+    """What these files take on their disk, as du counts."""
+    return sum(path.stat().st_blocks * 512 for path in paths)
+
+
 def test_release_deletes_every_runs_copy_of_this_lineage_alone(spool: Spool) -> None:
     """Two runs may have the same binlog; another lineage's one of that name stays."""
     runs = [spool.begin(FACTS), spool.begin(replace(FACTS, lineage="other")), spool.begin(FACTS)]
     for run in runs:
         (run.directory / "b.000001").write_bytes(b"12345")
         (run.directory / "b.000002").write_bytes(b"123")
-    assert spool.used_bytes() == 24
+    assert spool.used_bytes() == on_disk(*(p for run in runs for p in run.files().values()))
     assert spool.release(ONE, "L") == 10
     assert [sorted(map(str, run.files())) for run in runs] == [
         ["b.000002"],
         ["b.000001", "b.000002"],
         ["b.000002"],
     ]
-    assert spool.used_bytes() == 14
+    assert spool.used_bytes() == on_disk(*(p for run in runs for p in run.files().values()))
     assert spool.release(ONE, "L") == 0
 
 
@@ -167,7 +197,7 @@ def test_sync_and_use_of_an_empty_spool(spool: Spool) -> None:
     run = spool.begin(FACTS)
     (run.directory / "b.000001").write_bytes(b"x")
     spool.sync()
-    assert spool.used_bytes() == 1
+    assert spool.used_bytes() == on_disk(run.directory / "b.000001")
 
 
 def test_a_spool_that_vanishes_is_an_error(spool: Spool) -> None:
@@ -219,6 +249,146 @@ def test_a_copy_that_is_the_beginning_of_another_goes(spool: Spool) -> None:
     assert spool.drop_prefixes() == 9
     assert sorted(path.read_bytes() for path in paths if path.exists()) == [b"abX", b"abcdef"]
     assert spool.drop_prefixes() == 0
+
+
+@pytest.mark.parametrize("facts", [{"position": 5}, {"floors": {FACTS.binlog: Floor(offset=1, at=1)}}])
+@pytest.mark.parametrize("body", [b"abc", b"abcdef", b"abcdefghi"])
+def test_a_copy_that_does_not_begin_at_the_beginning_is_not_compared(
+    spool: Spool, facts: dict[str, int], body: bytes
+) -> None:
+    """It stays, and no other goes because of it; what its run brought after it is as any other."""
+    runs = [spool.begin(FACTS), spool.begin(replace(FACTS, **facts))]
+    for run, own in zip(runs, (b"abcdef", body), strict=True):
+        (run.directory / "b.000001").write_bytes(own)
+        (run.directory / "b.000002").write_bytes(own)
+    assert spool.drop_prefixes() == min(6, len(body))
+    assert [len(run.files()) for run in runs].count(1) == 1
+    assert [(run.directory / "b.000001").read_bytes() for run in runs] == [b"abcdef", body]
+
+
+def test_a_run_of_another_history_is_discarded(spool: Spool) -> None:
+    """With all that is in it; the other runs stay."""
+    kept, discarded = spool.begin(FACTS), spool.begin(FACTS)
+    for run in (kept, discarded):
+        for name in ("b.000001", "b.000002", "notes"):
+            (run.directory / name).write_bytes(b"x")
+    spool.discard(discarded)
+    assert not discarded.directory.exists()
+    assert spool.runs() == [kept]
+    assert list(kept.files()) != []
+    with pytest.raises(SpoolError, match="no such file or directory"):
+        spool.discard(discarded)
+
+
+def test_a_discard_that_fails_leaves_a_run_that_was_there_before(spool: Spool) -> None:
+    """What is left is what an earlier end of mysqlbinlog would have left, with its description."""
+    run = spool.begin(FACTS)
+    (run.directory / "b.000001").mkdir()  # stands for a file that cannot be deleted
+    for name in ("b.000002", "b.000010"):
+        (run.directory / name).write_bytes(b"x")
+    with pytest.raises(SpoolError, match=r"b\.000001: is a directory"):
+        spool.discard(run)
+    assert spool.runs() == [run]
+    assert sorted(path.name for path in run.directory.iterdir()) == ["b.000001", "run.json"]
+
+
+def test_what_was_punched_out_does_not_count(spool: Spool) -> None:
+    """The file keeps its size, the spool takes less, and is found so by the next start."""
+    run = spool.begin(FACTS)
+    path = run.directory / "b.000001"
+    path.write_bytes(os.urandom(1 << 20))
+    spool.sync()
+    before = spool.used_bytes()
+    assert before >= 1 << 20
+    freed = spool.punch(path, 3 << 18)
+    assert freed == before - spool.used_bytes()
+    assert freed >= 1 << 19
+    assert path.stat().st_size == 1 << 20
+    assert spool.room(SpoolLimits()).used == before - freed
+
+
+def test_room_of_a_spool(spool: Spool) -> None:
+    """What it takes and what is free, with the limits that were given or the spool's own."""
+    run = spool.begin(FACTS)
+    (run.directory / "b.000001").write_bytes(bytes(100_000))
+    (run.directory / "b.000002").write_bytes(bytes(200_000))
+    spool.sync()
+    space = os.statvfs(spool.directory)
+    size = space.f_blocks * space.f_frsize
+    room = spool.room(SpoolLimits(max_bytes=300_001, min_free_bytes=0))
+    assert room.used == on_disk(*run.files().values())
+    assert 0 < room.free <= size
+    assert (room.max_bytes, room.min_free) == (300_001, 0)
+    room = spool.room(SpoolLimits())
+    assert (room.max_bytes, room.min_free) == (None, default_min_free(size))
+    spool.discard(run)
+    assert spool.room(SpoolLimits()).used == 0
+
+
+def test_room_of_a_spool_that_vanished(spool: Spool) -> None:
+    """Is not as good as any."""
+    (spool.directory / "lock").unlink()
+    spool.directory.rmdir()
+    with pytest.raises(SpoolError, match="no such file or directory"):
+        spool.room(SpoolLimits())
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("size", "left"), [(0, GIB), (20 * GIB, GIB), (21 * GIB, 21 * GIB // 20), (200 * GIB, 10 * GIB)]
+)
+def test_what_is_left_free_where_nothing_is_asked_for(size: int, left: int) -> None:
+    """5 % of the file system, at least 1 GiB."""
+    assert default_min_free(size) == left
+
+
+LIMITED = Room(used=100, free=40, max_bytes=100, min_free=40)
+
+
+@pytest.mark.parametrize(
+    ("room", "short"),
+    [
+        (LIMITED, ""),
+        (replace(LIMITED, used=101), "the spool takes 101 bytes, above 100 (max_bytes)"),
+        (replace(LIMITED, used=101, max_bytes=None), ""),
+        (
+            replace(LIMITED, free=39),
+            "the spool's file system has 39 bytes left, below 40 (min_free_bytes)",
+        ),
+        (replace(LIMITED, free=0, min_free=0), ""),
+        (
+            replace(LIMITED, used=101, free=39),
+            (
+                "the spool takes 101 bytes, above 100 (max_bytes); "
+                "the spool's file system has 39 bytes left, below 40 (min_free_bytes)"
+            ),
+        ),
+    ],
+)
+def test_what_there_is_not_enough_of(room: Room, short: str) -> None:
+    """Each limit by its name, with the values; at the limit nothing is wrong."""
+    assert room.short_of() == short
+
+
+@pytest.mark.parametrize(
+    ("room", "again"),
+    [
+        (LIMITED, False),
+        (replace(LIMITED, used=75, free=50), True),
+        (replace(LIMITED, used=76, free=50), False),
+        (replace(LIMITED, used=75, free=49), False),
+        (replace(LIMITED, used=10**9, free=50, max_bytes=None), True),
+        (replace(LIMITED, used=0, free=0, min_free=0), True),
+        (replace(LIMITED, used=0, free=4 * GIB + (256 << 20), min_free=4 * GIB), True),
+        (replace(LIMITED, used=0, free=4 * GIB + (256 << 20) - 1, min_free=4 * GIB), False),
+    ],
+)
+def test_when_there_is_room_again(room: Room, again: bool) -> None:
+    """Well below the greatest use, well above the least that is free; then neither is short."""
+    assert room.has_room_again() is again
+    assert not (again and room.short_of())
 
 
 BY = Superseder(source="orders", target="s3://bucket/p", generation=8, token="9c2d41aa", host="db2")

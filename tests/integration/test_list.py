@@ -1,0 +1,346 @@
+"""`binlog2s3 list` as a user meets it: real processes on a real store, beside a real stream."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from binlog2s3.binlog import BinlogName
+from binlog2s3.catalog import Layout
+from binlog2s3.chunk import Chunk
+from binlog2s3.store import S3Store, StoreConfig
+from lab.fault import Answer, Gate, on
+from lab.load import Load, Shape
+from lab.mysql import MysqlServer
+from lab.proxy import RecordingProxy
+from lab.s3 import REGION, MinioServer, allow, environment_for
+from tests.documents import ENTRY, ID, LINEAGE
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+
+LAYOUT = Layout("pre", "test")
+CHILD = "20260103T000000Z-3e11fa47-b2c3"
+READ_ONLY = ("s3:GetObject", "s3:ListBucket")
+FIRST, SECOND, THIRD = (BinlogName.parse(f"mysql-bin.00000{n}") for n in range(1, 4))
+
+
+class List:
+    """The command, with these credentials and no other settings."""
+
+    def __init__(self, minio: MinioServer, bucket: str, rights: Mapping[str, str]) -> None:
+        self.endpoint_url = minio.endpoint_url
+        self.url = f"s3://{bucket}/pre"
+        given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
+        self.environment = {**given, **rights}
+
+    def argv(self, *arguments: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "binlog2s3", "list", "--s3-url", self.url),
+            *("--endpoint-url", self.endpoint_url, "--addressing-style", "path"),
+            *("--region", REGION, *arguments),
+        ]
+
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        done = subprocess.run(
+            self.argv(*arguments),
+            capture_output=True,
+            check=False,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=120,
+        )
+        assert "Traceback" not in done.stderr
+        return done
+
+    def text(self, *arguments: str, warnings: str = "") -> str:
+        done = self.run(*arguments)
+        assert (done.returncode, done.stderr) == (0, warnings)
+        return done.stdout
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        document = json.loads(self.text("--json", *arguments))
+        assert isinstance(document, dict)
+        assert document["format"] == 1
+        return document
+
+    def lineages(self, *arguments: str) -> list[dict[str, Any]]:
+        (source,) = self.json(*arguments)["sources"]
+        assert isinstance(source["lineages"], list)
+        return source["lineages"]
+
+    def error(self, code: int, *arguments: str) -> tuple[str, str]:
+        """What it says instead: an error and a hint."""
+        done = self.run(*arguments)
+        assert (done.returncode, done.stdout) == (code, ""), done.stderr
+        error, hint = done.stderr.splitlines()
+        assert error.startswith("error: ")
+        assert hint.startswith("hint: ")
+        return error.removeprefix("error: "), hint.removeprefix("hint: ")
+
+
+@pytest.fixture
+def listing(minio: MinioServer, bucket: str) -> List:
+    """With credentials that may only read."""
+    return List(minio, bucket, environment_for(**minio.restricted(allow(*READ_ONLY))))
+
+
+def sizes(binlogs: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    return [(binlog["name"], binlog["size"]) for binlog in binlogs]
+
+
+def test_it_agrees_with_the_server_while_it_is_streamed(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, listing: List
+) -> None:
+    """Under load and rotations it shows no gap; afterwards names, sizes, times and GTIDs agree."""
+    begun = datetime.now(UTC)
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        shape = Shape(row_bytes=(1, 3000))
+        with Load(mysql, threads=2, flush_seconds=0.3, seconds=120, shape=shape) as load:
+            for rotations in (3, 6, 9):
+                wait_until(lambda rotations=rotations: load.flushes >= rotations, 60, "rotations")
+                (seen,) = listing.lineages()
+                there = dict(mysql.binlogs())
+                for binlog in seen["binlogs"]:
+                    assert binlog["size"] <= there[binlog["name"]]
+                    if binlog["state"] == "archived":
+                        assert binlog["size"] == there[binlog["name"]]
+                assert not [missing for missing in seen["missing"] if not missing["under_way"]]
+                assert "GAP" not in listing.text()
+            load.stop()
+
+        def agrees() -> dict[str, Any] | None:
+            assert stream.process.poll() is None, stream.stderr()
+            (lineage,) = listing.lineages("--source", "test")
+            archived = [b for b in lineage["binlogs"] if b["state"] == "archived"]
+            same = sizes(lineage["binlogs"]) == mysql.binlogs()
+            return lineage if same and len(archived) == len(mysql.binlogs()) - 1 else None
+
+        lineage = wait_until(agrees, 90, "the list and SHOW BINARY LOGS agree")
+        assert lineage is not None
+        text = listing.text()
+        assert stream.terminate() == 0
+    uuid = mysql.query("SELECT @@server_uuid")[0][0]
+    assert lineage["server"]["uuid"] == uuid
+    assert (lineage["current"], lineage["parent"], lineage["missing"]) == (True, None, [])
+    *archived, last = lineage["binlogs"]
+    assert (last["state"], last["archived_at"], last["gtid_set_added"]) == ("open", None, None)
+    assert len(archived) >= 9
+    added = ",".join(binlog["gtid_set_added"] for binlog in archived if binlog["gtid_set_added"])
+    executed = mysql.query("SELECT @@gtid_executed")[0][0].replace("\n", "")
+    with mysql.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT GTID_SUBSET(%s, %s)", (added, executed))
+        assert cursor.fetchone() == (1,)
+    times = [b["least_commit_us"] for b in archived if b["transactions"]]
+    assert len(times) >= 2
+    assert times == sorted(times)
+    latest = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=times[-1])
+    assert begun <= latest <= datetime.now(UTC)
+    rows = [line.split() for line in text.splitlines() if line.startswith("  mysql-bin.")]
+    assert [(name, int(size), state) for name, size, state, *_ in rows] == [
+        (binlog["name"], binlog["size"], binlog["state"]) for binlog in lineage["binlogs"]
+    ]
+    assert f"lineage {lineage['lineage']} (current)" in text
+
+
+def fill(minio: MinioServer, bucket: str) -> None:
+    """Two lineages with a gap between them, a number that lacks, and something foreign."""
+    session = boto3.session.Session(minio.access_key, minio.secret_key, region_name=REGION)
+    config = StoreConfig(bucket=bucket, endpoint_url=minio.endpoint_url, addressing_style="path")
+    parent = {
+        "lineage": ID,
+        "binlog": str(THIRD),
+        "offset": 10,
+        "gtid_set": "",
+        "join": "gap",
+        "missing": "mysql-bin.000004",
+    }
+    child = replace(LINEAGE, id=CHILD, source="test", parent=parent)
+    with closing(S3Store(config, stop=threading.Event(), session=lambda **_: session)) as store:
+        for lineage in (replace(LINEAGE, source="test"), child):
+            store.put(LAYOUT.lineage(lineage.id), lineage.to_json())
+        for name in (FIRST, THIRD):
+            store.put(LAYOUT.binlog(ID, name), bytes(10))
+            entry = replace(ENTRY, name=name, size=10)
+            store.put(LAYOUT.entry(ID, name), entry.to_json())
+        store.put(LAYOUT.binlog(CHILD, FIRST), bytes(20))
+        store.put(LAYOUT.chunk(CHILD, SECOND, Chunk(0, 30, 5)), bytes(30))
+        store.put(f"{LAYOUT.archive}notes.txt", b"")
+
+
+NOTES = f"warning: left alone: not of this archive's format: {LAYOUT.archive}notes.txt\n"
+GAPS = [
+    f"GAP: in {ID} is missing: {SECOND}",
+    f"GAP: between {ID} at {THIRD}:10 and {CHILD} is missing: mysql-bin.000004",
+]
+
+
+def keys(minio: MinioServer, bucket: str) -> dict[str, datetime]:
+    with closing(minio.client()) as client:
+        rows = client.list_objects_v2(Bucket=bucket)["Contents"]
+        return {row["Key"]: row["LastModified"] for row in rows}
+
+
+def test_it_only_reads(minio: MinioServer, bucket: str, listing: List) -> None:
+    """GET alone, to the wire; what is foreign is named once, and stays."""
+    fill(minio, bucket)
+    before = keys(minio, bucket)
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        listing.endpoint_url = proxy.url
+        text = listing.text(warnings=NOTES)
+        assert {record.request.method for record in proxy.records} == {"GET"}
+        assert len(proxy.matching(path="/entries/.*json")) == 2
+    assert keys(minio, bucket) == before
+    assert [line for line in text.splitlines() if line.startswith("GAP")] == GAPS
+    states = re.findall(r"^  mysql-bin\.\d+ +\d+  (\w+)", text, re.MULTILINE)
+    assert states == ["archived", "archived", "undescribed", "open"]
+    assert "\x1b" not in text
+
+
+def test_one_lineage_and_a_file_made_for_the_streamer(
+    minio: MinioServer, bucket: str, listing: List, tmp_path: Path
+) -> None:
+    """What `stream` wants besides, a password file that is elsewhere, does not matter."""
+    fill(minio, bucket)
+    path = tmp_path / "orders.toml"
+    path.write_text('[stream]\nsource = "test"\n[mysql]\nuser = "u"\npassword_file = "/no/pw"\n')
+    done = listing.run("--config", str(path), "--lineage", CHILD, "--json")
+    assert (done.returncode, done.stderr) == (0, NOTES)
+    (source,) = json.loads(done.stdout)["sources"]
+    assert [one["lineage"] for one in source["lineages"]] == [CHILD]
+    path.write_text('[stream]\nsource = "other"\n')
+    error, hint = listing.error(7, "--config", str(path))
+    assert error == f"there is nothing of source other below {listing.url}"
+    assert hint == "the sources there are: test"
+
+
+def test_a_terminal_gets_colours(minio: MinioServer, bucket: str, listing: List) -> None:
+    """And gaps in red; with a pipe or a dumb terminal there are none."""
+    fill(minio, bucket)
+
+    def shown(term: str) -> str:
+        ours, theirs = pty.openpty()
+        with open(ours, "rb", buffering=0) as reader:  # noqa: PTH123 - a descriptor
+            process = subprocess.Popen(
+                listing.argv(),
+                stdin=subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=subprocess.DEVNULL,
+                env={**listing.environment, "TERM": term, "COLUMNS": "200"},
+            )
+            os.close(theirs)
+            found = b""
+            try:
+                while block := reader.read(4096):
+                    found += block
+            except OSError:  # EIO: the other end is closed
+                pass
+        assert process.wait(60) == 0
+        return found.decode()
+
+    coloured = shown("xterm-256color")
+    for gap in GAPS:
+        assert f"\x1b[1;31m{gap}\x1b[0m" in coloured
+    assert "\x1b[32marchived" in coloured
+    assert "\x1b" not in shown("dumb")
+
+
+def test_nothing_there(listing: List) -> None:
+    """Exit 7, and where to look."""
+    error, hint = listing.error(7)
+    assert error == f"there is nothing below {listing.url}"
+    assert "--s3-url" in hint
+
+
+def test_what_the_store_refuses(minio: MinioServer, bucket: str, listing: List) -> None:
+    """Exit 6 as for `stream`: no such bucket, a right that lacks, a server that is no store."""
+    fill(minio, bucket)
+    url, listing.url = listing.url, "s3://no-such-bucket-here/pre"
+    listing.environment |= minio.env()
+    listing.environment.pop("AWS_SESSION_TOKEN", None)
+    assert "no-such-bucket-here" in listing.error(6)[0]
+    listing.url = url
+    for right, lacking in zip(READ_ONLY, reversed(READ_ONLY), strict=True):
+        listing.environment |= environment_for(**minio.restricted(allow(right)))
+        error, hint = listing.error(6)
+        assert error.startswith("access denied: ")
+        assert f"allow {lacking} " in hint
+    page = Answer(200, headers={"Content-Type": "text/html"}, body=b"<html>welcome</html>")
+    with RecordingProxy(minio.endpoint_url, [on(page)]) as web:
+        listing.endpoint_url = web.url
+        assert "not as an S3 store does" in listing.error(6)[0]
+
+
+def test_interrupted(minio: MinioServer, bucket: str, listing: List) -> None:
+    """Ctrl-C while entries are read ends it with 130, without waiting for the store."""
+    fill(minio, bucket)
+    gate = Gate(path="/entries/.*json")
+    with RecordingProxy(minio.endpoint_url, [gate]) as proxy:
+        listing.endpoint_url = proxy.url
+        process = subprocess.Popen(
+            listing.argv(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=listing.environment,
+            text=True,
+        )
+        try:
+            assert gate.held.wait(60)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
+            gate.open()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+
+
+def test_a_reader_that_goes_away(minio: MinioServer, bucket: str, listing: List) -> None:
+    """`list | head -1` is no defect: no traceback."""
+    fill(minio, bucket)
+    for arguments in ([], ["--json"]):
+        ours, theirs = os.pipe()
+        os.close(ours)
+        done = subprocess.run(
+            listing.argv(*arguments),
+            check=False,
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            env=listing.environment,
+            text=True,
+            timeout=60,
+        )
+        os.close(theirs)
+        assert done.returncode == 1
+        assert done.stderr == NOTES
+
+
+def test_help_and_usage(listing: List) -> None:
+    """Examples that can be copied; what is wrong is all reported at once, exit 3."""
+    shown = listing.text("-h")
+    assert "\n    binlog2s3 list --s3-url s3://acme-binlogs/prod" in shown
+    assert "Exit codes:\n" in shown
+    listing.url = "bucket"
+    done = listing.run("--source", "a b", "--concurrency", "0")
+    assert done.returncode == 3
+    assert [line.split(":")[1].strip() for line in done.stderr.splitlines()[:-1]] == [
+        "--source",
+        "--s3-url",
+        "--concurrency",
+    ]
+    assert listing.run("--sorce", "x").returncode == 2

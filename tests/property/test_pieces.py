@@ -1,0 +1,85 @@
+"""Slices that are read as one body are their bytes, one after the other."""
+
+import io
+import os
+from contextlib import closing
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from binlog2s3.store_contract import FileSlice, Pieces
+
+MOST = 80
+
+
+@st.composite
+def cut(draw: st.DrawFn) -> list[tuple[bytes, int, int]]:
+    """Files, and of each a range, which may be empty."""
+    found = []
+    for whole in draw(st.lists(st.binary(max_size=20), max_size=6)):
+        begin, end = sorted(draw(st.tuples(*[st.integers(0, len(whole))] * 2)))
+        found.append((whole, begin, end))
+    return found
+
+
+def pieces_of(directory: Path, files: list[tuple[bytes, int, int]]) -> Pieces:
+    """The same as files on disk."""
+    slices = []
+    for number, (whole, begin, end) in enumerate(files):
+        path = directory / f"piece-{number}"
+        path.write_bytes(whole)
+        slices.append(FileSlice(path, begin, end))
+    return Pieces(tuple(slices))
+
+
+@settings(max_examples=300)
+@given(cut(), st.data())
+def test_pieces_read_as_their_bytes(
+    tmp_path_factory: pytest.TempPathFactory,
+    files: list[tuple[bytes, int, int]],
+    data: st.DataObject,
+) -> None:
+    """Any sequence of reads and seeks gives what the same ones give on the bytes in memory."""
+    pieces = pieces_of(tmp_path_factory.getbasetemp(), files)
+    whole = b"".join(content[begin:end] for content, begin, end in files)
+    assert pieces.size == len(whole)
+    reader, model = pieces.open(), io.BytesIO(whole)
+    for _ in range(data.draw(st.integers(0, 12))):
+        match data.draw(st.sampled_from(["read", "readinto", "seek", "from end", "on"])):
+            case "read":
+                size = data.draw(st.integers(-1, MOST) | st.none())
+                assert reader.read(size) == model.read(size)
+            case "readinto":
+                ours, theirs = bytearray(b"#" * 7), bytearray(b"#" * 7)
+                assert reader.readinto(ours) == model.readinto(theirs)
+                assert ours == theirs
+            case "seek":
+                where = data.draw(st.integers(0, MOST))
+                assert reader.seek(where) == model.seek(where)
+            case "from end":
+                back = data.draw(st.integers(-MOST, MOST))
+                assert reader.seek(back, os.SEEK_END) == model.seek(back, os.SEEK_END)
+            case _:
+                step = data.draw(st.integers(-MOST, MOST))
+                assert reader.seek(step, os.SEEK_CUR) == model.seek(step, os.SEEK_CUR)
+        assert reader.tell() == model.tell()
+    reader.close()
+
+
+@given(st.binary(max_size=60), st.lists(st.integers(0, 60)), st.integers(1, 9))
+def test_where_the_cuts_are_does_not_matter(
+    tmp_path_factory: pytest.TempPathFactory, whole: bytes, cuts: list[int], block: int
+) -> None:
+    """One file cut anywhere and read by blocks of any size is that file."""
+    bounds = [0, *sorted(min(place, len(whole)) for place in cuts), len(whole)]
+    path = tmp_path_factory.getbasetemp() / "whole"
+    path.write_bytes(whole)
+    pieces = Pieces(tuple(FileSlice(path, begin, end) for begin, end in pairwise(bounds)))
+    for _ in range(2):  # a body is read anew at each attempt
+        with closing(pieces.open()) as reader:
+            blocks = list(iter(partial(reader.read, block), b""))
+        assert b"".join(blocks) == whole
