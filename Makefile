@@ -35,8 +35,12 @@ bench: $(STAMP)  ## measure the seconds from commit to restorable; an hour (see 
 	$(VENV)/bin/python -m pip install --quiet --group bench
 	for what in matrix long idle peers report; do $(VENV)/bin/python -m bench.rpo $$what || exit 1; done
 
-soak: $(STAMP)  ## what takes long: a transaction of 5 GB, twenty times both machines gone
+soak: $(STAMP)  ## what takes long: 5 GB in one, both machines gone, MINUTES=30 of quiet streaming
+ifdef MINUTES
+	MINUTES=$(MINUTES) $(VENV)/bin/python -m pytest -s -m soak tests/soak/test_quiet_run.py
+else
 	DURABLE_ROUNDS=20 DURABLE_SECONDS=2 $(VENV)/bin/python -m pytest -m "soak or not soak" tests/soak tests/integration/test_durable.py
+endif
 
 clean:  ## remove what was made here; downloads stay
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

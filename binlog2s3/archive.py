@@ -210,13 +210,16 @@ def decide(observed: Observed, limits: Limits) -> tuple[Action, ...]:
         return (Look(),) if _worth_a_look(observed, limits) else ()
     if held.verified:
         return _archived(held)
-    if held.object_there:
-        if observed.unfinishable:  # whoever closed it had all of it
-            return (Release(),)
-        return (Verify(),) if observed.closed else ()
+    if held.object_there:  # whoever closed an unfinishable one had all of it
+        closed = (Verify(),) if observed.closed else ()
+        return (Release(),) if observed.unfinishable else closed
     comparable = _comparable(observed, held)
     if comparable:
         return (Compare(comparable),)
+    return _growing(observed, held, limits)
+
+
+def _growing(observed: Observed, held: Held, limits: Limits) -> tuple[Action, ...]:
     if observed.unfinishable and held.chunks.end >= observed.size:
         return (Release(),)
     return (*_chunks(observed, held, limits), *_archive(observed, held, limits))

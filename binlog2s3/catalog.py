@@ -18,7 +18,7 @@ from typing import Any, Literal, Self, get_args
 from binlog2s3.binlog import BinlogName
 from binlog2s3.checksum import crc64_from_hex, crc64_hex
 from binlog2s3.chunk import Chunk, Chunks
-from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.errors import ArchiveError, ObjectMissingError, UnsupportedError
 from binlog2s3.grid import BLOCK_SIZE, Block
 from binlog2s3.gtid import Flavour
 from binlog2s3.reader import Range, Readable, State, ranges_of
@@ -92,8 +92,31 @@ class Layout:
         """Key of a writer's object."""
         return f"{self.writers}{generation:06d}-{token}.json"
 
+    def is_binlog(self, key: str) -> bool:
+        """Whether a key could be an archived binlog's."""
+        lineage, _, rest = key.removeprefix(self.archive).partition("/")
+        return bool(_LINEAGE_ID.fullmatch(lineage)) and _is_name(rest.removeprefix("binlogs/"))
+
+    def is_chunk(self, key: str) -> bool:
+        """Whether a key could be a chunk's."""
+        lineage, _, rest = key.removeprefix(self.live).partition("/")
+        binlog, _, chunk = rest.partition("/")
+        try:
+            Chunk.parse(chunk)
+        except ValueError:
+            return False
+        return bool(_LINEAGE_ID.fullmatch(lineage)) and _is_name(binlog)
+
     def _root(self) -> str:
         return f"{self.prefix}/" if self.prefix else ""
+
+
+def _is_name(text: str) -> bool:
+    try:
+        BinlogName.parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 def lineage_id(first_event: datetime, server_uuid: str, token: str) -> str:
@@ -457,13 +480,21 @@ class Catalog:
 
     def live(self) -> tuple[dict[tuple[int, str], ObjectInfo], list[str]]:
         """The writers' objects, and the keys of all else below `live/`. One listing."""
-        writers, others = [], []
-        for info in self._store.list(self._layout.live):
-            if info.key.startswith(self._layout.writers):
-                writers.append(info)
-            else:
-                others.append(info.key)
-        return self._writers(writers), others
+        infos = list(self._store.list(self._layout.live))
+        known = {info.key for info in infos if info.key.startswith(self._layout.writers)}
+        writers = self._writers(info for info in infos if info.key in known)
+        ours = {self._layout.writer(*rank) for rank in writers}
+        return writers, [info.key for info in infos if info.key not in ours]
+
+    def strange_uploads(self) -> list[str]:
+        """Keys of unfinished uploads of ours that are of no binlog, where the store shows them."""
+        keys: set[str] = set()
+        for prefix in (self._layout.archive, self._layout.live):
+            try:
+                keys |= {upload.key for upload in self._store.uploads_below(prefix)}
+            except UnsupportedError:
+                break
+        return sorted(key for key in keys if not self._layout.is_binlog(key))
 
     def _writers(self, infos: Iterable[ObjectInfo]) -> dict[tuple[int, str], ObjectInfo]:
         found = {}

@@ -41,8 +41,8 @@ _log = Log("course")
 class Heading:
     """Where the next run begins, at this server.
 
-    `tip` is what goes on, None for a new lineage, whose `parent` is then told. `overlap` is what the
-    run brings again, None where it begins with a binlog's first byte and nothing to compare.
+    `tip` is what goes on, None for a new lineage, whose `parent` is then told. `overlap` is what
+    the run brings again, None where it begins with a binlog's first byte and nothing to compare.
     """
 
     facts: ServerFacts
@@ -84,8 +84,10 @@ class Pilot:
         self._checked: set[str] = set()
 
     def heading(self, server: Server, tip: Tip | None, doubt: Doubt | None = None) -> Heading:
-        """Where to go on from here. Raises SourceError where the source cannot be asked, refuses,
-        or is refused; GapError where a gap is to stop everything.
+        """Where to go on from here.
+
+        Raises SourceError where the source cannot be asked, refuses, or is refused; GapError where
+        a gap is to stop everything.
         """
         facts = server.facts()
         tool = find(facts.flavour, self._config.mysql.mysqlbinlog)

@@ -55,7 +55,7 @@ from binlog2s3.start import (
 from binlog2s3.store import PATIENT, RetryPolicy, S3Store, Store, StoreConfig
 from binlog2s3.supervisor import Supervisor, wait_for
 from binlog2s3.uploader import Uploader, take
-from binlog2s3.watch import Sight, Watch
+from binlog2s3.watch import Reached, Sight, Watch
 from binlog2s3.workers import Workers
 from binlog2s3.writer import Progress, State, Writer, give_way
 
@@ -155,7 +155,7 @@ class _Start:
         return None
 
     def _begin(self, server: Server, found: Found, unheard: SourceError | None) -> _Begun:
-        new = found.known is None
+        new = found.known is None or not found.described
         if new and not any(run.files() for run in self._spool.runs()):
             if unheard is not None:
                 raise unheard
@@ -171,12 +171,12 @@ class _Start:
                     hint=error.hint,
                 )
                 return _Begun(found, tip, None)
-            if new or isinstance(error, GapError) or error.refused:
+            if new or not error.transient:
                 raise
         return _Begun(found, tip, wait_for(lambda: pilot.heading(server, tip), self._stop.event))
 
     def _tip(self, found: Found) -> Tip | None:
-        if found.known is None:
+        if found.known is None or not (found.described or found.tracks):
             return None
         if found.tracks:
             return tip_of_track(found.known.lineage, found.tracks[-1])
@@ -295,12 +295,13 @@ class _Stream:
         self._stop = stop
         self._grid = Grid(config.s3.part_size)
         self._audits: SimpleQueue[tuple[list[str], float]] = SimpleQueue()
+        self._named: set[str] = set()
         self._workers = Workers(config.s3.concurrency)
         slow = max(config.mysql.connect_timeout, config.stream.stall_timeout)
         self._watch = Watch(
             Server(lambda: replace(resolve(config.mysql), connect_timeout=slow)),
             interval_seconds=_WATCH_SECONDS,
-            reached=lambda: self._supervisor.reached(),
+            reached=self._reached,
             seen=self._seen,
             failed=stop.fail,
             stop=stop.event,
@@ -363,14 +364,16 @@ class _Stream:
     def _take_in(self) -> None:
         """What the bucket and the spool had at the start."""
         known = self._found.known
-        if known is None:
+        if known is None or not (self._found.described or self._found.tracks):
             return
         for end, tracks in self._found.left_behind:
             self._intake.resume(end.lineage, None, end.next_binlog, described=True)
             for track in tracks:
                 self._intake.admit(track)
             self._intake.judge({})
-        self._intake.resume(known.lineage, self._found.durable, known.next_binlog, described=True)
+        self._intake.resume(
+            known.lineage, self._found.durable, known.next_binlog, described=self._found.described
+        )
         for track in self._found.tracks:
             self._intake.admit(track)
         assert self._intake.uploader is not None  # noqa: S101 - resumed
@@ -400,6 +403,7 @@ class _Stream:
         audits = []
         while not self._audits.empty():
             audits.append(self._audits.get())
+            self._name_foreign(audits[-1][0])
         uploaders = list(self._intake.uploaders())
         if not uploaders and not self._workers.busy:
             self._stop.event.wait(wait_seconds)
@@ -412,6 +416,13 @@ class _Stream:
         while outcome is not None:
             take(outcome)
             outcome = self._workers.take(0.0)
+
+    def _name_foreign(self, keys: list[str]) -> None:
+        """Name what below `live/` is not ours, once."""
+        for key in keys:
+            if key not in self._named and not self._layout.is_chunk(key):
+                self._named.add(key)
+                _log.warning("left alone: not of this archive's format", key=key)
 
     def _open_uploader(self, lineage: Lineage, coverage: Coverage) -> Uploader:
         interval = self._config.stream.flush_interval
@@ -478,13 +489,16 @@ class _Stream:
             if not more and self._intake.done:
                 return
 
+    def _reached(self) -> Reached | None:
+        return self._supervisor.reached()
+
     def _seen(self, position: ServerPosition) -> None:
         """The watch's thread says where the source stands."""
         if (coverage := self._intake.coverage) is not None:
             coverage.seen(position)
 
     def _progress(self) -> Progress:
-        sight, lineage = self._watch.sight, self._intake.lineage
+        sight, lineage = self._watch.sight, self._intake.lineage or self._intake.left
         coverage, at = self._intake.coverage, sight.position
         server = None
         if at is not None:

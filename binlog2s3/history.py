@@ -113,10 +113,15 @@ def same_server(tip: Tip, listed: Sequence[ServerBinlog], before: Before) -> Cou
         return GoOn(begin=last, again=True)
     if following in rows:
         return _next(tip, following, before)
-    oldest = listed[0].name
+    return _elsewhere(tip, listed[0].name, before)
+
+
+def _elsewhere(tip: Tip, oldest: BinlogName, before: Before) -> Course:
+    """The server has neither the last binlog that is known nor the next one."""
+    following = tip.following
     if oldest.prefix == following.prefix and oldest > following:
         return _behind_a_gap(tip, oldest, before)
-    if last is None:  # described, and then nothing came: whatever it was, it left no byte
+    if tip.last is None:  # described, and then nothing came: whatever it was, it left no byte
         return Begin(begin=oldest, parent=tip.lineage.parent)
     return Contradicts(why=f"it has no {following}")
 

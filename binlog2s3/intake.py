@@ -7,20 +7,20 @@ Law: no byte is uploaded before it is known which lineage it belongs to, and tha
 described in the bucket. What is left behind when a history ends is brought in as far as it goes.
 """
 
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Layout, Lineage, Position, lineage_id
+from binlog2s3.catalog import Catalog, Layout, Lineage, Position
 from binlog2s3.coverage import Coverage
 from binlog2s3.errors import ForkError
 from binlog2s3.gtid import Flavour
 from binlog2s3.log import Log
 from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Spool
+from binlog2s3.start import describe
 from binlog2s3.store import Store
 from binlog2s3.tailer import Track
 from binlog2s3.uploader import Uploader
@@ -34,7 +34,8 @@ class Intake:
     """Follows binlogs until they are closed.
 
     `lineage` and `uploader` are None until the first is known; `coverage` is of the lineage that
-    grows. `last` is the last binlog that was taken in, while it is the history's end.
+    grows. `last` is the last binlog that was taken in, while it is the history's end; `left` the
+    lineage that was left last.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Intake:
         self._server_uuid = ""
         self._described = False
         self._covered_before: datetime | None = None
+        self.left: Lineage | None = None
         self.lineage: Lineage | None = None
         self.uploader: Uploader | None = None
         self.coverage: Coverage | None = None
@@ -107,6 +109,7 @@ class Intake:
             self._covered_before = self.coverage.until
         self._waiting.clear()
         self._unsure.clear()
+        self.left = self.lineage or self.left
         self.lineage = self.uploader = self.coverage = self.last = None
 
     def abandon(self, track: Track) -> None:
@@ -198,30 +201,6 @@ class Intake:
         say = _log.warning if parent.get("join") in ("gap", "unknown") else _log.info
         say("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog, **told)
         return lineage
-
-
-def describe(
-    source: str,
-    server_uuid: str,
-    flavour: Flavour,
-    first: Track,
-    parent: Mapping[str, Any] | None = None,
-) -> Lineage:
-    """A new lineage of this server that begins with this binlog."""
-    form = first.scanner.formats[0]
-    begun = datetime.fromtimestamp(form.timestamp, UTC)
-    before = first.gtids_before()
-    return Lineage(
-        id=lineage_id(begun, server_uuid, secrets.token_hex(2)),
-        source=source,
-        server_uuid=server_uuid,
-        flavour=flavour,
-        server_version=form.server_version,
-        first_binlog=first.name,
-        first_binlog_time=begun,
-        gtid_set=str(before) if before is not None else "",
-        parent=parent,
-    )
 
 
 def _same_beginning(one: Lineage, other: Lineage) -> bool:

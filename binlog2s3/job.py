@@ -287,6 +287,17 @@ class Job:
         self.parts = {}
         self._waiting_since = None
 
+    def give_up_clearing(self) -> None:
+        """What is left of an archived binlog's growing stays: nothing needs it, or minds it."""
+        if self.held is not None:
+            self.held = replace(self.held, cleared=True)
+
+    def without_copies(self) -> None:
+        """The store makes no parts of chunks; all else that is known of it holds."""
+        self.copies = False
+        if self.held is not None:
+            self.held = replace(self.held, copies=False)
+
     def reached(self) -> tuple[int, Gtids | None] | None:
         """How far the binlog's chunks reach, with the GTID set there; None if nothing new is known.
 

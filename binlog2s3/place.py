@@ -217,12 +217,17 @@ class Place:
         elif same and info.etag.strip('"') not in self._etags():
             same = crc64_of_blocks(self._store.open(self.key, 0, track.size)) == track.digest.crc64
         if not same:
-            raise ForkError(
+            what = (
                 f"{self.key} holds other bytes ({info.size}) than the source's {track.name} "
-                f"({track.size})",
-                hint="two histories under one name: was the server restored or rolled back? nothing "
-                "was overwritten",
+                f"({track.size})"
             )
+            if self._store.head(self.entry_key) is None:
+                raise ArchiveError(
+                    what,
+                    hint="it has no entry: was it put there by something else? move it away; "
+                    "nothing was overwritten, and the spool keeps our copy",
+                )
+            raise ForkError(what, hint="two histories under one name; nothing was overwritten")
 
     def put_entry(self) -> None:
         """Write the entry, the last thing that the archive needs; the first one stands.
@@ -253,8 +258,8 @@ class Place:
     def _slice(self, begin: int, end: int) -> Body:
         if begin < self._track.floor:
             raise FloorError(
-                f"{self._track.name} from {begin} to {end} is wanted again, and the spool has given "
-                f"back its room up to {self._track.floor}",
+                f"{self._track.name} from {begin} to {end} is wanted again, and the spool has "
+                f"given back its room up to {self._track.floor}",
                 hint="the binlog is fetched anew; what took its chunks from the bucket?",
             )
         return self._track.body(begin, end)

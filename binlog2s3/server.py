@@ -228,6 +228,11 @@ class Server:
             return None
         return gtid.parse(str(row["gtids"]), "mysql")
 
+    def first_event(self, name: BinlogName) -> tuple[int, int]:
+        """The server id in a binlog's format event, and where that ends."""
+        row = self._all("SHOW BINLOG EVENTS IN %s LIMIT 1", (str(name),))[0]
+        return int(row["Server_id"]), int(row["End_log_pos"])
+
     def check_privileges(self, name: BinlogName) -> None:
         """See by doing that this user may read the binary log.
 
@@ -271,11 +276,11 @@ class Server:
             with self._connection.cursor() as cursor:
                 cursor.execute(statement, arguments or None)
                 rows = list(cursor.fetchall())
-            self.heard_at = time.monotonic()
-            return rows
         except _FOREIGN as error:
             self.close()
             raise _translate(error, self._used) from error
+        self.heard_at = time.monotonic()
+        return rows
 
 
 def _name(text: str) -> BinlogName:

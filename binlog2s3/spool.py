@@ -41,7 +41,7 @@ _RUN_DIRECTORY = re.compile(r"run-\d{8}T\d{12}Z-[0-9a-f]{4}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """Where a file of the spool can be read from on: this offset of the binlog, there in the file."""
+    """From where on a file of the spool can be read: an offset of the binlog, `at` in the file."""
 
     offset: int
     at: int

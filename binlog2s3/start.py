@@ -7,17 +7,20 @@ Law: a start never splices two histories. Of the spool only what follows the buc
 is what its checksums say, is taken; everything else is left and fetched again.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, EntryEnd, Layout, Lineage, Position
+from binlog2s3.catalog import Catalog, EntryEnd, Layout, Lineage, Position, lineage_id
 from binlog2s3.checksum import crc64_of_blocks
-from binlog2s3.errors import ArchiveError, DamageError, ForkError, SpoolError
+from binlog2s3.errors import ArchiveError, DamageError, ForkError, SpoolError, StoreError
 from binlog2s3.grid import Grid
-from binlog2s3.gtid import Gtids, MariadbGtidList, parse
+from binlog2s3.gtid import Flavour, Gtids, MariadbGtidList, parse
 from binlog2s3.history import Tip
 from binlog2s3.log import Log
 from binlog2s3.place import Place, end_of
@@ -55,7 +58,8 @@ class Found:
     `known` is None where the bucket has nothing of this source. `undescribed` are archived binlogs
     whose entry a writer before us had no time to make. `tracks` follow the archive, from the spool,
     in order; the last may be one that is still open. `durable`: what the archive alone proves.
-    `left_behind`: what the spool still has of histories that have ended.
+    `left_behind`: what the spool still has of histories that have ended. Not `described`: the
+    bucket has nothing of this source, the lineage is the spool's own.
     """
 
     known: Known | None
@@ -64,6 +68,7 @@ class Found:
     tracks: tuple[Track, ...]
     durable: Position | None
     left_behind: tuple[tuple[Known, tuple[Track, ...]], ...] = ()
+    described: bool = True
 
     @property
     def lineage(self) -> Lineage | None:
@@ -83,10 +88,13 @@ def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) ->
     if known is not None:
         undescribed = read_undescribed(store, layout, known, grid)
         known = advance(known, undescribed)
-    for key in sorted(catalog.foreign):
+    for key in [*sorted(catalog.foreign), *_strange_uploads(catalog)]:
         _log.warning("left alone: not of this archive's format", key=key)
     tracks: list[Track] = []
     left_behind = []
+    described = known is not None
+    if known is None:
+        known = _undescribed_lineage(runs, layout.source, grid)
     if known is not None:
         tracks = adopt(runs, grid=grid, known=known, catalog=catalog)
         spooled = {run.facts.lineage for run in runs} - {known.lineage.id}
@@ -101,7 +109,29 @@ def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) ->
         tracks=tuple(tracks),
         durable=position_of(known) if known else None,
         left_behind=tuple(left_behind),
+        described=described,
     )
+
+
+def _strange_uploads(catalog: Catalog) -> list[str]:
+    """Foreign uploads; a store that does not show them is not asked twice."""
+    try:
+        return catalog.strange_uploads()
+    except StoreError as error:
+        _log.info("unfinished uploads are not shown", error=error)
+        return []
+
+
+def _undescribed_lineage(runs: Iterable[Run], source: str, grid: Grid) -> Known | None:
+    """The lineage of a spool whose streamer died before it had described any in the bucket."""
+    for run in runs:
+        if run.facts.lineage is not None or run.facts.position > 4:
+            continue
+        found = [track for track in _pump(Tailer(run, grid)) if track.begun]
+        if found and not found[0].scanner.damage and (flavour := found[0].scanner.flavour):
+            lineage = describe(source, run.facts.server_uuid, flavour, found[0])
+            return Known(lineage=lineage, next_binlog=found[0].name, last=None, end=None)
+    return None
 
 
 def current(catalog: Catalog, lineages: Sequence[Lineage]) -> Known | None:
@@ -156,6 +186,30 @@ def known_end(catalog: Catalog, lineage: Lineage) -> Known:
         end=catalog.entry_end(lineage, last) if last in archived.entries and last else None,
         next_size=there.size if there is not None and there.state == "open" else 0,
         in_parts=tuple(in_parts[-_LAST_FEW:]),
+    )
+
+
+def describe(
+    source: str,
+    server_uuid: str,
+    flavour: Flavour,
+    first: Track,
+    parent: Mapping[str, Any] | None = None,
+) -> Lineage:
+    """A new lineage of this server that begins with this binlog."""
+    form = first.scanner.formats[0]
+    begun = datetime.fromtimestamp(form.timestamp, UTC)
+    before = first.gtids_before()
+    return Lineage(
+        id=lineage_id(begun, server_uuid, secrets.token_hex(2)),
+        source=source,
+        server_uuid=server_uuid,
+        flavour=flavour,
+        server_version=form.server_version,
+        first_binlog=first.name,
+        first_binlog_time=begun,
+        gtid_set=str(before) if before is not None else "",
+        parent=parent,
     )
 
 
@@ -261,7 +315,10 @@ def advance(known: Known, tracks: Iterable[Track]) -> Known:
 
 def breaks(known: Known, track: Track) -> str:
     """Why a binlog cannot be the one that follows the archive; "" if nothing speaks against it."""
-    rotate, end = track.scanner.rotate, known.end
+    rotate, end, lineage = track.scanner.rotate, known.end, known.lineage
+    begun = datetime.fromtimestamp(track.scanner.formats[0].timestamp, UTC)
+    if track.name == lineage.first_binlog and begun != lineage.first_binlog_time:
+        return f"it was begun at {begun}, the lineage's at {lineage.first_binlog_time}"
     if rotate is not None and rotate.next_binlog != str(track.name.next()):
         return f"it ends with a rotation to {rotate.next_binlog}"
     if end is not None and end.next_binlog not in (None, str(track.name)):
@@ -326,28 +383,27 @@ def adopt(runs: Iterable[Run], *, grid: Grid, known: Known, catalog: Catalog) ->
     power cut leaves holes: nothing in the spool was synced), is left: the source is asked again.
     """
     tracks: list[Track] = []
-    usable = (None, known.lineage.id)  # None: it died before it knew its lineage
     for run in runs:
-        if run.facts.lineage not in usable:
-            continue
-        if run.facts.lineage is None and run.facts.server_uuid != known.lineage.server_uuid:
-            continue
         here = BinlogName.parse(run.facts.binlog)
+        if not _is_of(run, known.lineage):
+            continue
         open_track = tracks[-1] if tracks and not tracks[-1].closed else None
-        if run.facts.position > 4:
+        whole = advance(known, [t for t in tracks if t.closed])
+        begin = whole.next_binlog
+        if run.facts.position > 4 and here >= begin:
             if open_track is not None and open_track.name == here:
                 found = _go_on(run, open_track, grid, catalog, known.lineage)
+                open_track.judge({})
                 tracks += _checked(found, advance(known, tracks))
             continue
-        begin = advance(known, [t for t in tracks if t.closed]).next_binlog
         if here > begin or begin not in run.files():
             continue
-        found = _from(run, begin, grid, catalog, known.lineage)
-        if open_track is not None and found and found[0].name == open_track.name:
-            if len(found) == 1 and found[0].size <= open_track.size:
+        found = _checked(_from(run, begin, grid, catalog, known.lineage), whole)
+        if open_track is not None:
+            if not found or (len(found) == 1 and found[0].size <= open_track.size):
                 continue
             tracks.pop()
-        tracks += _checked(found, advance(known, tracks))
+        tracks += found
     if tracks:
         _log.info(
             "taken from the spool",
@@ -357,6 +413,13 @@ def adopt(runs: Iterable[Run], *, grid: Grid, known: Known, catalog: Catalog) ->
             closed=tracks[-1].closed,
         )
     return tracks
+
+
+def _is_of(run: Run, lineage: Lineage) -> bool:
+    """Whether a run is of this lineage; one that died before it knew can only have begun it."""
+    if run.facts.lineage is None and run.facts.server_uuid == lineage.server_uuid:
+        return run.facts.binlog == str(lineage.first_binlog)
+    return run.facts.lineage == lineage.id
 
 
 def _checked(found: list[Track], known: Known) -> list[Track]:

@@ -256,6 +256,22 @@ class S3Store:
                 "UploadIdMarker": page.get("NextUploadIdMarker", ""),
             }
 
+    def uploads_below(self, prefix: str) -> Sequence[UploadInfo]:
+        # MinIO finds nothing below a prefix that is no whole key, but all without one.
+        for wanted in (prefix, ""):
+            page = self._ask("list_multipart_uploads", prefix, Prefix=wanted)
+            items = [i for i in page.get("Uploads", ()) if i.get("Key", "").startswith(prefix)]
+            if items:
+                break
+        return [
+            UploadInfo(
+                upload_id=needed(item, "UploadId"),
+                key=needed(item, "Key"),
+                initiated=needed(item, "Initiated").astimezone(UTC),
+            )
+            for item in items
+        ]
+
     def list_parts(self, key: str, upload_id: str) -> Sequence[PartInfo]:
         found: list[PartInfo] = []
         marker: dict[str, int] = {}

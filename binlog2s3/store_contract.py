@@ -364,6 +364,12 @@ class Store(Protocol):
         UnsupportedError where the store cannot list them.
         """
 
+    def uploads_below(self, prefix: str) -> Sequence[UploadInfo]:
+        """Some of the unfinished uploads whose keys begin so: at most what two pages show.
+
+        UnsupportedError where the store cannot list them.
+        """
+
     def list_parts(self, key: str, upload_id: str) -> Sequence[PartInfo]:
         """Its parts by number; UploadMissingError where the upload is gone."""
 

@@ -56,8 +56,9 @@ def delay(failures: int) -> float:
 
 
 def wait_for(ask: Callable[[], Heading], stop: threading.Event) -> Heading:
-    """Ask the source until it answers: the bucket has its history. Raises what it says at a stop,
-    and what no waiting mends.
+    """Ask the source until it answers: the bucket has its history.
+
+    Raises what it says at a stop, and what no waiting mends.
     """
 
     def say(state: tenacity.RetryCallState) -> None:
@@ -66,7 +67,7 @@ def wait_for(ask: Callable[[], Heading], stop: threading.Event) -> Heading:
 
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(
-            lambda error: isinstance(error, SourceError) and not error.refused
+            lambda error: isinstance(error, SourceError) and error.transient
         ),
         stop=tenacity.stop_when_event_set(stop),
         wait=lambda state: delay(state.attempt_number),
@@ -114,6 +115,7 @@ class Supervisor:
         self._server = Server(lambda: resolve(config.mysql))
         self._tailer: Tailer | None = None
         self._fresh: list[Track] = []
+        self._unconfirmed: Heading | None = None
         self._doubt: Doubt | None = None
         self._damage: tuple[BinlogName, int, str] | None = None
         self._failures = 0
@@ -157,7 +159,15 @@ class Supervisor:
             self._upload(wait_seconds)
             return False
         before = tailer.place
+        if self._unconfirmed is not None and self._stop.is_set():
+            return False
         read = bool(tailer.pump()) or tailer.place != before
+        if self._unconfirmed is not None:
+            if tailer.current is None or not tailer.current.begun:
+                self._upload(0.0 if read else wait_seconds)
+                return read
+            self._confirm(self._unconfirmed, tailer.current)
+            self._unconfirmed = None
         for track in tailer.take_new():
             self._fresh.append(track)
             self._intake.admit(track)
@@ -211,6 +221,7 @@ class Supervisor:
         self._fresh = []
         child = self._start(run, heading)
         self._tailer = tailer = Tailer(run, self._grid, overlap=heading.overlap, track=track)
+        self._unconfirmed = heading if heading.overlap is None else None
         self._watch.follow(heading.facts.uuid, heading.listed)
         self.reading = True
         try:
@@ -221,17 +232,29 @@ class Supervisor:
         finally:
             child.stop()
             if not self._stop.is_set():  # else the end reads on
-                self._end_run(child, tailer)
+                self._end_run(child, tailer, run)
 
-    def _end_run(self, child: Child, tailer: Tailer) -> None:
+    def _end_run(self, child: Child, tailer: Tailer, run: Run) -> None:
         try:
-            while self.round(0.0) and not self._stop.is_set():
+            while self._unconfirmed is None and self.round(0.0) and not self._stop.is_set():
                 pass
         except (DamageError, ForkError) as error:
             _log.info("left to be read again", error=error)
         self.close()
+        self._discard_if_unused(run)
         self.restarts += 1
         _log.info("mysqlbinlog ended", pid=child.pid, read=tailer.read_bytes)
+
+    def _discard_if_unused(self, run: Run) -> None:
+        """A run that brought nothing but what was known leaves nothing behind."""
+        if not run.directory.exists():
+            return
+        last, here = self._intake.last, run.directory
+        if last is not None and last.segments[-1].path.parent == here and not last.gained:
+            last.segments.pop()
+        of_run = [*self._fresh, *([last] if last is not None else [])]
+        if not any(s.path.parent == here for track in of_run for s in track.segments):
+            self._spool.discard(run)
 
     def close(self) -> None:
         """Read no further."""
@@ -245,7 +268,7 @@ class Supervisor:
         if tip is not None and self._at != (tip.last, tip.size):
             self._at, self._refusals, self._stalls = (tip.last, tip.size), 0, 0
         heading = self._pilot.heading(self._server, tip, self._doubt)
-        self._doubt = None
+        self._tip, self._doubt = tip, None
         return heading
 
     def _where(self) -> Tip | None:
@@ -324,21 +347,17 @@ class Supervisor:
         return child
 
     def _loop(self, child: Child, tailer: Tailer, heading: Heading) -> None:
-        confirmed = heading.overlap is not None
         started = moved = room_at = time.monotonic()
         known = heading.overlap.end - heading.overlap.begin if heading.overlap else 0
         ahead: float | None = None
         while not self._stop.is_set():
             ended = child.poll() is not None  # asked first: what it wrote before is read below
             bytes_before = tailer.read_bytes
-            if not confirmed and tailer.current is not None and tailer.current.begun:
-                self._confirm(heading, tailer.current)
-                confirmed = True
             read = self.round(0.0 if ended else _POLL_SECONDS)
             now = time.monotonic()
             if tailer.read_bytes != bytes_before:
                 moved = now
-            if tailer.settled and confirmed and tailer.read_bytes > known:
+            if tailer.settled and self._unconfirmed is None and tailer.read_bytes > known:
                 self._failures = 0
             if ended and not read:
                 self._blame()
@@ -353,15 +372,17 @@ class Supervisor:
     def _confirm(self, heading: Heading, track: Track) -> None:
         """See that the run's first binlog comes from the server that was asked, and follows.
 
+        Before anything of it is taken in: there is no overlap that would prove it.
+
         Something between us may have led the questions and mysqlbinlog to different servers.
         """
         self._server.close()
         uuid, form = self._server.facts().uuid, track.scanner.formats[0]
-        if uuid != heading.facts.uuid or form.server_id not in (0, heading.facts.server_id):
-            self._intake.forget(track)
+        there = self._server.first_event(track.name)
+        if uuid != heading.facts.uuid or there != (form.server_id, form.offset + form.size):
             raise SourceError(
-                f"another server answers under this address: {uuid}, not {heading.facts.uuid} "
-                f"(server id {form.server_id} in {track.name}, asked was {heading.facts.server_id})",
+                f"another server answers under this address: {uuid}, not {heading.facts.uuid}, or "
+                f"its {track.name} is another one",
                 hint="a proxy or a fail-over; it is asked again",
                 transient=True,
             )

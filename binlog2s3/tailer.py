@@ -90,6 +90,12 @@ class Track:
         scanner = self.scanner
         return scanner.previous_gtids is not None or scanner.events > 1
 
+    @property
+    def gained(self) -> bool:
+        """Whether its last segment has any byte that the ones before have not."""
+        segment = self.segments[-1]
+        return len(self.segments) == 1 or self.scanner.position > segment.begin
+
     def gtids_before(self) -> Gtids | None:
         """The GTID set when this binlog began, None where the server keeps none."""
         return self.scanner.previous_gtids
@@ -354,7 +360,8 @@ class Tailer:
         if self._overlap is not None:
             raise self._forked(f"ends before {self._overlap.end}")
         track = self._current
-        if track is None:
+        if track is None:  # it was only compared, and nothing followed
+            (self._run.directory / str(name)).unlink(missing_ok=True)
             return
         if track.scanner.position != track.size:
             raise DamageError(

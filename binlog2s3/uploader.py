@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from binlog2s3.archive import (
     Action,
+    Clear,
     Compare,
     CopyPart,
     Flush,
@@ -404,6 +405,9 @@ class Uploader:
             self._coverage.reached(track.name, offset, gtids, whole=whole)
 
     def _failed(self, job: Job, action: Action, error: BaseException) -> None:
+        if self._jobs.get(job.track.name) is not job:
+            _log.info("of no interest any more", binlog=job.track.name, error=error)
+            return
         if isinstance(error, ForkError) and self._is_past:
             self.drop(job.track)
             _log.error("left in the spool: the bucket has other bytes", error,
@@ -411,15 +415,23 @@ class Uploader:
             return
         if not isinstance(error, StoreError) or isinstance(error, StoreSettingError):
             raise error
+        missing = isinstance(error, ObjectMissingError | UploadMissingError)
+        if isinstance(action, Clear) and not error.transient and not missing:
+            job.give_up_clearing()
+            _log.warning("leftovers not taken away", binlog=job.track.name, error=error)
+            return
+        if isinstance(action, CopyPart) and isinstance(error, UnsupportedError):
+            job.without_copies()
+            self._limits = replace(self._limits, copies=False)
+            _log.warning("the store copies no parts: they are sent", binlog=job.track.name,
+                         error=error)  # fmt: skip
+            return
         job.forget()
         job.failures += 1
         quick = isinstance(error, PreconditionError) and job.failures == 1
-        missing = isinstance(error, ObjectMissingError | UploadMissingError)
         if isinstance(action, CopyPart) and not error.transient and not missing:
             quick = True
             job.copies = False
-            if isinstance(error, UnsupportedError):
-                self._limits = replace(self._limits, copies=False)
         delay = 0.0 if quick else self._backoff(job.failures)
         job.not_before = self._clock() + delay
         _log.warning(

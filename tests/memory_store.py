@@ -207,6 +207,16 @@ class MemoryStore:
 
         return self._do("list_uploads", act)
 
+    def uploads_below(self, prefix: str) -> Sequence[UploadInfo]:
+        """See Store."""
+
+        def act() -> Sequence[UploadInfo]:
+            if not self._lists_uploads:
+                raise _error("NotImplemented", "list_multipart_uploads", prefix, status=501)
+            return [u.info for u in self.uploads.values() if u.info.key.startswith(prefix)]
+
+        return self._do("uploads_below", act)
+
     def list_parts(self, key: str, upload_id: str) -> Sequence[PartInfo]:
         """See Store."""
 

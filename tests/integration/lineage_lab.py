@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -156,13 +155,36 @@ def by_two_doors(directory: Path, binaries: ServerBinaries, port: int) -> Path:
     return program
 
 
-class Archive:
-    """The bucket, read by hand."""
+class Reader(Bucket):
+    """With one client for all questions: to make one takes longer than to ask."""
 
     def __init__(self, store: Store, bucket: str) -> None:
-        self.bucket = Bucket(store, bucket)
+        super().__init__(store, bucket)
+        self.client = store.client()
+
+    def keys(self, prefix: str = "") -> list[str]:
+        return [row["Key"] for row in self.rows(prefix)]
+
+    def rows(self, prefix: str = "") -> list[Any]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(
+            Bucket=self.name, Prefix=prefix
+        )
+        return [row for page in pages for row in page.get("Contents", [])]
+
+    def get(self, key: str) -> bytes:
+        return self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
+
+
+class Archive:
+    """The bucket, read by hand; to be closed."""
+
+    def __init__(self, store: Store, bucket: str) -> None:
+        self.bucket = Reader(store, bucket)
         self.kept: dict[str, dict[str, bytes]] = {}
         self._first: dict[str, tuple[str, object]] = {}
+
+    def close(self) -> None:
+        self.bucket.client.close()
 
     def keep(self, era: str, server: MysqlServer) -> None:
         """Copy the server's files aside: so far the history `era` goes."""
@@ -176,15 +198,8 @@ class Archive:
         self._first = {**self._archived(), **self._first}
 
     def _archived(self) -> dict[str, tuple[str, object]]:
-        with closing(self.bucket.store.client()) as client:
-            pages = client.get_paginator("list_objects_v2").paginate(
-                Bucket=self.bucket.name, Prefix="pre/archive/"
-            )
-            return {
-                row["Key"]: (row["ETag"], row["LastModified"])
-                for page in pages
-                for row in page.get("Contents", [])
-            }
+        rows = self.bucket.rows("pre/archive/")
+        return {row["Key"]: (row["ETag"], row["LastModified"]) for row in rows}
 
     def lineages(self) -> dict[str, dict[str, Any]]:
         """The documents lineage.json by id, oldest first."""

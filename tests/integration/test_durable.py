@@ -291,10 +291,10 @@ def test_what_only_the_spool_has_is_brought_in_before_a_gap_ends_it(
         proxy.rules.clear()
         for _ in range(2):
             with StreamProcess(
-                disk_tmp_path / "one", mysql, minio, bucket, options=options
+                disk_tmp_path / "one", mysql, minio, bucket, options={**options, "on-gap": "stop"}
             ) as stream:
                 assert stream.wait() == 7, stream.stderr()
-            assert "purged" in stream.events("ended")[-1]["error"]
+            assert stream.events("ended")[-1]["error"].startswith("gap: ")
             assert there.archived() == [binlog.name for binlog in closed]
             assert there.binlogs()[name] == expected
 

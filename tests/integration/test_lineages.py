@@ -4,7 +4,7 @@ Each test ends with every byte of the bucket held against the servers' own files
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,9 @@ Start = Callable[..., StreamProcess]
 
 
 @pytest.fixture
-def archive(minio: MinioServer, bucket: str) -> Archive:
-    return Archive(minio, bucket)
+def archive(minio: MinioServer, bucket: str) -> Iterator[Archive]:
+    with closing(Archive(minio, bucket)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -126,7 +127,8 @@ def test_a_clean_restart_goes_on_in_the_middle(
 ) -> None:
     """A server that is stopped and started: its STOP event arrives, its lineage goes on."""
     stream = start(server)
-    write(server, "before")
+    archive.arrived(stream, server)
+    write(server, "before", 20)
     first = archive.arrived(stream, server)
     archive.remember()
     closed = server.binlogs()[-1][0]
@@ -148,9 +150,9 @@ def test_a_crash_under_load_goes_on(
     stream = start(server)
     shape = Shape(row_bytes=(1, 3000))
     with Load(server, threads=2, seconds=60, reconnects=True, shape=shape) as load:
-        for crash in range(2):
-            done = load.transactions
-            wait_until(lambda: load.transactions > done + 100, 30, "load")
+        stream.wait_for_event("new lineage")
+        for goal in (100, 300):
+            wait_until(lambda goal=goal: load.transactions > goal, 30, "load")
             server.kill()
             archive.keep("it", server)
             server.start()

@@ -433,52 +433,64 @@ def mortal(
     server.start()
 
 
+def reading_again(stream: StreamProcess) -> tuple[str, str]:
+    """Wait until it says why it begins anew; the message and the hint, and it still runs."""
+    line = stream.wait_for_event("reading again", 60)
+    assert stream.process.poll() is None
+    return line["error"], line["hint"]
+
+
 def test_server_is_killed(start: Start, mortal: MysqlServer) -> None:
-    """`kill -9` of the server ends the stream with what mysqlbinlog said."""
+    """`kill -9` of the server: what mysqlbinlog said is told, and it is tried again."""
     stream = start(mortal)
     with streaming(stream, mortal):
         mortal.kill()
-        error, hint = last_words(stream, 4)
-    assert error.startswith("mysqlbinlog ended: ")
-    assert "Lost connection to" in error or "Can't connect to" in error
-    assert "the server" in hint
+        error, hint = reading_again(stream)
+        assert error.startswith("mysqlbinlog ended: ")
+        assert "Lost connection to" in error or "Can't connect to" in error
+        assert "the server" in hint
+        mortal.start()
+        wait_until(lambda: len(stream.events("streaming")) >= 2, 60, "the next run")
+        assert stream.terminate() == 0
 
 
 def test_server_is_shut_down(start: Start, mortal: MysqlServer) -> None:
-    """A clean shutdown ends it too: MySQL's child leaves without a word, so the hint asks."""
+    """A clean shutdown too: MySQL's child leaves without a word, so the hint asks."""
     stream = start(mortal)
     with streaming(stream, mortal):
         mortal.stop()
-        error, hint = last_words(stream, 4)
-    if mortal.binaries.flavour == "mysql":
-        assert error == "mysqlbinlog ended (0) without a word"
-        assert "a clean shutdown of the server ends it like this" in hint
-    else:
-        assert "Lost connection to server" in error
-        assert "it went down" in hint
+        error, hint = reading_again(stream)
+        if mortal.binaries.flavour == "mysql":
+            assert error == "mysqlbinlog ended (0) without a word"
+            assert "a clean shutdown of the server ends it like this" in hint
+        else:
+            assert "Lost connection to server" in error
+            assert "it went down" in hint
+        assert stream.terminate() == 0
 
 
 def test_dump_thread_is_killed(start: Start, either: MysqlServer) -> None:
-    """KILL of the connection on the server is no crash of ours."""
+    """KILL of the connection on the server: the next run goes on where it was."""
     stream = start(either)
     before = set(dumps(either))
     with streaming(stream, either):
         (mine,) = set(dumps(either)) - before
         either.query(f"KILL {mine}")
-        error, hint = last_words(stream, 4)
-    assert error.startswith("mysqlbinlog ended: Got error reading packet from server: Lost conn")
-    assert "KILL ended the dump" in hint
+        error, hint = reading_again(stream)
+        assert error.startswith("mysqlbinlog ended: Got error reading packet from server: Lost")
+        assert "KILL ended the dump" in hint
+        wait_until(lambda: len(stream.events("streaming")) >= 2, 60, "the next run")
+        assert stream.terminate() == 0
 
 
 def test_another_client_with_the_same_server_id(start: Start, either: MysqlServer) -> None:
-    """The server ends the older one, which says why; the newer one goes on."""
+    """The server ends the older one, which says why, loudly."""
     first = start(either, options={"mysql-server-id": 777, "source": "first"})
     second = start(either, options={"mysql-server-id": 777, "source": "second"})
     with streaming(first, either), second:
-        error, hint = last_words(first, 4)
-        assert second.process.poll() is None
-    assert "with the same server_uuid/server_id" in error
-    assert "another --mysql-server-id" in hint
+        error, hint = reading_again(first)
+        assert "with the same server_uuid/server_id" in error
+        assert "another --mysql-server-id" in hint
 
 
 # What the child knows

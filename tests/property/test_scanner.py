@@ -133,7 +133,7 @@ binlogs = st.one_of(mysql_binlogs(), mariadb_binlogs(), plain_binlogs())
 with_gtids = st.one_of(mysql_binlogs(), mariadb_binlogs())
 checksummed = st.one_of(mysql_binlogs(checksum=True), mariadb_binlogs(checksum=True))
 
-NO_FACTS = {"feed", "completed", "damage"}
+NO_FACTS = {"feed", "accept", "rewind", "completed", "damage"}
 FACTS = [name for name in vars(Scanner) if name[0] != "_" and name not in NO_FACTS]
 FACTS += [name for name in vars(Scanner()) if name[0] != "_" and name not in NO_FACTS]
 
@@ -336,3 +336,67 @@ def test_any_body_is_decoded_or_damage(event_type: EventType, body: bytes) -> No
     else:
         assert scanner.damage.offset == before.event_end
         assert facts(scanner) == facts(before)
+
+
+@given(binlogs, st.data(), cuts)
+@settings(max_examples=300, deadline=None)
+def test_a_rewound_scanner_goes_on_as_if_nothing_had_been(
+    log: BinlogWriter, data: st.DataObject, cuts: list[int]
+) -> None:
+    """Behind a torn tail, or damage: the bytes come again from the last good event on."""
+    whole, scanner = Scanner(), Scanner()
+    whole.feed(log.data)
+    torn = bytearray(log.data[: data.draw(st.integers(0, len(log.data)))])
+    if torn and data.draw(st.booleans()):
+        torn[data.draw(st.integers(0, len(torn) - 1))] ^= data.draw(st.integers(1, 255))
+    found = feed(scanner, torn, cuts)
+    before, at = facts(scanner), scanner.event_end
+    if scanner.damage is None and torn != log.data[: len(torn)]:
+        return  # no checksum showed it, or not yet
+    if not scanner.rewind():
+        assert facts(scanner) == before
+        counted_without_position = log.placed != log.ends
+        assert counted_without_position or not scanner.events
+        return
+    assert scanner.damage is None
+    assert scanner.position == scanner.event_end == at
+    found += feed(scanner, log.data[at:], [cut + at for cut in cuts])
+    assert found == log.transactions
+    assert facts(scanner) == facts(whole)
+
+
+@given(checksummed, st.data(), cuts)
+@settings(max_examples=300, deadline=None)
+def test_an_event_with_a_wrong_checksum_is_taken_where_that_was_asked_for(
+    log: BinlogWriter, data: st.DataObject, cuts: list[int]
+) -> None:
+    """Its range is noted, nothing of it is believed, and the facts behind it go on."""
+    number = data.draw(st.integers(1, len(log.ends) - 1))
+    begin, end = log.ends[number - 1], log.ends[number]
+    flipped = bytearray(log.data)
+    in_time_or_body = st.one_of(st.integers(0, 3), st.integers(19, end - begin - 1))
+    flipped[begin + data.draw(in_time_or_body)] ^= data.draw(st.integers(1, 255))
+    scanner = Scanner()
+    found = feed(scanner, flipped, cuts)
+    assert scanner.damage is not None
+    if not scanner.rewind():
+        return
+    at = scanner.event_end
+    if at != begin:
+        return  # it has no position of its own: damage begins before it
+    scanner.accept(at)
+    found += feed(scanner, flipped[at:], [])
+    if number == 1 or scanner.damage is not None:  # nothing can be read without a format event;
+        assert scanner.event_end == at or log.placed != log.ends  # or positions are left out
+        return
+    assert scanner.damaged == [(begin, end)]
+    assert scanner.event_end == len(log.data)
+    whole = Scanner()
+    whole.feed(log.data)
+    assert scanner.events == whole.events
+    inside = [t for t in log.transactions if t.begin <= begin < t.end]
+    hit = inside[0].end if inside else end
+    assert [t for t in found if t.end <= begin] == [t for t in log.transactions if t.end <= begin]
+    assert [t for t in found if t.begin >= hit] == [t for t in log.transactions if t.begin >= hit]
+    if end < len(log.data):
+        assert (scanner.rotate, scanner.stopped) == (whole.rotate, whole.stopped)

@@ -217,9 +217,9 @@ def test_what_the_child_is_told(told: Any, tmp_path: Path) -> None:
     assert arguments == [
         "--read-from-remote-server",
         "--raw",
+        f"--result-file={tmp_path}/run/",
         "--stop-never",
         "--connection-server-id=99",
-        f"--result-file={tmp_path}/run/",
         "mysql-bin.000001",
     ]
     assert parse_options(options, "f") == {
@@ -347,13 +347,13 @@ SAID = {
     f"{READING}Client requested source to start replication from position > file size": "not the",
     f"{READING}Client requested master to start replication from impossible position": "not the",
     f"{READING}bogus data in log event; the first event 'mysql-bin.000008' at 251601": "not the",
-    "Could not write into log file '/spool/mysql-bin.000007'": "full",
 }
 SAID_FOR_NOW = {
     f"{CONNECT}Too many connections": "limit",
     f"{CONNECT}Can't connect to MySQL server on '127.0.0.1:13449' (111)": "down",
     f"{CONNECT}Unknown MySQL server host 'no.such.host.invalid' (-2)": "down",
     f"{READING}Lost connection to MySQL server during query": "KILL",
+    "Could not write into log file '/spool/mysql-bin.000007'": "full",
     f"{READING}something quite new": "start the streamer again",
 }
 

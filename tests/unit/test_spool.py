@@ -116,16 +116,39 @@ def test_a_run_of_an_older_program_has_no_floor(spool: Spool) -> None:
     assert FACTS.floors == {}
 
 
-@pytest.mark.parametrize("key", ["floors", "position"])
+@pytest.mark.parametrize("key", ["position", "offset", "at"])
 @pytest.mark.parametrize("value", [None, -1, "5", 1.5, True, [], "x" * 1000])
 def test_a_place_that_is_no_number_is_damage(spool: Spool, key: str, value: object) -> None:
     """It says what may be read of the file, so it is not guessed."""
     run = spool.begin(FACTS)
     document = json.loads((run.directory / "run.json").read_text())
-    (run.directory / "run.json").write_text(json.dumps(document | {key: value}))
+    floor = {"offset": 5, "at": 5, key: value}
+    changed = {key: value} if key == "position" else {"floors": {"b.000001": floor}}
+    (run.directory / "run.json").write_text(json.dumps(document | changed))
     with pytest.raises(SpoolError, match=rf"run\.json is damaged: its {key} is ") as caught:
         spool.runs()
     assert len(str(caught.value)) < 80 + len(str(run.directory))
+
+
+@pytest.mark.parametrize("value", [None, 5, "5", [], [{"offset": 5, "at": 5}], "x" * 1000])
+def test_floors_that_are_none_are_damage(spool: Spool, value: object) -> None:
+    """Nothing is read of a file of which it is not known what was given back."""
+    run = spool.begin(FACTS)
+    document = json.loads((run.directory / "run.json").read_text())
+    (run.directory / "run.json").write_text(json.dumps(document | {"floors": value}))
+    with pytest.raises(SpoolError, match=r"run\.json is damaged: its floors are ") as caught:
+        spool.runs()
+    assert len(str(caught.value)) < 80 + len(str(run.directory))
+
+
+@pytest.mark.parametrize("floor", [None, 5, [], "x", {}, {"offset": 5}, {"at": 5}])
+def test_a_floor_that_lacks_a_place_is_damage(spool: Spool, floor: object) -> None:
+    """Both are needed: where in the binlog, and where in the file."""
+    run = spool.begin(FACTS)
+    document = json.loads((run.directory / "run.json").read_text())
+    (run.directory / "run.json").write_text(json.dumps(document | {"floors": {"b.000001": floor}}))
+    with pytest.raises(SpoolError, match=r"run\.json is damaged"):
+        spool.runs()
 
 
 @pytest.mark.parametrize(
@@ -292,17 +315,22 @@ def test_a_discard_that_fails_leaves_a_run_that_was_there_before(spool: Spool) -
     assert sorted(path.name for path in run.directory.iterdir()) == ["b.000001", "run.json"]
 
 
-def test_what_was_punched_out_does_not_count(spool: Spool) -> None:
-    """The file keeps its size, the spool takes less, and is found so by the next start."""
+def test_what_was_given_back_does_not_count(spool: Spool) -> None:
+    """The file keeps its size, the spool takes less, and the next start knows of the floor."""
     run = spool.begin(FACTS)
     path = run.directory / "b.000001"
     path.write_bytes(os.urandom(1 << 20))
     spool.sync()
     before = spool.used_bytes()
     assert before >= 1 << 20
-    freed = spool.punch(path, 3 << 18)
-    assert freed == before - spool.used_bytes()
+    kept, floor = path.read_bytes(), Floor(offset=5 << 20, at=3 << 18)
+    spool.give_back(path, floor)
+    freed = before - spool.used_bytes()
     assert freed >= 1 << 19
+    assert path.read_bytes()[floor.at :] == kept[floor.at :]
+    (found,) = spool.runs()
+    assert found.facts == replace(FACTS, floors={"b.000001": floor})
+    assert not found.facts.whole
     assert path.stat().st_size == 1 << 20
     assert spool.room(SpoolLimits()).used == before - freed
 

@@ -1,36 +1,43 @@
 """A start goes on where the archive ends, or refuses: it never splices two histories."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Catalog, Entry, EntryEnd, Layout, Lineage
-from binlog2s3.config import StreamConfig
-from binlog2s3.errors import ArchiveError, SourceError, SpoolError
+from binlog2s3.checksum import crc64nvme
+from binlog2s3.chunk import Chunk
+from binlog2s3.errors import ArchiveError, SpoolError
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
 from binlog2s3.place import build_entry
-from binlog2s3.server import ServerBinlog, ServerFacts
-from binlog2s3.spool import Run, RunFacts
+from binlog2s3.spool import Floor, Run, RunFacts, Spool
 from binlog2s3.start import (
+    PROBE,
     Known,
+    adopt,
     advance,
-    check_history,
     check_spool,
-    first_binlog,
-    furthest,
+    current,
+    find,
     gtids_at_end,
     known_end,
-    of_server,
     read_back,
     read_undescribed,
+    sweep_spool,
+    tip_of_archive,
+    tip_of_track,
 )
-from tests.binlog_writer import UUID_A, UUID_B, BinlogWriter, statement
+from binlog2s3.store_contract import Body
+from binlog2s3.tailer import Track
+from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
+from tests.documents import BEAT
 from tests.memory_store import MemoryStore
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
@@ -45,7 +52,9 @@ LINEAGE = Lineage(
     first_binlog_time=TIME,
     gtid_set=f"{UUID_A}:1-5",
 )
-FACTS = ServerFacts(uuid=UUID_A, flavour="mysql", version="9.7.0", server_id=1, gtid_mode=True)
+RUN = RunFacts(
+    source="orders", target="s3://b/p", server_uuid=UUID_A, binlog="b.000001", position=4
+)
 
 
 def name(number: int) -> BinlogName:
@@ -95,7 +104,7 @@ def archive(
 
 def known(catalog: Catalog, lineage: Lineage = LINEAGE) -> Known:
     """Where that lineage's archive ends."""
-    return known_end(catalog, catalog.archived(lineage))
+    return known_end(catalog, lineage)
 
 
 @pytest.fixture
@@ -144,16 +153,14 @@ def put_binlog(store: MemoryStore, number: int, *, rotate_to: str, before: str) 
 
 
 def test_objects_without_entry_count_if_they_follow(store: MemoryStore) -> None:
-    """Read back, if the source has them no more; what it has is compared with the source."""
+    """They are read back: a writer before us had no time to write their entries."""
     end = known(archive(store, [2, 3]))
     put_binlog(store, 4, rotate_to="b.000005", before=f"{UUID_A}:1-7")
     put_binlog(store, 5, rotate_to="b.000006", before=f"{UUID_A}:1-7")
-    found = read_undescribed(store, LAYOUT, end, listed(6, 7), Grid(64))
+    found = read_undescribed(store, LAYOUT, end, Grid(64))
     assert [track.name for track in found] == [name(4), name(5)]
     assert advance(end, found).next_binlog == name(6)
-    assert read_undescribed(store, LAYOUT, end, listed(4, 5, 6), Grid(64)) == []
-    (only,) = read_undescribed(store, LAYOUT, end, listed(5, 6), Grid(64))
-    assert only.name == name(4)
+    assert read_undescribed(store, LAYOUT, advance(end, found), Grid(64)) == []
 
 
 @pytest.mark.parametrize(
@@ -171,132 +178,13 @@ def test_an_object_that_cannot_follow_is_refused(
     end = known(archive(store, [2, 3]))
     key = put_binlog(store, 4, rotate_to=rotate_to, before=before)
     with pytest.raises(ArchiveError, match=why) as caught:
-        read_undescribed(store, LAYOUT, end, listed(5), Grid(64))
+        read_undescribed(store, LAYOUT, end, Grid(64))
     assert key in str(caught.value)
 
 
 def test_an_entry_without_its_binlog_is_not_counted(store: MemoryStore) -> None:
     """The object is what can be restored."""
     assert known(archive(store, [2], [2, 3])).next_binlog == name(3)
-
-
-def test_an_empty_bucket_has_no_lineage_of_this_server() -> None:
-    """The source is new."""
-    assert of_server([], FACTS, "orders") == []
-
-
-def test_this_servers_lineages_are_found() -> None:
-    """Those of its uuid; others of the same source are left."""
-    other = replace(LINEAGE, id="20250102T030405Z-b4308ccf-0000", server_uuid=UUID_B)
-    assert of_server([other, LINEAGE], FACTS, "orders") == [LINEAGE]
-
-
-def test_another_servers_source_is_refused() -> None:
-    """Both are named: a copied --source is the commonest mistake of a fleet."""
-    other = replace(LINEAGE, server_uuid=UUID_B)
-    with pytest.raises(SourceError) as caught:
-        of_server([other], FACTS, "orders")
-    assert all(word in str(caught.value) for word in ("orders", UUID_A, UUID_B))
-    assert "--source" in caught.value.hint
-
-
-def test_of_several_lineages_the_one_that_reaches_furthest_goes_on(store: MemoryStore) -> None:
-    """By the binlog that it lacks, not by its age."""
-    later = replace(LINEAGE, id="20270102T030405Z-3e11fa47-a1b2")
-    archive(store, [2, 3, 4])
-    catalog = archive(store, [2], lineage=later)
-    end = furthest(catalog, [LINEAGE, later])
-    assert end is not None
-    assert (end.lineage, end.next_binlog) == (LINEAGE, name(5))
-    assert furthest(catalog, []) is None
-
-
-def stream_config(
-    binlog: BinlogName | None = None, at: Literal["oldest", "now"] = "oldest"
-) -> StreamConfig:
-    """What was asked for."""
-    return StreamConfig(
-        source="orders",
-        start_binlog=binlog,
-        start_at=at,
-        flush_interval=0,
-        heartbeat_interval=30,
-    )
-
-
-def listed(*numbers: int, size: int = 100) -> tuple[ServerBinlog, ...]:
-    """What the server lists."""
-    return tuple(ServerBinlog(name=name(n), size=size, encrypted=False) for n in numbers)
-
-
-def test_the_first_binlog() -> None:
-    """The oldest, the one that is open now, or the one that was asked for."""
-    rows = listed(3, 4, 5)
-    assert first_binlog(stream_config(), rows) == name(3)
-    assert first_binlog(stream_config(at="now"), rows) == name(5)
-    assert first_binlog(stream_config(name(4)), rows) == name(4)
-
-
-def test_a_first_binlog_that_the_server_lacks() -> None:
-    """It is named, with those that the server has."""
-    with pytest.raises(SourceError, match=r"no binlog b\.000009: it has b\.000003 to b\.000005"):
-        first_binlog(stream_config(name(9)), listed(3, 4, 5))
-    with pytest.raises(SourceError, match="lists no binary logs"):
-        first_binlog(stream_config(), ())
-
-
-def test_a_server_that_goes_on(store: MemoryStore) -> None:
-    """Next binlog, size of the last, GTIDs: all as the archive ends. Any it cannot tell is left."""
-    end = known(archive(store, [2, 3]))
-    check_history(end, listed(2, 3, 4), f"{UUID_A}:1-7")
-    check_history(end, listed(4), f"{UUID_A}:1-7")  # the archived ones are purged there
-    check_history(end, listed(3, 4), None)  # the server keeps no GTIDs
-    unknown = known(archive(store, [2, 3], [2, 3]))
-    assert unknown.end is not None
-    anonymous = replace(unknown, end=replace(unknown.end, anonymous_transactions=1))
-    check_history(anonymous, listed(3, 4), f"{UUID_A}:1-99")
-    crashed = replace(end, end=replace(unknown.end, next_binlog=None))
-    check_history(crashed, listed(3, 4), f"{UUID_A}:1-7")
-
-
-def test_a_server_that_begins_the_archive(store: MemoryStore) -> None:
-    """Nothing is archived yet: the GTIDs are those that the lineage began with."""
-    end = known(archive(store, []))
-    check_history(end, listed(2, 3), f"{UUID_A}:1-5")
-    with pytest.raises(ArchiveError, match="begins after"):
-        check_history(end, listed(2, 3), f"{UUID_A}:1-6")
-
-
-@pytest.mark.parametrize(
-    ("rows", "gtids", "words"),
-    [
-        (listed(5, 6), f"{UUID_A}:1-7", r"gap: the server has purged b\.000004, .* b\.000005"),
-        (listed(1, 2), f"{UUID_A}:1-7", r"it has no b\.000004"),
-        ((), f"{UUID_A}:1-7", r"it has no b\.000004"),
-        (listed(3, 4, size=101), f"{UUID_A}:1-7", r"b\.000003 has 101 bytes there, 100 in"),
-        (listed(3, 4), f"{UUID_A}:1-6", "begins after .*:1-6, the archive ends with .*:1-7"),
-        (listed(3, 4), f"{UUID_A}:1-8", "begins after .*:1-8, the archive ends with .*:1-7"),
-        (listed(3, 4), f"{UUID_B}:1-7", "begins after"),
-        (listed(3, 4), "", "begins after no GTIDs"),
-    ],
-)
-def test_a_server_whose_history_is_another(
-    store: MemoryStore, rows: tuple[ServerBinlog, ...], gtids: str, words: str
-) -> None:
-    """Purged, reset, restored from a backup: refused, with what does not fit."""
-    with pytest.raises(ArchiveError, match=words) as caught:
-        check_history(known(archive(store, [2, 3])), rows, gtids)
-    assert caught.value.exit_code == 7
-    assert "--source" in caught.value.hint
-
-
-def test_a_rotation_that_leads_elsewhere(store: MemoryStore) -> None:
-    """The last archived binlog names the next one."""
-    end = known(archive(store, [2, 3]))
-    assert end.end is not None
-    other = replace(end, end=replace(end.end, next_binlog="c.000001"))
-    with pytest.raises(ArchiveError, match=r"ends with a rotation to c\.000001"):
-        check_history(other, listed(3, 4), f"{UUID_A}:1-7")
 
 
 def test_gtids_where_the_archive_ends(store: MemoryStore) -> None:
@@ -352,3 +240,516 @@ def test_an_object_that_is_no_whole_binlog_gets_no_entry(store: MemoryStore, cut
         read_back(store, key, name(2), Grid(64))
     assert key in str(caught.value)
     assert store.get(key) == bytes(data)
+
+
+# Which history the last writer wrote
+
+
+def beat(store: MemoryStore, generation: int, lineage: str | None) -> None:
+    """A writer's object that says what it wrote."""
+    made = replace(BEAT, generation=generation, lineage=lineage)
+    store.put(LAYOUT.writer(*made.rank), made.to_json())
+
+
+def child(number: int, of: Lineage, first: int = 2) -> Lineage:
+    """A lineage that begins behind another one."""
+    return replace(
+        LINEAGE,
+        id=f"2027010{number}T030405Z-b4308ccf-a1b2",
+        server_uuid=UUID_B,
+        first_binlog=name(first),
+        parent={"lineage": of.id},
+    )
+
+
+def put_lineages(store: MemoryStore, *lineages: Lineage) -> Catalog:
+    for lineage in lineages:
+        store.put(LAYOUT.lineage(lineage.id), lineage.to_json())
+    return Catalog(store, LAYOUT)
+
+
+def chosen(catalog: Catalog) -> str:
+    found = current(catalog, catalog.lineages())
+    assert found is not None
+    return found.lineage.id
+
+
+def test_a_source_that_is_new_to_the_bucket_has_no_history(store: MemoryStore) -> None:
+    """Nothing has been written yet."""
+    assert current(Catalog(store, LAYOUT), []) is None
+
+
+def test_the_history_is_the_one_that_the_last_writer_wrote(store: MemoryStore) -> None:
+    """Not the newest: a lineage may have been left for an older one again, or for a copy."""
+    later = replace(LINEAGE, id="20270102T030405Z-3e11fa47-a1b2")
+    catalog = put_lineages(store, LINEAGE, later)
+    beat(store, 1, later.id)
+    beat(store, 2, LINEAGE.id)
+    beat(store, 3, None)  # it died before it knew
+    beat(store, 4, "20300101T000000Z-00000000-0000")  # of which nobody knows
+    assert chosen(catalog) == LINEAGE.id
+
+
+def test_a_lineage_that_began_behind_it_since_is_its_continuation(store: MemoryStore) -> None:
+    """The writer died before it said so."""
+    one, two = child(1, LINEAGE), child(2, child(1, LINEAGE))
+    catalog = put_lineages(store, LINEAGE, one, two)
+    beat(store, 1, LINEAGE.id)
+    assert chosen(catalog) == two.id
+    beat(store, 2, one.id)
+    assert chosen(catalog) == two.id
+
+
+def test_lineages_that_name_each_other_end(store: MemoryStore) -> None:
+    """Somebody wrote them by hand: a start is not held up for ever."""
+    one = child(1, LINEAGE)
+    catalog = put_lineages(store, replace(LINEAGE, parent={"lineage": one.id}), one)
+    beat(store, 1, LINEAGE.id)
+    assert chosen(catalog) in (LINEAGE.id, one.id)
+    store.delete([LAYOUT.writer(*replace(BEAT, generation=1).rank)])
+    assert chosen(catalog) in (LINEAGE.id, one.id)
+
+
+def test_without_a_writers_word_the_last_leaf_goes_on(store: MemoryStore) -> None:
+    """The writers' objects are gone: of those that nothing follows, the one that reaches furthest.
+
+    By the binlog that it lacks, not by its age.
+    """
+    archive(store, [2, 3, 4, 5, 6])
+    other = replace(LINEAGE, id="20270102T030405Z-3e11fa47-a1b2")
+    archive(store, [2], lineage=other)
+    assert chosen(Catalog(store, LAYOUT)) == LINEAGE.id
+    catalog = put_lineages(store, child(1, LINEAGE, first=1))
+    assert chosen(catalog) == other.id
+
+
+# Where an archive ends, chunks counted in
+
+
+def written(
+    first: int = 1,
+    count: int = 3,
+    *,
+    end: str = "",
+    timestamp: int = NOW,
+    checksum: bool = True,
+    gtids: bool = True,
+) -> BinlogWriter:
+    """A binlog with these transactions, open unless it ends with a rotation to `end`, or "stop"."""
+    made = BinlogWriter(timestamp=timestamp, checksum=checksum)
+    made.previous_gtids(GtidSet.parse(f"{UUID_A}:1-{first - 1}" if first > 1 else ""))
+    for number in range(first, first + count):
+        gtid = (UUID_A, "", number) if gtids else None
+        made.transaction([statement(f"insert {number:09}")], gtid=gtid)
+    if end == "stop":
+        made.stop()
+    elif end:
+        made.rotate(end)
+    return made
+
+
+def put_chunks(store: MemoryStore, number: int, data: bytes, *cuts: int) -> None:
+    """The first bytes of a binlog as chunks."""
+    for begin, end in zip((0, *cuts), (*cuts, len(data)), strict=True):
+        chunk = Chunk(begin, end, crc64nvme(data[begin:end]))
+        store.put(LAYOUT.chunk(LINEAGE.id, name(number), chunk), data[begin:end])
+
+
+def put_archived(store: MemoryStore, number: int, made: BinlogWriter) -> None:
+    """A binlog with its entry."""
+    track = Track(name(number), Path(), Grid(64))
+    track.feed(memoryview(made.data))
+    store.put(LAYOUT.binlog(LINEAGE.id, name(number)), bytes(made.data))
+    described = build_entry(track, TIME)
+    store.put(LAYOUT.entry(LINEAGE.id, name(number)), described.to_json())
+
+
+FIRST = replace(LINEAGE, first_binlog=name(1), gtid_set="")
+
+
+@pytest.fixture
+def catalog(store: MemoryStore) -> Catalog:
+    """A lineage that begins with b.000001, of which nothing is there yet."""
+    first = replace(FIRST, first_binlog_time=datetime.fromtimestamp(NOW, UTC))
+    return put_lineages(store, first)
+
+
+def known_of(catalog: Catalog) -> Known:
+    (lineage,) = catalog.lineages()
+    return known_end(catalog, lineage)
+
+
+def test_an_open_binlog_ends_the_archive(store: MemoryStore, catalog: Catalog) -> None:
+    """It is the next one, with so many bytes as its chunks have."""
+    put_archived(store, 1, written(1, 3, end="b.000002"))
+    data = bytes(written(4, 3).data)
+    put_chunks(store, 2, data, 300)
+    end = known_of(catalog)
+    assert (end.next_binlog, end.last, end.next_size) == (name(2), name(1), len(data))
+
+
+def test_a_binlog_that_could_not_be_finished_does_not_end_the_archive(
+    store: MemoryStore, catalog: Catalog
+) -> None:
+    """Its end, a STOP that was purged, is lost; the next one begins where its chunks end."""
+    put_archived(store, 1, written(1, 3, end="b.000002"))
+    put_chunks(store, 2, bytes(written(4, 3).data), 300)
+    put_archived(store, 3, written(7, 3, end="b.000004"))
+    end = known_of(catalog)
+    assert (end.next_binlog, end.last, end.next_size) == (name(4), name(3), 0)
+    put_chunks(store, 4, bytes(written(10, 1).data))
+    end = known_of(catalog)
+    assert (end.next_binlog, end.last) == (name(4), name(3))
+    assert end.next_size == len(written(10, 1).data)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "following"),
+    [
+        (written(4, 2), written(7, 3, end="b.000004")),  # b.000003 begins with another one
+        (written(4, 3, gtids=False), written(7, 3, end="b.000004")),
+        (written(4, 3, end="b.000003"), written(7, 3, end="b.000004")),  # it only waits
+        (written(4, 3, end="stop"), written(7, 3, end="b.000004")),
+    ],
+)
+def test_a_binlog_that_is_still_to_be_archived_ends_the_archive(
+    store: MemoryStore, catalog: Catalog, chunks: BinlogWriter, following: BinlogWriter
+) -> None:
+    """A later one is there already: what its chunks lack, or their archiving, is still to come."""
+    put_archived(store, 1, written(1, 3, end="b.000002"))
+    put_chunks(store, 2, bytes(chunks.data))
+    put_archived(store, 3, following)
+    assert known_of(catalog).next_binlog == name(2)
+
+
+def test_the_tip_of_an_archive(store: MemoryStore, catalog: Catalog) -> None:
+    """Of chunks their end, without bytes to compare; else the last binlog's last transactions."""
+    grid = Grid(64)
+    end = known_of(catalog)
+    tip = tip_of_archive(catalog, store, LAYOUT, end, grid)
+    assert (tip.last, tip.size, tip.closed, str(tip.gtids)) == (None, 0, False, "")
+    one = written(1, 3, end="b.000002")
+    put_archived(store, 1, one)
+    tip = tip_of_archive(catalog, store, LAYOUT, known_of(catalog), grid)
+    assert (tip.last, tip.size, tip.closed) == (name(1), len(one.data), True)
+    assert (str(tip.gtids), str(tip.gtids_before)) == (f"{UUID_A}:1-3", "")
+    assert tip.rotates_to == "b.000002"
+    assert tip.overlap is not None
+    assert tip.overlap.crc64 == crc64nvme(one.data[tip.overlap.begin :])
+    assert (tip.overlap.begin, tip.overlap.end) == (one.transactions[0].begin, len(one.data))
+    two = written(4, 3)
+    put_chunks(store, 2, bytes(two.data), 300)
+    tip = tip_of_archive(catalog, store, LAYOUT, known_of(catalog), grid)
+    assert (tip.last, tip.size, tip.closed) == (name(2), len(two.data), False)
+    assert str(tip.gtids) == f"{UUID_A}:1-6"
+    assert tip.overlap is None
+
+
+# What the spool still has
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    """An empty spool."""
+    with closing(Spool(tmp_path / "spool")) as made:
+        yield made
+
+
+def put_run(spool: Spool, files: dict[int, bytes], **facts: Any) -> Run:
+    """A run that left these files."""
+    first = min(files, default=1)
+    run = spool.begin(replace(RUN, **{"lineage": FIRST.id, "binlog": str(name(first)), **facts}))
+    for number, data in files.items():
+        (run.directory / str(name(number))).write_bytes(data)
+    return run
+
+
+def adopted(spool: Spool, catalog: Catalog) -> list[Track]:
+    return adopt(spool.runs(), grid=Grid(64), known=known_of(catalog), catalog=catalog)
+
+
+def bytes_of(body: Body) -> bytes:
+    with closing(body.open()) as reader:
+        return reader.read(1 << 20)
+
+
+def holds(tracks: list[Track], *binlogs: BinlogWriter, size: int | None = None) -> None:
+    """The tracks are these binlogs, their bytes can be read where the tracks say."""
+    assert [track.name for track in tracks] == [name(1 + n) for n in range(len(binlogs))]
+    for track, made in zip(tracks, binlogs, strict=True):
+        expected = bytes(made.data)
+        if track is tracks[-1] and size is not None:
+            expected = expected[:size]
+        assert track.size == len(expected)
+        track.digest.rewind()  # a torn tail has passed as well
+        assert track.digest.crc64 == crc64nvme(expected)
+        assert bytes_of(track.body(track.floor, track.size)) == expected[track.floor :]
+
+
+def test_all_of_a_run_is_taken(spool: Spool, catalog: Catalog) -> None:
+    """From where the archive ends, as far as its events are whole."""
+    one, two = written(1, 3, end="b.000002"), written(4, 3)
+    put_run(spool, {1: bytes(one.data), 2: bytes(two.data) + b"torn"})
+    tracks = adopted(spool, catalog)
+    holds(tracks, one, two)
+    assert [track.closed for track in tracks] == [True, False]
+
+
+@pytest.mark.parametrize("torn", [0, 1, 30])
+def test_a_run_goes_on_where_the_one_before_it_ended(
+    spool: Spool, catalog: Catalog, torn: int
+) -> None:
+    """In the middle of a binlog, and again; the segments' bytes are one binlog's."""
+    one, two = written(1, 9, end="b.000002"), written(10, 3)
+    data = bytes(one.data)
+    ends = [transaction.end for transaction in one.transactions]
+    put_run(spool, {1: data[: ends[4] + torn]})
+    put_run(spool, {1: one.from_position(ends[1])[: ends[6] - ends[1] + torn]}, position=ends[1])
+    put_run(spool, {1: one.from_position(ends[3]), 2: bytes(two.data)}, position=ends[3])
+    tracks = adopted(spool, catalog)
+    holds(tracks, one, two)
+    assert len(tracks[0].segments) == 3
+    for begin in (0, ends[3], ends[4] - 1, ends[5], ends[8]):
+        assert bytes_of(tracks[0].body(begin, len(data) - 1)) == data[begin:-1]
+
+
+def test_the_next_binlog_after_one_that_two_runs_brought(spool: Spool, catalog: Catalog) -> None:
+    """The second run ended just behind the rotation; the third began with the next binlog."""
+    one, two = written(1, 9, end="b.000002"), written(10, 3)
+    ends = [transaction.end for transaction in one.transactions]
+    put_run(spool, {1: bytes(one.data[: ends[4]])})
+    put_run(spool, {1: one.from_position(ends[3])}, position=ends[3])
+    put_run(spool, {2: bytes(two.data)})
+    tracks = adopted(spool, catalog)
+    holds(tracks, one, two)
+    assert tracks[0].closed
+
+
+def test_the_later_binlogs_of_a_run_whose_first_is_archived(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """It began in the middle of a binlog that has left the spool: what came then is all there."""
+    one, two, three = written(1, 3, end="b.000002"), written(4, 3, end="b.000003"), written(7, 3)
+    put_archived(store, 1, one)
+    put_run(spool, {2: bytes(two.data), 3: bytes(three.data)}, binlog="b.000001", position=400)
+    tracks = adopted(spool, catalog)
+    assert [(track.name, track.size) for track in tracks] == [
+        (name(2), len(two.data)),
+        (name(3), len(three.data)),
+    ]
+
+
+def test_a_run_that_began_anew_counts_if_it_reaches_further(spool: Spool, catalog: Catalog) -> None:
+    """Nothing is spliced: the open binlog is then wholly the later run's."""
+    one = written(1, 9)
+    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    put_run(spool, {1: data[: ends[4]]})
+    put_run(spool, {1: data[: ends[2]]})
+    holds(adopted(spool, catalog), one, size=ends[4])
+    longest = put_run(spool, {1: data})
+    tracks = adopted(spool, catalog)
+    holds(tracks, one)
+    assert tracks[0].path.parent == longest.directory
+
+
+def test_a_run_that_goes_on_with_other_bytes_is_left(spool: Spool, catalog: Catalog) -> None:
+    """Its overlap is compared, checksums and all."""
+    one, other = written(1, 9), written(1, 9, timestamp=NOW + 1)
+    ends = [transaction.end for transaction in one.transactions]
+    assert ends == [transaction.end for transaction in other.transactions]
+    put_run(spool, {1: bytes(one.data[: ends[4]])})
+    put_run(spool, {1: other.from_position(ends[3])}, position=ends[3])
+    put_run(spool, {1: one.from_position(ends[6])}, position=ends[6])  # begins behind the end
+    holds(adopted(spool, catalog), one, size=ends[4])
+
+
+@pytest.mark.parametrize("at", ["first", "second"])
+def test_damage_ends_what_is_taken(spool: Spool, catalog: Catalog, at: str) -> None:
+    """A power cut leaves holes: the source is asked again from there on."""
+    one, two, three = written(1, 9, end="b.000002"), written(10, 9, end="b.000003"), written(19, 1)
+    first, second = bytearray(one.data), bytearray(two.data)
+    ends = [transaction.end for transaction in (one if at == "first" else two).transactions]
+    (first if at == "first" else second)[ends[3] + 50] ^= 1
+    put_run(spool, {1: bytes(first), 2: bytes(second), 3: bytes(three.data)})
+    tracks = adopted(spool, catalog)
+    assert name(3) not in [track.name for track in tracks]
+    for track, made in zip(tracks, (one, two), strict=False):
+        assert bytes_of(track.body(0, track.size)) == bytes(made.data[: track.size])
+    if at == "second":
+        assert tracks[0].closed
+
+
+def test_a_run_that_goes_on_and_is_damaged_then(spool: Spool, catalog: Catalog) -> None:
+    """What came before the damage counts, and another run may go on from there."""
+    one = written(1, 9)
+    ends = [transaction.end for transaction in one.transactions]
+    put_run(spool, {1: bytes(one.data[: ends[2]])})
+    damaged = bytearray(one.from_position(ends[1]))
+    damaged[-50] ^= 1
+    put_run(spool, {1: bytes(damaged)}, position=ends[1])
+    tracks = adopted(spool, catalog)
+    assert ends[7] <= tracks[0].size < ends[8]
+    tip = tip_of_track(FIRST, tracks[0])
+    assert tip.overlap is not None
+    assert tip.overlap.end == tip.size == tracks[0].size
+    assert tip.overlap.crc64 == crc64nvme(one.data[tip.overlap.begin : tip.size])
+
+
+def test_without_event_checksums_the_spool_is_not_believed(spool: Spool, catalog: Catalog) -> None:
+    """Nothing in it was synced, and nothing would show a hole."""
+    put_run(spool, {1: bytes(written(1, 3, checksum=False).data)})
+    assert adopted(spool, catalog) == []
+
+
+@pytest.mark.parametrize(
+    "facts", [{"lineage": "20300101T000000Z-3e11fa47-0000"}, {"lineage": PROBE}]
+)
+def test_runs_of_other_histories_are_left(
+    spool: Spool, catalog: Catalog, facts: dict[str, Any]
+) -> None:
+    """And so are those that only compared."""
+    put_run(spool, {1: bytes(written(1, 3).data)}, **facts)
+    assert adopted(spool, catalog) == []
+
+
+def test_a_run_that_died_before_it_knew_its_lineage(spool: Spool, catalog: Catalog) -> None:
+    """It is of the lineage that begins just like it; of another server it is not."""
+    one = written(1, 3)
+    put_run(spool, {1: bytes(one.data)}, lineage=None, server_uuid=UUID_B)
+    assert adopted(spool, catalog) == []
+    put_run(spool, {1: bytes(one.data)}, lineage=None)
+    holds(adopted(spool, catalog), one)
+
+
+def test_a_run_after_a_reset_that_did_not_know_its_lineage(spool: Spool, catalog: Catalog) -> None:
+    """Its first binlog has the old one's name and GTIDs, but was begun at another time."""
+    one, other = written(1, 3), written(1, 5, timestamp=NOW + 60)
+    put_run(spool, {1: bytes(one.data)})
+    put_run(spool, {1: bytes(other.data)}, lineage=None)
+    holds(adopted(spool, catalog), one)
+
+
+def test_a_run_after_a_fork_that_did_not_know_its_lineage(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """It begins with a binlog that the old lineage has otherwise: it cannot be that one's."""
+    put_archived(store, 1, written(1, 3, end="b.000002"))
+    put_run(spool, {2: bytes(written(4, 5, timestamp=NOW + 60).data)}, lineage=None)
+    assert adopted(spool, catalog) == []
+
+
+def test_a_binlog_that_does_not_follow_is_left(spool: Spool, catalog: Catalog) -> None:
+    """By its previous GTIDs."""
+    one, two = written(1, 3, end="b.000002"), written(5, 3)
+    put_run(spool, {1: bytes(one.data), 2: bytes(two.data)})
+    holds(adopted(spool, catalog), one)
+
+
+def test_what_lies_behind_a_hole_of_the_spool_is_left(spool: Spool, catalog: Catalog) -> None:
+    """The next binlog is not there: what comes after it is no continuation."""
+    put_run(spool, {2: bytes(written(4, 3).data)})
+    put_run(spool, {})
+    assert adopted(spool, catalog) == []
+
+
+# Floors: the beginning of a file was given back, the bucket has it
+
+
+def test_below_a_floor_the_bucket_is_read(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """The file holds zeros there; nothing of them is ever believed."""
+    one, two = written(1, 9, end="b.000002"), written(10, 3)
+    data = bytes(one.data)
+    put_chunks(store, 1, data[:640], 320)
+    floors = {"b.000001": Floor(offset=640, at=640)}
+    put_run(spool, {1: bytes(640) + data[640:], 2: bytes(two.data)}, floors=floors)
+    tracks = adopted(spool, catalog)
+    holds(tracks, one, two)
+    assert [track.floor for track in tracks] == [640, 0]
+
+
+def test_a_floor_in_a_run_that_went_on(spool: Spool, store: MemoryStore, catalog: Catalog) -> None:
+    """The floor lies elsewhere in its file than in the binlog."""
+    one = written(1, 9)
+    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    begin = ends[3]
+    later = one.from_position(begin)
+    shift = len(later) - (len(data) - begin) - begin
+    floor = ends[4] + 100
+    put_chunks(store, 1, data[:floor], 320)
+    put_run(spool, {1: bytes(ends[4])}, floors={"b.000001": Floor(offset=ends[4], at=ends[4])})
+    put_run(
+        spool,
+        {1: bytes(floor + shift) + later[floor + shift :]},
+        position=begin,
+        floors={"b.000001": Floor(offset=floor, at=floor + shift)},
+    )
+    tracks = adopted(spool, catalog)
+    holds(tracks, one)
+    assert tracks[0].floor == floor
+
+
+def test_a_run_that_goes_on_below_a_floor(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """What it brought again is compared with the bucket's bytes and the spool's."""
+    one = written(1, 9)
+    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    floor = ends[3] + 20
+    put_chunks(store, 1, data[:floor], 320)
+    floors = {"b.000001": Floor(offset=floor, at=floor)}
+    put_run(spool, {1: bytes(floor) + data[floor : ends[5]]}, floors=floors)
+    put_run(spool, {1: one.from_position(ends[1])}, position=ends[1])
+    holds(adopted(spool, catalog), one)
+
+
+@pytest.mark.parametrize("lost", ["all", "second"])
+def test_a_floor_whose_bytes_have_left_the_bucket(
+    spool: Spool, store: MemoryStore, catalog: Catalog, lost: str
+) -> None:
+    """Then nothing of the file can be used, or only what the bucket still has: zeros never are."""
+    one = written(1, 9)
+    data = bytes(one.data)
+    put_chunks(store, 1, data[:640], 480)
+    keys = sorted(info.key for info in store.list(LAYOUT.live))
+    store.delete(keys if lost == "all" else keys[1:])
+    floors = {"b.000001": Floor(offset=640, at=640)}
+    put_run(spool, {1: bytes(640) + data[640:]}, floors=floors)
+    for track in adopted(spool, catalog):
+        assert track.floor >= min(track.size, 640)
+        assert bytes_of(track.body(track.floor, track.size)) == data[track.floor : track.size]
+
+
+# All of it
+
+
+def test_what_a_start_finds(spool: Spool, store: MemoryStore, catalog: Catalog) -> None:
+    """The history that was written last, and what is left of the one before it."""
+    (first,) = catalog.lineages()
+    later = replace(first, id="20270101T000000Z-3e11fa47-0001", parent={"lineage": first.id},
+                    first_binlog_time=first.first_binlog_time + timedelta(seconds=60))  # fmt: skip
+    put_lineages(store, later)
+    one, other = written(1, 3), written(1, 2, timestamp=NOW + 60)
+    put_run(spool, {1: bytes(one.data)})
+    put_run(spool, {1: bytes(other.data)}, lineage=later.id)
+    put_run(spool, {1: b"x"}, lineage=PROBE)
+    found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
+    assert found.lineage == later
+    assert [lineage.id for lineage in found.lineages] == [first.id, later.id]
+    assert [(track.name, track.size) for track in found.tracks] == [(name(1), len(other.data))]
+    ((end, tracks),) = found.left_behind
+    assert (end.lineage, [track.size for track in tracks]) == (first, [len(one.data)])
+    sweep_spool(spool, found)
+    assert {run.facts.lineage for run in spool.runs()} == {first.id, later.id}
+
+
+@pytest.mark.usefixtures("catalog")
+def test_what_was_archived_leaves_the_spool(spool: Spool, store: MemoryStore) -> None:
+    """A run before us had no time to delete it."""
+    one, two = written(1, 3, end="b.000002"), written(4, 3)
+    put_archived(store, 1, one)
+    put_run(spool, {1: bytes(one.data), 2: bytes(two.data)})
+    found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
+    sweep_spool(spool, found)
+    assert [list(run.files()) for run in spool.runs()] == [[name(2)]]

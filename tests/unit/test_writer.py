@@ -191,10 +191,14 @@ def writer(store: MemoryStore, spool: Spool) -> Writer:
         layout=LAYOUT,
         spool=spool,
         target="s3://b/p",
-        server_uuid=BEAT.server_uuid,
         interval_seconds=30.0,
         progress=lambda: Progress(
-            state="idle", lineage=None, durable=None, server=None, covered_until=None
+            state="idle",
+            lineage=None,
+            server_uuid=BEAT.server_uuid,
+            durable=None,
+            server=None,
+            covered_until=None,
         ),
         audit=lambda *_: None,
         failed=pytest.fail,

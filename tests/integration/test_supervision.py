@@ -1,0 +1,671 @@
+"""mysqlbinlog is supervised: whatever ends it, freezes it or lies beside it, the stream goes on.
+
+Each test ends with every closed binlog in the bucket, byte for byte, and in one lineage.
+"""
+
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from binlog2s3.binlog import BinlogName
+from binlog2s3.login import Login
+from binlog2s3.mysqlbinlog import Child, Tool
+from lab.fault import Record
+from lab.get import ServerBinaries
+from lab.load import Load, Shape
+from lab.mysql import MariadbServer, MysqlServer
+from lab.proxy import RecordingProxy
+from lab.s3 import MinioServer
+from lab.tcp import Switch
+from lab.verify import closed_binlogs
+from tests.integration.bucket import CHUNK, Bucket
+from tests.integration.stream_process import StreamProcess
+from tests.integration.test_stream import (
+    documents,
+    on_binlogs,
+    spooled,
+    wait_until_archived,
+    write,
+)
+from tests.waiting import wait_until
+
+MIXED = Shape(row_bytes=(1, 3000), many_rows_chance=0.2, large_chance=0.01)
+MB = 1_000_000
+STALL = 3
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def either(request: pytest.FixtureRequest) -> MysqlServer:
+    """Each flavour in turn, fresh."""
+    server = request.getfixturevalue(request.param)
+    assert isinstance(server, MysqlServer)
+    return server
+
+
+@pytest.fixture
+def start(minio: MinioServer, bucket: str, disk_tmp_path: Path) -> Callable[..., StreamProcess]:
+    """Makes a streamer; use the answer in a `with`."""
+
+    def make(server: MysqlServer, place: str = "one", **options: Any) -> StreamProcess:
+        chosen = {name.replace("_", "-"): value for name, value in options.items()}
+        return StreamProcess(disk_tmp_path / place, server, minio, bucket, options=chosen)
+
+    return make
+
+
+Start = Callable[..., StreamProcess]
+
+
+def finish(stream: StreamProcess, server: MysqlServer, minio: MinioServer, bucket: str) -> None:
+    """What is written still arrives, all is there, in one lineage, and it ends in order."""
+    write(server, 1)
+    wait_until_archived(stream, server, minio, bucket, timeout=60)
+    assert stream.terminate() == 0
+    assert "Traceback" not in stream.stderr()
+    assert len(documents(minio, bucket, "lineage.json")) == 1
+
+
+def alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def child_of(stream: StreamProcess, least: int = 1) -> int:
+    """The process id of its newest mysqlbinlog, once so many have been started."""
+    wait_until(lambda: len(stream.events("streaming")) >= least, 60, f"{least} runs")
+    return int(stream.events("streaming")[-1]["pid"])
+
+
+def sent(records: list[Record]) -> int:
+    """Bytes of binlogs that went to the store."""
+    return sum(
+        record.request_bytes
+        for record in records
+        if record.request.method == "PUT"
+        and ("/binlogs/" in record.request.path or CHUNK.search(record.request.path))
+    )
+
+
+def durable_at(there: Bucket, server: MysqlServer) -> bool:
+    """Whether the bucket has what the server has."""
+    name, size = server.binlogs()[-1]
+    durable = there.heartbeat()["durable"]
+    return bool(durable) and (durable["binlog"], durable["offset"]) == (name, size)
+
+
+# The child dies
+
+
+def test_the_child_is_killed_again_and_again(
+    either: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """Under load: each run goes on where the one before it was, and nothing is sent twice."""
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        # no small chunks, which send each byte once more by design
+        with start(either, endpoint_url=proxy.url, flush_interval=3600) as stream:
+            child_of(stream)
+            write(either, 6)
+            with Load(either, threads=2, seconds=90, shape=MIXED, pause_seconds=0.005):
+                for number in range(5):
+                    child = child_of(stream, number + 1)
+                    size = sum(size for _, size in either.binlogs())
+                    wait_until(
+                        lambda size=size: sum(s for _, s in either.binlogs()) > size + 300_000,
+                        30,
+                        "more binlog",
+                    )
+                    os.kill(child, signal.SIGKILL if number % 2 else signal.SIGTERM)
+            child_of(stream, 6)
+            write(either, 6)
+            finish(stream, either, minio, bucket)
+        records = proxy.records
+    runs = stream.events("streaming")
+    assert [line["position"] for line in runs[1:] if line["position"] <= 4] == []
+    written = sum(binlog.size for binlog in closed_binlogs(either, flush=False))
+    assert written < sent(records) < written * 1.01 + 100_000
+    assert all(line["failures"] <= 2 for line in stream.events("reading again"))
+
+
+def test_the_child_is_killed_inside_a_big_event(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """Killed while it gets an event of 40 MB, and while it writes one: both arrive whole."""
+    mysql.query("CREATE DATABASE big", "CREATE TABLE big.t (v LONGBLOB)")
+    insert = "INSERT INTO big.t VALUES (REPEAT('b', 40000000))"
+    with Switch(mysql.port) as door, start(mysql, mysql_port=door.port) as stream:
+        first = child_of(stream)
+        write(mysql, 1)
+        before = mysql.binlogs()[-1][1]
+        file = stream.spool
+        wait_until(lambda: any(p.stat().st_size == before for p in files(file)), 20, "all of it")
+        door.hold()
+        mysql.query(insert)
+        os.kill(first, signal.SIGKILL)
+        door.cut()
+        door.release()
+        second = child_of(stream, 2)
+        wait_until(
+            lambda: any(p.stat().st_size > 40 * MB for p in files(file)), 60, "the first one"
+        )
+        size = max(path.stat().st_size for path in files(file))
+        mysql.query(insert)
+        wait_until(
+            lambda: any(p.stat().st_size > size for p in files(file)), 60, "it grows", interval=0
+        )
+        os.kill(second, signal.SIGTERM)
+        finish(stream, mysql, minio, bucket)
+    assert all(line["position"] > 4 for line in stream.events("streaming")[2:])
+
+
+def files(spool: Path) -> list[Path]:
+    return [path for path in spool.glob("run-*/*") if BINLOG.fullmatch(path.name)]
+
+
+BINLOG = re.compile(r".*\.\d{6}")
+
+
+def test_delays_grow_and_are_small_again_after_progress(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """While nothing comes it waits longer and longer; once something came, it begins anew."""
+    with start(mysql) as stream:
+        write(mysql, 1)
+        wait_until_archived(stream, mysql, minio, bucket)
+        mysql.kill()
+        wait_until(
+            lambda: any(line["failures"] >= 4 for line in stream.events("reading again")),
+            60,
+            "four failures in a row",
+        )
+        failed = stream.events("reading again")
+        assert [line["failures"] for line in failed] == list(range(len(failed)))
+        for line in failed:
+            most = min(5.0, 0.5 * 2 ** line["failures"])
+            assert most / 2 - 0.1 <= line["seconds"] <= most + 0.1, line
+        mysql.start()
+        write(mysql, 1)
+        wait_until_archived(stream, mysql, minio, bucket)
+        many = len(stream.events("streaming"))
+        os.kill(child_of(stream), signal.SIGKILL)
+        child_of(stream, many + 1)
+        line = stream.events("reading again")[-1]
+        assert "killed by signal 9" in line["error"]
+        assert line["failures"] == 0
+        assert line["seconds"] <= 0.6
+        finish(stream, mysql, minio, bucket)
+
+
+# The account
+
+
+def test_a_password_that_is_rotated_is_waited_for(
+    either: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """The server knows a new one already, the file does not: loud, no end; then it goes on."""
+    with start(either) as stream:
+        write(either, 1)
+        child_of(stream)
+        wait_until_archived(stream, either, minio, bucket)
+        either.query(
+            "SET sql_log_bin = 0", f"ALTER USER {either.repl_user}@'%' IDENTIFIED BY 'Another-1'"
+        )
+        kill_connections(either)
+        wait_until(
+            lambda: any(
+                "Access denied" in line["error"] and line["failures"] >= 2
+                for line in stream.events("reading again")
+            ),
+            60,
+            "refused again and again",
+        )
+        write(either, 1)
+        there = Bucket(minio, bucket)
+        wait_until(
+            lambda: there.heartbeat()["state"] == "source unreachable", 20, "the heartbeat says so"
+        )
+        many = len(stream.events("streaming"))
+        either.password_file.write_text("Another-1")
+        child_of(stream, many + 1)
+        finish(stream, either, minio, bucket)
+    assert all("password" in line["hint"] for line in stream.events("reading again")[1:])
+
+
+def kill_connections(server: MysqlServer, *, dumps: bool = True) -> None:
+    """KILL what the streamer has open there."""
+    rows = server.query(
+        "SELECT id, command FROM information_schema.processlist "
+        f"WHERE user = '{server.repl_user}'"
+    )
+    for number, command in rows:
+        if dumps or not command.startswith("Binlog Dump"):
+            server.query(f"KILL {number}")
+
+
+# The server, or the way to it, is silent
+
+
+def test_a_frozen_server_is_noticed(
+    either: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """Its connections are open and silent: the child is ended; after the thaw it goes on."""
+    with start(either, stall_timeout=STALL, mysql_connect_timeout=2) as stream:
+        write(either, 1)
+        wait_until_archived(stream, either, minio, bucket)
+        child = child_of(stream)
+        either.freeze()
+        try:
+            line = stream.wait_for_event("reading again", 30)
+            assert "no answer" in line["error"]
+            assert "--stall-timeout" in line["hint"]
+            wait_until(lambda: not alive(child), 5, "the child is ended")
+            wait_until(lambda: len(stream.events("reading again")) >= 2, 30, "asked again")
+        finally:
+            either.thaw()
+        child_of(stream, 2)
+        finish(stream, either, minio, bucket)
+
+
+def test_a_network_that_is_cut_without_a_word_is_noticed(
+    either: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """Nothing passes and nobody is told: another connection is tried until one gets through."""
+    options = {"stall_timeout": STALL, "mysql_connect_timeout": 2}
+    with Switch(either.port) as door, start(either, mysql_port=door.port, **options) as stream:
+        write(either, 1)
+        wait_until_archived(stream, either, minio, bucket)
+        child = child_of(stream)
+        door.hold()
+        write(either, 1)
+        line = stream.wait_for_event("reading again", 30)
+        assert "no answer" in line["error"] or "stands still" in line["error"]
+        wait_until(lambda: not alive(child), 5, "the child is ended")
+        door.cut()
+        door.release()
+        child_of(stream, 2)
+        finish(stream, either, minio, bucket)
+
+
+class Lane(Switch):
+    """A relay whose first connection that reads the binary log can be made a dead end."""
+
+    def __init__(self, target: int) -> None:
+        super().__init__(target)
+        self.stopped: set[socket.socket] = set()
+        self.dumping: list[socket.socket] = []
+
+    def block_dumps(self) -> None:
+        """Let those that read the binary log now read no more, and keep them open."""
+        self.stopped.update(self.dumping)
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        gate = threading.Event()
+        try:
+            while piece := source.recv(64 * 1024):
+                if piece[4:5] in (b"\x12", b"\x1e") and target.getpeername()[1] == self._target:
+                    self.dumping.append(target)  # COM_BINLOG_DUMP, COM_BINLOG_DUMP_GTID
+                while source in self.stopped and not self._ends:
+                    gate.wait(0.1)
+                target.sendall(piece)
+        except OSError:
+            pass
+        for each in (source, target):
+            each.close()
+        with self._lock:
+            self._sockets -= {source, target}
+
+
+def test_a_dead_connection_of_the_child_alone_is_noticed(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """The questions are answered, the server goes on, and nothing comes: the child is ended."""
+    options = {"stall_timeout": STALL, "mysql_ssl_mode": "DISABLED"}
+    with Lane(mysql.port) as door, start(mysql, mysql_port=door.port, **options) as stream:
+        write(mysql, 1)
+        wait_until_archived(stream, mysql, minio, bucket)
+        child = child_of(stream)
+        assert door.dumping
+        door.block_dumps()
+        write(mysql, 1)
+        line = stream.wait_for_event("reading again", 30)
+        assert "stands still while the server goes on" in line["error"]
+        wait_until(lambda: not alive(child), 5, "the child is ended")
+        finish(stream, mysql, minio, bucket)
+
+
+def test_a_signal_is_heard_while_the_server_is_frozen(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """SIGTERM ends it within 10 seconds, also while it waits for the server's answer."""
+    with start(mysql, stall_timeout=STALL) as stream:
+        write(mysql, 1)
+        wait_until_archived(stream, mysql, minio, bucket)
+        mysql.freeze()
+        try:
+            stream.wait_for_event("reading again", 30)
+            begin = monotonic()
+            assert stream.terminate() == 0
+            assert monotonic() - begin < 10
+        finally:
+            mysql.thaw()
+
+
+@pytest.mark.parametrize("stall", [1, 2])
+def test_an_idle_server_keeps_its_child(
+    either: MysqlServer, start: Start, minio: MinioServer, bucket: str, stall: int
+) -> None:
+    """Nothing to read for many times --stall-timeout: the same child all the time."""
+    there = Bucket(minio, bucket)
+    with start(either, stall_timeout=stall) as stream:
+        write(either, 1)
+        wait_until_archived(stream, either, minio, bucket)
+        wait_until(lambda: durable_at(there, either), 20, "all is durable")
+        first = covered(there)
+        wait_until(lambda: covered(there) - first > 4 * stall + 2, 60, "a long time", interval=0.3)
+        assert len(stream.events("streaming")) == 1
+        assert alive(child_of(stream))
+        finish(stream, either, minio, bucket)
+    assert stream.events("reading again") == []
+
+
+def covered(there: Bucket) -> float:
+    return datetime.fromisoformat(there.heartbeat()["covered_until"]).timestamp()
+
+
+# The server has no time for us
+
+
+@pytest.mark.parametrize("limit", ["1040", "1203", "1226", "queries"])
+def test_a_server_at_a_limit_keeps_its_stream(
+    mysql_binaries: ServerBinaries,
+    start: Start,
+    minio: MinioServer,
+    bucket: str,
+    disk_tmp_path: Path,
+    limit: str,
+) -> None:
+    """It refuses our questions, which is an answer: the child reads on, the same one."""
+    user = "repl@'%'"
+    set_, unset = {
+        "1040": ("SET GLOBAL max_connections = 1", "SET GLOBAL max_connections = 151"),
+        "1203": ("SET GLOBAL max_user_connections = 1", "SET GLOBAL max_user_connections = 900"),
+        "1226": (
+            f"ALTER USER {user} WITH MAX_USER_CONNECTIONS 1",
+            f"ALTER USER {user} WITH MAX_USER_CONNECTIONS 0",
+        ),
+        "queries": (
+            f"ALTER USER {user} WITH MAX_QUERIES_PER_HOUR 1",
+            f"ALTER USER {user} WITH MAX_QUERIES_PER_HOUR 0",
+        ),
+    }[limit]
+    number = {"queries": "1226"}.get(limit, limit)
+    options = ["--max-user-connections=900"]
+    there = Bucket(minio, bucket)
+    with MysqlServer(mysql_binaries, disk_tmp_path / "server", options=options) as server:
+        with start(server, stall_timeout=STALL) as stream:
+            write(server, 1)
+            wait_until_archived(stream, server, minio, bucket)
+            child = child_of(stream)
+            with server.connect() as root, root.cursor() as ask:
+                ask.execute("SET sql_log_bin = 0")
+                ask.execute(set_)
+                ask.execute(
+                    "SELECT id FROM information_schema.processlist "
+                    "WHERE user = 'repl' AND command NOT LIKE 'Binlog Dump%'"
+                )
+                for (connection,) in ask.fetchall():
+                    ask.execute(f"KILL {connection}")
+                ask.execute("SET sql_log_bin = 1")
+                line = stream.wait_for_event("the server does not answer", 30)
+                assert f"({number})" in line["error"]
+                until = monotonic() + 3 * STALL
+                rows = 0
+                while monotonic() < until:
+                    ask.execute("INSERT INTO bulk.t (v) VALUES ('row at the limit')")
+                    rows += 1
+                    count = rows
+                    wait_until(
+                        lambda count=count: b"".join(there.binlogs().values()).count(b"row at the")
+                        >= count,
+                        20,
+                        "the row is durable",
+                    )
+                ask.execute("SET sql_log_bin = 0")
+                ask.execute(unset)
+                ask.execute("FLUSH USER_RESOURCES")
+            stream.wait_for_event("the server answers again", 30)
+            assert child_of(stream) == child
+            assert alive(child)
+            finish(stream, server, minio, bucket)
+        assert stream.events("reading again") == []
+
+
+class Slow(Switch):
+    """A relay that lets each of the server's answers wait."""
+
+    seconds = 0.0
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        pause = threading.Event()
+        from_server = source.getpeername()[1] == self._target
+        try:
+            while piece := source.recv(64 * 1024):
+                if from_server and self.seconds:
+                    pause.wait(self.seconds)
+                target.sendall(piece)
+        except OSError:
+            pass
+        for each in (source, target):
+            each.close()
+        with self._lock:
+            self._sockets -= {source, target}
+
+
+def test_a_slow_server_keeps_its_stream(
+    either: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """Answers that take longer than --mysql-connect-timeout but come are answers."""
+    options = {"stall_timeout": 4, "mysql_connect_timeout": 1}
+    with Slow(either.port) as door, start(either, mysql_port=door.port, **options) as stream:
+        write(either, 1)
+        wait_until_archived(stream, either, minio, bucket)
+        child = child_of(stream)
+        door.seconds = 2.0
+        begin = monotonic()
+        there = Bucket(minio, bucket)
+        while monotonic() - begin < 14:
+            write(either, 1)
+            name, size = either.binlogs()[-1]
+            wait_until(
+                lambda name=name, size=size: len(there.binlogs().get(name, b"")) >= size,
+                30,
+                "it arrives",
+            )
+        door.seconds = 0.0
+        assert child_of(stream) == child
+        assert alive(child)
+        finish(stream, either, minio, bucket)
+    assert stream.events("reading again") == []
+
+
+def test_two_with_one_server_id_both_go_on(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """They end each other's child, which the log names; when one leaves, the other has it all."""
+    one = start(mysql, "one", mysql_server_id=777)
+    two = start(mysql, "two", mysql_server_id=777, source="other")
+    with one, two:
+        wait_until(lambda: len(one.events("reading again")) >= 2, 60, "ended twice")
+        for line in one.events("reading again"):
+            assert "with the same server_uuid/server_id" in line["error"]
+            assert "another --mysql-server-id" in line["hint"]
+        assert two.terminate() == 0
+        write(mysql, 2)
+        wait_until_archived(one, mysql, minio, bucket)
+        assert one.terminate() == 0
+
+
+# The streamer, or a part of it, ends
+
+
+def test_the_thread_that_started_a_child_may_end(disk_tmp_path: Path) -> None:
+    """The kernel ends a child with its parent, not with the thread that made it."""
+    program = disk_tmp_path / "mysqlbinlog"
+    program.write_text("#!/bin/sh\necho begun >&2\nexec sleep 60\n")
+    program.chmod(0o755)
+    told: list[str] = []
+    children: list[Child] = []
+
+    def begin() -> None:
+        children.append(
+            Child(
+                Tool(path=str(program), flavour="mysql", version="9", connection_server_id=True),
+                Login(
+                    host="127.0.0.1",
+                    port=1,
+                    socket=None,
+                    user="u",
+                    password="p",
+                    ssl_mode="DISABLED",
+                    ssl_ca=None,
+                    ssl_cert=None,
+                    ssl_key=None,
+                    connect_timeout=1,
+                ),
+                server_id=1,
+                directory=disk_tmp_path,
+                binlog=BinlogName.parse("mysql-bin.000001"),
+                on_line=told.append,
+            )
+        )
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    (child,) = children
+    try:
+        wait_until(lambda: told, 20, "it runs")
+        native = thread.native_id
+        wait_until(lambda: not Path(f"/proc/self/task/{native}").exists(), 10, "the thread's end")
+        assert child.poll() is None
+        assert alive(child.pid)
+    finally:
+        assert child.stop() == -signal.SIGTERM
+
+
+def test_a_restart_while_the_server_is_down_waits(
+    either: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """The bucket has the history, the spool is empty: it waits, and goes on when it is up."""
+    with start(either) as stream:
+        write(either, 2)
+        wait_until_archived(stream, either, minio, bucket)
+        write(either, 1)
+        assert stream.terminate() == 0
+    either.kill()
+    with start(either, "two") as stream:
+        wait_until(lambda: len(stream.events("waiting for the source")) >= 2, 40, "it waits")
+        either.start()
+        assert stream.wait_for_event("streaming", 60)["position"] > 4
+        finish(stream, either, minio, bucket)
+
+
+def test_a_restart_with_a_wrong_password_waits(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """The bucket has the history: what the operator must mend is waited for, loudly."""
+    with start(mysql) as stream:
+        write(mysql, 2)
+        wait_until_archived(stream, mysql, minio, bucket)
+        assert stream.terminate() == 0
+    mysql.password_file.write_text("Wrong-1")
+    with start(mysql) as stream:
+        line = stream.wait_for_event("waiting for the source", 40)
+        assert "Access denied" in line["error"]
+        assert "password" in line["hint"]
+        mysql.password_file.write_text(mysql.password)
+        finish(stream, mysql, minio, bucket)
+
+
+def test_a_spool_is_brought_in_while_the_server_is_down(
+    either: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """Closed binlogs are archived, the open one becomes chunks; the server's return is enough."""
+    there = Bucket(minio, bucket)
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        with start(either, endpoint_url=proxy.url) as stream:
+            stream.wait_for_event("new lineage")
+            proxy.rules.append(
+                lambda request: on_binlogs(f"/binlogs/{request.path}", request.method)
+            )
+            for _ in range(2):
+                write(either, 2)
+                either.query("FLUSH BINARY LOGS")
+            write(either, 7)
+            name, size = either.binlogs()[-1]
+            wait_until(
+                lambda: any(
+                    path.name == name and path.stat().st_size >= size
+                    for path in files(stream.spool)
+                ),
+                30,
+                "all in the spool",
+            )
+            stream.kill()
+    there_before = there.binlogs()
+    assert len(there_before.get(name, b"")) < size
+    body = (either.datadir / name).read_bytes()[:size]
+    closed = {binlog.name for binlog in closed_binlogs(either, flush=False)}
+    either.kill()
+    with start(either) as stream:
+        wait_until(lambda: len(there.binlogs().get(name, b"")) == size, 60, "chunks of the open one")
+        assert there.binlogs()[name][22:] == body[22:]
+        wait_until(lambda: closed <= set(there.archived()), 60, "the closed ones")
+        assert stream.events("streaming") == []
+        either.start()
+        assert stream.wait_for_event("streaming", 60)["position"] > 4
+        finish(stream, either, minio, bucket)
+    assert spooled(stream)
+
+
+def test_a_torn_end_that_mariadb_left_is_passed(
+    mariadb: MariadbServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """Half an event at a crashed binlog's end: what was there stays, the next binlog comes."""
+    there = Bucket(minio, bucket)
+    with start(mariadb) as stream:
+        write(mariadb, 2)
+        wait_until_archived(stream, mariadb, minio, bucket)
+        write(mariadb, 1)
+        name, size = mariadb.binlogs()[-1]
+        wait_until(lambda: len(there.binlogs().get(name, b"")) == size, 30, "all is durable")
+        mariadb.kill()
+        torn = mariadb.datadir / name
+        body = torn.read_bytes()
+        assert len(body) == size
+        with torn.open("ab") as file:
+            file.write(bytes(4) + b"\xa2" + bytes(4) + (42).to_bytes(4, "little") + b"half")
+        mariadb.start()
+        write(mariadb, 2)
+        mariadb.query("FLUSH BINARY LOGS")
+        names = [other for other, _ in mariadb.binlogs()[:-1] if other > name]
+        wait_until(lambda: set(names) <= set(there.archived()), 60, "the later ones")
+        assert there.binlogs()[name][22:] == body[22:]
+        for other in names:
+            assert there.binlogs()[other] == (mariadb.datadir / other).read_bytes()
+        assert stream.terminate() == 0
+    assert "Traceback" not in stream.stderr()
+    lineages = sorted(documents(minio, bucket, "lineage.json").values(), key=lambda d: d["lineage"])
+    assert [(one["parent"] or {}).get("join") for one in lineages] in ([None], [None, "exact"])
