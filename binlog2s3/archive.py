@@ -274,7 +274,7 @@ def _parts_to_chunk(observed: Observed, held: Held, limits: Limits) -> Iterator[
         return
     there, least = held.there, limits.full_chunk
     for part in limits.grid.parts(observed.size, there.first(least)):
-        in_upload = part.number in held.parts and not observed.pressed
+        in_upload = observed.closed and part.number in held.parts and not observed.pressed
         if part.full and not in_upload and not there.cover(part.begin, part.end, least):
             yield part
 

@@ -180,6 +180,8 @@ class _Start:
             return None
         if found.tracks:
             return tip_of_track(found.known.lineage, found.tracks[-1])
+        if found.undescribed:
+            return tip_of_track(found.known.lineage, found.undescribed[-1])
         return tip_of_archive(self._catalog, self._store, self._layout, found.known, self._grid)
 
     def _pilot(self) -> Pilot:
@@ -300,7 +302,7 @@ class _Stream:
         slow = max(config.mysql.connect_timeout, config.stream.stall_timeout)
         self._watch = Watch(
             Server(lambda: replace(resolve(config.mysql), connect_timeout=slow)),
-            interval_seconds=_WATCH_SECONDS,
+            interval_seconds=min(_WATCH_SECONDS, config.stream.stall_timeout / 4),
             reached=self._reached,
             seen=self._seen,
             failed=stop.fail,

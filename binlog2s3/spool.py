@@ -3,7 +3,7 @@
 Place in the flow: each run of mysqlbinlog writes into a directory of its own below it, the tailer
 reads there, the uploader deletes there what is archived.
 
-Law: nothing that an earlier run wrote is truncated or overwritten; a file is deleted only when the
+Law: nothing checked that an earlier run wrote is truncated or overwritten; a file is deleted only when the
 archive has it, or another copy that has all of its bytes; a deletion is made durable before it is
 counted on. One streamer holds the spool, by a lock that ends with its process.
 """
@@ -16,7 +16,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -330,6 +330,15 @@ class Spool:
         floors = {**facts.floors, path.name: floor}
         self.note(Run(path.parent, replace(facts, floors=floors)))
         punch(path, floor.at)
+
+    def cut(self, path: Path, end: int) -> None:
+        """Forget what lies behind `end` in a file whose writer has ended: it is fetched again.
+
+        Only for what is no whole event, or was found damaged. A file that is gone is left alone.
+        """
+        with _as_spool_error(path), suppress(FileNotFoundError):
+            if path.stat().st_size > end:
+                os.truncate(path, end)
 
     def sync(self) -> None:
         """Make everything in the spool durable, files and directories."""

@@ -518,6 +518,7 @@ def read_back(store: Store, key: str, name: BinlogName, grid: Grid) -> Track:
         raise ArchiveError(f"{key} is damaged: {error}", hint="see the store's own logs") from error
     if track.size != size or not size:
         raise ArchiveError(f"{key} ends in the middle of an event at {track.size}")
+    track.closed = True
     return track
 
 

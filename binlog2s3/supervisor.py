@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 
 import tenacity
 
@@ -34,8 +34,9 @@ from binlog2s3.intake import Intake
 from binlog2s3.log import Log
 from binlog2s3.login import resolve
 from binlog2s3.mysqlbinlog import Child, derive_server_id
+from binlog2s3.punch import PunchUnsupportedError
 from binlog2s3.server import Server
-from binlog2s3.spool import Run, RunFacts, Spool
+from binlog2s3.spool import Floor, Room, Run, RunFacts, Spool
 from binlog2s3.start import tip_of_track
 from binlog2s3.tailer import Tailer, Track
 from binlog2s3.watch import Reached, Watch
@@ -47,6 +48,7 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.5, 5.0
 _BEHIND = 2
 _REFUSALS = 3
 _MOST_STALLS = 6
+_SLICE = 4 << 20
 
 
 def delay(failures: int) -> float:
@@ -121,6 +123,7 @@ class Supervisor:
         self._failures = 0
         self._refusals = 0
         self._stalls = 0
+        self._excess = 0  # bytes of the spool that cannot be freed, and so do not count
         self._at: tuple[BinlogName | None, int] | None = None
         self.paused = False
         self.reading = False
@@ -242,6 +245,7 @@ class Supervisor:
             _log.info("left to be read again", error=error)
         self.close()
         self._discard_if_unused(run)
+        self._cut_torn_end(run)
         self.restarts += 1
         _log.info("mysqlbinlog ended", pid=child.pid, read=tailer.read_bytes)
 
@@ -255,6 +259,12 @@ class Supervisor:
         of_run = [*self._fresh, *([last] if last is not None else [])]
         if not any(s.path.parent == here for track in of_run for s in track.segments):
             self._spool.discard(run)
+
+    def _cut_torn_end(self, run: Run) -> None:
+        """An event that has not come whole comes again: until then it would only take room."""
+        last = self._intake.last
+        if last is not None and (segment := last.segments[-1]).path.parent == run.directory:
+            self._spool.cut(segment.path, segment.at + last.size - segment.begin)
 
     def close(self) -> None:
         """Read no further."""
@@ -486,10 +496,23 @@ class Supervisor:
             self.work(_POLL_SECONDS)
 
     def _short_of(self, tailer: Tailer, known: int) -> str:
-        """What the spool lacks; what comes again, and an event that is not whole, do not count."""
+        """What the spool lacks; what comes again, and an event that is not whole, do not count.
+
+        What mysqlbinlog was quicker to write than we to read may be of that kind: it is read first.
+        """
+        room = self._room(tailer, known)
+        if room.short_of() and not room.lacks_free_space:
+            for _ in range(room.used // _SLICE + 1):
+                if not self.round(0.0):
+                    break
+            room = self._room(tailer, known)
+        return room.short_of()
+
+    def _room(self, tailer: Tailer, known: int) -> Room:
         current = tailer.current
-        passing = current.scanner.position - current.size if current is not None else 0
-        return self._spool.room(self._config.spool_limits, passing=passing + known).short_of()
+        torn = current.scanner.position - current.size if current is not None else 0
+        passing = torn + known + self._excess
+        return self._spool.room(self._config.spool_limits, passing=passing)
 
     def _pause(self, why: str) -> None:
         _log.warning("paused: the spool has no room", why=why, hint="it goes on when there is room")
@@ -497,11 +520,13 @@ class Supervisor:
 
     def _await_room(self) -> None:
         """Have the spool emptied into the bucket while it has no room."""
+        self._excess = 0
         room = self._spool.room(self._config.spool_limits)
         if not self.paused and not (why := room.short_of()):
             return
         if not self.paused:
             self._pause(why)
+        self._give_overlap_back()
         stuck = 0.0
         while not self._stop.is_set():
             self._press(pressed=True)
@@ -512,11 +537,22 @@ class Supervisor:
             stuck = stuck + _ROOM_SECONDS if self._intake.done else 0.0
             if stuck > 4 * _ROOM_SECONDS and not room.lacks_free_space:
                 _log.warning("the spool needs more than it may", used=room.used)
+                self._excess = room.used
                 break
         self._press(pressed=False)
         self.paused = False
         if not self._stop.is_set():
             _log.info("resumed: the spool has room", used=room.used, free=room.free)
+
+    def _give_overlap_back(self) -> None:
+        """What the last run has brought again is in an earlier one too, or in the bucket."""
+        last = self._intake.last
+        if last is None or len(last.segments) == 1:
+            return
+        segment = last.segments[-1]
+        if segment.at > _SLICE and last.floor <= segment.begin:
+            with suppress(PunchUnsupportedError):
+                self._spool.give_back(segment.path, Floor(offset=segment.begin, at=segment.at))
 
     def _press(self, *, pressed: bool) -> None:
         for uploader in self._intake.uploaders():

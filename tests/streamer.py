@@ -6,27 +6,40 @@ Everything between mysqlbinlog's file and the store is the real thing. A request
 
 import random
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from binlog2s3.archive import Compare, Limits
 from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Layout
+from binlog2s3.catalog import Catalog, Layout, Lineage
 from binlog2s3.chunk import Chunk
 from binlog2s3.coverage import Coverage
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
+from binlog2s3.history import GoOn, Tip, same_server
 from binlog2s3.place import Looked
 from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Run, RunFacts, Spool
+from binlog2s3.start import Known, adopt, known_end, tip_of_archive, tip_of_track
 from binlog2s3.store import Store
 from binlog2s3.tailer import Tailer, Track
 from binlog2s3.uploader import Uploader
 from binlog2s3.workers import Outcome
-from tests.binlog_writer import UUID_A, BinlogWriter, statement
+from tests.binlog_writer import NOW, UUID_A, BinlogWriter, statement
 
 LAYOUT = Layout("p", "s")
 LINEAGE = "20260101T000000Z-3e11fa47-0000"
 FIRST = BinlogName.parse("mysql-bin.000001")
+HISTORY = Lineage(
+    id=LINEAGE,
+    source="s",
+    server_uuid=UUID_A,
+    flavour="mysql",
+    server_version="9.7.4",
+    first_binlog=FIRST,
+    first_binlog_time=datetime.fromtimestamp(NOW, UTC),
+    gtid_set="",
+)
 
 
 class Source:
@@ -69,6 +82,10 @@ class Source:
         """The GTID set of all transactions that are whole there."""
         ended = sum(made.end <= offset for made in self.binlogs[name].transactions)
         return str(_gtids(self._before[name] + ended))
+
+    def before(self, name: BinlogName) -> str | None:
+        """The GTID set that a binlog says came before it."""
+        return str(_gtids(self._before[name]))
 
     def listed(self) -> dict[BinlogName, ServerBinlog]:
         """SHOW BINARY LOGS."""
@@ -117,9 +134,9 @@ class InlineWorkers:
 
 
 class Streamer:
-    """One process: mysqlbinlog, tailer and uploader over a spool of its own.
+    """One process: mysqlbinlog, run after run, tailer and uploader over a spool.
 
-    It begins with the binlog `following`, all up to `before` are archived.
+    It takes what the spool has of the lineage, as a start does, and goes on from there.
     """
 
     def __init__(
@@ -129,8 +146,6 @@ class Streamer:
         source: Source,
         directory: Path,
         clock: Callable[[], float],
-        following: BinlogName = FIRST,
-        before: BinlogName | None = None,
         part: int = 500,
         full_chunk: int = 100,
         flush_interval: float = 1.0,
@@ -142,16 +157,14 @@ class Streamer:
         self.grid = Grid(part)
         self.store = store
         self.clock = clock
-        self.before = before
         self.workers = InlineWorkers(workers)
-        self.coverage = Coverage(None, following)
         self.spool = Spool(directory)
-        self.run: Run = self.spool.begin(
-            RunFacts(
-                source="s", target="t", server_uuid=UUID_A, binlog=str(following), position=4,
-                lineage=LINEAGE,
-            )
-        )  # fmt: skip
+        self._catalog = Catalog(store, LAYOUT)
+        if store.head(LAYOUT.lineage(LINEAGE)) is None:
+            store.put(LAYOUT.lineage(LINEAGE), HISTORY.to_json())
+        known = known_end(self._catalog, HISTORY)
+        self.before = known.last
+        self.coverage = Coverage(None, known.next_binlog)
         self.uploader = Uploader(
             store=store,
             layout=LAYOUT,
@@ -164,29 +177,76 @@ class Streamer:
             backoff=lambda failures: 0.0,  # noqa: ARG005
             clock=clock,
         )
-        if before is not None:
-            self.uploader.sweep(before)
-        self.tailer = Tailer(self.run, self.grid)
+        if known.last is not None:
+            self.uploader.sweep(known.last)
         self.tracks: dict[BinlogName, Track] = {}
-        self._reading = following
-        self._written = 0
+        self._last: Track | None = None
         self._waiting: list[Track] = []
         self._open: list[Track] = []
         self._listing: tuple[float, str, list[str]] | None = None
+        for track in adopt(self.spool.runs(), grid=self.grid, known=known, catalog=self._catalog):
+            self._take_in(track)
+        self._begin_run(self._tip(known))
+        self.born = self.run.directory
+
+    def _tip(self, known: Known | None = None) -> Tip | None:
+        """Where all ends that is known."""
+        if self._last is not None:
+            return tip_of_track(HISTORY, self._last)
+        if known is None:
+            known = known_end(self._catalog, HISTORY)
+        if known.last is None and not known.next_size:
+            return None
+        return tip_of_archive(self._catalog, self.store, LAYOUT, known, self.grid)
+
+    def _begin_run(self, tip: Tip | None) -> None:
+        """mysqlbinlog is started where the source goes on: as the supervisor does it."""
+        begin, overlap = FIRST, None
+        if tip is not None:
+            course = same_server(tip, tuple(self.source.listed().values()), self.source.before)
+            assert isinstance(course, GoOn), course
+            begin, overlap = course.begin, tip.overlap if course.again else None
+        track = self._last if self._last is not None and not self._last.closed else None
+        if track is not None and overlap is None:
+            self._forget(track)
+            track = None
+        position = overlap.position if overlap else 4
+        self.run: Run = self.spool.begin(
+            RunFacts(
+                source="s", target="t", server_uuid=UUID_A, binlog=str(begin), position=position,
+                lineage=LINEAGE,
+            )
+        )  # fmt: skip
+        self.tailer = Tailer(self.run, self.grid, overlap=overlap, track=track)
+        self._reading = self._first = begin
+        self._written = 0
+
+    def _forget(self, track: Track) -> None:
+        self._open = [other for other in self._open if other is not track]
+        self._waiting = [other for other in self._waiting if other is not track]
+        self.uploader.drop(track)
+        self._last = None
+
+    def restart_mysqlbinlog(self) -> None:
+        """It dies, perhaps in the middle of an event; what it wrote is read, and another begins."""
+        self.pump()
+        self.tailer.close()
+        self._begin_run(self._tip())
 
     def close(self) -> None:
         """The process ends."""
         self.tailer.close()
         self.spool.close()
 
-    def file(self, name: BinlogName) -> Path:
-        """What mysqlbinlog writes this binlog into."""
-        return self.run.directory / str(name)
+    def files(self, name: BinlogName) -> list[Path]:
+        """Where the spool has a binlog, but for what a run had to bring again to begin."""
+        runs = [run for run in self.spool.runs() if (run, name) != (self.run, self._first)]
+        return [run.directory / str(name) for run in runs if name in run.files()]
 
     @property
     def fetching(self) -> Path:
         """The file that mysqlbinlog writes."""
-        return self.file(self._reading)
+        return self.run.directory / str(self._reading)
 
     def fetch(self, most: int = 1 << 30) -> bool:
         """mysqlbinlog writes some bytes, or goes on to the next file; whether there was anything.
@@ -194,6 +254,8 @@ class Streamer:
         It writes into an open file: that this was deleted does not show.
         """
         data = self.source.data(self._reading)
+        if self._reading == self._first and self.run.facts.position > 4:
+            data = self.source.binlogs[self._reading].from_position(self.run.facts.position)
         piece = data[self._written : self._written + most]
         if piece:
             with self.fetching.open("ab") as file:
@@ -207,23 +269,39 @@ class Streamer:
         self.fetching.touch()
         return True
 
+    def press(self, *, pressed: bool) -> None:
+        """The spool needs room, or no more: what was given back holds zeros from then on.
+
+        File systems give whole blocks back, and these binlogs are smaller: here all of it goes.
+        """
+        self.uploader.press(pressed=pressed)
+        for run in self.spool.runs():
+            for name, floor in run.facts.floors.items():
+                path = run.directory / name
+                if path.exists():
+                    with path.open("r+b") as file:
+                        file.write(bytes(floor.at))
+
     def pump(self, slices: int = 1000) -> None:
         """The loop's reading: check what came, hand it on, judge what is closed."""
         for _ in range(slices):
-            before = self.tailer.current
-            if not self.tailer.pump() and self.tailer.current is before:
+            before = self.tailer.place
+            if not self.tailer.pump() and self.tailer.place == before:
                 break
-        self._admit()
-
-    def _admit(self) -> None:
         for track in self.tailer.take_new():
-            self.tracks[track.name] = track
-            self._waiting.append(track)
-            self._open.append(track)
+            self._take_in(track)
+        self._judge()
+
+    def _take_in(self, track: Track) -> None:
+        self._last = self.tracks[track.name] = track
+        self._waiting.append(track)
+        self._open.append(track)
+
+    def _judge(self) -> None:
         while self._waiting and self._waiting[0].begun:
             self.uploader.add(self._waiting.pop(0))
         for track in list(self._open):
-            ripe = track.scanner.ended or track.next_in_run
+            ripe = track.closed or track.scanner.ended or track.next_in_run
             if ripe and track.judge(self.source.listed()):
                 self._open.remove(track)
 

@@ -286,7 +286,9 @@ def test_what_only_the_spool_has_is_brought_in_before_a_gap_ends_it(
             wait_until(lambda: path.stat().st_size >= size, 60, "the open binlog in the spool")
             stream.kill()
         expected = path.read_bytes()
-        mysql.query("FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+        mysql.query("FLUSH BINARY LOGS")
+        write_parts(mysql, 0.1)
+        mysql.query("FLUSH BINARY LOGS")
         mysql.query(f"PURGE BINARY LOGS TO '{mysql.binlogs()[-1][0]}'")
         proxy.rules.clear()
         for _ in range(2):

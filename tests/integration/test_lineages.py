@@ -306,3 +306,449 @@ def test_a_server_that_is_rolled_back(
     assert stream.terminate() == 0
     archive.holds({first: "first", second: "second"})
     assert all(b"lost" in body for body in list(archive.binlogs(first).values())[-1:])
+
+
+# another server
+
+
+def sibling(server: MysqlServer, directory: Path, *, server_id: int) -> MysqlServer:
+    """Another server with the same account, of the same kind."""
+    made = MysqlServer(
+        server.binaries, directory, server_id=server_id, gtid="--gtid-mode=ON" in server._argv()
+    )
+    made.password = server.password
+    return made
+
+
+def refusals(stream: StreamProcess, uuid: str) -> int:
+    """How often it has said that it refuses this server."""
+    lines = [line for line in stream.log() if uuid in str(line.get("error"))]
+    return sum(f"--accept-new-server {uuid}" in line["hint"] for line in lines)
+
+
+def wait_for_refusals(stream: StreamProcess, uuid: str) -> None:
+    wait_until(lambda: refusals(stream, uuid) >= 2, 30, "it refuses, and asks again")
+    assert stream.process.poll() is None
+
+
+def refused_at_start(archive: Archive, place: Path, server: MysqlServer, ours: str) -> None:
+    """A start against this server ends with exit 4 and names both."""
+    store, bucket = archive.bucket.store, archive.bucket.name
+    status, log, stderr = run_to_end(place, server, store, bucket)
+    assert status == 4, stderr
+    assert ours in log[-1]["error"]
+    assert uuid_of(server) in log[-1]["error"]
+    assert f"--accept-new-server {uuid_of(server)}" in log[-1]["hint"]
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "down"])
+def test_a_server_restored_from_a_backup(
+    mysqld: MysqlServer,
+    archive: Archive,
+    start: Start,
+    servers: ExitStack,
+    disk_tmp_path: Path,
+    running: bool,
+) -> None:
+    """It lacks what was archived since: refused, until --accept-new-server names it."""
+    door = servers.enter_context(Switch(mysqld.port))
+    stream = start(mysqld, mysql_port=door.port)
+    write(mysqld, "in the backup")
+    archive.arrived(stream, mysqld)
+    mysqld.kill()
+    image = image_of(mysqld, disk_tmp_path / "image")
+    mysqld.start()
+    gtids, ours = executed(mysqld), uuid_of(mysqld)
+    for _ in range(2):
+        write(mysqld, "lost")
+        flush(mysqld)
+    write(mysqld, "lost")
+    first = archive.works(stream, mysqld, "first")
+    if not running:
+        assert stream.terminate() == 0
+    mysqld.kill()
+    archive.keep("first", mysqld)
+    archive.remember()
+    place = disk_tmp_path / "restored"
+    restored = servers.enter_context(
+        CopiedServer(mysqld, image, place, server_id=1, gtid=bool(gtids))
+    )
+    reset(restored, *([f"SET GLOBAL gtid_purged = '{gtids}'"] if gtids else []))
+    write(restored, "restored")
+    door.turn(restored.port)
+    uuid = uuid_of(restored)
+    if running:
+        wait_for_refusals(stream, uuid)
+        assert stream.terminate() == 0
+    else:
+        refused_at_start(archive, disk_tmp_path / "refused", restored, ours)
+    assert only(archive) == first
+    stream = start(mysqld, mysql_port=door.port, accept_new_server=uuid)
+    second = archive.works(stream, restored, "second")
+    found = parent(archive, second)
+    assert found["lineage"] == first
+    assert archive.lineages()[second]["server"]["uuid"] == uuid
+    if gtids:
+        assert (found["join"], found["gtid_set"], found["missing"]) == ("exact", gtids, "")
+        body = archive.kept["first"][found["binlog"]]
+        assert b"lost" not in body[: found["offset"]]
+        assert b"lost" in body[found["offset"] :]
+    else:
+        assert found["join"] == "unknown"
+    assert stream.terminate() == 0
+    archive.holds({first: "first", second: "second"}, begins={second: "mysql-bin.000001"})
+
+
+def test_another_server_under_the_same_address(
+    mysqld: MysqlServer, archive: Archive, start: Start, servers: ExitStack, disk_tmp_path: Path
+) -> None:
+    """A stranger answers for a while: refused, loudly; then it goes on as if nothing had been."""
+    stranger = servers.enter_context(sibling(mysqld, disk_tmp_path / "stranger", server_id=1))
+    create_table(stranger)
+    door = servers.enter_context(Switch(mysqld.port))
+    stream = start(mysqld, mysql_port=door.port)
+    write(mysqld, "before")
+    first = archive.arrived(stream, mysqld)
+    write(stranger, "strange", 20)
+    door.turn(stranger.port)
+    write(mysqld, "meanwhile")
+    wait_for_refusals(stream, uuid_of(stranger))
+    door.turn(mysqld.port)
+    assert archive.works(stream, mysqld, "it") == first
+    assert stream.terminate() == 0
+    archive.holds({first: "it"})
+
+
+@pytest.mark.parametrize("server_id", [1, 2], ids=["same-id", "other-id"])
+def test_mysqlbinlog_alone_is_led_to_another_server_once(
+    mysqld: MysqlServer,
+    archive: Archive,
+    start: Start,
+    servers: ExitStack,
+    disk_tmp_path: Path,
+    server_id: int,
+) -> None:
+    """Between the question and mysqlbinlog's connection the address changes: not a byte is taken."""
+    stranger = servers.enter_context(
+        sibling(mysqld, disk_tmp_path / "stranger", server_id=server_id)
+    )
+    create_table(stranger)
+    write(stranger, "strange", 20)
+    door = servers.enter_context(Switch(mysqld.port))
+    tool = by_two_doors(disk_tmp_path, mysqld.binaries, door.port)
+    stream = start(mysqld, mysqlbinlog=tool)
+    write(mysqld, "before")
+    first = archive.arrived(stream, mysqld)
+    door.lead_once(stranger.port)
+    door.cut()
+    wait_until(lambda: stranger.port in door.led, 30, "mysqlbinlog was led astray")
+    assert archive.works(stream, mysqld, "it") == first
+    assert stream.terminate() == 0
+    archive.holds({first: "it"})
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["new", "known"])
+def test_mysqlbinlog_alone_is_led_to_another_server_for_a_while(
+    mysqld: MysqlServer,
+    archive: Archive,
+    start: Start,
+    servers: ExitStack,
+    disk_tmp_path: Path,
+    new: bool,
+) -> None:
+    """As long as it lasts nothing is taken, at the very first start too; then it goes on."""
+    stranger = servers.enter_context(sibling(mysqld, disk_tmp_path / "stranger", server_id=2))
+    create_table(stranger)
+    write(stranger, "strange", 20)
+    door = servers.enter_context(Switch(stranger.port if new else mysqld.port))
+    tool = by_two_doors(disk_tmp_path, mysqld.binaries, door.port)
+    stream = start(mysqld, mysqlbinlog=tool)
+    write(mysqld, "before")
+    if not new:
+        archive.arrived(stream, mysqld)
+        door.turn(stranger.port)
+    wait_until(lambda: door.led.count(stranger.port) >= 3, 60, "mysqlbinlog is led astray")
+    door.turn(mysqld.port)
+    first = archive.works(stream, mysqld, "it")
+    assert stream.terminate() == 0
+    archive.holds({first: "it"})
+
+
+@pytest.mark.parametrize("lacking", [True, False], ids=["lacking", "whole"])
+def test_a_fail_over(
+    mysqld: MysqlServer,
+    archive: Archive,
+    start: Start,
+    servers: ExitStack,
+    disk_tmp_path: Path,
+    lacking: bool,
+) -> None:
+    """To a replica that has everything, or lacks the last: the branch begins where both agree."""
+    gtid = has_gtids(mysqld)
+    door = servers.enter_context(Switch(mysqld.port))
+    stream = start(mysqld, mysql_port=door.port)
+    write(mysqld, "before")
+    flush(mysqld)
+    write(mysqld, "before")
+    replica = servers.enter_context(sibling(mysqld, disk_tmp_path / "replica", server_id=2))
+    follow(replica, mysqld)
+    flush(replica)
+    write(mysqld, "replicated")
+    caught_up(replica, mysqld)
+    name, offset = mysqld.binlogs()[-1]
+    gtids = executed(mysqld)
+    if lacking:
+        replica.query("STOP REPLICA")
+        write(mysqld, "lost", 2)
+    first = archive.arrived(stream, mysqld)
+    archive.keep("first", mysqld)
+    mysqld.kill()
+    archive.remember()
+    replica.query("STOP REPLICA", "RESET REPLICA ALL")
+    begin = replica.binlogs()[-1][0]
+    uuid = uuid_of(replica)
+    write(replica, "promoted")
+    door.turn(replica.port)
+    if not gtid:
+        wait_for_refusals(stream, uuid)
+        assert stream.terminate() == 0
+        stream = start(mysqld, mysql_port=door.port, accept_new_server=uuid)
+        begin = "mysql-bin.000001"
+    second = archive.works(stream, replica, "second")
+    found = parent(archive, second)
+    assert found["lineage"] == first
+    if gtid:
+        assert (found["join"], found["gtid_set"], found["missing"]) == ("exact", gtids, "")
+        assert (found["binlog"], found["offset"]) == (name, offset)
+    else:
+        assert found["join"] == "unknown"
+    assert stream.terminate() == 0
+    archive.holds({first: "first", second: "second"}, begins={second: begin})
+    assert archive.binlogs(first)[name].count(b"lost") == (2 if lacking else 0)
+
+
+@pytest.mark.parametrize("golden", [True, False], ids=["golden-image", "unrelated"])
+def test_the_source_of_another_live_server(
+    mysqld: MysqlServer,
+    archive: Archive,
+    start: Start,
+    servers: ExitStack,
+    disk_tmp_path: Path,
+    golden: bool,
+) -> None:
+    """--source copied from another machine: refused, and the one that works is not disturbed."""
+    gtid = has_gtids(mysqld)
+    ours, mistaken = mysqld, sibling(mysqld, disk_tmp_path / "mistaken", server_id=1)
+    gtids = ""
+    if golden:
+        write(mysqld, "golden")
+        gtids = executed(mysqld)
+        mysqld.kill()
+        image = image_of(mysqld, disk_tmp_path / "image")
+        ours = servers.enter_context(
+            CopiedServer(mysqld, image, disk_tmp_path / "ours", server_id=1, gtid=gtid)
+        )
+        mistaken = CopiedServer(mysqld, image, disk_tmp_path / "mistaken", server_id=1, gtid=gtid)
+    servers.enter_context(mistaken)
+    if not golden:
+        create_table(mistaken)
+    stream = start(ours)
+    for text in ("ours", "more of ours"):
+        write(ours, text)
+        flush(ours)
+    first = archive.arrived(stream, ours)
+    archive.remember()
+    write(mistaken, "mistaken", 9)
+    pid = stream.wait_for_event("streaming")["pid"]
+    writers = [key for key in archive.bucket.keys() if "/writers/" in key]
+    refused_at_start(archive, disk_tmp_path / "refused", mistaken, uuid_of(ours))
+    assert archive.works(stream, ours, "ours") == first
+    assert [line["pid"] for line in stream.events("streaming")] == [pid]
+    assert Path(f"/proc/{pid}").exists()
+    assert [key for key in archive.bucket.keys() if "/writers/" in key] == writers
+    uuid = uuid_of(mistaken)
+    taken = start(mistaken, spool="taken", accept_new_server=uuid)
+    second = archive.works(taken, mistaken, "mistaken")
+    assert stream.wait() == 9
+    found = parent(archive, second)
+    assert found["lineage"] == first
+    assert found["join"] == ("exact" if gtids else "unknown")
+    if gtids:
+        assert found["gtid_set"] == gtids
+    assert taken.terminate() == 0
+    archive.keep("ours", ours)
+    archive.holds({first: "ours", second: "mistaken"})
+
+
+def test_mysqlbinlog_is_kept_on_the_old_primary(
+    mysqld: MysqlServer, archive: Archive, start: Start, servers: ExitStack, disk_tmp_path: Path
+) -> None:
+    """Questions go to the new primary, the stream stays on the old one: the run ends, unmixed."""
+    gtid = has_gtids(mysqld)
+    replica = servers.enter_context(sibling(mysqld, disk_tmp_path / "replica", server_id=2))
+    follow(replica, mysqld)
+    asked = servers.enter_context(Switch(mysqld.port))
+    door = servers.enter_context(Switch(mysqld.port))
+    tool = by_two_doors(disk_tmp_path, mysqld.binaries, door.port)
+    options = {"mysql_port": asked.port, "mysqlbinlog": tool}
+    stream = start(mysqld, **options, accept_new_server=uuid_of(replica))
+    write(mysqld, "before")
+    first = archive.arrived(stream, mysqld)
+    caught_up(replica, mysqld)
+    replica.query("STOP REPLICA", "RESET REPLICA ALL")
+    write(replica, "promoted")
+    asked.turn(replica.port)
+    write(mysqld, "split")
+    stream.wait_for_event("mysqlbinlog ended")
+    wait_until(lambda: len(stream.events("mysqlbinlog ended")) >= 3, 60, "it is tried again")
+    archive.keep("first", mysqld)
+    assert only(archive) == first
+    door.turn(replica.port)
+    second = archive.works(stream, replica, "second")
+    assert parent(archive, second)["join"] == ("exact" if gtid else "unknown")
+    assert stream.terminate() == 0
+    archive.holds({first: "first", second: "second"})
+
+
+# what the source purges
+
+
+def purge(server: MysqlServer) -> str:
+    """All but the open binlog, whose name is returned."""
+    name = server.binlogs()[-1][0]
+    server.query(f"PURGE BINARY LOGS TO '{name}'")
+    assert [row[0] for row in server.binlogs()] == [name]
+    return name
+
+
+@pytest.mark.parametrize("interval", [1, 0], ids=["open-known", "open-unknown"])
+def test_what_is_archived_is_purged(
+    server: MysqlServer, archive: Archive, start: Start, interval: int
+) -> None:
+    """The source needs none of what the bucket has: no gap, the lineage goes on."""
+    stream = start(server, flush_interval=interval)
+    write(server, "before")
+    flush(server)
+    closed = server.binlogs()[-2][0]
+    first = wait_until(lambda: next(iter(archive.lineages()), None), 30, "a lineage")
+    assert first is not None
+    wait_until(lambda: closed in archive.described(first), 30, f"the entry of {closed}")
+    assert stream.terminate() == 0
+    archive.remember()
+    archive.keep("it", server)
+    write(server, "meanwhile")
+    purge(server)
+    stream = start(server, spool="another")
+    assert archive.works(stream, server, "it") == first
+    assert stream.terminate() == 0
+    archive.holds({first: "it"})
+
+
+def in_spool(stream: StreamProcess, spool: Path) -> list[str]:
+    """The binlogs that take room there."""
+    assert stream.process.poll() is not None
+    return sorted({path.name for path in spool.glob("run-*/mysql-bin.*") if path.stat().st_size})
+
+
+def test_a_gap(
+    server: MysqlServer, archive: Archive, start: Start, disk_tmp_path: Path
+) -> None:
+    """What was purged unseen is named; what there is stays readable, and leaves the spool."""
+    stream = start(server)
+    flush(server)
+    write(server, "before")
+    first = archive.arrived(stream, server)
+    assert stream.terminate() == 0
+    archive.remember()
+    unfinished, size = server.binlogs()[-1]
+    gtids = executed(server)
+    write(server, "missing")
+    flush(server)
+    write(server, "missing")
+    flush(server)
+    archive.keep("first", server)
+    both = executed(server)
+    begin = purge(server)
+    write(server, "after")
+    stream = start(server)
+    second = archive.works(stream, server, "second")
+    found = parent(archive, second)
+    assert (found["lineage"], found["join"]) == (first, "gap")
+    assert (found["binlog"], found["offset"]) == (unfinished, size)
+    if not gtids:
+        named = f"{unfinished} from {size} on, mysql-bin.000003"
+        assert found["missing"] == named
+    elif server.binaries.flavour == "mysql":
+        lacks = server.query(f"SELECT GTID_SUBTRACT('{both}', '{gtids}')")[0][0]
+        assert found["missing"] == lacks
+    else:
+        assert both in found["missing"]
+    assert stream.terminate() == 0
+    archive.holds({first: "first", second: "second"}, begins={second: begin})
+    assert len(archive.in_chunks(first)[unfinished]) == size
+    assert unfinished not in in_spool(stream, disk_tmp_path / "spool")
+
+
+def test_a_gap_that_is_to_stop_it(
+    server: MysqlServer, archive: Archive, start: Start, disk_tmp_path: Path
+) -> None:
+    """--on-gap stop: exit 7, once all that the spool alone had is in the bucket."""
+    stream = start(server, flush_interval=0)
+    write(server, "before")
+    flush(server)
+    write(server, "in the spool")
+    name, size = server.binlogs()[-1]
+    spool = disk_tmp_path / "spool"
+
+    def spooled() -> int:
+        return max((path.stat().st_size for path in spool.glob(f"run-*/{name}")), default=0)
+
+    wait_until(lambda: spooled() == size, 30, f"{name} in the spool")
+    first = only(archive)
+    wait_until(lambda: archive.described(first), 30, "the entry of the first")
+    stream.kill()
+    write(server, "missing")
+    flush(server)
+    write(server, "missing")
+    flush(server)
+    archive.keep("it", server)
+    purge(server)
+    archive.remember()
+    stream = start(server, on_gap="stop")
+    assert stream.wait() == 7, stream.stderr()
+    assert "gap" in stream.events("ended")[0]["error"]
+    assert len(archive.in_chunks(first)[name]) == size
+    archive.holds({first: "it"})
+    stream = start(server, spool="another", on_gap="stop")
+    assert stream.wait() == 7
+    archive.holds({first: "it"})
+
+
+def test_a_lost_stop_event_is_no_gap(
+    server: MysqlServer, archive: Archive, start: Start
+) -> None:
+    """A purged binlog that lacked its STOP alone: the lineage goes on, as the GTIDs prove."""
+    stream = start(server)
+    write(server, "before")
+    first = archive.arrived(stream, server)
+    assert stream.terminate() == 0
+    archive.remember()
+    name, size = server.binlogs()[-1]
+    gtids = executed(server)
+    server.stop()
+    archive.keep("first", server)
+    server.start()
+    archive.keep("first", server)
+    purge(server)
+    stream = start(server)
+    last = archive.works(stream, server, "second")
+    assert stream.terminate() == 0
+    if gtids:
+        assert last == first
+        archive.keep("first", server)
+        archive.holds({first: "first"})
+    else:
+        assert parent(archive, last)["join"] == "gap"
+        assert parent(archive, last)["missing"] == f"{name} from {size} on"
+        archive.holds({first: "first", last: "second"})
+    assert len(archive.in_chunks(first)[name]) == size

@@ -345,21 +345,53 @@ def test_a_dead_connection_of_the_child_alone_is_noticed(
         finish(stream, mysql, minio, bucket)
 
 
-def test_a_signal_is_heard_while_the_server_is_frozen(
+def test_a_signal_is_heard_while_the_server_is_silent(
     mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
 ) -> None:
     """SIGTERM ends it within 10 seconds, also while it waits for the server's answer."""
-    with start(mysql, stall_timeout=STALL) as stream:
+    options = {"stall_timeout": STALL}
+    with Switch(mysql.port) as door, start(mysql, mysql_port=door.port, **options) as stream:
         write(mysql, 1)
         wait_until_archived(stream, mysql, minio, bucket)
-        mysql.freeze()
-        try:
+        door.hold()
+        stream.wait_for_event("reading again", 30)
+        wait_until(lambda: door.waiting >= 2, 30, "the watch and the supervisor ask")
+        begin = monotonic()
+        assert stream.terminate() == 0
+        assert monotonic() - begin < 10
+
+
+def test_a_backlog_goes_up_while_the_server_is_silent(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """What is in the spool does not wait for the server's answer: only the reading does."""
+    there = Bucket(minio, bucket)
+    options = {"stall_timeout": STALL, "mysql_connect_timeout": 60}
+    with RecordingProxy(minio.endpoint_url) as proxy, Switch(mysql.port) as door:
+        with start(mysql, mysql_port=door.port, endpoint_url=proxy.url, **options) as stream:
+            write(mysql, 1)
+            wait_until_archived(stream, mysql, minio, bucket)
+            proxy.rules.append(
+                lambda request: on_binlogs(f"/binlogs/{request.path}", request.method)
+            )
+            write(mysql, 12)
+            name, size = mysql.binlogs()[-1]
+            wait_until(
+                lambda: any(
+                    path.name == name and path.stat().st_size >= size
+                    for path in files(stream.spool)
+                ),
+                30,
+                "all in the spool",
+            )
+            door.hold()
             stream.wait_for_event("reading again", 30)
-            begin = monotonic()
-            assert stream.terminate() == 0
-            assert monotonic() - begin < 10
-        finally:
-            mysql.thaw()
+            wait_until(lambda: door.waiting >= 2, 30, "the watch and the supervisor ask")
+            proxy.rules.clear()
+            wait_until(lambda: len(there.binlogs().get(name, b"")) >= size, 30, "it is durable")
+            door.cut()
+            door.release()
+            finish(stream, mysql, minio, bucket)
 
 
 @pytest.mark.parametrize("stall", [1, 2])

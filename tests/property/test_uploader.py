@@ -1,8 +1,9 @@
 """Streamers against a source that writes and rotates and a store that fails, late or by halves.
 
 All between mysqlbinlog's file and the store is the real thing: tailer, uploader, place, job, spool,
-coverage. Two streamers with part sizes of their own work side by side; either may die, be frozen,
-lose its spool; requests may be performed long after they were made, by the dead too.
+coverage, and where a run or a start goes on. Two streamers with part sizes of their own work side
+by side; either may die, be frozen, lose its spool or its mysqlbinlog, want room; requests
+may be performed long after they were made, by the dead too.
 """
 
 import json
@@ -21,7 +22,7 @@ from binlog2s3.archive import DeleteChunks
 from binlog2s3.binlog import BinlogName
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk, Chunks
-from binlog2s3.errors import StoreError
+from binlog2s3.errors import FloorError, StoreError
 from tests.memory_store import MemoryStore, When
 from tests.streamer import FIRST, LAYOUT, LINEAGE, Source, Streamer
 
@@ -85,6 +86,7 @@ class Streaming(RuleBasedStateMachine):
         self.source = Source()
         self.now = 100.0
         self.streamers: list[Streamer | None] = [None, None]
+        self.pressed = [False, False]
         self.zombies: list[Callable[[], object]] = []
         self.files: dict[Path, BinlogName] = {}
         self.promised: dict[BinlogName, list[Span]] = {}
@@ -199,19 +201,13 @@ class Streaming(RuleBasedStateMachine):
         self.stream(spell)
 
     def start(self, writer: int, flush_interval: float) -> None:
-        """The run begins with the first binlog that is not archived, at its first byte."""
-        following, before = FIRST, None
-        while LAYOUT.entry(LINEAGE, following) in self.store.objects:
-            following, before = following.next(), following
-        if following not in self.source.binlogs:
-            self.source.rotate()
+        """It takes what the spool has, and mysqlbinlog goes on where that, or the bucket, ends."""
+        self.trouble = self.mixing = 0.0
         self.streamers[writer] = Streamer(
             store=self.store,
             source=self.source,
             directory=self.place / f"spool-{writer}",
             clock=lambda: self.now,
-            following=following,
-            before=before,
             part=self.parts[writer],
             full_chunk=100,
             flush_interval=flush_interval,
@@ -244,6 +240,25 @@ class Streaming(RuleBasedStateMachine):
             for path in gone:
                 del self.files[path]
 
+    @rule(writer=WRITERS, most=st.sampled_from([0, 10, 100, 1000]), spell=SPELLS)
+    def mysqlbinlog_dies(self, writer: int, most: int, spell: Spell) -> None:
+        """Perhaps in the middle of an event; another one goes on from the overlap."""
+        if (streamer := self.streamers[writer]) is not None:
+            self.fetch_into(streamer, most)
+            streamer.restart_mysqlbinlog()
+            event("mysqlbinlog has died")
+        self.stream(spell)
+
+    @rule(writer=WRITERS, spell=SPELLS, more=SPELLS)
+    def press(self, writer: int, spell: Spell, more: Spell) -> None:
+        """The spool needs room for a while."""
+        self.pressed[writer] = True
+        self.stream(spell)
+        self.pressed[writer] = False
+        if (streamer := self.streamers[writer]) is not None:
+            streamer.press(pressed=False)
+        self.stream(more)
+
     def fetch(self, writer: int, most: int) -> None:
         """mysqlbinlog writes, up to anywhere."""
         if (streamer := self.streamers[writer]) is not None:
@@ -255,6 +270,12 @@ class Streaming(RuleBasedStateMachine):
             self.files[streamer.fetching] = BinlogName.parse(streamer.fetching.name)
         return more
 
+    def note_floors(self, streamer: Streamer) -> None:
+        """What was given back lies in the bucket, and nothing but what others take from it goes."""
+        for track in streamer.tracks.values():
+            if track.floor:
+                event("room was given back")
+
     def pump(self, writer: int, slices: int) -> None:
         """The loop reads."""
         if (streamer := self.streamers[writer]) is not None:
@@ -263,6 +284,9 @@ class Streaming(RuleBasedStateMachine):
     def step(self, writer: int) -> None:
         """The loop decides."""
         if (streamer := self.streamers[writer]) is not None:
+            if self.pressed[writer]:
+                streamer.press(pressed=True)
+                self.note_floors(streamer)
             streamer.uploader.step()
 
     def perform(self, spell: Spell) -> None:
@@ -277,7 +301,11 @@ class Streaming(RuleBasedStateMachine):
     def deliver(self, writer: int) -> None:
         """One answer comes."""
         if (streamer := self.streamers[writer]) is not None:
-            streamer.deliver()
+            try:
+                streamer.deliver()
+            except FloorError:  # bytes that the bucket had were taken: the next start does without
+                event("a floor was too high")
+                self.die(writer, "lost", wipe=False)
 
     def begin_listing(self, writer: int) -> None:
         """The heartbeat lists: a first page of what there is."""
@@ -399,8 +427,8 @@ class Streaming(RuleBasedStateMachine):
                 last = BinlogName.parse(durable.binlog)
                 assert durable.offset <= self.source.size(last)
                 assert durable.gtid_set == self.source.gtids_at(last, durable.offset)
-                assert durable.place >= self.reported.get(streamer.run.directory, durable.place)
-                self.reported[streamer.run.directory] = durable.place
+                assert durable.place >= self.reported.get(streamer.born, durable.place)
+                self.reported[streamer.born] = durable.place
                 self.promise(last, 0, durable.offset)
                 for name in self.source.binlogs:
                     if name < last:
@@ -509,7 +537,7 @@ class Streaming(RuleBasedStateMachine):
                 entry = json.loads(objects[LAYOUT.entry(LINEAGE, name)].data)
                 data = objects[LAYOUT.binlog(LINEAGE, name)].data
                 assert (entry["size"], int(entry["crc64nvme"], 16)) == (len(data), crc64nvme(data))
-                assert not streamer.file(name).exists()
+                assert not streamer.files(name)
                 assert not [key for key in objects if key.startswith(LAYOUT.chunks(LINEAGE, name))]
         for upload_id, upload in self.store.uploads.items():
             name = BinlogName.parse(upload.info.key.removeprefix(f"{ARCHIVE}binlogs/"))
