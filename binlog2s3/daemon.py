@@ -171,7 +171,7 @@ class _Start:
                     hint=error.hint,
                 )
                 return _Begun(found, tip, None)
-            if new or not error.transient:
+            if new or isinstance(error, GapError) or error.refused:
                 raise
         return _Begun(found, tip, wait_for(lambda: pilot.heading(server, tip), self._stop.event))
 
@@ -297,7 +297,7 @@ class _Stream:
         self._stop = stop
         self._grid = Grid(config.s3.part_size)
         self._audits: SimpleQueue[tuple[list[str], float]] = SimpleQueue()
-        self._named: set[str] = set()
+        self._named = set(found.foreign)
         self._workers = Workers(config.s3.concurrency)
         slow = max(config.mysql.connect_timeout, config.stream.stall_timeout)
         self._watch = Watch(
@@ -378,6 +378,7 @@ class _Stream:
         )
         for track in self._found.tracks:
             self._intake.admit(track)
+        self._intake.judge({})
         assert self._intake.uploader is not None  # noqa: S101 - resumed
         for name in known.in_parts:
             self._intake.uploader.sweep(name)

@@ -118,6 +118,10 @@ class ForkError(ArchiveError):
     """The source has other bytes than the archive where both should have the same."""
 
 
+class ElsewhereError(ForkError):
+    """What was read so far is of the known history; what comes now is of another one."""
+
+
 class GapError(ArchiveError):
     """The source no longer has the binlog that comes next: it was purged before it was read."""
 

@@ -15,7 +15,7 @@ from typing import Any
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Catalog, Layout, Lineage, Position
 from binlog2s3.coverage import Coverage
-from binlog2s3.errors import ForkError
+from binlog2s3.errors import ElsewhereError, ForkError
 from binlog2s3.gtid import Flavour
 from binlog2s3.log import Log
 from binlog2s3.server import ServerBinlog
@@ -54,6 +54,7 @@ class Intake:
         self._open_uploader = open_uploader
         self._waiting: list[Track] = []  # until it is known which history they are of
         self._open: list[Track] = []  # not closed yet
+        self._handed: Track | None = None  # the last whose history is known
         self._unsure: set[BinlogName] = set()
         self._older: list[Uploader] = []
         self._parent: Mapping[str, Any] | None = None
@@ -107,15 +108,19 @@ class Intake:
             self._older.append(self.uploader)
         if self.coverage is not None and self.coverage.until is not None:
             self._covered_before = self.coverage.until
+        for track in self._waiting:
+            _log.warning("left in the spool: nothing proves its history", binlog=track.name)
         self._waiting.clear()
         self._unsure.clear()
+        self._handed = None
         self.left = self.lineage or self.left
         self.lineage = self.uploader = self.coverage = self.last = None
 
     def abandon(self, track: Track) -> None:
         """The source will not finish this binlog: what there is of it becomes chunks."""
-        if track in self._open:
-            self._open.remove(track)
+        if track not in self._open:
+            return
+        self._open.remove(track)
         for uploader in self.uploaders():
             uploader.abandon(track)
         _log.warning("cannot be finished", binlog=track.name, size=track.size)
@@ -128,6 +133,18 @@ class Intake:
             uploader.drop(track)
         if self.last is track:
             self.last = None
+        if self._handed is track:
+            self._handed = None
+
+    def go_back(self) -> list[Track]:
+        """The history ends where it is proved; what came behind it, and is forgotten."""
+        waiting = [*self._waiting]
+        for track in waiting:
+            self.forget(track)
+        for track in [*self._open]:
+            self.abandon(track)
+        self.last = self.last or self._handed
+        return waiting
 
     def covered_until(self) -> datetime | None:
         """Up to when every commit is in the bucket: not while an older history is on its way."""
@@ -141,15 +158,39 @@ class Intake:
         self._open.append(track)
         self._waiting.append(track)
 
-    def judge(self, listed: dict[BinlogName, ServerBinlog]) -> None:
-        """Hand on what is known by now, and see which binlogs are closed."""
-        while self._waiting and self._waiting[0].begun:
+    def judge(self, listed: dict[BinlogName, ServerBinlog], *, streaming: bool = False) -> None:
+        """Hand on what is known by now, and see which binlogs are closed.
+
+        While `streaming`, the server is asked about a binlog without an end of its own: after a
+        RESET the same GTIDs can have been used again. Raises ElsewhereError where the source went on behind another end of a binlog than was read.
+        """
+        self._close(listed, streaming=streaming)
+        while self._waiting and self._waiting[0].begun and not self._unproved(self._waiting[0]):
             self._hand_on(self._waiting[0])
-            self._waiting.pop(0)
+            self._handed = self._waiting.pop(0)
         self._older = [uploader for uploader in self._older if not uploader.empty]
+
+    def _unproved(self, track: Track) -> bool:
+        """Whether it follows a binlog that has no end of its own and was not seen to be whole.
+
+        After a crash that is so for a moment; after a RESET the names go on, the history does not.
+        """
+        return any(other.next_in_run for other in self._open if other is not track)
+
+    def _close(self, listed: dict[BinlogName, ServerBinlog], *, streaming: bool) -> None:
+        """See which binlogs are closed, and which never will be."""
         candidates = [t for t in self._open if t.closed or t.scanner.ended or t.next_in_run]
         for track in candidates:
-            if track.judge(listed):
+            row = listed.get(track.name)
+            endless = not (track.closed or track.scanner.ended)
+            finished = any(name > track.name for name in listed)
+            same = row.size == track.size if row else track.history_goes_on
+            if endless and finished and not same:
+                there = f"has {row.size} bytes" if row else "is gone"
+                raise ElsewhereError(
+                    f"the server went on behind {track.name} at {track.size}, and its own {there}"
+                )
+            if not (endless and streaming and not finished) and track.judge(listed):
                 self._open.remove(track)
                 continue
             self.wants_list = True

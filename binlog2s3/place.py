@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Entry, EntryEnd, Layout
-from binlog2s3.checksum import composite_etag, crc64_of_blocks
+from binlog2s3.checksum import composite_etag, crc64_of_blocks, crc64nvme
 from binlog2s3.chunk import Chunk, Chunks
 from binlog2s3.errors import (
     ArchiveError,
@@ -178,7 +178,13 @@ class Place:
         return self._store.create_upload(self.key, crc64=not copying)
 
     def put_part(self, upload_id: str, part: Part, crc64: int) -> PartInfo:
-        """Send one part. Raises SpoolError if the spool no longer has what was read there."""
+        """Send one part. Raises SpoolError if the spool no longer has what was read there.
+
+        What the spool has given back is read back from its chunk.
+        """
+        if part.begin < self._track.floor:
+            data = self._read_back(part, crc64)
+            return self._store.upload_part(self.key, upload_id, part.number, data, crc64)
         piece = self._slice(part.begin, part.end)
         with self._spool_unchanged(piece, crc64):
             return self._store.upload_part(self.key, upload_id, part.number, piece, crc64)
@@ -257,19 +263,37 @@ class Place:
 
     def _slice(self, begin: int, end: int) -> Body:
         if begin < self._track.floor:
-            raise FloorError(
-                f"{self._track.name} from {begin} to {end} is wanted again, and the spool has "
-                f"given back its room up to {self._track.floor}",
-                hint="the binlog is fetched anew; what took its chunks from the bucket?",
-            )
+            raise self._given_back(begin, end)
         return self._track.body(begin, end)
+
+    def _given_back(self, begin: int, end: int) -> FloorError:
+        return FloorError(
+            f"{self._track.name} from {begin} to {end} is wanted again, and the spool has "
+            f"given back its room up to {self._track.floor}",
+            hint="the binlog is fetched anew; what took its chunks from the bucket?",
+        )
 
     def _md5(self, part: Part) -> bytes:
         """The MD5 of a part's bytes in the spool, which take a while: computed once."""
         md5s = self._track.md5s
-        if part not in md5s:
+        if part not in md5s and part.begin < self._track.floor:
+            data = self._read_back(part, self._track.digest.part_crc64(part))
+            md5s[part] = hashlib.md5(data, usedforsecurity=False).digest()
+        elif part not in md5s:
             md5s[part] = _md5(self._slice(part.begin, part.end))
         return md5s[part]
+
+    def _read_back(self, part: Part, crc64: int) -> bytes:
+        """A part's bytes from the chunk that made it possible to give their room back."""
+        chunk = Chunk(part.begin, part.end, crc64)
+        key = self.chunk_key(chunk)
+        try:
+            data = b"".join(self._store.open(key, 0, chunk.size))
+        except ObjectMissingError as error:
+            raise self._given_back(part.begin, part.end) from error
+        if crc64nvme(data) != crc64:
+            raise self._given_back(part.begin, part.end)
+        return data
 
     def prepare_punch(self, part: Part) -> None:
         """Keep what is needed of a part's bytes for archiving, before they leave the spool."""

@@ -3,9 +3,9 @@
 Place in the flow: each run of mysqlbinlog writes into a directory of its own below it, the tailer
 reads there, the uploader deletes there what is archived.
 
-Law: nothing checked that an earlier run wrote is truncated or overwritten; a file is deleted only when the
-archive has it, or another copy that has all of its bytes; a deletion is made durable before it is
-counted on. One streamer holds the spool, by a lock that ends with its process.
+Law: no checked byte that an earlier run wrote is cut off or overwritten; a file is deleted only
+when the archive has it, or another copy that has all of its bytes; a deletion is made durable
+before it is counted on. One streamer holds the spool, by a lock that ends with its process.
 """
 
 import errno
@@ -36,6 +36,8 @@ _MOST_RESERVE = 256 << 20
 _MAGIC_SIZE = 4
 _RUN = "run.json"
 _SUPERSEDED = "superseded.json"
+_RESERVE = "reserve"
+_RESERVE_BYTES = 64 << 10
 _RUN_DIRECTORY = re.compile(r"run-\d{8}T\d{12}Z-[0-9a-f]{4}")
 
 
@@ -207,11 +209,37 @@ class Spool:
             run.directory.mkdir(mode=0o700)
             self.note(run)
             _sync_directory(self.directory)
+        self._keep_reserve()
         return run
 
     def note(self, run: Run) -> None:
-        """Write run.json, whole or not at all."""
-        _write_whole(run.directory / _RUN, {"format": 1, **asdict(run.facts)})
+        """Write run.json, whole or not at all; on a disk that is full in the reserve's place.
+
+        Without this note nothing could be given back, and a full disk would stay full.
+        """
+        document = {"format": 1, **asdict(run.facts)}
+        try:
+            _write_whole(run.directory / _RUN, document)
+        except SpoolError as error:
+            if not error.transient or not (self.directory / _RESERVE).exists():
+                raise
+            (self.directory / _RESERVE).unlink()
+            _write_whole(run.directory / _RUN, document)
+
+    def _keep_reserve(self) -> None:
+        """Hold a little room for `note`; where there is none, later."""
+        path = self.directory / _RESERVE
+        if path.exists():
+            return
+        try:
+            path.write_bytes(b"-" * _RESERVE_BYTES)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            path.unlink(missing_ok=True)
 
     def note_superseded(self, by: Superseder) -> None:
         """Write who took over, whole or not at all; it holds for later starts."""
@@ -456,6 +484,8 @@ def _sync_directory(path: Path) -> None:
 
 
 _HINTS: Mapping[int, str] = {
+    2: "was it deleted, or its file system unmounted? put it back, or start again: what the bucket "
+    "lacks is fetched anew",
     13: "this program's user must own the spool directory",
     17: "something that is no directory is in its place: name another with --spool",
     20: "something that is no directory is in its place: name another with --spool",

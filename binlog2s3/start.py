@@ -59,7 +59,8 @@ class Found:
     whose entry a writer before us had no time to make. `tracks` follow the archive, from the spool,
     in order; the last may be one that is still open. `durable`: what the archive alone proves.
     `left_behind`: what the spool still has of histories that have ended. Not `described`: the
-    bucket has nothing of this source, the lineage is the spool's own.
+    bucket has nothing of this source, the lineage is the spool's own. `foreign`: keys that are not
+    of this format, and were named.
     """
 
     known: Known | None
@@ -69,6 +70,7 @@ class Found:
     durable: Position | None
     left_behind: tuple[tuple[Known, tuple[Track, ...]], ...] = ()
     described: bool = True
+    foreign: frozenset[str] = frozenset()
 
     @property
     def lineage(self) -> Lineage | None:
@@ -88,7 +90,8 @@ def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) ->
     if known is not None:
         undescribed = read_undescribed(store, layout, known, grid)
         known = advance(known, undescribed)
-    for key in [*sorted(catalog.foreign), *_strange_uploads(catalog)]:
+    foreign = [*sorted(catalog.foreign), *_strange_uploads(catalog)]
+    for key in foreign:
         _log.warning("left alone: not of this archive's format", key=key)
     tracks: list[Track] = []
     left_behind = []
@@ -110,6 +113,7 @@ def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) ->
         durable=position_of(known) if known else None,
         left_behind=tuple(left_behind),
         described=described,
+        foreign=frozenset(foreign),
     )
 
 
@@ -226,8 +230,11 @@ def _lost_end(catalog: Catalog, lineage: Lineage, name: BinlogName) -> bool:
 def read_chunks(catalog: Catalog, lineage: Lineage, name: BinlogName, grid: Grid) -> Track:
     """A track of what the bucket has of a binlog, its bytes checked but not kept."""
     track = Track(name, Path(), grid)
-    for block in catalog.binlog(lineage, name).blocks():
-        track.feed(memoryview(block))
+    try:
+        for block in catalog.binlog(lineage, name).blocks():
+            track.feed(memoryview(block))
+    except DamageError as error:  # as the source had it, perhaps: it is read again
+        _log.warning("the bucket has damage", lineage=lineage.id, binlog=name, error=error)
     track.floor = track.size
     return track
 

@@ -14,15 +14,18 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
+from queue import SimpleQueue
 
 import tenacity
 
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Position
-from binlog2s3.config import Config
+from binlog2s3.config import Config, SpoolLimits
 from binlog2s3.course import Doubt, Heading, Pilot
 from binlog2s3.errors import (
     DamageError,
+    ElsewhereError,
     FloorError,
     ForkError,
     SourceError,
@@ -35,7 +38,7 @@ from binlog2s3.log import Log
 from binlog2s3.login import resolve
 from binlog2s3.mysqlbinlog import Child, derive_server_id
 from binlog2s3.punch import PunchUnsupportedError
-from binlog2s3.server import Server
+from binlog2s3.server import Server, ServerFacts
 from binlog2s3.spool import Floor, Room, Run, RunFacts, Spool
 from binlog2s3.start import tip_of_track
 from binlog2s3.tailer import Tailer, Track
@@ -49,6 +52,7 @@ _BEHIND = 2
 _REFUSALS = 3
 _MOST_STALLS = 6
 _SLICE = 4 << 20
+_FULL = 1 << 20
 
 
 def delay(failures: int) -> float:
@@ -58,9 +62,10 @@ def delay(failures: int) -> float:
 
 
 def wait_for(ask: Callable[[], Heading], stop: threading.Event) -> Heading:
-    """Ask the source until it answers: the bucket has its history.
+    """Ask the source until it answers: the bucket has its history, and may be all there is of it.
 
-    Raises what it says at a stop, and what no waiting mends.
+    What the operator must mend, as a password, is waited for too. Raises what it says at a stop,
+    and where it is a server that is refused.
     """
 
     def say(state: tenacity.RetryCallState) -> None:
@@ -69,7 +74,7 @@ def wait_for(ask: Callable[[], Heading], stop: threading.Event) -> Heading:
 
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(
-            lambda error: isinstance(error, SourceError) and error.transient
+            lambda error: isinstance(error, SourceError) and not error.refused
         ),
         stop=tenacity.stop_when_event_set(stop),
         wait=lambda state: delay(state.attempt_number),
@@ -78,6 +83,12 @@ def wait_for(ask: Callable[[], Heading], stop: threading.Event) -> Heading:
         reraise=True,
     )
     return retrying(ask)
+
+
+def _above_full(limits: SpoolLimits) -> SpoolLimits:
+    """On a full disk nothing goes on, whatever was asked for: then too room must be made."""
+    least = limits.min_free_bytes
+    return limits if least is None else replace(limits, min_free_bytes=max(least, _FULL))
 
 
 class Supervisor:
@@ -113,6 +124,7 @@ class Supervisor:
         self._stop = stop
         self._tip = tip
         self._heading = heading
+        self._limits = _above_full(config.spool_limits)
         self._grid = Grid(config.s3.part_size)
         self._server = Server(lambda: resolve(config.mysql))
         self._tailer: Tailer | None = None
@@ -151,7 +163,10 @@ class Supervisor:
         """Bring in what is there, for so long or until `stop` is set."""
         until = time.monotonic() + seconds
         while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
-            self._judge()
+            try:
+                self._judge()
+            except ElsewhereError as error:
+                self._go_back(error)
             self._upload(min(left, _POLL_SECONDS))
 
     def round(self, wait_seconds: float) -> bool:
@@ -205,7 +220,7 @@ class Supervisor:
 
     def _judge(self) -> None:
         listed = self._watch.listed() if self._watch.streams(self._intake.server_uuid) else {}
-        self._intake.judge(listed)
+        self._intake.judge(listed, streaming=True)
         if self._intake.wants_list:
             self._intake.wants_list = False
             self._watch.list_again()
@@ -239,8 +254,9 @@ class Supervisor:
 
     def _end_run(self, child: Child, tailer: Tailer, run: Run) -> None:
         try:
-            while self._unconfirmed is None and self.round(0.0) and not self._stop.is_set():
-                pass
+            while self._unconfirmed is None and run.directory.exists() and self.round(0.0):
+                if self._stop.is_set():
+                    break
         except (DamageError, ForkError) as error:
             _log.info("left to be read again", error=error)
         self.close()
@@ -273,7 +289,28 @@ class Supervisor:
         if tailer is not None:
             tailer.close()
 
+    def _facts(self) -> ServerFacts:
+        """Who answers. A silent server holds up neither what is brought in nor the end."""
+        answers: SimpleQueue[ServerFacts | Exception] = SimpleQueue()
+
+        def ask() -> None:
+            try:
+                answers.put(self._server.facts())
+            except Exception as error:  # noqa: BLE001 - raised below
+                answers.put(error)
+
+        threading.Thread(target=ask, name="ask", daemon=True).start()
+        while answers.empty():
+            if self._stop.is_set():
+                raise SourceError("not waited for the server's answer: stopping", transient=True)
+            self.work(_POLL_SECONDS)
+        answer = answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
     def _ask(self) -> Heading:
+        self._facts()
         tip = self._where()
         if tip is not None and self._at != (tip.last, tip.size):
             self._at, self._refusals, self._stalls = (tip.last, tip.size), 0, 0
@@ -387,7 +424,7 @@ class Supervisor:
         Something between us may have led the questions and mysqlbinlog to different servers.
         """
         self._server.close()
-        uuid, form = self._server.facts().uuid, track.scanner.formats[0]
+        uuid, form = self._facts().uuid, track.scanner.formats[0]
         there = self._server.first_event(track.name)
         if uuid != heading.facts.uuid or there != (form.server_id, form.offset + form.size):
             raise SourceError(
@@ -417,7 +454,7 @@ class Supervisor:
                 transient=True,
             )
         if sight.behind >= _BEHIND:
-            raise ForkError("the server stands before what was read from it")
+            raise ElsewhereError("the server stands before what was read from it")
         heard = max(self._watch.heard_at, moved, started)
         if now - heard > limit:
             raise SourceError(
@@ -444,7 +481,11 @@ class Supervisor:
 
     def _learn(self, error: Exception, run: Run, tailer: Tailer) -> None:
         """What an end means for the next begin."""
-        if isinstance(error, ForkError | FloorError):
+        if isinstance(error, DamageError | FloorError | ForkError):
+            self.close()  # what comes behind such a place is not read
+        if isinstance(error, ElsewhereError):
+            self._go_back(error)
+        elif isinstance(error, ForkError | FloorError):
             self._doubt = Doubt(why=str(error))
             self._forget_run(run)
         elif isinstance(error, DamageError):
@@ -474,6 +515,15 @@ class Supervisor:
         self._refusals += 1
         if self._refusals > 1:
             self._doubt = Doubt(why=why, refused=self._refusals >= _REFUSALS)
+
+    def _go_back(self, error: ElsewhereError) -> None:
+        """Read no further; what was read and is proved may be here alone, and is brought in."""
+        self._doubt = Doubt(why=str(error))
+        self.close()
+        lineage = self._intake.lineage
+        for track in self._intake.go_back():
+            if lineage is not None:
+                self._spool.release(track.name, lineage.id)
 
     def _forget_run(self, run: Run) -> None:
         """What a run has brought that is of another history is neither uploaded nor kept."""
@@ -512,7 +562,7 @@ class Supervisor:
         current = tailer.current
         torn = current.scanner.position - current.size if current is not None else 0
         passing = torn + known + self._excess
-        return self._spool.room(self._config.spool_limits, passing=passing)
+        return self._spool.room(self._limits, passing=passing)
 
     def _pause(self, why: str) -> None:
         _log.warning("paused: the spool has no room", why=why, hint="it goes on when there is room")
@@ -521,7 +571,7 @@ class Supervisor:
     def _await_room(self) -> None:
         """Have the spool emptied into the bucket while it has no room."""
         self._excess = 0
-        room = self._spool.room(self._config.spool_limits)
+        room = self._spool.room(self._limits)
         if not self.paused and not (why := room.short_of()):
             return
         if not self.paused:
@@ -531,7 +581,7 @@ class Supervisor:
         while not self._stop.is_set():
             self._press(pressed=True)
             self.work(_ROOM_SECONDS)
-            room = self._spool.room(self._config.spool_limits)
+            room = self._spool.room(self._limits)
             if room.has_room_again():
                 break
             stuck = stuck + _ROOM_SECONDS if self._intake.done else 0.0

@@ -7,6 +7,7 @@ Everything between mysqlbinlog's file and the store is the real thing. A request
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 
 from binlog2s3.archive import Compare, Limits
@@ -180,12 +181,17 @@ class Streamer:
         if known.last is not None:
             self.uploader.sweep(known.last)
         self.tracks: dict[BinlogName, Track] = {}
+        self._file: FileIO | None = None
+        self._brought_again: set[Path] = set()
         self._last: Track | None = None
         self._waiting: list[Track] = []
         self._open: list[Track] = []
         self._listing: tuple[float, str, list[str]] | None = None
         for track in adopt(self.spool.runs(), grid=self.grid, known=known, catalog=self._catalog):
             self._take_in(track)
+        for name in {name for run in self.spool.runs() for name in run.files()}:
+            if name < known.next_binlog:
+                self.spool.release(name, LINEAGE)
         self._begin_run(self._tip(known))
         self.born = self.run.directory
 
@@ -218,8 +224,15 @@ class Streamer:
             )
         )  # fmt: skip
         self.tailer = Tailer(self.run, self.grid, overlap=overlap, track=track)
-        self._reading = self._first = begin
-        self._written = 0
+        if overlap is not None and track is None:
+            self._brought_again.add(self.run.directory / str(begin))
+        self._begin_file(begin)
+
+    def _begin_file(self, name: BinlogName) -> None:
+        self._reading, self._written = name, 0
+        if self._file is not None:
+            self._file.close()
+        self._file = self.fetching.open("wb", buffering=0)
 
     def _forget(self, track: Track) -> None:
         self._open = [other for other in self._open if other is not track]
@@ -236,12 +249,14 @@ class Streamer:
     def close(self) -> None:
         """The process ends."""
         self.tailer.close()
+        if self._file is not None:
+            self._file.close()
         self.spool.close()
 
     def files(self, name: BinlogName) -> list[Path]:
-        """Where the spool has a binlog, but for what a run had to bring again to begin."""
-        runs = [run for run in self.spool.runs() if (run, name) != (self.run, self._first)]
-        return [run.directory / str(name) for run in runs if name in run.files()]
+        """Where the spool has a binlog, but for what a run brought again of one that was whole."""
+        found = [run.files()[name] for run in self.spool.runs() if name in run.files()]
+        return [path for path in found if path not in self._brought_again]
 
     @property
     def fetching(self) -> Path:
@@ -251,22 +266,24 @@ class Streamer:
     def fetch(self, most: int = 1 << 30) -> bool:
         """mysqlbinlog writes some bytes, or goes on to the next file; whether there was anything.
 
-        It writes into an open file: that this was deleted does not show.
+        It writes into an open file: that this was deleted does not show. Where that comes before
+        the tailer has opened it, nothing is ever read, and the supervisor ends the run.
         """
+        if not (self.tailer.settled or self.tailer.place[0] or self.fetching.exists()):
+            self.restart_mysqlbinlog()
         data = self.source.data(self._reading)
-        if self._reading == self._first and self.run.facts.position > 4:
+        is_first = str(self._reading) == self.run.facts.binlog
+        if is_first and self.run.facts.position > 4:
             data = self.source.binlogs[self._reading].from_position(self.run.facts.position)
         piece = data[self._written : self._written + most]
         if piece:
-            with self.fetching.open("ab") as file:
-                file.write(piece)
+            assert self._file is not None
+            self._file.write(piece)
             self._written += len(piece)
             return True
         if self._reading.next() not in self.source.binlogs:
             return False
-        self._reading = self._reading.next()
-        self._written = 0
-        self.fetching.touch()
+        self._begin_file(self._reading.next())
         return True
 
     def press(self, *, pressed: bool) -> None:

@@ -186,6 +186,10 @@ class Archive:
     def close(self) -> None:
         self.bucket.client.close()
 
+    def writers(self) -> list[str]:
+        """The writers' objects."""
+        return self.bucket.keys("pre/live/test/writers/")
+
     def keep(self, era: str, server: MysqlServer) -> None:
         """Copy the server's files aside: so far the history `era` goes."""
         files = self.kept.setdefault(era, {})
@@ -211,9 +215,7 @@ class Archive:
         """Its archived binlogs."""
         keys = self.bucket.keys("pre/archive/")
         matches = [m for key in keys if (m := ARCHIVED.search(key))]
-        return {
-            m["name"]: self.bucket.get(m.string) for m in matches if m["lineage"] == lineage
-        }
+        return {m["name"]: self.bucket.get(m.string) for m in matches if m["lineage"] == lineage}
 
     def described(self, lineage: str) -> list[str]:
         """The names of its binlogs that have an entry."""
@@ -242,9 +244,7 @@ class Archive:
         """All that can be read of it."""
         return {**self.in_chunks(lineage), **self.archived(lineage)}
 
-    def arrived(
-        self, stream: StreamProcess, server: MysqlServer, timeout: float = 30
-    ) -> str:
+    def arrived(self, stream: StreamProcess, server: MysqlServer, timeout: float = 30) -> str:
         """Wait until all that the server has written is in the bucket; in which lineage."""
         name, size = server.binlogs()[-1]
         body = on_disk(server)[name][:size]

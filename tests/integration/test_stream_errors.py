@@ -444,6 +444,7 @@ def test_server_is_killed(start: Start, mortal: MysqlServer) -> None:
     """`kill -9` of the server: what mysqlbinlog said is told, and it is tried again."""
     stream = start(mortal)
     with streaming(stream, mortal):
+        stream.wait_for_event("new lineage")
         mortal.kill()
         error, hint = reading_again(stream)
         assert error.startswith("mysqlbinlog ended: ")
@@ -458,6 +459,7 @@ def test_server_is_shut_down(start: Start, mortal: MysqlServer) -> None:
     """A clean shutdown too: MySQL's child leaves without a word, so the hint asks."""
     stream = start(mortal)
     with streaming(stream, mortal):
+        stream.wait_for_event("new lineage")
         mortal.stop()
         error, hint = reading_again(stream)
         if mortal.binaries.flavour == "mysql":

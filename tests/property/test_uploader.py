@@ -244,7 +244,8 @@ class Streaming(RuleBasedStateMachine):
     def mysqlbinlog_dies(self, writer: int, most: int, spell: Spell) -> None:
         """Perhaps in the middle of an event; another one goes on from the overlap."""
         if (streamer := self.streamers[writer]) is not None:
-            self.fetch_into(streamer, most)
+            if most:
+                self.fetch_into(streamer, most)
             streamer.restart_mysqlbinlog()
             event("mysqlbinlog has died")
         self.stream(spell)
@@ -496,29 +497,33 @@ class Streaming(RuleBasedStateMachine):
 
     def left_alone(self) -> None:
         self.die(1, "done", wipe=False)
-        streamer = self.streamers[0]
         while self.store.late or self.zombies:
             self.act_late()
-        if streamer is None:
+        if self.streamers[0] is None:
             self.start(0, flush_interval=1.0)
-            streamer = self.streamers[0]
-        assert streamer is not None
-        self.settle(streamer)
+        streamer = self.settle()
         self.all_is_home(streamer)
         ours = sorted(key for key in self.store.objects if key.startswith(LIVE))
         if ours and streamer.chunked:
             key = self.chance.choice(ours)
             del self.store.objects[key]
             self.taken.append(parse(key))
-            self.settle(streamer)
-            self.all_is_home(streamer)
+            self.all_is_home(self.settle())
 
-    def settle(self, streamer: Streamer) -> None:
-        """Rounds of its loop until nothing is left to do, and a few audits more."""
+    def settle(self) -> Streamer:
+        """Rounds of the first one's loop until nothing is left to do, and a few audits more."""
         quiet = 0
         for number in range(600):
+            streamer = self.streamers[0]
+            assert streamer is not None
             more = self.fetch_into(streamer)
-            streamer.work(self.chance)
+            try:
+                streamer.work(self.chance)
+            except FloorError:
+                event("a floor was too high, left alone")
+                self.die(0, "lost", wipe=False)
+                self.start(0, flush_interval=1.0)
+                continue
             self.now += 0.7
             if number % 5 == 4:
                 streamer.begin_listing()
@@ -526,7 +531,8 @@ class Streaming(RuleBasedStateMachine):
             self.look()
             quiet = quiet + 1 if streamer.uploader.done and not more else 0
             if quiet > 15:
-                return
+                return streamer
+        raise AssertionError("it does not come to rest")
 
     def all_is_home(self, streamer: Streamer) -> None:
         """Archived what is closed, durable what is open, nothing left over."""

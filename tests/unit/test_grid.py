@@ -169,3 +169,57 @@ def test_marks_tell_the_checksum_of_any_range_between_them() -> None:
         assert marks[end].crc64_since(Mark(begin)) == crc64nvme(data[begin:end])
     digest.feed(memoryview(data)[90:])
     assert digest.mark == marks[90]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_rewound_digest_goes_on_from_its_mark(seed: int) -> None:
+    """What was fed behind it is forgotten, parts and blocks that had ended as well."""
+    chance = random.Random(seed)
+    data, noise = chance.randbytes(2 * BLOCK_SIZE + 999), bytes(3 * BLOCK_SIZE)
+    grid = Grid(chance.choice([77_777, 3 * MIB]))
+    digest = Digest(grid)
+    at = 0
+    for end in sorted(chance.randrange(len(data)) for _ in range(6)):
+        digest.feed(memoryview(data)[at:end])
+        digest.set_mark()
+        at = end
+        digest.feed(memoryview(noise)[: chance.choice([0, 1, 500, BLOCK_SIZE, len(noise)])])
+        digest.rewind()
+        assert (digest.size, digest.mark.offset) == (end, end)
+    digest.feed(memoryview(data)[at:])
+    assert digest.crc64 == crc64nvme(data)
+    for part in grid.parts(len(data)):
+        assert digest.part_crc64(part) == crc64nvme(data[part.begin : part.end])
+    for block in digest.blocks():
+        assert block.crc64 == crc64nvme(data[block.offset : block.offset + block.size])
+
+
+def test_a_digest_without_a_mark_is_rewound_to_its_begin() -> None:
+    """Nothing was checked yet."""
+    digest = Digest(GRID)
+    digest.feed(memoryview(bytes(15)))
+    digest.rewind()
+    digest.feed(memoryview(b"x" * 10))
+    assert digest.part_crc64(Part(number=1, begin=0, end=10)) == crc64nvme(b"x" * 10)
+
+
+def test_places_are_a_few_of_the_last_ones() -> None:
+    """Of the last MiB, some way apart; always some to go back to; each with its checksum."""
+    data = random.Random(7).randbytes(3 * MIB)
+    digest = Digest(Grid(MIB))
+    for end in range(1000, len(data), 1000):
+        digest.feed(memoryview(data)[digest.size : end])
+        digest.set_mark()
+        places = digest.places
+        assert places[-1].offset == end
+        assert len(places) <= 20
+        assert places[0].offset >= end - MIB - 1 or len(places) <= 3
+        assert [place.offset for place in places] == sorted({place.offset for place in places})
+    for place in digest.places:
+        assert place.crc64 == crc64nvme(data[: place.offset])
+    assert digest.places[0].offset <= digest.size - MIB // 2
+    digest = Digest(Grid(MIB))
+    for end in (MIB, 2 * MIB, 3 * MIB):  # far apart: the last ones are kept whatever they are
+        digest.feed(memoryview(data)[digest.size : end])
+        digest.set_mark()
+    assert [place.offset for place in digest.places] == [MIB, 2 * MIB, 3 * MIB]

@@ -274,7 +274,9 @@ def test_a_copy_that_is_the_beginning_of_another_goes(spool: Spool) -> None:
     assert spool.drop_prefixes() == 0
 
 
-@pytest.mark.parametrize("facts", [{"position": 5}, {"floors": {FACTS.binlog: Floor(offset=1, at=1)}}])
+@pytest.mark.parametrize(
+    "facts", [{"position": 5}, {"floors": {FACTS.binlog: Floor(offset=1, at=1)}}]
+)
 @pytest.mark.parametrize("body", [b"abc", b"abcdef", b"abcdefghi"])
 def test_a_copy_that_does_not_begin_at_the_beginning_is_not_compared(
     spool: Spool, facts: dict[str, int], body: bytes
@@ -462,3 +464,39 @@ def test_a_note_that_cannot_be_written_is_a_spool_error(spool: Spool) -> None:
     for act in (lambda: spool.note_superseded(BY), spool.superseded_by, spool.forget_superseder):
         with pytest.raises(SpoolError, match=r"superseded\.json: is a directory"):
             act()
+
+
+def test_a_floor_is_noted_before_its_bytes_are_gone(spool: Spool) -> None:
+    """A crash between the two leaves a file that is whole and is not read: never the reverse."""
+    run = spool.begin(FACTS)
+    path = run.directory / "b.000001"
+    path.mkdir()  # nothing can be punched out of that
+    with pytest.raises(SpoolError):
+        spool.give_back(path, Floor(offset=9, at=9))
+    assert json.loads((run.directory / "run.json").read_text())["floors"] == {
+        "b.000001": {"offset": 9, "at": 9}
+    }
+
+
+def test_floors_of_several_binlogs_are_kept(spool: Spool) -> None:
+    """Each its own; what else the run says stays."""
+    run = spool.begin(FACTS)
+    for number, place in ((1, 7), (2, 8), (1, 9)):
+        path = run.directory / f"b.00000{number}"
+        path.write_bytes(bytes(20))
+        spool.give_back(path, Floor(offset=place, at=place))
+    (found,) = spool.runs()
+    one, two = Floor(offset=9, at=9), Floor(offset=8, at=8)
+    assert found.facts == replace(FACTS, floors={"b.000001": one, "b.000002": two})
+
+
+@pytest.mark.parametrize(("end", "left"), [(0, b""), (3, b"abc"), (6, b"abcdef"), (9, b"abcdef")])
+def test_a_torn_end_is_forgotten(spool: Spool, end: int, left: bytes) -> None:
+    """What lies behind it comes again; a file that is shorter, or gone, is left alone."""
+    run = spool.begin(FACTS)
+    path = run.directory / "b.000001"
+    path.write_bytes(b"abcdef")
+    spool.cut(path, end)
+    assert path.read_bytes() == left
+    spool.cut(run.directory / "b.000002", end)
+    assert list(run.files().values()) == [path]

@@ -1,13 +1,17 @@
-"""What goes first: bytes that are not durable before copies, and of those a few at a time."""
+"""What goes first, what becomes of a binlog that cannot be finished, how the spool is pressed."""
 
 from pathlib import Path
 
 import pytest
 
-from binlog2s3.archive import Action, CopyPart, Flush, PutChunk
+from binlog2s3.archive import Action, CopyPart, Flush, PutChunk, PutPart
+from binlog2s3.catalog import Catalog
+from binlog2s3.checksum import crc64nvme
+from binlog2s3.chunk import Chunk
+from binlog2s3.errors import FloorError, ForkError
 from binlog2s3.uploader import Pace
 from tests.memory_store import MemoryStore
-from tests.streamer import FIRST, Source, Streamer
+from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Source, Streamer
 
 
 def flying(streamer: Streamer, kind: type[Action]) -> int:
@@ -15,14 +19,22 @@ def flying(streamer: Streamer, kind: type[Action]) -> int:
     return sum(isinstance(action, kind) for job in jobs for action in job.flying)
 
 
-def a_streamer(directory: Path, source: Source, now: list[float], workers: int) -> Streamer:
+def a_streamer(
+    directory: Path,
+    source: Source,
+    now: list[float],
+    workers: int,
+    store: MemoryStore | None = None,
+    flush_interval: float = 1.0,
+) -> Streamer:
     return Streamer(
-        store=MemoryStore(min_part_bytes=1),
+        store=store or MemoryStore(min_part_bytes=1),
         source=source,
         directory=directory,
         clock=lambda: now[0],
         part=100,
         workers=workers,
+        flush_interval=flush_interval,
     )
 
 
@@ -104,3 +116,280 @@ def test_the_pace_of_full_chunks() -> None:
     alone = Pace(1, 1.0)
     alone.took(60)
     assert alone.most == 1
+
+
+# A binlog that the source can no longer finish
+
+
+def readable(store: MemoryStore) -> bytes:
+    """The first binlog, as a reader has it."""
+    return b"".join(Catalog(store, LAYOUT).binlog(HISTORY, FIRST).blocks())
+
+
+@pytest.mark.parametrize("flush_interval", [1.0, 0.0])
+@pytest.mark.parametrize("length", [20, 950])
+@pytest.mark.parametrize("pressed", [False, True])
+def test_what_cannot_be_finished_stays_as_chunks(
+    tmp_path: Path, length: int, flush_interval: float, *, pressed: bool
+) -> None:
+    """All that there is of it is durable, and leaves the spool; it is never called archived.
+
+    Also where nothing else is put as chunks, and parts of it were sent already.
+    """
+    now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
+    streamer = a_streamer(tmp_path, source, now, 4, store, flush_interval)
+    source.write(length)
+    fetch_all(streamer)
+    settle(streamer, now)
+    track = streamer.tracks[FIRST]
+    streamer.uploader.abandon(track)
+    assert streamer.uploader.pending == 1
+    if pressed:
+        streamer.press(pressed=True)
+    settle(streamer, now)
+    assert readable(store) == source.data(FIRST)
+    assert streamer.uploader.done
+    assert streamer.uploader.empty
+    assert LAYOUT.binlog(LINEAGE, FIRST) not in store.objects
+    assert LAYOUT.entry(LINEAGE, FIRST) not in store.objects
+    assert list(streamer.run.files()) == []
+    durable = streamer.coverage.durable
+    assert durable is not None
+    assert (durable.binlog, durable.offset) == (str(FIRST), source.size(FIRST))
+    assert streamer.coverage.has(FIRST)
+    streamer.close()
+
+
+def test_what_another_writer_has_finished_only_leaves_the_spool(tmp_path: Path) -> None:
+    """It had all of it; nothing is put beside it."""
+    now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    source.write(900)
+    streamer.fetch(600)
+    streamer.pump()
+    source.rotate()
+    store.put(LAYOUT.binlog(LINEAGE, FIRST), source.data(FIRST))
+    streamer.uploader.abandon(streamer.tracks[FIRST])
+    settle(streamer, now)
+    assert streamer.uploader.empty
+    assert [key for key in store.objects if key.startswith(LAYOUT.live)] == []
+    streamer.close()
+
+
+def test_another_track_of_the_same_name_is_not_meant(tmp_path: Path) -> None:
+    """One that was read anew has taken its place: it is neither abandoned nor dropped."""
+    now, source = [100.0], Source()
+    streamer = a_streamer(tmp_path, source, now, 4)
+    source.write(900)
+    fetch_all(streamer)
+    old = streamer.tracks[FIRST]
+    other = a_streamer(tmp_path / "other", source, now, 4)
+    fetch_all(other)
+    streamer.uploader.add(other.tracks[FIRST])
+    streamer.uploader.abandon(old)
+    streamer.uploader.drop(old)
+    assert streamer.uploader.pending == 0
+    assert not streamer.uploader.empty
+    streamer.close()
+    other.close()
+
+
+def put_strange_chunk(store: MemoryStore) -> None:
+    """A chunk of another history, under our binlog's name."""
+    data = b"x" * 30
+    store.put(LAYOUT.chunk(LINEAGE, FIRST, Chunk(0, 30, crc64nvme(data))), data)
+
+
+def test_what_contradicts_the_bucket_stops_a_history_that_goes_on(tmp_path: Path) -> None:
+    """Nothing of it is concealed: the supervisor must find where they part."""
+    now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
+    put_strange_chunk(store)
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    source.write(300)
+    fetch_all(streamer)
+    with pytest.raises(ForkError, match="holds other bytes than"):
+        settle(streamer, now)
+    streamer.close()
+
+
+def test_what_contradicts_the_bucket_stays_in_the_spool_of_a_history_that_has_ended(
+    tmp_path: Path,
+) -> None:
+    """It holds up nothing else, and is not deleted: it may be the only copy."""
+    now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
+    put_strange_chunk(store)
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    source.write(300)
+    fetch_all(streamer)
+    streamer.uploader.abandon(streamer.tracks[FIRST])
+    streamer.uploader.end_history()
+    settle(streamer, now)
+    assert streamer.uploader.empty
+    assert list(streamer.run.files()) == [FIRST]
+    streamer.close()
+
+
+# The spool is pressed
+
+
+def floor_of(streamer: Streamer) -> int:
+    (run,) = streamer.spool.runs()
+    floor = run.facts.floors.get(str(FIRST))
+    return floor.offset if floor else 0
+
+
+@pytest.mark.parametrize("flush_interval", [1.0, 0.0])
+def test_full_chunks_leave_the_spool_under_pressure(tmp_path: Path, flush_interval: float) -> None:
+    """Up to the last one that is known to be in the bucket; what archiving needs is kept.
+
+    Where nothing is put as chunks otherwise as well. Then the binlog is archived of its chunks,
+    without a look at what the file no longer has.
+    """
+    now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
+    streamer = a_streamer(tmp_path, source, now, 4, store, flush_interval)
+    source.write(950)
+    fetch_all(streamer)
+    streamer.press(pressed=True)
+    assert floor_of(streamer) == 0, "nothing is in the bucket yet"
+    settle(streamer, now)
+    streamer.press(pressed=True)
+    track = streamer.tracks[FIRST]
+    assert floor_of(streamer) == track.floor == track.size // 100 * 100
+    assert streamer.run.directory.joinpath(str(FIRST)).read_bytes()[: track.floor] == bytes(
+        track.floor
+    )
+    assert len(track.md5s) == track.floor // 100
+    streamer.press(pressed=False)
+    source.write(950)
+    source.rotate()
+    source.write(10)
+    fetch_all(streamer)
+    settle(streamer, now)
+    assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == source.data(FIRST)
+    assert streamer.coverage.has(FIRST)
+    streamer.close()
+
+
+def test_without_pressure_nothing_leaves_the_spool(tmp_path: Path) -> None:
+    """A file that is whole is worth having."""
+    now, source = [100.0], Source()
+    streamer = a_streamer(tmp_path, source, now, 4)
+    source.write(950)
+    fetch_all(streamer)
+    settle(streamer, now)
+    streamer.press(pressed=False)
+    assert floor_of(streamer) == 0
+    streamer.close()
+
+
+def test_nothing_leaves_the_spool_that_a_request_may_still_read(tmp_path: Path) -> None:
+    """Or that is only listed, and was not compared."""
+    now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
+    first = a_streamer(tmp_path / "first", source, now, 4, store)
+    source.write(950)
+    fetch_all(first)
+    settle(first, now)
+    first.close()
+    streamer = a_streamer(tmp_path / "second", source, now, 4, store)
+    fetch_all(streamer)
+    for _ in range(2):  # it looks, then compares
+        streamer.uploader.step()
+        assert streamer.workers.tasks
+        streamer.press(pressed=True)
+        assert floor_of(streamer) == 0
+        while streamer.workers.tasks:
+            streamer.workers.perform()
+        while streamer.deliver():
+            pass
+    streamer.press(pressed=True)
+    assert floor_of(streamer) > 0
+    streamer.close()
+
+
+def test_a_part_that_is_being_sent_stays_in_the_spool(tmp_path: Path) -> None:
+    """Its chunk is in the bucket, but where the store copies none its body is the file's."""
+    now, source = [100.0], Source()
+    store = MemoryStore(min_part_bytes=1, copies_parts=False)
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    source.write(950)
+    fetch_all(streamer)
+    settle(streamer, now)
+    source.rotate()
+    fetch_all(streamer)
+    for _ in range(40):
+        now[0] += 1
+        streamer.uploader.step()
+        if flying(streamer, PutPart):
+            break
+        while streamer.workers.tasks:
+            streamer.workers.perform()
+        while streamer.deliver():
+            pass
+    assert flying(streamer, PutPart)
+    streamer.press(pressed=True)
+    assert floor_of(streamer) == 0
+    streamer.press(pressed=False)
+    settle(streamer, now)
+    assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == source.data(FIRST)
+    streamer.close()
+
+
+def test_a_process_goes_on_with_what_was_given_back(tmp_path: Path) -> None:
+    """It reads the beginning from the bucket, and archives as ever."""
+    now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
+    first = a_streamer(tmp_path, source, now, 4, store)
+    source.write(950)
+    fetch_all(first)
+    settle(first, now)
+    first.press(pressed=True)
+    first.close()
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    track = streamer.tracks[FIRST]
+    assert (track.floor, track.size) == (first.tracks[FIRST].floor, source.size(FIRST))
+    source.write(100)
+    source.rotate()
+    fetch_all(streamer)
+    settle(streamer, now)
+    assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == source.data(FIRST)
+    assert streamer.tracks[FIRST] is track
+    assert not streamer.files(FIRST)
+    streamer.close()
+
+
+def test_a_chunk_that_is_taken_below_a_floor_is_an_error(tmp_path: Path) -> None:
+    """What the file no longer has is never read from it: zeros never leave the spool."""
+    now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    source.write(950)
+    fetch_all(streamer)
+    settle(streamer, now)
+    streamer.press(pressed=True)
+    taken = [key for key in sorted(store.objects) if key.startswith(LAYOUT.live)][2]
+    del store.objects[taken]
+    now[0] += 1000
+    streamer.begin_listing()
+    streamer.end_listing()
+    with pytest.raises(FloorError, match="has given back its room"):
+        settle(streamer, now)
+    assert taken not in store.objects
+    streamer.close()
+
+
+def test_what_was_given_back_is_sent_from_the_bucket_where_nothing_can_be_copied(
+    tmp_path: Path,
+) -> None:
+    """A store without UploadPartCopy: the chunk is read and sent as the part."""
+    now, source = [100.0], Source()
+    store = MemoryStore(min_part_bytes=1, copies_parts=False)
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    source.write(950)
+    fetch_all(streamer)
+    settle(streamer, now)
+    streamer.press(pressed=True)
+    assert floor_of(streamer) > 0
+    streamer.press(pressed=False)
+    source.rotate()
+    fetch_all(streamer)
+    settle(streamer, now)
+    assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == source.data(FIRST)
+    streamer.close()

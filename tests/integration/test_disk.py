@@ -1,0 +1,570 @@
+"""The spool's disk: too small, full, gone, or lying; and the source's own disk, which lies too.
+
+Each test ends with every closed binlog in the bucket as the source has it, byte for byte.
+"""
+
+import os
+import signal
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from binlog2s3.binlog import EventType
+from lab.fault import Answer, Request
+from lab.get import ServerBinaries
+from lab.mysql import MysqlServer
+from lab.proxy import RecordingProxy
+from lab.s3 import MinioServer
+from tests.integration.bucket import CHUNK, Bucket
+from tests.integration.stream_process import StreamProcess
+from tests.integration.test_stream import (
+    documents,
+    parts_there,
+    wait_until_archived,
+    write,
+)
+from tests.waiting import wait_until
+
+MIB = 1 << 20
+MB = 1_000_000
+HEADER = struct.Struct("<IBIIIH")
+Start = Callable[..., StreamProcess]
+Disk = Callable[[int], Path]
+
+
+@pytest.fixture
+def start(minio: MinioServer, bucket: str, disk_tmp_path: Path) -> Start:
+    """Makes a streamer; use the answer in a `with`."""
+
+    def make(server: MysqlServer, place: str = "one", **options: Any) -> StreamProcess:
+        chosen = {name.replace("_", "-"): value for name, value in options.items()}
+        return StreamProcess(disk_tmp_path / place, server, minio, bucket, options=chosen)
+
+    return make
+
+
+@pytest.fixture
+def disk(disk_tmp_path: Path) -> Iterator[Disk]:
+    """Mounts file systems of so many bytes; they are taken away in the end."""
+    with ExitStack() as stack:
+
+        def make(size: int) -> Path:
+            place = disk_tmp_path / f"disk-{size}"
+            place.mkdir()
+            done = mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", place)
+            if done.returncode and not os.environ.get("CI"):
+                pytest.skip(f"cannot mount: {done.stderr.decode()}")
+            assert done.returncode == 0, done.stderr
+            stack.callback(lambda: subprocess.run(["umount", place], check=False))
+            return place
+
+        yield make
+
+
+def mount(*words: str | Path) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(["mount", *words], capture_output=True, check=False)
+
+
+def no_binlogs(request: Request) -> Answer | None:
+    """A store that takes no binlogs, neither whole nor in chunks."""
+    is_one = "/binlogs/" in request.path or CHUNK.search(request.path)
+    return Answer(503) if is_one and request.method in ("PUT", "POST") else None
+
+
+def allocated(spool: Path) -> int:
+    """Bytes of disk that the spool's files take."""
+    total = 0
+    for path in spool.glob("run-*/*"):
+        try:
+            total += path.stat().st_blocks * 512
+        except FileNotFoundError:
+            continue
+    return total
+
+
+class Sampler:
+    """The most that a spool took on its disk in a `with` block."""
+
+    def __init__(self, spool: Path) -> None:
+        self._spool = spool
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler")
+        self.most = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.02):
+            self.most = max(self.most, allocated(self._spool))
+
+
+def finish(stream: StreamProcess, server: MysqlServer, minio: MinioServer, bucket: str) -> None:
+    """What is written still arrives, all is there, in one lineage, and it ends in order."""
+    write(server, 1)
+    wait_until_archived(stream, server, minio, bucket, timeout=60)
+    assert stream.terminate() == 0
+    assert "Traceback" not in stream.stderr()
+    assert len(documents(minio, bucket, "lineage.json")) == 1
+
+
+# The limits
+
+
+@pytest.mark.parametrize("limit", ["max-bytes", "min-free"])
+def test_the_reading_pauses_and_goes_on(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str, disk: Disk, limit: str
+) -> None:
+    """While the store takes nothing the spool stops at its limit, says so, and resumes."""
+    options: dict[str, Any] = {"spool_max_bytes": 16 * MIB, "spool_min_free_bytes": 0}
+    most = 16 * MIB
+    if limit == "min-free":
+        options = {"spool_min_free_bytes": 40 * MIB, "spool": disk(64 * MIB) / "spool"}
+        most = 24 * MIB
+    there = Bucket(minio, bucket)
+    with (
+        RecordingProxy(minio.endpoint_url) as proxy,
+        start(mysql, endpoint_url=proxy.url, **options) as stream,
+    ):
+        stream.wait_for_event("new lineage")
+        spool = Path(options.get("spool", stream.spool))
+        proxy.rules.append(no_binlogs)
+        with Sampler(spool) as sample:
+            for _ in range(60):
+                write(mysql, 1)
+                if stream.events("paused: the spool has no room"):
+                    break
+            line = stream.wait_for_event("paused: the spool has no room")
+            word = "max_bytes" if limit == "max-bytes" else "min_free_bytes"
+            assert word in line["why"]
+            wait_until(lambda: there.heartbeat()["state"] == "paused", 20, "the heartbeat")
+            stream.wait_for_event("mysqlbinlog ended")
+            took = allocated(spool)
+            assert took > most * 3 // 4
+            write(mysql, 20)
+            beats = len(proxy.matching(method="PUT", path="/writers/"))
+            wait_until(
+                lambda: len(proxy.matching(method="PUT", path="/writers/")) > beats + 1,
+                20,
+                "two heartbeats",
+            )
+            assert allocated(spool) <= took
+        assert sample.most < most + 12 * MIB
+        assert not stream.events("resumed: the spool has room")
+        proxy.rules.clear()
+        stream.wait_for_event("resumed: the spool has room")
+        wait_until(lambda: there.heartbeat()["state"] != "paused", 20, "the heartbeat")
+        finish(stream, mysql, minio, bucket)
+
+
+# A transaction that is larger than the spool may be
+
+
+LARGE = 500 * MB
+
+
+@pytest.fixture
+def large_server(mysql_binaries: ServerBinaries, disk_tmp_path: Path) -> Iterator[MysqlServer]:
+    """A server that takes very large rows quickly: it keeps none of them."""
+    with MysqlServer(mysql_binaries, disk_tmp_path / "server") as server:
+        server.query("CREATE DATABASE big", "CREATE TABLE big.t (v LONGBLOB) ENGINE=BLACKHOLE")
+        yield server
+
+
+def commit_large(server: MysqlServer, total: int = LARGE) -> None:
+    """One transaction of so many bytes, in rows of 16 to 60 MB."""
+    with server.connect(read_timeout=300) as connection, connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        left = total
+        for row in (16, 60, 30, 60, 16, 60, 16, 30, 60, 60, 60, 60, 60, 60):
+            size = min(row * MB, left)
+            cursor.execute(f"INSERT INTO big.t VALUES (REPEAT('{row % 10}', {size}))")
+            left -= size
+        assert left == 0
+        connection.commit()
+
+
+@pytest.mark.parametrize("flush_interval", [1, 0])
+def test_a_transaction_larger_than_the_spool(
+    large_server: MysqlServer, start: Start, minio: MinioServer, bucket: str, flush_interval: int
+) -> None:
+    """500 MB go through 64 MiB: what the bucket has is punched out of the file behind it."""
+    options = {"spool_max_bytes": 64 * MIB, "flush_interval": flush_interval}
+    with start(large_server, **options) as stream:
+        stream.wait_for_event("streaming")
+        with Sampler(stream.spool) as sample:
+            commit_large(large_server)
+            _name, size = large_server.binlogs()[-1]
+            assert size > LARGE
+            wait_until_archived(stream, large_server, minio, bucket, timeout=120)
+        assert sample.most < 250 * MB
+        assert stream.events("paused: the spool has no room")
+        finish(stream, large_server, minio, bucket)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("flush_interval", [1, 0])
+def test_a_transaction_larger_than_the_spool_and_kill_9(
+    large_server: MysqlServer, start: Start, minio: MinioServer, bucket: str, flush_interval: int
+) -> None:
+    """kill -9 in the middle of it, twice: the next start goes on with the punched spool."""
+    kill_9_inside(large_server, start, minio, bucket, flush_interval, LARGE, 64 * MIB)
+
+
+@pytest.mark.parametrize("flush_interval", [1, 0])
+def test_a_punched_spool_and_kill_9(
+    large_server: MysqlServer, start: Start, minio: MinioServer, bucket: str, flush_interval: int
+) -> None:
+    """As above, smaller: what was punched out is never read, the rest is not fetched again."""
+    kill_9_inside(large_server, start, minio, bucket, flush_interval, 106 * MB, 24 * MIB)
+
+
+def kill_9_inside(
+    server: MysqlServer,
+    start: Start,
+    minio: MinioServer,
+    bucket: str,
+    flush_interval: int,
+    total: int,
+    most: int,
+) -> None:
+    options = {"spool_max_bytes": most, "flush_interval": flush_interval}
+    there = Bucket(minio, bucket)
+    with ExitStack() as stack:
+        stream = stack.enter_context(start(server, **options))
+        stream.wait_for_event("streaming")
+        name = server.binlogs()[-1][0]
+        commit_large(server, total)
+        for part in (1, 2):
+            wait_until(
+                lambda part=part, stream=stream: (
+                    in_bucket(there, name) > part * total // 4 and has_floor(stream.spool)
+                ),
+                60,
+                f"{part} quarters",
+            )
+            stream.kill()
+            stream = stack.enter_context(start(server, **options))
+        stream.wait_for_event("streaming", 60)
+        wait_until_archived(stream, server, minio, bucket, timeout=120)
+        finish(stream, server, minio, bucket)
+    assert [chunk for chunk in there.chunks() if chunk.binlog == name] == []
+
+
+def in_bucket(there: Bucket, name: str) -> int:
+    """How far its chunks go, or its parts."""
+    chunks = max((chunk.end for chunk in there.chunks(name)), default=0)
+    return max(chunks, 5 * MIB * parts_there(there.store, there.name))
+
+
+def has_floor(spool: Path) -> bool:
+    """Whether a run says that something of it was given back."""
+    for path in spool.glob("run-*/run.json"):
+        try:
+            if '"floors": {}' not in path.read_text():
+                return True
+        except FileNotFoundError:
+            continue
+    return False
+
+
+# A disk that fills up
+
+
+@pytest.mark.parametrize("rotates", [True, False], ids=["rotates", "one-binlog"])
+@pytest.mark.parametrize("size", [700, 20_000], ids=["small", "large"])
+def test_a_disk_that_is_full_leaves_no_hole(
+    mysql_binaries: ServerBinaries,
+    start: Start,
+    minio: MinioServer,
+    bucket: str,
+    disk: Disk,
+    disk_tmp_path: Path,
+    size: int,
+    rotates: bool,
+) -> None:
+    """No limits and a store that is away: mysqlbinlog's hole never gets to the bucket."""
+    place = disk(16 * MIB)
+    spool = {"spool": place / "spool", "spool_min_free_bytes": 0}
+    options = ["--binlog-row-event-max-size=1024"]
+    with (
+        MysqlServer(mysql_binaries, disk_tmp_path / "server", options=options) as server,
+        RecordingProxy(minio.endpoint_url) as proxy,
+        start(server, endpoint_url=proxy.url, **spool) as stream,
+    ):
+        server.query("CREATE DATABASE small", "CREATE TABLE small.t (v LONGBLOB) ENGINE=BLACKHOLE")
+        stream.wait_for_event("new lineage")
+        proxy.rules.append(no_binlogs)
+        stream.process.send_signal(signal.SIGSTOP)  # so that nobody watches the disk
+        for number in range(7):
+            insert_rows(server, 3 * MB // size, size)
+            if rotates and number % 3 == 2:
+                server.query("FLUSH BINARY LOGS")
+        wait_until(lambda: full(place), 60, "a full disk")
+        stream.process.send_signal(signal.SIGCONT)
+        stream.wait_for_event("paused: the spool has no room")
+        proxy.rules.clear()
+        finish(stream, server, minio, bucket)
+
+
+def insert_rows(server: MysqlServer, count: int, size: int) -> None:
+    """One transaction of so many rows, each an event of its own."""
+    server.query(
+        f"SET SESSION cte_max_recursion_depth = {count}",
+        f"INSERT INTO small.t WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n "
+        f"WHERE i < {count}) SELECT REPEAT('s', {size}) FROM n",
+    )
+
+
+def full(place: Path) -> bool:
+    space = os.statvfs(place)
+    return space.f_bavail * space.f_frsize < 16384
+
+
+# A spool that is gone
+
+
+@pytest.mark.parametrize("how", ["removed", "unmounted"])
+def test_a_spool_that_vanishes_ends_it(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str, disk: Disk, how: str
+) -> None:
+    """Its directory is no longer there: exit 5, which one and what to do; the next start mends."""
+    place = disk(64 * MIB)
+    spool = place / "spool"
+    with start(mysql, spool=spool, spool_min_free_bytes=0) as stream:
+        write(mysql, 2)
+        wait_until_archived(stream, mysql, minio, bucket)
+        if how == "removed":
+            subprocess.run(["rm", "-rf", spool], check=True)
+        else:
+            subprocess.run(["umount", "--lazy", place], check=True)
+        write(mysql, 1)
+        mysql.query("FLUSH BINARY LOGS")
+        write(mysql, 1)
+        assert stream.wait(30) == 5, stream.stderr()
+        line = stream.log()[-1]
+        assert (line["event"], line["exit_code"]) == ("ended", 5)
+        assert str(spool) in line["error"]
+        assert "no such file or directory" in line["error"].lower()
+        assert "unmounted" in line["hint"]
+        assert "Traceback" not in stream.stderr()
+    with start(mysql, spool=spool, spool_min_free_bytes=0) as stream:
+        finish(stream, mysql, minio, bucket)
+
+
+def test_a_spool_that_becomes_read_only_ends_it(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str, disk: Disk
+) -> None:
+    """The kernel takes the right to write away: exit 5, and the hint says so."""
+    place = disk(64 * MIB)
+    spool = place / "spool"
+    with start(mysql, spool=spool, spool_min_free_bytes=0) as stream:
+        write(mysql, 2)
+        wait_until_archived(stream, mysql, minio, bucket)
+        child = stream.wait_for_event("streaming")["pid"]
+        assert mount("--bind", spool, spool).returncode == 0
+        assert mount("-o", "remount,bind,ro", spool).returncode == 0
+        os.kill(child, signal.SIGKILL)  # so that there is something to write
+        assert stream.wait(30) == 5, stream.stderr()
+        line = stream.log()[-1]
+        assert (line["event"], line["exit_code"]) == ("ended", 5)
+        assert str(spool) in line["error"]
+        assert "read-only" in line["error"]
+        assert "mounted read-only" in line["hint"]
+        assert "Traceback" not in stream.stderr()
+    subprocess.run(["umount", spool], check=True)
+    with start(mysql, spool=spool, spool_min_free_bytes=0) as stream:
+        finish(stream, mysql, minio, bucket)
+
+
+# A power cut
+
+
+@pytest.mark.parametrize("checksum", ["NONE", "CRC32"])
+@pytest.mark.parametrize("offset", [4096, 1_200_000, -8192], ids=["begin", "middle", "end"])
+def test_zeros_that_a_power_cut_left(
+    mysql_binaries: ServerBinaries,
+    start: Start,
+    minio: MinioServer,
+    bucket: str,
+    disk_tmp_path: Path,
+    checksum: str,
+    offset: int,
+) -> None:
+    """A block of the open binlog's file is zeros after the start: they never reach the bucket."""
+    options = [f"--binlog-checksum={checksum}"]
+    with MysqlServer(mysql_binaries, disk_tmp_path / "server", options=options) as server:
+        with (
+            RecordingProxy(minio.endpoint_url) as proxy,
+            start(server, endpoint_url=proxy.url) as stream,
+        ):
+            stream.wait_for_event("new lineage")
+            write(server, 1)
+            server.query("FLUSH BINARY LOGS")
+            proxy.rules.append(no_binlogs)
+            write(server, 3)
+            name, size = server.binlogs()[-1]
+            wait_until(lambda: longest(stream.spool, name) == size, 30, "all in the spool")
+            stream.kill()
+        (path,) = stream.spool.glob(f"run-*/{name}")
+        with path.open("r+b") as file:
+            file.seek(offset, os.SEEK_SET if offset > 0 else os.SEEK_END)
+            file.write(bytes(4096))
+        with start(server) as stream:
+            finish(stream, server, minio, bucket)
+
+
+def longest(spool: Path, name: str) -> int:
+    return max((path.stat().st_size for path in spool.glob(f"run-*/{name}")), default=0)
+
+
+# Damage that the source has on its own disk
+
+
+def events(body: bytes) -> Iterator[tuple[int, int, int]]:
+    """Type, begin and end of each event of a whole binlog."""
+    at = 4
+    while at < len(body):
+        _, kind, _, size, _, _ = HEADER.unpack_from(body, at)
+        yield kind, at, at + size
+        at += size
+
+
+DAMAGES: Mapping[str, tuple[int, int]] = {
+    # event type, place in the event
+    "rows": (EventType.WRITE_ROWS, 200),
+    "gtid": (EventType.GTID, 30),
+    "previous": (EventType.PREVIOUS_GTIDS, 22),
+}
+
+
+def damage(server: MysqlServer, name: str, what: str) -> tuple[int, int]:
+    """Flip a byte of a closed binlog on the server's disk; the range of the event."""
+    kind, place = DAMAGES[what]
+    path = server.datadir / name
+    found = [event for event in events(path.read_bytes()) if event[0] == kind]
+    _, begin, end = found[len(found) // 2]
+    flip(path, begin + place)
+    return begin, end
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ 0x40]))
+
+
+def three_more(server: MysqlServer) -> list[str]:
+    """Three more closed binlogs, and one that is open; the names of the closed ones."""
+    names = []
+    for _ in range(3):
+        write(server, 2)
+        names.append(server.binlogs()[-1][0])
+        server.query("FLUSH BINARY LOGS")
+    return names
+
+
+def first_archived(
+    stream: StreamProcess, server: MysqlServer, minio: MinioServer, bucket: str
+) -> None:
+    """The first binlog is archived, and the streamer has ended."""
+    with stream:
+        write(server, 1)
+        wait_until_archived(stream, server, minio, bucket)
+        assert stream.terminate() == 0
+
+
+@pytest.mark.parametrize("what", list(DAMAGES))
+def test_damage_that_the_source_serves_is_archived(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str, what: str
+) -> None:
+    """As served, with the range in the entry, loud; what comes after it arrives."""
+    first_archived(start(mysql), mysql, minio, bucket)
+    names = three_more(mysql)
+    begin, end = damage(mysql, names[1], what)
+    with start(mysql, "two") as stream:
+        line = stream.wait_for_event("the source's binlog is damaged: archived as it is", 60)
+        assert (line["level"], line["binlog"]) == ("error", names[1])
+        wait_until_archived(stream, mysql, minio, bucket, timeout=60)
+        entries = documents(minio, bucket, "/entries/")
+        told = {Path(key).stem: entry["damaged"] for key, entry in entries.items()}
+        assert told.pop(names[1]) == [{"begin": begin, "end": end}]
+        assert set(map(str, told.values())) == {"[]"}
+        finish(stream, mysql, minio, bucket)
+
+
+def test_damage_survives_a_restart(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """kill -9 while a damaged binlog lies in chunks alone: the next start, elsewhere, goes on."""
+    first_archived(start(mysql), mysql, minio, bucket)
+    names = three_more(mysql)
+    begin, end = damage(mysql, names[1], "rows")
+    there = Bucket(minio, bucket)
+    size = (mysql.datadir / names[1]).stat().st_size
+    with (
+        RecordingProxy(minio.endpoint_url) as proxy,
+        start(mysql, "two", endpoint_url=proxy.url) as stream,
+    ):
+        proxy.rules.append(
+            lambda request: (
+                Answer(503)
+                if f"/binlogs/{names[1]}" in request.path and request.method in ("PUT", "POST")
+                else None
+            )
+        )
+        wait_until(lambda: any(c.end == size for c in there.chunks(names[1])), 60, "all in chunks")
+        stream.kill()
+    with start(mysql, "three") as stream:
+        wait_until_archived(stream, mysql, minio, bucket, timeout=60)
+        entries = documents(minio, bucket, f"/entries/{names[1]}")
+        assert [e["damaged"] for e in entries.values()] == [[{"begin": begin, "end": end}]]
+        finish(stream, mysql, minio, bucket)
+
+
+@pytest.mark.parametrize("what", ["size", "format"])
+def test_damage_that_the_source_cannot_serve_is_a_gap(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str, what: str
+) -> None:
+    """A size that leads nowhere: what can be had is kept, the next binlog begins a lineage."""
+    first_archived(start(mysql), mysql, minio, bucket)
+    names = three_more(mysql)
+    path = mysql.datadir / names[1]
+    body = path.read_bytes()
+    rows = [event for event in events(body) if event[0] == EventType.WRITE_ROWS]
+    begin = rows[len(rows) // 2][1] if what == "size" else 4
+    with path.open("r+b") as file:
+        file.seek(begin + 9 if what == "size" else 30)
+        file.write(b"\xff\xff\xff\x7f" if what == "size" else b"\xff" * 40)
+    there = Bucket(minio, bucket)
+    with start(mysql, "two") as stream:
+        wait_until(lambda: names[2] in there.archived(), 120, "the binlog behind it")
+        write(mysql, 1)
+        mysql.query("FLUSH BINARY LOGS")
+        last = mysql.binlogs()[-2][0]
+        wait_until(lambda: last in there.archived(), 60, "the newest one")
+        found = there.binlogs()
+        for name in (names[0], names[2], last):
+            assert found[name] == (mysql.datadir / name).read_bytes()
+        if what == "size":
+            assert body.startswith(found[names[1]])
+            assert len(found[names[1]]) > 4
+        assert stream.terminate() == 0
+    assert "Traceback" not in stream.stderr()
+    lineages = documents(minio, bucket, "lineage.json").values()
+    (parent,) = [one["parent"] for one in lineages if one["parent"]]
+    assert parent["join"] == "gap"
+    assert parent["missing"]
