@@ -162,7 +162,8 @@ class Intake:
         """Hand on what is known by now, and see which binlogs are closed.
 
         While `streaming`, the server is asked about a binlog without an end of its own: after a
-        RESET the same GTIDs can have been used again. Raises ElsewhereError where the source went on behind another end of a binlog than was read.
+        RESET the same GTIDs can have been used again. Raises ElsewhereError where the source went
+        on behind another end of a binlog than was read.
         """
         self._close(listed, streaming=streaming)
         while self._waiting and self._waiting[0].begun and not self._unproved(self._waiting[0]):

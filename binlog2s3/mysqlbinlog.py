@@ -316,7 +316,7 @@ class _Meaning:
     unservable: bool = False
 
 
-_AGAIN = "start the streamer again: it goes on where it was"
+_AGAIN = "it is read again from where it was"
 # First match wins. Measured on MySQL 9.7 and MariaDB 10.11.
 _MEANINGS = (
     _Meaning(

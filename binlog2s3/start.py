@@ -233,7 +233,7 @@ def read_chunks(catalog: Catalog, lineage: Lineage, name: BinlogName, grid: Grid
     try:
         for block in catalog.binlog(lineage, name).blocks():
             track.feed(memoryview(block))
-    except DamageError as error:  # as the source had it, perhaps: it is read again
+    except (ArchiveError, DamageError) as error:  # it is read from the source again, and compared
         _log.warning("the bucket has damage", lineage=lineage.id, binlog=name, error=error)
     track.floor = track.size
     return track

@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from queue import SimpleQueue
 
@@ -126,12 +126,14 @@ class Supervisor:
         self._heading = heading
         self._limits = _above_full(config.spool_limits)
         self._grid = Grid(config.s3.part_size)
-        self._server = Server(lambda: resolve(config.mysql))
+        self._login = lambda: resolve(config.mysql)
+        self._server = Server(self._login)
         self._tailer: Tailer | None = None
         self._fresh: list[Track] = []
         self._unconfirmed: Heading | None = None
         self._doubt: Doubt | None = None
         self._damage: tuple[BinlogName, int, str] | None = None
+        self._accepted: dict[BinlogName, set[int]] = {}  # where the source is damaged
         self._failures = 0
         self._refusals = 0
         self._stalls = 0
@@ -151,13 +153,15 @@ class Supervisor:
             before_sleep=self._say,
             reraise=True,
         )
-        with closing(self._server):
+        try:
             while not self._stop.is_set():
                 try:
                     retrying(self._run)
                 except Exception as error:
                     if not (self._stop.is_set() and self._passes(error)):
                         raise
+        finally:
+            self._server.close()
 
     def work(self, seconds: float) -> None:
         """Bring in what is there, for so long or until `stop` is set."""
@@ -179,6 +183,9 @@ class Supervisor:
         before = tailer.place
         if self._unconfirmed is not None and self._stop.is_set():
             return False
+        if tailer.current is not None:
+            for offset in self._accepted.get(tailer.current.name, ()):
+                tailer.current.scanner.accept(offset)
         read = bool(tailer.pump()) or tailer.place != before
         if self._unconfirmed is not None:
             if tailer.current is None or not tailer.current.begun:
@@ -302,6 +309,7 @@ class Supervisor:
         threading.Thread(target=ask, name="ask", daemon=True).start()
         while answers.empty():
             if self._stop.is_set():
+                self._server = Server(self._login)  # closing the other one would wait for it
                 raise SourceError("not waited for the server's answer: stopping", transient=True)
             self.work(_POLL_SECONDS)
         answer = answers.get()
@@ -328,6 +336,8 @@ class Supervisor:
     def _turn(self, heading: Heading) -> Track | None:
         """Go the way of the heading; the track that goes on, None where a new one begins."""
         intake, tip = self._intake, heading.tip
+        if tip is None or intake.lineage is None or intake.lineage.id != tip.lineage.id:
+            self._accepted.clear()
         if tip is None:
             self._tip = self._where()
             intake.begin(heading.facts.uuid, heading.facts.flavour, heading.parent)
@@ -501,11 +511,12 @@ class Supervisor:
             return
         name = track.name
         seen = (name, error.offset, str(error).rpartition(": ")[2])
-        if seen == self._damage and track.overlap() is not None:
-            track.scanner.accept(error.offset)
+        if error.offset in self._accepted.get(name, ()) or not track.scanner.formats:
+            self._refused(str(error))
+        elif seen == self._damage:
+            self._accepted.setdefault(name, set()).add(error.offset)
             _log.error("the source's binlog is damaged: archived as it is", error,
                        binlog=name, offset=error.offset)  # fmt: skip
-            self._refused(str(error))
         self._damage = seen
         if track.overlap() is None:
             self._intake.forget(track)

@@ -399,7 +399,7 @@ class Uploader:
                 _log.info("chunks taken up again", binlog=track.name, chunks=chunks)
         elif isinstance(action, PutEntry):
             self._coverage.archived(track)
-        elif isinstance(action, Flush | PutChunk | Compare) and (reached := job.reached()):
+        if isinstance(action, Look | Flush | PutChunk | Compare) and (reached := job.reached()):
             offset, gtids = reached
             whole = track.closed and offset == track.size
             self._coverage.reached(track.name, offset, gtids, whole=whole)

@@ -161,8 +161,6 @@ class Streamer:
         self.workers = InlineWorkers(workers)
         self.spool = Spool(directory)
         self._catalog = Catalog(store, LAYOUT)
-        if store.head(LAYOUT.lineage(LINEAGE)) is None:
-            store.put(LAYOUT.lineage(LINEAGE), HISTORY.to_json())
         known = known_end(self._catalog, HISTORY)
         self.before = known.last
         self.coverage = Coverage(None, known.next_binlog)
@@ -182,7 +180,7 @@ class Streamer:
             self.uploader.sweep(known.last)
         self.tracks: dict[BinlogName, Track] = {}
         self._file: FileIO | None = None
-        self._brought_again: set[Path] = set()
+        self.brought_again: set[Path] = set()
         self._last: Track | None = None
         self._waiting: list[Track] = []
         self._open: list[Track] = []
@@ -225,7 +223,7 @@ class Streamer:
         )  # fmt: skip
         self.tailer = Tailer(self.run, self.grid, overlap=overlap, track=track)
         if overlap is not None and track is None:
-            self._brought_again.add(self.run.directory / str(begin))
+            self.brought_again.add(self.run.directory / str(begin))
         self._begin_file(begin)
 
     def _begin_file(self, name: BinlogName) -> None:
@@ -253,15 +251,19 @@ class Streamer:
             self._file.close()
         self.spool.close()
 
+    def file(self, name: BinlogName) -> Path:
+        """What the present mysqlbinlog writes this binlog into."""
+        return self.run.directory / str(name)
+
     def files(self, name: BinlogName) -> list[Path]:
         """Where the spool has a binlog, but for what a run brought again of one that was whole."""
         found = [run.files()[name] for run in self.spool.runs() if name in run.files()]
-        return [path for path in found if path not in self._brought_again]
+        return [path for path in found if path not in self.brought_again]
 
     @property
     def fetching(self) -> Path:
         """The file that mysqlbinlog writes."""
-        return self.run.directory / str(self._reading)
+        return self.file(self._reading)
 
     def fetch(self, most: int = 1 << 30) -> bool:
         """mysqlbinlog writes some bytes, or goes on to the next file; whether there was anything.

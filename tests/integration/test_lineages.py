@@ -593,7 +593,8 @@ def test_the_source_of_another_live_server(
     stream = start(ours)
     for text in ("ours", "more of ours"):
         write(ours, text)
-        flush(ours)
+        if not golden:  # else the image's GTIDs are all that went before the open binlog
+            flush(ours)
     first = archive.arrived(stream, ours)
     archive.remember()
     write(mistaken, "mistaken", 9)

@@ -267,7 +267,7 @@ class Streaming(RuleBasedStateMachine):
 
     def fetch_into(self, streamer: Streamer, most: int = 1 << 30) -> bool:
         more = streamer.fetch(most)
-        if more:
+        if more and streamer.fetching not in streamer.brought_again:
             self.files[streamer.fetching] = BinlogName.parse(streamer.fetching.name)
         return more
 
