@@ -532,6 +532,11 @@ class Catalog:
                 self.foreign.add(self._layout.archive + name)
         return sorted(found, key=lambda lineage: lineage.id)
 
+    def described_at(self, lineage: Lineage) -> datetime:
+        """When lineage.json was written, by the store's clock."""
+        info = self._store.head(self._layout.lineage(lineage.id))
+        return info.last_modified if info is not None else datetime.now(UTC)
+
     def archived(self, lineage: Lineage) -> Archived:
         """The binlogs and entries of a lineage. Two listings, which page."""
         return Archived(

@@ -270,7 +270,7 @@ class Place:
         return FloorError(
             f"{self._track.name} from {begin} to {end} is wanted again, and the spool has "
             f"given back its room up to {self._track.floor}",
-            hint="the binlog is fetched anew; what took its chunks from the bucket?",
+            hint="start again: the binlog is fetched anew; what took its chunks from the bucket?",
         )
 
     def _md5(self, part: Part) -> bytes:

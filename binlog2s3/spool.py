@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -158,6 +158,7 @@ class Spool:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.reading: Path | None = None  # a copy that is only compared, and must stay for that
         with _as_spool_error(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -293,15 +294,18 @@ class Spool:
             if run.facts.lineage != lineage:
                 continue
             path = run.directory / str(name)
-            with _as_spool_error(path):
-                try:
-                    size = path.stat().st_size
-                    path.unlink()
-                except FileNotFoundError:
-                    continue
-                freed += size
-                _sync_directory(run.directory)
+            if path != self.reading:
+                freed += _delete(path)
         self.sweep(runs[:-1])
+        return freed
+
+    def delete(self, paths: Iterable[Path]) -> int:
+        """Delete these files, and runs that hold nothing any more; the bytes that were freed.
+
+        Call it only for what the bucket has.
+        """
+        freed = sum(_delete(path) for path in paths)
+        self.sweep(self.runs()[:-1])
         return freed
 
     def drop_prefixes(self) -> int:
@@ -441,6 +445,18 @@ def _number(document: Mapping[str, object], key: str) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"its {key} is {value!r:.40}")
     return value
+
+
+def _delete(path: Path) -> int:
+    """Delete a file if it is there, durably; its size."""
+    with _as_spool_error(path):
+        try:
+            size = path.stat().st_size
+            path.unlink()
+        except FileNotFoundError:
+            return 0
+        _sync_directory(path.parent)
+        return size
 
 
 def _write_whole(path: Path, document: Mapping[str, object]) -> None:

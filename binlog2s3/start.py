@@ -146,16 +146,21 @@ def current(catalog: Catalog, lineages: Sequence[Lineage]) -> Known | None:
     if not lineages:
         return None
     by_id = {lineage.id: lineage for lineage in lineages}
-    beats = catalog.heartbeats(sorted(catalog.writers()))
-    written = [beat.lineage for beat in beats if beat.lineage in by_id]
-    chosen = by_id[written[-1]] if written and written[-1] else None
+    writers = catalog.writers()
+    beats = [beat for beat in catalog.heartbeats(sorted(writers)) if beat.lineage in by_id]
+    chosen = by_id[str(beats[-1].lineage)] if beats else None
     if chosen is None:
         ends = [known_end(catalog, lineage) for lineage in lineages]
         parents = {(lineage.parent or {}).get("lineage") for lineage in lineages}
         leaves = [end for end in ends if end.lineage.id not in parents] or ends
         return max(leaves, key=lambda known: (known.next_binlog, known.lineage.id))
     for _ in lineages:
-        children = [one for one in lineages if (one.parent or {}).get("lineage") == chosen.id]
+        children = [
+            one
+            for one in lineages
+            if (one.parent or {}).get("lineage") == chosen.id
+            and catalog.described_at(one) >= writers[beats[-1].rank].last_modified
+        ]
         if not children:
             break
         chosen = children[-1]
@@ -442,9 +447,7 @@ def _checked(found: list[Track], known: Known) -> list[Track]:
             break
         track.judge({})
         good.append(track)
-        known = advance(known, [track])
-        if not track.closed and track is not found[-1]:
-            continue  # the source will tell whether it is whole
+        known = advance(known, [track])  # where it is open, the source will tell if it is whole
     return good
 
 

@@ -26,7 +26,6 @@ from binlog2s3.course import Doubt, Heading, Pilot
 from binlog2s3.errors import (
     DamageError,
     ElsewhereError,
-    FloorError,
     ForkError,
     SourceError,
     SpoolError,
@@ -211,7 +210,7 @@ class Supervisor:
     def _passes(error: BaseException) -> bool:
         """Whether waiting, or asking again, may mend it."""
         if isinstance(error, SpoolError):
-            return error.transient or isinstance(error, DamageError | FloorError)
+            return error.transient or isinstance(error, DamageError)
         return isinstance(error, SourceError | ForkError)
 
     def _say(self, state: tenacity.RetryCallState) -> None:
@@ -246,6 +245,8 @@ class Supervisor:
         self._fresh = []
         child = self._start(run, heading)
         self._tailer = tailer = Tailer(run, self._grid, overlap=heading.overlap, track=track)
+        if heading.overlap is not None and track is None:
+            self._spool.reading = run.directory / str(heading.begin)
         self._unconfirmed = heading if heading.overlap is None else None
         self._watch.follow(heading.facts.uuid, heading.listed)
         self.reading = True
@@ -292,6 +293,7 @@ class Supervisor:
     def close(self) -> None:
         """Read no further."""
         tailer, self._tailer = self._tailer, None
+        self._spool.reading = None
         self.reading = False
         if tailer is not None:
             tailer.close()
@@ -491,11 +493,11 @@ class Supervisor:
 
     def _learn(self, error: Exception, run: Run, tailer: Tailer) -> None:
         """What an end means for the next begin."""
-        if isinstance(error, DamageError | FloorError | ForkError):
+        if isinstance(error, DamageError | ForkError):
             self.close()  # what comes behind such a place is not read
         if isinstance(error, ElsewhereError):
             self._go_back(error)
-        elif isinstance(error, ForkError | FloorError):
+        elif isinstance(error, ForkError):
             self._doubt = Doubt(why=str(error))
             self._forget_run(run)
         elif isinstance(error, DamageError):

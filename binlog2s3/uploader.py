@@ -447,11 +447,12 @@ class Uploader:
         track = job.track
         if self._jobs.get(track.name) is job:
             del self._jobs[track.name]
-        freed = self._spool.release(track.name, self._lineage)
         if job.unfinishable:
+            freed = self._spool.delete({segment.path for segment in track.segments})
             self._coverage.ended(track)
             _log.warning("kept as chunks", binlog=track.name, size=track.size, freed=freed)
             return
+        freed = self._spool.release(track.name, self._lineage)
         self._archived_since.append(track.name)
         _log.info(
             "binlog archived",

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -727,15 +727,17 @@ def test_an_encrypted_server(
 ) -> None:
     """binlog_encryption=ON: the archive has the plain binlogs, which any mysqlbinlog reads."""
     place = disk_tmp_path / "server"
-    with MysqlServer(mysql_binaries, place, encrypted=True) as server:
-        with StreamProcess(disk_tmp_path, server, minio, bucket) as stream:
-            write(server, 7)
-            wait_until_archived(stream, server, minio, bucket)
-            server.kill()
-            server.start()
-            write(server, 1)
-            wait_until_archived(stream, server, minio, bucket)
-            assert stream.terminate() == 0
+    with (
+        MysqlServer(mysql_binaries, place, encrypted=True) as server,
+        StreamProcess(disk_tmp_path, server, minio, bucket) as stream,
+    ):
+        write(server, 7)
+        wait_until_archived(stream, server, minio, bucket)
+        server.kill()
+        server.start()
+        write(server, 1)
+        wait_until_archived(stream, server, minio, bucket)
+        assert stream.terminate() == 0
 
 
 def test_one_transaction_larger_than_many_parts(

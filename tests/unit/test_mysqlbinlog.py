@@ -354,7 +354,7 @@ SAID_FOR_NOW = {
     f"{CONNECT}Unknown MySQL server host 'no.such.host.invalid' (-2)": "down",
     f"{READING}Lost connection to MySQL server during query": "KILL",
     "Could not write into log file '/spool/mysql-bin.000007'": "full",
-    f"{READING}something quite new": "start the streamer again",
+    f"{READING}something quite new": "it is read again from where it was",
 }
 
 

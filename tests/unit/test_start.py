@@ -293,11 +293,17 @@ def test_the_history_is_the_one_that_the_last_writer_wrote(store: MemoryStore) -
 def test_a_lineage_that_began_behind_it_since_is_its_continuation(store: MemoryStore) -> None:
     """The writer died before it said so."""
     one, two = child(1, LINEAGE), child(2, child(1, LINEAGE))
-    catalog = put_lineages(store, LINEAGE, one, two)
+    put_lineages(store, LINEAGE)
     beat(store, 1, LINEAGE.id)
+    catalog = put_lineages(store, one, two)
     assert chosen(catalog) == two.id
-    beat(store, 2, one.id)
-    assert chosen(catalog) == two.id
+
+
+def test_a_lineage_that_is_written_again_is_not_left_for_its_child(store: MemoryStore) -> None:
+    """A fail-over and back: the writer says so later than the child began."""
+    catalog = put_lineages(store, LINEAGE, child(1, LINEAGE))
+    beat(store, 1, LINEAGE.id)
+    assert chosen(catalog) == LINEAGE.id
 
 
 def test_lineages_that_name_each_other_end(store: MemoryStore) -> None:
