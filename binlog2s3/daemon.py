@@ -156,7 +156,8 @@ class _Start:
 
     def _begin(self, server: Server, found: Found, unheard: SourceError | None) -> _Begun:
         new = found.known is None or not found.described
-        if new and not any(run.files() for run in self._spool.runs()):
+        empty = not any(run.files() for run in self._spool.runs())
+        if new and empty:
             if unheard is not None:
                 raise unheard
             self._spool.check_room(self._config.spool_limits)
@@ -172,6 +173,8 @@ class _Start:
                 )
                 return _Begun(found, tip, None)
             if new or isinstance(error, GapError) or error.refused:
+                raise
+            if empty and not error.transient:  # the first start on this machine: somebody looks on
                 raise
         return _Begun(found, tip, wait_for(lambda: pilot.heading(server, tip), self._stop.event))
 

@@ -8,6 +8,7 @@ binlog and looks again, because the answer may be lost where the act was done. A
 a file, read again at each attempt. Nothing under the archive is replaced.
 """
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -90,6 +91,16 @@ def take(outcome: Outcome) -> None:
 def backoff(failures: int) -> float:
     """Seconds until the store is looked at again after so many failures in a row: jittered."""
     return random.uniform(0, min(_LONGEST_WAIT, 0.5 * 2**failures))  # noqa: S311 - no secret
+
+
+def _reads_from(action: Action) -> float:
+    """From which offset on a request for a chunk reads the spool at each of its attempts."""
+    match action:
+        case Flush() | Merge():
+            return action.begin
+        case PutChunk(part):
+            return part.begin
+    return math.inf
 
 
 class Pace:
@@ -187,8 +198,11 @@ class Uploader:
             return
         if any(isinstance(action, ForArchive | Compare | Look) for action in job.flying):
             return
+        read_from = min(map(_reads_from, job.flying), default=track.size)
         for part in list(self._limits.grid.parts(track.size, track.floor)):
             if not part.full or held.chunks.exact(part.begin, part.end) is None:
+                break
+            if part.end > read_from:  # by a request that tries again and again, perhaps
                 break
             job.place.prepare_punch(part)
             try:
