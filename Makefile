@@ -21,7 +21,7 @@ demo: $(STAMP)  ## stream a throwaway MySQL into a throwaway S3 store, and compa
 	$(VENV)/bin/python -m lab.demo
 
 test: lint  ## install, lint and run all tests (CI=true: a server that cannot be had is a failure)
-	$(VENV)/bin/python -m pytest -n 3 --dist worksteal
+	$(VENV)/bin/python -m pytest -n 4 --dist worksteal
 
 lint: $(STAMP)  ## ruff and mypy
 	$(VENV)/bin/ruff check .

@@ -11,6 +11,7 @@ its standard error is always drained, the password reaches it through an anonymo
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -228,10 +229,16 @@ class Child:
         """Exit status, or None while it runs; negative: ended by that signal."""
         return self._process.poll()
 
+    def hold(self, *, held: bool) -> None:
+        """Let it stand still, or go on; the server waits for it meanwhile."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGSTOP if held else signal.SIGCONT)
+
     def stop(self, grace_seconds: float = 2.0) -> int:
         """End it (SIGTERM, then SIGKILL) and wait; the exit status. Its last event may be torn."""
         if self._process.poll() is None:
             self._process.terminate()
+            self.hold(held=False)
             try:
                 self._process.wait(grace_seconds)
             except subprocess.TimeoutExpired:

@@ -45,7 +45,7 @@ from binlog2s3.watch import Reached, Watch
 
 _log = Log("supervisor")
 _POLL_SECONDS = 0.05
-_ROOM_SECONDS = 0.25
+_ROOM_SECONDS = 0.1
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 5.0
 _BEHIND = 2
 _REFUSALS = 3
@@ -424,7 +424,7 @@ class Supervisor:
             ahead = self._look_after(tailer, moved, ahead, started)
             if now - room_at >= _ROOM_SECONDS:
                 room_at = now
-                if why := self._short_of(tailer, known):
+                if why := self._short_of(child, tailer, known):
                     self._pause(why)
                     return
 
@@ -558,18 +558,22 @@ class Supervisor:
         while not (self._intake.done or self._stop.is_set()):
             self.work(_POLL_SECONDS)
 
-    def _short_of(self, tailer: Tailer, known: int) -> str:
+    def _short_of(self, child: Child, tailer: Tailer, known: int) -> str:
         """What the spool lacks; what comes again, and an event that is not whole, do not count.
 
-        What mysqlbinlog was quicker to write than we to read may be of that kind: it is read first.
+        What mysqlbinlog was quicker to write than we to read may be of that kind: it is read first,
+        while mysqlbinlog stands still.
         """
         room = self._room(tailer, known)
-        if room.short_of() and not room.lacks_free_space:
-            for _ in range(room.used // _SLICE + 1):
-                if not self.round(0.0):
-                    break
-            room = self._room(tailer, known)
-        return room.short_of()
+        if not room.short_of() or room.lacks_free_space:
+            return room.short_of()
+        child.hold(held=True)
+        for _ in range(room.used // _SLICE + 1):
+            if not self.round(0.0):
+                break
+        why = self._room(tailer, known).short_of()
+        child.hold(held=False)
+        return why
 
     def _room(self, tailer: Tailer, known: int) -> Room:
         current = tailer.current
