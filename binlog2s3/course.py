@@ -61,10 +61,14 @@ class Heading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """Why the source is not simply believed: `refused` says that it does not give this place."""
+    """Why the source is not simply believed: `refused` says that it does not give this place.
+
+    `unreadable`: what it gives of this binlog, which comes next, is none from the first event on.
+    """
 
     why: str
     refused: bool = False
+    unreadable: BinlogName | None = None
 
 
 class Pilot:
@@ -130,6 +134,15 @@ class Pilot:
         return replace(plain, begin=course.begin, tip=None, parent=course.parent)
 
     def _same(self, server: Server, plain: Heading, tip: Tip, doubt: Doubt | None) -> Course:
+        if doubt is not None and doubt.unreadable == tip.following:
+            behind = unservable(tip, plain.listed, server.previous_gtids, doubt.unreadable)
+            if behind is None:
+                raise SourceError(
+                    f"{doubt.unreadable} cannot be read, and is the newest: {doubt.why}",
+                    hint="it is read again; FLUSH BINARY LOGS there lets the stream go on behind",
+                    transient=True,
+                )
+            return behind
         course = same_server(tip, plain.listed, server.previous_gtids)
         if doubt is None and not isinstance(course, Contradicts):
             return course

@@ -152,12 +152,18 @@ def _behind_a_gap(tip: Tip, oldest: BinlogName, before: Before) -> Course:
     return _gap(tip, oldest, previous)
 
 
-def unservable(tip: Tip, listed: Sequence[ServerBinlog], before: Before) -> Begin | None:
+def unservable(
+    tip: Tip,
+    listed: Sequence[ServerBinlog],
+    before: Before,
+    unreadable: BinlogName | None = None,
+) -> Begin | None:
     """How it goes on where the server has the rest of the last binlog and cannot give it.
 
-    None if there is no later binlog.
+    Or cannot give a binlog behind that, which is `unreadable`. None if there is no later binlog.
     """
-    later = [row.name for row in listed if tip.last is not None and row.name > tip.last]
+    behind = unreadable or tip.last
+    later = [row.name for row in listed if behind is not None and row.name > behind]
     if not later:
         return None
     return _gap(tip, later[0], _parsed(before(later[0]), tip.lineage.flavour))

@@ -131,10 +131,10 @@ class Intake:
         self._waiting = [other for other in self._waiting if other is not track]
         for uploader in self.uploaders():
             uploader.drop(track)
-        if self.last is track:
-            self.last = None
         if self._handed is track:
             self._handed = None
+        if self.last is track:
+            self.last = self._handed
 
     def go_back(self) -> list[Track]:
         """The history ends where it is proved; what came behind it, and is forgotten."""

@@ -513,7 +513,10 @@ class Supervisor:
             return
         name = track.name
         seen = (name, error.offset, str(error).rpartition(": ")[2])
-        if error.offset in self._accepted.get(name, ()) or not track.scanner.formats:
+        if not track.scanner.formats:  # not even what the binlog begins with can be read
+            if seen == self._damage:
+                self._doubt = Doubt(why=str(error), refused=True, unreadable=name)
+        elif error.offset in self._accepted.get(name, ()):
             self._refused(str(error))
         elif seen == self._damage:
             self._accepted.setdefault(name, set()).add(error.offset)

@@ -529,10 +529,14 @@ def test_damage_survives_a_restart(
         finish(stream, mysql, minio, bucket)
 
 
+@pytest.mark.parametrize("what", ["size", "format"])
 def test_damage_that_the_source_cannot_serve_is_a_gap(
-    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str, what: str
 ) -> None:
-    """A size that leads nowhere: what can be had is kept, the next binlog begins a lineage."""
+    """A size, or a first event, that leads nowhere: what can be had is kept, then a lineage begins.
+
+    It begins with the next binlog.
+    """
     first_archived(start(mysql), mysql, minio, bucket)
     names = three_more(mysql)
     path = mysql.datadir / names[1]
@@ -540,8 +544,8 @@ def test_damage_that_the_source_cannot_serve_is_a_gap(
     rows = [event for event in events(body) if event[0] == EventType.WRITE_ROWS]
     begin = rows[len(rows) // 2][1]
     with path.open("r+b") as file:
-        file.seek(begin + 9)
-        file.write(b"\xff\xff\xff\x7f")
+        file.seek(begin + 9 if what == "size" else 30)
+        file.write(b"\xff\xff\xff\x7f" if what == "size" else b"\xff" * 40)
     there = Bucket(minio, bucket)
     with start(mysql, "two") as stream:
         wait_until(lambda: names[2] in there.archived(), 120, "the binlog behind it")
@@ -552,8 +556,9 @@ def test_damage_that_the_source_cannot_serve_is_a_gap(
         found = there.binlogs()
         for name in (names[0], names[2], last):
             assert found[name] == (mysql.datadir / name).read_bytes()
-        assert body.startswith(found[names[1]])
-        assert len(found[names[1]]) > 4
+        kept = found.get(names[1], b"")
+        assert body.startswith(kept)
+        assert (len(kept) > 4) == (what == "size")
         assert stream.terminate() == 0
     assert "Traceback" not in stream.stderr()
     lineages = documents(minio, bucket, "lineage.json").values()

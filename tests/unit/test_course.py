@@ -327,3 +327,18 @@ def test_a_source_that_cannot_give_what_is_to_be_compared(ask: Asks) -> None:
         ask(Server(rows(4)), TIP, doubt, found=damaged)
     with pytest.raises(SourceError, match="lost connection"):
         ask(server, TIP, doubt, found=SourceError("lost connection", transient=True))
+
+
+def test_a_binlog_that_is_none_from_its_first_event_on_is_passed(ask: Asks) -> None:
+    """Nothing of it is known: the next one begins a lineage, whose parent says what is missing."""
+    tip = replace(TIP, closed=True)
+    doubt = Doubt(why="no format event", refused=True, unreadable=name(5))
+    server = Server(rows(4, 5, 6))
+    server.before = {6: f"{UUID_A}:1-12"}
+    heading = ask(server, tip, doubt)
+    assert heading.begin == name(6)
+    assert heading.parent is not None
+    assert (heading.parent["join"], heading.parent["missing"]) == ("gap", f"{UUID_A}:10-12")
+    with pytest.raises(SourceError, match="is the newest") as caught:
+        ask(Server(rows(4, 5)), tip, doubt)
+    assert caught.value.transient
