@@ -486,6 +486,8 @@ def _behind_floor(  # noqa: PLR0917
 ) -> list[Track]:
     """As `_go_on`, where the bucket alone has the bytes before a floor: read back from there."""
     at = track.scanner.position
+    if at < floor.offset and grid.at(floor.offset).begin != floor.offset:
+        return []  # what lies before it was in an earlier run's file, and is not there any more
     try:
         if at < floor.offset:
             for block in catalog.binlog(lineage, track.name).blocks(at, floor.offset):
@@ -493,7 +495,8 @@ def _behind_floor(  # noqa: PLR0917
     except (ArchiveError, DamageError) as error:
         _log.warning("left in the spool, to be fetched again", binlog=track.name, error=error)
         return []
-    track.floor = max(track.floor, floor.offset)
+    if at < floor.offset:
+        track.floor = floor.offset
     start_at = floor.at + max(0, at - floor.offset)
     return _pump(Tailer(run, grid, track.name, track=track, start_at=start_at))
 

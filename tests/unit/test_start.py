@@ -682,9 +682,10 @@ def test_a_floor_in_a_run_that_went_on(spool: Spool, store: MemoryStore, catalog
     begin = ends[3]
     later = one.from_position(begin)
     shift = len(later) - (len(data) - begin) - begin
-    floor = ends[4] + 100
+    floor = Grid(64).at(ends[4] + 100).begin
+    assert floor > begin
     put_chunks(store, 1, data[:floor], 320)
-    put_run(spool, {1: bytes(ends[4])}, floors={"b.000001": Floor(offset=ends[4], at=ends[4])})
+    put_run(spool, {1: bytes(floor)}, floors={"b.000001": Floor(offset=floor, at=floor)})
     put_run(
         spool,
         {1: bytes(floor + shift) + later[floor + shift :]},
@@ -696,13 +697,32 @@ def test_a_floor_in_a_run_that_went_on(spool: Spool, store: MemoryStore, catalog
     assert tracks[0].floor == floor
 
 
+def test_what_came_again_was_given_back(spool: Spool, catalog: Catalog) -> None:
+    """That the later run's file lacks it is no floor: the earlier run's file has it still."""
+    one = written(1, 9)
+    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    begin, end = ends[3], ends[5]
+    later = one.from_position(begin)
+    at = end + len(later) - len(data)
+    put_run(spool, {1: data[:end]})
+    put_run(
+        spool,
+        {1: bytes(at) + later[at:]},
+        position=begin,
+        floors={"b.000001": Floor(offset=end, at=at)},
+    )
+    (track,) = adopted(spool, catalog)
+    assert (track.floor, track.size) == (0, len(data))
+    assert bytes_of(track.body(0, track.size)) == data
+
+
 def test_a_run_that_goes_on_below_a_floor(
     spool: Spool, store: MemoryStore, catalog: Catalog
 ) -> None:
     """What it brought again is compared with the bucket's bytes and the spool's."""
     one = written(1, 9)
     data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
-    floor = ends[3] + 20
+    floor = Grid(64).at(ends[3] + 20).begin
     put_chunks(store, 1, data[:floor], 320)
     floors = {"b.000001": Floor(offset=floor, at=floor)}
     put_run(spool, {1: bytes(floor) + data[floor : ends[5]]}, floors=floors)
