@@ -46,6 +46,7 @@ from binlog2s3.watch import Reached, Watch
 _log = Log("supervisor")
 _POLL_SECONDS = 0.05
 _ROOM_SECONDS = 0.1
+_LOOK_SECONDS, _LOOK_SHARE = 0.02, 20
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 5.0
 _BEHIND = 2
 _REFUSALS = 3
@@ -422,11 +423,12 @@ class Supervisor:
                 self._blame()
                 raise child.failure()
             ahead = self._look_after(tailer, moved, ahead, started)
-            if now - room_at >= _ROOM_SECONDS:
-                room_at = now
+            if now >= room_at:
                 if why := self._short_of(child, tailer, known):
                     self._pause(why)
                     return
+                took = time.monotonic() - now  # more where many binlogs wait in the spool
+                room_at = now + max(_LOOK_SECONDS, _LOOK_SHARE * took)
 
     def _confirm(self, heading: Heading, track: Track) -> None:
         """See that the run's first binlog comes from the server that was asked, and follows.

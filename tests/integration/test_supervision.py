@@ -406,7 +406,7 @@ def test_a_backlog_goes_up_while_the_server_is_silent(
         finish(stream, mysql, minio, bucket)
 
 
-@pytest.mark.parametrize("stall", [1])
+@pytest.mark.parametrize("stall", [2])
 def test_an_idle_server_keeps_its_child(
     either: MysqlServer, start: Start, minio: MinioServer, bucket: str, stall: int
 ) -> None:
@@ -468,7 +468,7 @@ def test_a_server_at_a_limit_keeps_its_stream(
     options = ["--max-user-connections=900"]
     there = Bucket(minio, bucket)
     with MysqlServer(mysql_binaries, disk_tmp_path / "server", options=options) as server:
-        with start(server, stall_timeout=STALL) as stream:
+        with start(server, stall_timeout=2 * STALL) as stream:
             write(server, 1)
             wait_until_archived(stream, server, minio, bucket)
             child = child_of(stream)
@@ -485,7 +485,7 @@ def test_a_server_at_a_limit_keeps_its_stream(
                 with pytest.raises(pymysql.Error, match=rf"^\({number}, "):
                     ask_as_repl(server)
                 stream.wait_for_event("the server does not answer", 30)
-                until = monotonic() + 2 * STALL
+                until = monotonic() + 3 * STALL
                 while monotonic() < until:
                     ask.execute("INSERT INTO bulk.t (v) VALUES ('row at the limit')")
                     ask.execute("SHOW BINARY LOGS")
@@ -531,15 +531,15 @@ def test_a_slow_server_keeps_its_stream(
     mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
 ) -> None:
     """Answers that take longer than --mysql-connect-timeout but come are answers."""
-    options = {"stall_timeout": 4, "mysql_connect_timeout": 1}
+    options = {"stall_timeout": 8, "mysql_connect_timeout": 2}
     with Slow(mysql.port) as door, start(mysql, mysql_port=door.port, **options) as stream:
         write(mysql, 1)
         wait_until_archived(stream, mysql, minio, bucket)
-        child = child_of(stream)
-        door.seconds = 2.0
+        child, before = child_of(stream), len(stream.events("reading again"))
+        door.seconds = 3.0
         begin = monotonic()
         there = Bucket(minio, bucket)
-        while monotonic() - begin < 9:
+        while monotonic() - begin < 12:
             write(mysql, 1)
             name, size = mysql.binlogs()[-1]
             wait_until(
@@ -551,7 +551,7 @@ def test_a_slow_server_keeps_its_stream(
         assert child_of(stream) == child
         assert alive(child)
         finish(stream, mysql, minio, bucket)
-    assert stream.events("reading again") == []
+    assert len(stream.events("reading again")) == before
 
 
 def test_two_with_one_server_id_both_go_on(
