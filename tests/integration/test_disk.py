@@ -206,7 +206,8 @@ def test_a_transaction_larger_than_the_spool(
             _name, size = large_server.binlogs()[-1]
             assert size > LARGE
             wait_until_archived(stream, large_server, minio, bucket, timeout=120)
-        assert sample.most < 300 * MB
+        # the limit, an event that comes again, one that is not whole, one that has just come
+        assert sample.most < 400 * MB
         assert stream.events("paused: the spool has no room")
         finish(stream, large_server, minio, bucket)
 
