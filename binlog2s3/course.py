@@ -8,11 +8,11 @@ proved again by the bytes of the run itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Lineage, Parent
+from binlog2s3.catalog import Catalog, Lineage
 from binlog2s3.config import Config, StreamConfig
 from binlog2s3.errors import GapError, SourceError
 from binlog2s3.fork import Common, Finder, cut
@@ -204,16 +204,7 @@ class Pilot:
         if found is None:
             return None
         name, offset, gtids = found
-        return asdict(
-            Parent(
-                lineage=tip.lineage.id,
-                binlog=str(name),
-                offset=offset,
-                gtid_set=str(gtids),
-                join="exact",
-                missing="",
-            )
-        )
+        return parent(tip, "exact", binlog=name, offset=offset, gtids=gtids)
 
 
 def _refused(tip: Tip, facts: ServerFacts, why: str) -> SourceError:

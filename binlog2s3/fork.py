@@ -18,6 +18,7 @@ from binlog2s3.binlog import BinlogName, Scanner
 from binlog2s3.catalog import Catalog, Lineage
 from binlog2s3.errors import ArchiveError, DamageError, SourceError
 from binlog2s3.gtid import Gtids, parse
+from binlog2s3.history import has
 from binlog2s3.log import Log
 from binlog2s3.mysqlbinlog import Child
 from binlog2s3.spool import Run
@@ -188,19 +189,15 @@ def _first_missing(blocks: Iterator[bytes], executed: Gtids) -> int | None:
     for block in blocks:
         transactions = scanner.feed(block)
         if not checked and scanner.previous_gtids is not None:
-            if not _has(executed, scanner.previous_gtids):
+            if not has(executed, scanner.previous_gtids):
                 return None
             checked = True
         for transaction in transactions:
             if transaction.gtid is None:
                 return None
-            if not _has(executed, parse(transaction.gtid, scanner.flavour or "mysql")):
+            if not has(executed, parse(transaction.gtid, scanner.flavour or "mysql")):
                 return transaction.begin
     return scanner.transaction_end if checked else None
-
-
-def _has(executed: Gtids, gtids: Gtids) -> bool:
-    return type(gtids) is type(executed) and gtids <= executed
 
 
 def _in_step(ours: Iterator[bytes], theirs: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]]:

@@ -201,7 +201,7 @@ def acceptable(tip: Tip, executed: Gtids | None) -> bool:
     And something that the lineage's own server has written: of one image cloned twice, both have
     the same beginning, and neither is the other's successor.
     """
-    if executed is None or tip.gtids is None or not _has(executed, tip.gtids_before):
+    if executed is None or tip.gtids is None or not has(executed, tip.gtids_before):
         return False
     return _shares_own(tip, executed)
 
@@ -219,7 +219,8 @@ def _shares_own(tip: Tip, executed: Gtids) -> bool:
     return False
 
 
-def _has(executed: Gtids, gtids: Gtids | None) -> bool:
+def has(executed: Gtids, gtids: Gtids | None) -> bool:
+    """Whether all of these GTIDs, if they are known, are among those executed."""
     return gtids is not None and type(executed) is type(gtids) and gtids <= executed
 
 
@@ -237,7 +238,7 @@ def successor(
     new lineage begins with the server's newest binlog before which nothing else had come.
     """
     oldest = listed[0].name
-    whole = executed is not None and _has(executed, tip.gtids)
+    whole = executed is not None and has(executed, tip.gtids)
     found = parent(tip, "exact") if whole else cut(executed) if executed is not None else None
     if found is None or not found["gtid_set"]:
         return Begin(begin=oldest, parent=parent(tip, "unknown"))
