@@ -461,6 +461,10 @@ class Uploader:
         track = job.track
         if self._jobs.get(track.name) is job:
             del self._jobs[track.name]
+        if job.unfinishable and job.held is not None and job.held.object_there:
+            # that one was never compared with ours: so ours stays, and nothing is claimed
+            _log.warning("left in the spool: an archived one is there", binlog=track.name)
+            return
         if job.unfinishable:
             freed = self._spool.delete({segment.path for segment in track.segments})
             self._coverage.ended(track)
