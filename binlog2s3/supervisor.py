@@ -46,7 +46,7 @@ from binlog2s3.watch import Reached, Watch
 _log = Log("supervisor")
 _POLL_SECONDS = 0.05
 _ROOM_SECONDS = 0.1
-_LOOK_SECONDS, _LOOK_SHARE = 0.02, 20
+_LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _LOOK_SHARE = 0.02, 0.5, 20
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 5.0
 _BEHIND = 2
 _REFUSALS = 3
@@ -424,11 +424,14 @@ class Supervisor:
                 raise child.failure()
             ahead = self._look_after(tailer, moved, ahead, started)
             if now >= room_at:
-                if why := self._short_of(child, tailer, known):
+                room = self._room(tailer, known)
+                took = time.monotonic() - now  # more where many binlogs wait in the spool
+                if why := self._short_of(room, child, tailer, known):
                     self._pause(why)
                     return
-                took = time.monotonic() - now  # more where many binlogs wait in the spool
-                room_at = now + max(_LOOK_SECONDS, _LOOK_SHARE * took)
+                # counted from here: the time in which mysqlbinlog was held is not a look's cost
+                pause = max(_LOOK_SECONDS, min(_LOOK_SHARE * took, _LONGEST_LOOK_SECONDS))
+                room_at = time.monotonic() + pause
 
     def _confirm(self, heading: Heading, track: Track) -> None:
         """See that the run's first binlog comes from the server that was asked, and follows.
@@ -563,13 +566,12 @@ class Supervisor:
         while not (self._intake.done or self._stop.is_set()):
             self.work(_POLL_SECONDS)
 
-    def _short_of(self, child: Child, tailer: Tailer, known: int) -> str:
+    def _short_of(self, room: Room, child: Child, tailer: Tailer, known: int) -> str:
         """What the spool lacks; what comes again, and an event that is not whole, do not count.
 
         What mysqlbinlog was quicker to write than we to read may be of that kind: it is read first,
         while mysqlbinlog stands still.
         """
-        room = self._room(tailer, known)
         if not room.short_of() or room.lacks_free_space:
             return room.short_of()
         child.hold(held=True)
