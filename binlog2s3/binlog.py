@@ -55,6 +55,8 @@ __all__ = [
 MAGIC = b"\xfebin"
 """The first four bytes of every binlog."""
 
+MOST_ACCEPTED = 256
+"""Damaged events of one binlog that are taken as they are; more than that is no binlog."""
 MADE_UP_BYTES = 8192
 """All that can come in front of a start position lies in so many bytes."""
 
@@ -217,7 +219,8 @@ class Scanner:
     def accept(self, offset: int) -> None:
         """Take the event that begins at this offset as it is, whatever its checksum says.
 
-        Its body is not looked at: that is how the source has it.
+        And wherever its header says that it ends. Its body is not looked at: that is how the source
+        has it.
         """
         self._accepted.add(offset)
 
@@ -330,7 +333,7 @@ class Scanner:
             raise self._damaged(f"no format event but type {event_type} comes first")
         if size < HEADER_SIZE + self._trailer:
             raise self._damaged(f"an event of {size} bytes (type {event_type}) is too small")
-        self._is_placed = end_log_pos == end
+        self._is_placed = end_log_pos == end or self._offset in self._accepted
         if not (
             self._is_placed
             or self._is_leading
@@ -348,11 +351,11 @@ class Scanner:
         head, begin, end = self._head, self._offset, self._offset + self._size
         timestamp, event_type, server_id, *_ = HEADER.unpack_from(head)
         try:
-            if event_type == EventType.FORMAT_DESCRIPTION:
-                self._take_format()
-            elif begin in self._accepted:
+            if begin in self._accepted and self.formats:
                 self.damaged.append((begin, end))
                 event_type = EventType.UNKNOWN
+            elif event_type == EventType.FORMAT_DESCRIPTION:
+                self._take_format()
             elif self._trailer and self._crc != _CRC_RESIDUE:
                 raise self._damaged(
                     f"wrong CRC32 (type {event_type}, {self._size} bytes, sum {self._crc:08x})"

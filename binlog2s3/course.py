@@ -103,7 +103,7 @@ class Pilot:
             self._checked.add(facts.uuid)
         plain = Heading(facts=facts, tool=tool, listed=listed, begin=listed[0].name)
         if tip is None:
-            return replace(plain, begin=first_binlog(self._config.stream, listed))
+            return replace(plain, begin=self._first(listed, doubt))
         if facts.flavour != tip.lineage.flavour:
             raise _refused(tip, facts, "it is of another flavour")
         if facts.uuid == tip.lineage.server_uuid:
@@ -117,6 +117,23 @@ class Pilot:
                 transient=True,
             )
         return self._steered(plain, tip, course, anew=doubt is not None)
+
+    def _first(self, listed: tuple[ServerBinlog, ...], doubt: Doubt | None) -> BinlogName:
+        """The first binlog of an empty archive; the one behind it where it cannot be read."""
+        begin = first_binlog(self._config.stream, listed)
+        if doubt is None or doubt.unreadable is None or doubt.unreadable < begin:
+            return begin
+        later = [row.name for row in listed if row.name > doubt.unreadable]
+        if not later:
+            raise _unreadable(doubt)
+        if self._config.stream.on_gap == "stop":
+            raise GapError(
+                f"gap: the source cannot give {doubt.unreadable}: {doubt.why}",
+                hint="--on-gap continue begins the archive with the next binlog",
+            )
+        _log.warning("the archive begins behind a binlog that cannot be read",
+                     binlog=doubt.unreadable, why=doubt.why, begin=later[0])  # fmt: skip
+        return later[0]
 
     def _steered(self, plain: Heading, tip: Tip, course: Course, *, anew: bool) -> Heading:
         if isinstance(course, GoOn):
@@ -137,11 +154,7 @@ class Pilot:
         if doubt is not None and doubt.unreadable == tip.following:
             behind = unservable(tip, plain.listed, server.previous_gtids, doubt.unreadable)
             if behind is None:
-                raise SourceError(
-                    f"{doubt.unreadable} cannot be read, and is the newest: {doubt.why}",
-                    hint="it is read again; FLUSH BINARY LOGS there lets the stream go on behind",
-                    transient=True,
-                )
+                raise _unreadable(doubt)
             return behind
         course = same_server(tip, plain.listed, server.previous_gtids)
         if doubt is None and not isinstance(course, Contradicts):
@@ -205,6 +218,14 @@ class Pilot:
             return None
         name, offset, gtids = found
         return parent(tip, "exact", binlog=name, offset=offset, gtids=gtids)
+
+
+def _unreadable(doubt: Doubt) -> SourceError:
+    return SourceError(
+        f"{doubt.unreadable} cannot be read, and is the newest: {doubt.why}",
+        hint="it is read again; FLUSH BINARY LOGS there lets the stream go on behind",
+        transient=True,
+    )
 
 
 def _refused(tip: Tip, facts: ServerFacts, why: str) -> SourceError:

@@ -189,13 +189,22 @@ class _Start:
 
     def _pilot(self) -> Pilot:
         return make_pilot(self._config, self._catalog, self._store, self._layout, self._spool,
-                          self._stop)  # fmt: skip
+                          self._stop, self._stop.event.wait)  # fmt: skip
 
 
 def make_pilot(  # noqa: PLR0917
-    config: Config, catalog: Catalog, store: Store, layout: Layout, spool: Spool, stop: "Stop"
+    config: Config,
+    catalog: Catalog,
+    store: Store,
+    layout: Layout,
+    spool: Spool,
+    stop: "Stop",
+    work: Callable[[float], object],
 ) -> Pilot:
-    """A pilot whose probes run in the spool, into directories that are discarded."""
+    """A pilot whose probes run in the spool, into directories that are discarded.
+
+    `work` is what goes on meanwhile, for so many seconds.
+    """
     grid = Grid(config.s3.part_size)
 
     def finder(facts: ServerFacts, tool: Tool, lineage: Lineage) -> Finder:
@@ -222,7 +231,12 @@ def make_pilot(  # noqa: PLR0917
             return run, child
 
         return Finder(
-            catalog, lineage, probe=probe, discard=spool.discard, stopped=stop.event.is_set
+            catalog,
+            lineage,
+            probe=probe,
+            discard=spool.discard,
+            stopped=stop.event.is_set,
+            work=work,
         )
 
     def others(uuid: str) -> Sequence[Tip]:
@@ -335,7 +349,7 @@ class _Stream:
             target=target(config),
             spool=spool,
             intake=self._intake,
-            pilot=make_pilot(config, catalog, self._store, layout, spool, stop),
+            pilot=make_pilot(config, catalog, self._store, layout, spool, stop, self._upload),
             watch=self._watch,
             upload=self._upload,
             blame=self._blame_other_writer,

@@ -13,21 +13,25 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from binlog2s3.binlog import BinlogName, Scanner
+from binlog2s3.binlog import MOST_ACCEPTED, BinlogName, Scanner
 from binlog2s3.catalog import Catalog, Lineage
 from binlog2s3.errors import ArchiveError, DamageError, SourceError
 from binlog2s3.gtid import Gtids, parse
 from binlog2s3.history import has
 from binlog2s3.log import Log
 from binlog2s3.mysqlbinlog import Child
+from binlog2s3.reader import Readable
 from binlog2s3.spool import Run
 
 _log = Log("fork")
 _SLICE = 1 << 20
 _POLL_SECONDS = 0.02
 _SILENCE_SECONDS = 60.0
+_BEGINNING = 64 << 10
 
+Scanned = TypeVar("Scanned")
 OpenProbe = Callable[[BinlogName], tuple[Run, Child]]
 """Starts a mysqlbinlog that reads one binlog and ends."""
 
@@ -47,7 +51,11 @@ class Common:
 
 
 class Finder:
-    """Compares a source with a lineage. `discard` takes a probe's run away; `stopped`: give up."""
+    """Compares a source with a lineage.
+
+    `discard` takes a probe's run away; `stopped`: give up; `work` goes on with everything else for
+    so many seconds.
+    """
 
     def __init__(
         self,
@@ -57,12 +65,14 @@ class Finder:
         probe: OpenProbe,
         discard: Callable[[Run], None],
         stopped: Callable[[], bool],
+        work: Callable[[float], object],
     ) -> None:
         self._catalog = catalog
         self._lineage = lineage
         self._probe = probe
         self._discard = discard
         self._stopped = stopped
+        self._work = work
 
     def last_common(self, source_has: list[BinlogName]) -> Common | None:
         """The last common place, None if no transaction is shared.
@@ -72,48 +82,65 @@ class Finder:
         there = {listed.name for listed in self._catalog.readable(self._lineage)}
         names = sorted(name for name in source_has if name in there)
         low, high = 0, len(names)  # histories part once: those before begin alike, those after not
-        compared: dict[BinlogName, Common | None] = {}
+        step = 1  # and mostly not long ago
         while low < high:
-            middle = (
-                (low + high + 1) // 2 - 1 if high - low > 2 else high - 1
-            )  # the last ones first
-            compared[names[middle]] = found = self._compare(names[middle])
-            if found is None:
-                high = middle
+            middle = max(low, high - step)
+            if self._compare(names[middle], _BEGINNING) is None:
+                high, step = middle, 2 * step
             else:
-                low = middle + 1
+                low, step = middle + 1, max(1, (high - middle) // 2)
         deepest: Common | None = None
         for name in reversed(names[:low]):
-            found = compared[name] if name in compared else self._compare(name)
-            deepest = deepest or found
+            found = self._compare(name)
+            if deepest is None or found is None or not found.whole:
+                deepest = found
             if found is not None and found.transactions:
                 return deepest
         return None
 
-    def _compare(self, name: BinlogName) -> Common | None:
-        """How far this binlog is the same on both sides; None if not even its format event is."""
+    def _compare(self, name: BinlogName, most: int | None = None) -> Common | None:
+        """How far this binlog is the same on both sides; None if not even its format event is.
+
+        Looks at about so many bytes at `most`; then it is not known whether all are the same.
+        """
         scanner = Scanner()
-        equal = 0
-        with self._reading(name) as theirs:
-            ours = self._catalog.binlog(self._lineage, name)
-            for one, other in _in_step(ours.blocks(), theirs):
-                same = _same(one, other)
-                equal += same
-                try:
-                    scanner.feed(other[:same])
-                except DamageError:
-                    break
-                if same < len(one):
-                    break
+
+        def scan(one: Scanner) -> bool:
+            nonlocal scanner
+            scanner = one
+            return self._is_whole(name, scanner, most)
+
+        try:
+            whole = _accepting(scan)
+        except DamageError:
+            whole = False
         if not scanner.events:
             return None
         return Common(
             binlog=name,
             offset=scanner.transaction_end,
             gtids=None if scanner.anonymous else scanner.gtids_at_end,
-            whole=equal == ours.size,
+            whole=whole,
             transactions=scanner.transactions,
         )
+
+    def _is_whole(self, name: BinlogName, scanner: Scanner, most: int | None) -> bool:
+        """Whether all that the bucket has is the same; the scanner takes what is.
+
+        Raises DamageError for what is the same, and damaged.
+        """
+        equal = 0
+        with self._reading(name) as theirs:
+            ours = self._catalog.binlog(self._lineage, name)
+            end = ours.size if most is None else min(most, ours.size)
+            for one, other in _in_step(ours.blocks(0, end), theirs):
+                same = _same(one, other)
+                equal += same
+                scanner.feed(other[:same])
+                if same < len(one):
+                    break
+                self._work(0.0)
+        return equal == ours.size
 
     @contextmanager
     def _reading(self, name: BinlogName) -> Iterator[Iterator[bytes]]:
@@ -149,7 +176,7 @@ class Finder:
                         transient=True,
                     )
                 else:
-                    time.sleep(_POLL_SECONDS)
+                    self._work(_POLL_SECONDS)
         finally:
             if file >= 0:
                 os.close(file)
@@ -163,29 +190,39 @@ def cut(
     A binlog, an offset, the GTID set there; None if that cannot be told.
     """
     for listed in reversed(catalog.readable(lineage)):
-        binlog = catalog.binlog(lineage, listed.name)
         try:
-            end = _first_missing(binlog.blocks(), executed)
-            if end is None:
-                continue
-            scanner = Scanner()
-            for block in binlog.blocks(0, end):
-                scanner.feed(block)
+            found = _cut_within(catalog.binlog(lineage, listed.name), executed)
         except (ArchiveError, DamageError) as error:
             _log.warning("cannot be read to find the last common transaction",
                          binlog=listed.name, error=error)  # fmt: skip
             continue
-        if not scanner.anonymous and (gtids := scanner.gtids_at_end) is not None:
-            return listed.name, end, gtids
+        if found is not None:
+            return listed.name, *found
     return None
 
 
-def _first_missing(blocks: Iterator[bytes], executed: Gtids) -> int | None:
+def _cut_within(binlog: Readable, executed: Gtids) -> tuple[int, Gtids] | None:
+    """As `cut`, of one binlog."""
+    end = _accepting(lambda scanner: _first_missing(scanner, binlog.blocks(), executed))
+    if end is None:
+        return None
+    scanner = _accepting(lambda scanner: _fed(scanner, binlog.blocks(0, end)))
+    gtids = scanner.gtids_at_end
+    return (end, gtids) if gtids is not None and not scanner.anonymous else None
+
+
+def _fed(scanner: Scanner, blocks: Iterator[bytes]) -> Scanner:
+    for block in blocks:
+        scanner.feed(block)
+    return scanner
+
+
+def _first_missing(scanner: Scanner, blocks: Iterator[bytes], executed: Gtids) -> int | None:
     """Where the first transaction begins that is not among these GTIDs, else the end of the last.
 
     None if already what came before this binlog is not, or is not known.
     """
-    scanner, checked = Scanner(), False
+    checked = False
     for block in blocks:
         transactions = scanner.feed(block)
         if not checked and scanner.previous_gtids is not None:
@@ -198,6 +235,24 @@ def _first_missing(blocks: Iterator[bytes], executed: Gtids) -> int | None:
             if not has(executed, parse(transaction.gtid, scanner.flavour or "mysql")):
                 return transaction.begin
     return scanner.transaction_end if checked else None
+
+
+def _accepting(scan: Callable[[Scanner], Scanned]) -> Scanned:
+    """Scan, again and again with one event more that is taken as it is, for it is damaged there.
+
+    Raises DamageError where even so nothing can be made of it.
+    """
+    accepted: set[int] = set()
+    while True:
+        scanner = Scanner()
+        for offset in accepted:
+            scanner.accept(offset)
+        try:
+            return scan(scanner)
+        except DamageError as error:
+            if error.offset in accepted or len(accepted) == MOST_ACCEPTED:
+                raise
+            accepted.add(error.offset)
 
 
 def _in_step(ours: Iterator[bytes], theirs: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]]:

@@ -123,6 +123,10 @@ def _elsewhere(tip: Tip, oldest: BinlogName, before: Before) -> Course:
         return _behind_a_gap(tip, oldest, before)
     if tip.last is None:  # described, and then nothing came: whatever it was, it left no byte
         return Begin(begin=oldest, parent=tip.lineage.parent)
+    if oldest.prefix != following.prefix and tip.gtids:  # a RESET leaves the name, and no GTIDs
+        previous = _parsed(before(oldest), tip.lineage.flavour)
+        if previous is not None and tip.gtids <= previous:
+            return _gap(tip, oldest, previous)
     return Contradicts(why=f"it has no {following}")
 
 

@@ -344,7 +344,8 @@ def breaks(known: Known, track: Track) -> str:
 def read_undescribed(store: Store, layout: Layout, known: Known, grid: Grid) -> list[Track]:
     """Archived binlogs behind the last entry, read back: a writer before us has completed them.
 
-    Raises ArchiveError for an object that cannot be the next binlog.
+    One that is damaged stops it: what the source has will tell whether it is served so. Raises
+    ArchiveError for an object that cannot be the next binlog.
     """
     found: list[Track] = []
     while True:
@@ -353,6 +354,8 @@ def read_undescribed(store: Store, layout: Layout, known: Known, grid: Grid) -> 
         if store.head(key) is None:
             break
         track = read_back(store, key, name, grid)
+        if track is None:
+            break
         if why := breaks(known, track):
             raise ArchiveError(
                 f"{key} cannot be the next binlog of this archive: {why}",
@@ -516,10 +519,10 @@ def _pump(tailer: Tailer) -> list[Track]:
     return found
 
 
-def read_back(store: Store, key: str, name: BinlogName, grid: Grid) -> Track:
+def read_back(store: Store, key: str, name: BinlogName, grid: Grid) -> Track | None:
     """A track of an archived binlog, from the object itself, to make the entry it lacks.
 
-    Raises ArchiveError if the object is no whole binlog.
+    None if the object is no whole binlog.
     """
     info = store.head(key)
     size = info.size if info else 0
@@ -528,9 +531,13 @@ def read_back(store: Store, key: str, name: BinlogName, grid: Grid) -> Track:
         for block in store.open(key, 0, size):
             track.feed(memoryview(block))
     except DamageError as error:
-        raise ArchiveError(f"{key} is damaged: {error}", hint="see the store's own logs") from error
+        _log.warning("an archived binlog without an entry has damage", key=key, error=error,
+                     hint="it is compared with what the source has")  # fmt: skip
+        return None
     if track.size != size or not size:
-        raise ArchiveError(f"{key} ends in the middle of an event at {track.size}")
+        _log.warning("an archived binlog without an entry is not whole", key=key, size=track.size,
+                     hint="it is compared with what the source has")  # fmt: skip
+        return None
     track.closed = True
     return track
 

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 
 import tenacity
 
-from binlog2s3.binlog import BinlogName
+from binlog2s3.binlog import MOST_ACCEPTED, BinlogName
 from binlog2s3.catalog import Position
 from binlog2s3.config import Config, SpoolLimits
 from binlog2s3.course import Doubt, Heading, Pilot
@@ -417,7 +417,9 @@ class Supervisor:
             now = time.monotonic()
             if tailer.read_bytes != bytes_before:
                 moved = now
-            if tailer.settled and self._unconfirmed is None and tailer.read_bytes > known:
+            if tailer.settled and self._unconfirmed is None and (
+                tailer.read_bytes > known or now - started > _LONGEST_DELAY
+            ):  # fmt: skip
                 self._failures = 0
             if ended and not read:
                 self._blame()
@@ -521,7 +523,10 @@ class Supervisor:
         if not track.scanner.formats:  # not even what the binlog begins with can be read
             if seen == self._damage:
                 self._doubt = Doubt(why=str(error), refused=True, unreadable=name)
-        elif error.offset in self._accepted.get(name, ()):
+        elif (
+            error.offset in (accepted := self._accepted.get(name, set()))
+            or len(accepted) >= MOST_ACCEPTED
+        ):
             self._refused(str(error))
         elif seen == self._damage:
             self._accepted.setdefault(name, set()).add(error.offset)

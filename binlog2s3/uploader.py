@@ -277,10 +277,21 @@ class Uploader:
                 continue
             if isinstance(action, PutChunk) and self._full_chunks >= self._most_full_chunks:
                 continue
+            if isinstance(action, PutEntry) and self._comes_after_another(job):
+                continue
             if isinstance(action, Release):
                 self._release(job)
             elif job.may_fly(action) and not self._take_up(job, action):
                 self._start(job, action)
+
+    def _comes_after_another(self, job: Job) -> bool:
+        """Whether an earlier binlog has no entry yet: they are made in order.
+
+        Whoever starts from the bucket takes a binlog in chunks, behind which an entry stands, for
+        one that the source could not finish.
+        """
+        earlier = (j for j in self._jobs.values() if j.track.name < job.track.name)
+        return any(not (j.unfinishable or (j.held and j.held.entry_there)) for j in earlier)
 
     @property
     def _full_chunks(self) -> int:

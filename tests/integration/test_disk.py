@@ -445,6 +445,8 @@ DAMAGES: Mapping[str, tuple[int, int]] = {
     "rows": (EventType.WRITE_ROWS, 200),
     "gtid": (EventType.GTID, 30),
     "previous": (EventType.PREVIOUS_GTIDS, 22),
+    "position": (EventType.QUERY, 14),
+    "type": (EventType.TABLE_MAP, 4),
 }
 
 

@@ -342,3 +342,16 @@ def test_a_binlog_that_is_none_from_its_first_event_on_is_passed(ask: Asks) -> N
     with pytest.raises(SourceError, match="is the newest") as caught:
         ask(Server(rows(4, 5)), tip, doubt)
     assert caught.value.transient
+
+
+def test_the_first_binlog_of_all_is_none(ask: Asks) -> None:
+    """An empty archive begins behind it, unless a gap is to stop everything."""
+    doubt = Doubt(why="no format event", refused=True, unreadable=name(3))
+    heading = ask(Server(rows(3, 4, 5)), None, doubt)
+    assert (heading.begin, heading.tip, heading.parent) == (name(4), None, None)
+    with pytest.raises(GapError, match=r"cannot give b\.000003: no format event"):
+        ask(Server(rows(3, 4, 5)), None, doubt, on_gap="stop")
+    with pytest.raises(SourceError, match="is the newest") as caught:
+        ask(Server(rows(3)), None, doubt)
+    assert caught.value.transient
+    assert ask(Server(rows(4, 5)), None, doubt).begin == name(4)  # it was purged meanwhile

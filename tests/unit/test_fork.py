@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from binlog2s3 import fork
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Catalog, Layout, Lineage
 from binlog2s3.checksum import crc64nvme
@@ -35,6 +36,7 @@ LINEAGE = Lineage(
 )
 FACTS = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog="b.000001", position=4)
 MOST = 8
+_, INSERT = statement("insert 000000053")
 
 
 def name(number: int) -> BinlogName:
@@ -60,13 +62,24 @@ def binlog(
     return made
 
 
-def archive(store: MemoryStore, *binlogs: BinlogWriter, size: int | None = None) -> Catalog:
-    """All of these are archived but the last, which lies in chunks, its first `size` bytes."""
+def archive(
+    store: MemoryStore,
+    *binlogs: BinlogWriter,
+    size: int | None = None,
+    damaged_at: int | None = None,
+) -> Catalog:
+    """All of these are archived but the last, which lies in chunks, its first `size` bytes.
+
+    The fifth as a source has served it, with a flipped byte.
+    """
     store.put(LAYOUT.lineage(LINEAGE.id), LINEAGE.to_json())
     for number, made in enumerate(binlogs, start=1):
         data = bytes(made.data)
         if made is not binlogs[-1]:
             track = Track(name(number), Path(), Grid(64))
+            if number == 5 and damaged_at is not None:
+                data = data[:damaged_at] + bytes([data[damaged_at] ^ 1]) + data[damaged_at + 1 :]
+                track.scanner.accept(made.transactions[3].end - made.size_of(INSERT))
             track.feed(memoryview(data))
             store.put(LAYOUT.binlog(LINEAGE.id, name(number)), data)
             document = build_entry(track, TIME).to_json()
@@ -106,11 +119,12 @@ class Source:
         self.probed: list[BinlogName] = []
         self.children: list[Child] = []
         self.discarded: list[Run] = []
+        self.worked: list[float] = []
         self.status: int | None = 0
 
     def probe(self, binlog_name: BinlogName) -> tuple[Run, Child]:
         directory = self._directory / str(len(self.probed))
-        directory.mkdir()
+        directory.mkdir(parents=True)
         self.probed.append(binlog_name)
         (directory / str(binlog_name)).write_bytes(self._binlogs[binlog_name])
         self.children.append(Child(self.status))
@@ -124,6 +138,7 @@ class Source:
             probe=self.probe,  # type: ignore[arg-type]
             discard=self.discarded.append,
             stopped=stopped,
+            work=self.worked.append,
         )
         try:
             return finder.last_common(sorted(self._binlogs))
@@ -163,7 +178,8 @@ def test_the_same_history(store: MemoryStore, tmp_path: Path) -> None:
         transactions=5,
     )
     assert name(MOST) in server.probed
-    assert len(server.probed) <= 4
+    assert server.probed == [name(MOST)] * 2  # whether it begins alike, then all of it
+    assert server.worked  # everything else went on
 
 
 @pytest.mark.parametrize("forked_at", [10, 14, 19, 20, 29, 34, 55, 79, 80, 88])
@@ -183,7 +199,52 @@ def test_the_last_common_transaction(store: MemoryStore, tmp_path: Path, forked_
     whole = forked_at % 10 == 9
     assert found.whole is whole
     assert found.offset == (len(ours[number - 1].data) if whole else transaction.end)
-    assert len(server.probed) <= 5
+    assert len(server.probed) <= 8
+
+
+@pytest.mark.parametrize("forked_at", [14, 55, 84])
+def test_one_or_two_binlogs_are_compared_whole(
+    store: MemoryStore, tmp_path: Path, forked_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the others a beginning is enough: binlogs are large."""
+    compared: list[int] = []
+
+    def same(one: bytes, other: bytes) -> int:
+        compared.append(len(one))
+        return plain(one, other)
+
+    plain = fork._same  # noqa: SLF001
+    monkeypatch.setattr(fork, "_same", same)
+    monkeypatch.setattr(fork, "_BEGINNING", 150)
+    ours = history()
+    found = source(tmp_path, *history(forked_at)).find(archive(store, *ours))
+    assert found is not None
+    assert str(found.gtids) == f"{UUID_A}:10-{forked_at}"
+    assert sum(compared) < 150 * MOST + 2 * len(ours[0].data)
+
+
+def test_a_later_binlog_that_only_begins_alike(store: MemoryStore, tmp_path: Path) -> None:
+    """Where an earlier one differs, nothing behind it is common."""
+    ours = [binlog(1), binlog(2, last=True)]
+    theirs = [binlog(1, forked_at=15), binlog(2, last=True, forked_at=19, time=NOW - 1)]
+    assert theirs[1].data[:100] == ours[1].data[:100]
+    found = source(tmp_path, *theirs).find(archive(store, *ours))
+    assert found is not None
+    assert (found.binlog, str(found.gtids)) == (name(1), f"{UUID_A}:10-15")
+
+
+def test_damage_that_both_have_is_equal(store: MemoryStore, tmp_path: Path) -> None:
+    """An event that the source served damaged is archived so; histories part elsewhere."""
+    ours, theirs = history(), history(forked_at=65)
+    catalog = archive(store, *ours, damaged_at=ours[4].transactions[3].end - 3)
+    key = LAYOUT.binlog(LINEAGE.id, name(5))
+    theirs[4].data[:] = store.get(key)
+    found = source(tmp_path, *theirs).find(catalog)
+    assert found is not None
+    assert (found.binlog, str(found.gtids)) == (name(6), f"{UUID_A}:10-65")
+    found = source(tmp_path / "again", *theirs[:5]).find(catalog)
+    assert found is not None
+    assert (found.binlog, found.whole, found.offset) == (name(5), True, len(ours[4].data))
 
 
 def test_no_shared_transaction_proves_nothing(store: MemoryStore, tmp_path: Path) -> None:
@@ -200,7 +261,7 @@ def test_the_same_beginning_without_a_transaction_proves_nothing(
     assert ours.data[: ours.transactions[0].begin] == theirs.data[: theirs.transactions[0].begin]
     server = source(tmp_path, theirs)
     assert server.find(archive(store, ours)) is None
-    assert server.probed == [name(1)]
+    assert set(server.probed) == {name(1)}
 
 
 def test_a_source_that_has_none_of_our_binlogs(store: MemoryStore, tmp_path: Path) -> None:

@@ -219,9 +219,20 @@ def test_a_server_whose_binlogs_are_all_older(there: tuple[ServerBinlog, ...]) -
 
 
 def test_a_server_whose_binlogs_have_other_names() -> None:
-    """A higher number under another prefix is no gap."""
-    other = (ServerBinlog(name=BinlogName("c", 9), size=100, encrypted=False),)
-    assert same_server(tip(), other, unasked) == Contradicts(why="it has no b.000005")
+    """A higher number under another prefix is no gap: only GTIDs can tell what it follows."""
+    first = BinlogName("c", 9)
+    other = (ServerBinlog(name=first, size=100, encrypted=False),)
+    no = Contradicts(why="it has no b.000005")
+    assert same_server(tip(gtids=None), other, unasked) == no
+    assert same_server(tip(gtids=gtids("")), other, unasked) == no
+    assert same_server(tip(), other, says({9: None})) == no
+    assert same_server(tip(), other, says({9: f"{UUID_A}:1-8"})) == no  # it was reset as well
+    found = same_server(tip(), other, says({9: f"{UUID_A}:1-9"}))
+    assert isinstance(found, Begin)
+    assert (found.begin, (found.parent or {})["join"]) == (first, "exact")
+    assert gap_of(same_server(tip(), other, says({9: f"{UUID_A}:1-12"}))) == (
+        first, "gap", f"{UUID_A}:10-12",
+    )  # fmt: skip
 
 
 def test_a_lineage_of_which_nothing_is_known() -> None:

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.archive import Action, CopyPart, Flush, PutChunk, PutPart
+from binlog2s3.archive import Action, Complete, CopyPart, Flush, PutChunk, PutPart, PutWhole
 from binlog2s3.catalog import Catalog
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk
-from binlog2s3.errors import FloorError, ForkError
+from binlog2s3.errors import FloorError, ForkError, StoreError
+from binlog2s3.start import known_end
 from binlog2s3.uploader import Pace
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Source, Streamer
@@ -118,6 +119,42 @@ def test_the_pace_of_full_chunks() -> None:
     assert alone.most == 1
 
 
+@pytest.mark.parametrize("length", [20, 950])
+def test_entries_are_made_in_order(tmp_path: Path, length: int) -> None:
+    """Behind an entry a binlog in chunks is one that cannot be finished: so a start reads it.
+
+    The first one waits for its object, and is waited for.
+    """
+    now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    for _ in range(3):
+        source.write(length)
+        source.rotate()
+    fetch_all(streamer)
+    refused = StoreError("no", transient=True)
+    store.put(LAYOUT.lineage(LINEAGE), HISTORY.to_json())
+    for _ in range(100):
+        now[0] += 1
+        streamer.uploader.step()
+        while streamer.workers.tasks:
+            token, _work = streamer.workers.tasks[0]
+            first = token.job.track.name == FIRST  # type: ignore[attr-defined]
+            if first and isinstance(token.action, PutWhole | Complete):  # type: ignore[attr-defined]
+                kind = "put" if isinstance(token.action, PutWhole) else "complete_upload"  # type: ignore[attr-defined]
+                store.fail_next(kind, "before", refused)
+            streamer.workers.perform()
+        while streamer.deliver():
+            pass
+    archived = {key for key in store.objects if key.startswith(LAYOUT.archive)}
+    assert LAYOUT.binlog(LINEAGE, FIRST) not in archived
+    assert LAYOUT.binlog(LINEAGE, FIRST.next()) in archived
+    assert not any("/entries/" in key for key in archived)
+    assert known_end(Catalog(store, LAYOUT), HISTORY).next_binlog == FIRST
+    settle(streamer, now)
+    assert known_end(Catalog(store, LAYOUT), HISTORY).last == FIRST.next().next()
+    streamer.close()
+
+
 # A binlog that the source can no longer finish
 
 
@@ -160,8 +197,8 @@ def test_what_cannot_be_finished_stays_as_chunks(
     streamer.close()
 
 
-def test_what_another_writer_has_finished_only_leaves_the_spool(tmp_path: Path) -> None:
-    """It had all of it; nothing is put beside it."""
+def test_beside_what_another_writer_has_finished_nothing_is_put(tmp_path: Path) -> None:
+    """It had all of it, or something else lies there: ours stays in the spool, and is forgotten."""
     now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
     streamer = a_streamer(tmp_path, source, now, 4, store)
     source.write(900)
@@ -173,6 +210,8 @@ def test_what_another_writer_has_finished_only_leaves_the_spool(tmp_path: Path) 
     settle(streamer, now)
     assert streamer.uploader.empty
     assert [key for key in store.objects if key.startswith(LAYOUT.live)] == []
+    assert streamer.run.files()[FIRST].stat().st_size == 600  # nobody has compared it
+    assert not streamer.coverage.has(FIRST)
     streamer.close()
 
 
