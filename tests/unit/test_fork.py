@@ -213,7 +213,7 @@ def test_one_or_two_binlogs_are_compared_whole(
         compared.append(len(one))
         return plain(one, other)
 
-    plain = fork._same  # noqa: SLF001
+    plain = fork._same
     monkeypatch.setattr(fork, "_same", same)
     monkeypatch.setattr(fork, "_BEGINNING", 150)
     ours = history()
