@@ -2,7 +2,8 @@
 
 Place in the flow: the outermost module and the only one that imports click. It turns what was
 given into a `Config`, configures the log, calls the daemon, and turns every Binlog2s3Error into
-its message, hint and exit code.
+its message, hint and exit code. What a command needs is imported when it is called: help, and
+complaints about options, come at once.
 """
 
 import difflib
@@ -28,9 +29,7 @@ from binlog2s3.config import (
     parse,
     read_file,
 )
-from binlog2s3.daemon import stream as run_stream
 from binlog2s3.errors import Binlog2s3Error, ConfigError
-from binlog2s3.listing_view import show as show_list
 from binlog2s3.log import Log, configure
 from binlog2s3.options import ENVIRONMENT_PREFIX
 
@@ -231,6 +230,8 @@ def stream(ctx: click.Context, /, **given: Any) -> None:
     under its own name when the server has closed it. Start it again with the same options and it
     goes on where it was.
     """
+    from binlog2s3.daemon import stream as run_stream  # noqa: PLC0415
+
     config = _config(ctx, given)
     configure(config.log.format, config.log.level)
     try:
@@ -251,6 +252,8 @@ def list_(ctx: click.Context, /, *, lineage: str | None, json: bool, **given: An
     It reads the bucket alone, from any machine, and changes nothing. A lineage is one unbroken
     history of one server. Times are UTC.
     """
+    from binlog2s3.listing_view import show as show_list  # noqa: PLC0415
+
     config = _judged(ctx, given, build_list)
     show_list(replace(config, lineage=lineage or None), as_json=json)
 

@@ -5,6 +5,8 @@ that a green build has really tested it.
 """
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -19,6 +21,10 @@ from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer, MotoServer
 
 T = TypeVar("T")
+
+# A shell that starts the tests in the background has SIGINT ignored, and every child inherits it.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A shared machine is slow at times, and that says nothing about the program.
 settings.register_profile(

@@ -531,12 +531,12 @@ def test_a_slow_server_keeps_its_stream(
     mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
 ) -> None:
     """Answers that take longer than --mysql-connect-timeout but come are answers."""
-    options = {"stall_timeout": 8, "mysql_connect_timeout": 2}
+    options = {"stall_timeout": 10, "mysql_connect_timeout": 4}
     with Slow(mysql.port) as door, start(mysql, mysql_port=door.port, **options) as stream:
         write(mysql, 1)
         wait_until_archived(stream, mysql, minio, bucket)
         child, before = child_of(stream), len(stream.events("reading again"))
-        door.seconds = 3.0
+        door.seconds = 5.0
         begin = monotonic()
         there = Bucket(minio, bucket)
         while monotonic() - begin < 12:
