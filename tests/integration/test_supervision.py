@@ -124,6 +124,8 @@ def test_the_child_is_killed_again_and_again(
         # no small chunks, which send each byte once more by design
         with start(either, endpoint_url=proxy.url, flush_interval=3600) as stream:
             child_of(stream)
+            first, there = either.binlogs()[0][0], Bucket(minio, bucket)
+            wait_until(lambda: there.chunks(first), 30, "the first flush, which is due at once")
             write(either, 6)
             with Load(either, threads=2, seconds=90, shape=MIXED, pause_seconds=0.005):
                 for number in range(5):
