@@ -13,15 +13,13 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
 from queue import SimpleQueue
 
 import tenacity
 
 from binlog2s3.binlog import MOST_ACCEPTED, BinlogName
 from binlog2s3.catalog import Position
-from binlog2s3.config import Config, SpoolLimits
+from binlog2s3.config import Config
 from binlog2s3.course import Doubt, Heading, Pilot
 from binlog2s3.errors import (
     DamageError,
@@ -36,23 +34,19 @@ from binlog2s3.intake import Intake
 from binlog2s3.log import Log
 from binlog2s3.login import resolve
 from binlog2s3.mysqlbinlog import Child, derive_server_id
-from binlog2s3.punch import PunchUnsupportedError
+from binlog2s3.pressure import Pressure
 from binlog2s3.server import Server, ServerFacts
-from binlog2s3.spool import Floor, Room, Run, RunFacts, Spool
+from binlog2s3.spool import Run, RunFacts, Spool
 from binlog2s3.start import tip_of_track
 from binlog2s3.tailer import Tailer, Track
 from binlog2s3.watch import Reached, Watch
 
 _log = Log("supervisor")
 _POLL_SECONDS = 0.05
-_ROOM_SECONDS = 0.1
-_LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _LOOK_SHARE = 0.02, 0.5, 20
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 5.0
 _BEHIND = 2
 _REFUSALS = 3
 _MOST_STALLS = 6
-_SLICE = 4 << 20
-_FULL = 1 << 20
 
 
 def delay(failures: int) -> float:
@@ -83,12 +77,6 @@ def wait_for(ask: Callable[[], Heading], stop: threading.Event) -> Heading:
         reraise=True,
     )
     return retrying(ask)
-
-
-def _above_full(limits: SpoolLimits) -> SpoolLimits:
-    """On a full disk nothing goes on, whatever was asked for: then too room must be made."""
-    least = limits.min_free_bytes
-    return limits if least is None else replace(limits, min_free_bytes=max(least, _FULL))
 
 
 class Supervisor:
@@ -124,7 +112,7 @@ class Supervisor:
         self._stop = stop
         self._tip = tip
         self._heading = heading
-        self._limits = _above_full(config.spool_limits)
+        self._pressure = Pressure(config.spool_limits, spool, intake)
         self._grid = Grid(config.s3.part_size)
         self._login = lambda: resolve(config.mysql)
         self._server = Server(self._login)
@@ -137,11 +125,14 @@ class Supervisor:
         self._failures = 0
         self._refusals = 0
         self._stalls = 0
-        self._excess = 0  # bytes of the spool that cannot be freed, and so do not count
         self._at: tuple[BinlogName | None, int] | None = None
-        self.paused = False
         self.reading = False
         self.restarts = 0
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is read, for the spool has no room."""
+        return self._pressure.paused
 
     def supervise(self) -> None:
         """Run after run, until `stop` is set."""
@@ -234,7 +225,7 @@ class Supervisor:
 
     def _run(self) -> None:
         """One run of mysqlbinlog. Returns where the spool has no room; raises how it ended."""
-        self._await_room()
+        self._pressure.relieve(self.work, self._stop)
         if self._stop.is_set():
             return
         self._failures += 1
@@ -407,7 +398,7 @@ class Supervisor:
         return child
 
     def _loop(self, child: Child, tailer: Tailer, heading: Heading) -> None:
-        started = moved = room_at = time.monotonic()
+        started = moved = time.monotonic()
         known = heading.overlap.end - heading.overlap.begin if heading.overlap else 0
         ahead: float | None = None
         while not self._stop.is_set():
@@ -425,15 +416,8 @@ class Supervisor:
                 self._blame()
                 raise child.failure()
             ahead = self._look_after(tailer, moved, ahead, started)
-            if now >= room_at:
-                room = self._room(tailer, known)
-                took = time.monotonic() - now  # more where many binlogs wait in the spool
-                if why := self._short_of(room, child, tailer, known):
-                    self._pause(why)
-                    return
-                # counted from here: the time in which mysqlbinlog was held is not a look's cost
-                pause = max(_LOOK_SECONDS, min(_LOOK_SHARE * took, _LONGEST_LOOK_SECONDS))
-                room_at = time.monotonic() + pause
+            if self._pressure.stops(child, tailer, known, lambda: self.round(0.0)):
+                return
 
     def _confirm(self, heading: Heading, track: Track) -> None:
         """See that the run's first binlog comes from the server that was asked, and follows.
@@ -570,69 +554,3 @@ class Supervisor:
             self._intake.abandon(last)
         while not (self._intake.done or self._stop.is_set()):
             self.work(_POLL_SECONDS)
-
-    def _short_of(self, room: Room, child: Child, tailer: Tailer, known: int) -> str:
-        """What the spool lacks; what comes again, and an event that is not whole, do not count.
-
-        What mysqlbinlog was quicker to write than we to read may be of that kind: it is read first,
-        while mysqlbinlog stands still.
-        """
-        if not room.short_of() or room.lacks_free_space:
-            return room.short_of()
-        child.hold(held=True)
-        for _ in range(room.used // _SLICE + 1):
-            if not self.round(0.0):
-                break
-        why = self._room(tailer, known).short_of()
-        child.hold(held=False)
-        return why
-
-    def _room(self, tailer: Tailer, known: int) -> Room:
-        current = tailer.current
-        torn = current.scanner.position - current.size if current is not None else 0
-        passing = torn + known + self._excess
-        return self._spool.room(self._limits, passing=passing)
-
-    def _pause(self, why: str) -> None:
-        _log.warning("paused: the spool has no room", why=why, hint="it goes on when there is room")
-        self.paused = True
-
-    def _await_room(self) -> None:
-        """Have the spool emptied into the bucket while it has no room."""
-        self._excess = 0
-        room = self._spool.room(self._limits)
-        if not self.paused and not (why := room.short_of()):
-            return
-        if not self.paused:
-            self._pause(why)
-        self._give_overlap_back()
-        stuck = 0.0
-        while not self._stop.is_set():
-            self._press(pressed=True)
-            self.work(_ROOM_SECONDS)
-            room = self._spool.room(self._limits)
-            if room.has_room_again():
-                break
-            stuck = stuck + _ROOM_SECONDS if self._intake.done else 0.0
-            if stuck > 4 * _ROOM_SECONDS and not room.lacks_free_space:
-                _log.warning("the spool needs more than it may", used=room.used)
-                self._excess = room.used
-                break
-        self._press(pressed=False)
-        self.paused = False
-        if not self._stop.is_set():
-            _log.info("resumed: the spool has room", used=room.used, free=room.free)
-
-    def _give_overlap_back(self) -> None:
-        """What the last run has brought again is in an earlier one too, or in the bucket."""
-        last = self._intake.last
-        if last is None or len(last.segments) == 1:
-            return
-        segment = last.segments[-1]
-        if segment.at > _SLICE and last.floor <= segment.begin:
-            with suppress(PunchUnsupportedError):
-                self._spool.give_back(segment.path, Floor(offset=segment.begin, at=segment.at))
-
-    def _press(self, *, pressed: bool) -> None:
-        for uploader in self._intake.uploaders():
-            uploader.press(pressed=pressed)

@@ -165,6 +165,7 @@ class MysqlServer:
             settings.setdefault("port", self.port)
         else:
             settings.setdefault("unix_socket", str(self.socket))
+            settings.setdefault("ssl_disabled", True)  # nobody listens there, and it takes a while
         connection = pymysql.connect(user=user, defer_connect=True, **settings)
         opened = None if "host" in settings else self._open_socket(settings.get("connect_timeout"))
         connection.connect(opened)

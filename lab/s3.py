@@ -19,6 +19,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
 import boto3
+import botocore.loaders
+import botocore.session
 from botocore.config import Config
 
 from lab.cache import remove
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 PORT_TRIES = 5
 REGION = "us-east-1"
+_LOADER = botocore.loaders.create_loader()  # reads what S3 is once, and not for each client
 
 
 class Store(Protocol):
@@ -71,7 +74,10 @@ def client_for(
         "read_timeout": 60,
         **settings,
     }
+    core = botocore.session.get_session()
+    core.register_component("data_loader", _LOADER)
     session = boto3.session.Session(
+        botocore_session=core,
         aws_access_key_id=access_key,
         aws_secret_access_key=secret_key,
         aws_session_token=session_token,

@@ -15,6 +15,7 @@ LAYERS = (
     {"cli"},
     {"daemon", "listing_view"},
     {"supervisor", "listing"},
+    {"pressure"},
     {"course", "intake"},
     {"start", "fork", "writer", "watch"},
     {"history"},
