@@ -340,7 +340,7 @@ def test_a_dead_connection_of_the_child_alone_is_noticed(
     mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
 ) -> None:
     """The questions are answered, the server goes on, and nothing comes: the child is ended."""
-    options = {"stall_timeout": STALL, "mysql_ssl_mode": "DISABLED"}
+    options = {"stall_timeout": 3 * STALL, "mysql_ssl_mode": "DISABLED"}
     with Lane(mysql.port) as door, start(mysql, mysql_port=door.port, **options) as stream:
         write(mysql, 1)
         wait_until_archived(stream, mysql, minio, bucket)
@@ -348,7 +348,7 @@ def test_a_dead_connection_of_the_child_alone_is_noticed(
         assert door.dumping
         door.block_dumps()
         write(mysql, 1)
-        line = stream.wait_for_event("reading again", 30)
+        line = stream.wait_for_event("reading again", 60)
         assert "stands still while the server goes on" in line["error"]
         wait_until(lambda: not alive(child), 5, "the child is ended")
         finish(stream, mysql, minio, bucket)
