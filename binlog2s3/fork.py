@@ -54,7 +54,7 @@ class Finder:
     """Compares a source with a lineage.
 
     `discard` takes a probe's run away; `stopped`: give up; `work` goes on with everything else for
-    so many seconds.
+    so many seconds. Whether a binlog may be common is told by so many bytes of its `beginning`.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Finder:
         discard: Callable[[Run], None],
         stopped: Callable[[], bool],
         work: Callable[[float], object],
+        beginning: int = _BEGINNING,
     ) -> None:
         self._catalog = catalog
         self._lineage = lineage
@@ -73,6 +74,7 @@ class Finder:
         self._discard = discard
         self._stopped = stopped
         self._work = work
+        self._beginning = beginning
 
     def last_common(self, source_has: list[BinlogName]) -> Common | None:
         """The last common place, None if no transaction is shared.
@@ -85,7 +87,7 @@ class Finder:
         step = 1  # and mostly not long ago
         while low < high:
             middle = max(low, high - step)
-            if self._compare(names[middle], _BEGINNING) is None:
+            if self._compare(names[middle], self._beginning) is None:
                 high, step = middle, 2 * step
             else:
                 low, step = middle + 1, max(1, (high - middle) // 2)

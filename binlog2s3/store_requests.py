@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import boto3
+import botocore.loaders
+import botocore.session
 import tenacity
 from boto3.exceptions import Boto3Error
 from botocore.config import Config
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Answer = dict[str, Any]
 MakeSession = Callable[..., boto3.Session]
-any_session = boto3.Session
 
 BLOCK_BYTES = 1 << 20
 _FOREIGN = (
@@ -48,6 +49,16 @@ _FOREIGN = (
     ValueError,  # an endpoint that is no URL
 )
 _WITHOUT_KEY = frozenset({"list_objects_v2", "delete_objects", "list_multipart_uploads"})
+
+
+_LOADER = botocore.loaders.create_loader()
+
+
+def any_session(profile_name: str | None = None) -> boto3.Session:
+    """A session that reads credentials anew, but not once more what S3 is: that takes a while."""
+    core = botocore.session.get_session()
+    core.register_component("data_loader", _LOADER)
+    return boto3.Session(botocore_session=core, profile_name=profile_name)
 
 
 @dataclass(slots=True)

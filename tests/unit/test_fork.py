@@ -1,13 +1,12 @@
 """How far two histories are the same: only equal bytes are proof."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from binlog2s3 import fork
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Catalog, Layout, Lineage
 from binlog2s3.checksum import crc64nvme
@@ -130,7 +129,12 @@ class Source:
         self.children.append(Child(self.status))
         return Run(directory, replace(FACTS, binlog=str(binlog_name))), self.children[-1]
 
-    def find(self, catalog: Catalog, stopped: Callable[[], bool] = lambda: False) -> Common | None:
+    def find(
+        self,
+        catalog: Catalog,
+        stopped: Callable[[], bool] = lambda: False,
+        beginning: int = 64 << 10,
+    ) -> Common | None:
         """The last common place, everything put away again."""
         finder = Finder(
             catalog,
@@ -139,6 +143,7 @@ class Source:
             discard=self.discarded.append,
             stopped=stopped,
             work=self.worked.append,
+            beginning=beginning,
         )
         try:
             return finder.last_common(sorted(self._binlogs))
@@ -202,25 +207,24 @@ def test_the_last_common_transaction(store: MemoryStore, tmp_path: Path, forked_
     assert len(server.probed) <= 8
 
 
-@pytest.mark.parametrize("forked_at", [14, 55, 84])
-def test_one_or_two_binlogs_are_compared_whole(
-    store: MemoryStore, tmp_path: Path, forked_at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Counting(MemoryStore):
+    """Counts the bytes that are asked for."""
+
+    asked = 0
+
+    def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
+        self.asked += end - begin
+        return super().open(key, begin, end)
+
+
+@pytest.mark.parametrize("forked_at", [14, 55, 75])
+def test_one_or_two_binlogs_are_compared_whole(tmp_path: Path, forked_at: int) -> None:
     """Of the others a beginning is enough: binlogs are large."""
-    compared: list[int] = []
-
-    def same(one: bytes, other: bytes) -> int:
-        compared.append(len(one))
-        return plain(one, other)
-
-    plain = fork._same
-    monkeypatch.setattr(fork, "_same", same)
-    monkeypatch.setattr(fork, "_BEGINNING", 150)
-    ours = history()
-    found = source(tmp_path, *history(forked_at)).find(archive(store, *ours))
+    store, ours = Counting(), history()
+    found = source(tmp_path, *history(forked_at)).find(archive(store, *ours), beginning=150)
     assert found is not None
     assert str(found.gtids) == f"{UUID_A}:10-{forked_at}"
-    assert sum(compared) < 150 * MOST + 2 * len(ours[0].data)
+    assert 0 < store.asked < 150 * MOST + 2 * len(ours[0].data)
 
 
 def test_a_later_binlog_that_only_begins_alike(store: MemoryStore, tmp_path: Path) -> None:
