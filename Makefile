@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint unit bench soak clean distclean
+.PHONY: help setup demo test wide lint unit bench soak clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -23,6 +23,9 @@ demo: $(STAMP)  ## stream a throwaway MySQL into a throwaway S3 store, and compa
 test: lint  ## install, lint and run all tests (CI=true: a server that cannot be had is a failure)
 	$(VENV)/bin/python -m pytest -n 4 --dist worksteal
 
+wide: lint  ## as test, with every combination: before a release
+	$(VENV)/bin/python -m pytest -n 4 --dist worksteal -m "not soak"
+
 lint: $(STAMP)  ## ruff and mypy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -39,7 +42,7 @@ soak: $(STAMP)  ## what takes long: 5 GB in one, both machines gone, MINUTES=30 
 ifdef MINUTES
 	MINUTES=$(MINUTES) $(VENV)/bin/python -m pytest -s -m soak tests/soak/test_quiet_run.py
 else
-	DURABLE_ROUNDS=20 DURABLE_SECONDS=2 $(VENV)/bin/python -m pytest -m "soak or not soak" tests/soak tests/integration/test_durable.py
+	DURABLE_ROUNDS=20 DURABLE_SECONDS=2 $(VENV)/bin/python -m pytest -m "" tests/soak tests/integration/test_durable.py
 endif
 
 clean:  ## remove what was made here; downloads stay

@@ -5,6 +5,7 @@ that a green build has really tested it.
 """
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +33,29 @@ settings.register_profile(
 )
 settings.load_profile("shared machine")
 
+# Further combinations of what other cases show already: `make wide` runs them too.
+WIDE = re.compile(
+    r"test_lineages\.py::test_("
+    r"a_server_that_is_rolled_back\[(gtid-crash-down|gtid-snapshot-running|no-gtid-crash-running"
+    r"|no-gtid-snapshot-down|mariadb-(crash-down|snapshot-running|snapshot-down))\]"
+    r"|a_server_restored_from_a_backup\[(gtid-down|no-gtid-running)\]"
+    r"|mysqlbinlog_alone_is_led_to_another_server_for_a_while\[(gtid-new|no-gtid-known)\]"
+    r"|mysqlbinlog_alone_is_led_to_another_server_once\[(gtid-other-id|no-gtid-same-id)\]"
+    r"|a_reset_while_nobody_streams\[(no-gtid|mariadb)-shorter\]"
+    r"|the_source_of_another_live_server\[(gtid-unrelated|no-gtid-golden-image)\]"
+    r"|what_is_archived_is_purged\[(gtid|mariadb)-open-known\]"
+    r"|what_is_archived_is_purged\[no-gtid-open-unknown\])"
+    r"|test_two_writers\.py::test_the_("
+    r"newer_one_is_frozen_in_the_middle_of_a_request\[(nanio-put|minio-complete)\]"
+    r"|older_one_is_frozen_in_the_middle_of_a_request\[(nanio-body|nanio-complete|minio-entry"
+    r"|minio-put)\])"
+    r"|test_disk\.py::test_("
+    r"zeros_that_a_power_cut_left\[(begin-CRC32|middle-NONE|end-CRC32)\]"
+    r"|damage_that_the_source_serves_is_archived\[(gtid|type)\]"
+    r"|a_disk_that_is_full_leaves_no_hole\[(small-rotates|large-one-binlog)\]"
+    r"|a_transaction_larger_than_the_spool\[0\])"
+    r"|test_supervision\.py::test_a_server_at_a_limit_keeps_its_stream\[(1203|1226)\]"
+)
 NEEDS_MYSQL = {"mysql_binaries", "mariadb_binaries", "mysql", "mysql_shared", "mariadb"}
 NEEDS_MINIO = {"minio_binary", "minio", "bucket"}
 
@@ -39,6 +63,8 @@ NEEDS_MINIO = {"minio_binary", "minio", "bucket"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by the fixtures they ask for, so that `-m "not mysql"` selects rightly."""
     for item in items:
+        if WIDE.search(item.nodeid):
+            item.add_marker(pytest.mark.wide)
         asked = set(getattr(item, "fixturenames", ()))
         if asked & NEEDS_MYSQL:
             item.add_marker(pytest.mark.mysql)

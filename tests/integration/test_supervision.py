@@ -340,7 +340,7 @@ def test_a_dead_connection_of_the_child_alone_is_noticed(
     mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
 ) -> None:
     """The questions are answered, the server goes on, and nothing comes: the child is ended."""
-    options = {"stall_timeout": 3 * STALL, "mysql_ssl_mode": "DISABLED"}
+    options = {"stall_timeout": 2 * STALL, "mysql_ssl_mode": "DISABLED"}
     with Lane(mysql.port) as door, start(mysql, mysql_port=door.port, **options) as stream:
         write(mysql, 1)
         wait_until_archived(stream, mysql, minio, bucket)
