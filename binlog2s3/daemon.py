@@ -48,6 +48,7 @@ from binlog2s3.start import (
     find,
     known_end,
     mend_entries,
+    proved,
     sweep_spool,
     tip_of_archive,
     tip_of_track,
@@ -161,6 +162,7 @@ class _Start:
             if unheard is not None:
                 raise unheard
             self._spool.check_room(self._config.spool_limits)
+        found = self._proved(server, found)
         tip, pilot = self._tip(found), self._pilot()
         try:
             return _Begun(found, tip, pilot.heading(server, tip))
@@ -177,6 +179,23 @@ class _Start:
             if empty and not error.transient:  # the first start on this machine: somebody looks on
                 raise
         return _Begun(found, tip, wait_for(lambda: pilot.heading(server, tip), self._stop.event))
+
+    def _proved(self, server: Server, found: Found) -> Found:
+        """What was found, without what the spool has behind a binlog that nothing has ended.
+
+        After a RESET the names go on, and equal GTIDs may: it is read again, and compared. A server
+        that cannot be asked is not waited for: what is here may be nowhere else.
+        """
+        endless = any(not track.scanner.ended for track in found.tracks[:-1])
+        if found.lineage is None or not endless:
+            return found
+        try:
+            if server.facts().uuid != found.lineage.server_uuid:
+                return found
+            tracks = proved(found.tracks, server.binlogs())
+        except SourceError:
+            return found
+        return replace(found, tracks=tracks)
 
     def _tip(self, found: Found) -> Tip | None:
         if found.known is None or not (found.described or found.tracks):

@@ -7,7 +7,7 @@ Law: no byte is uploaded before it is known which lineage it belongs to, and tha
 described in the bucket. What is left behind when a history ends is brought in as far as it goes.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -56,6 +56,7 @@ class Intake:
         self._open: list[Track] = []  # not closed yet
         self._handed: Track | None = None  # the last whose history is known
         self._unsure: set[BinlogName] = set()
+        self._past: Mapping[BinlogName, int] = {}
         self._older: list[Uploader] = []
         self._parent: Mapping[str, Any] | None = None
         self._flavour: Flavour = "mysql"
@@ -152,6 +153,11 @@ class Intake:
         known = [moment for moment in (until, self._covered_before) if moment is not None]
         return max(known, default=None)
 
+    def follow(self, listed: Iterable[ServerBinlog]) -> None:
+        """A run begins; this is what the server listed before, oldest first."""
+        sizes = {row.name: row.size for row in listed}
+        self._past = {name: size for name, size in sizes.items() if name != max(sizes)}
+
     def admit(self, track: Track) -> None:
         """Follow a binlog; it goes to the uploader when it is known which history it is of."""
         self.last = track
@@ -191,6 +197,11 @@ class Intake:
                 raise ElsewhereError(
                     f"the server went on behind {track.name} at {track.size}, and its own {there}"
                 )
+            if endless and streaming and finished and row and not self._was_past(track):
+                raise ElsewhereError(
+                    f"the server went on behind {track.name} at {track.size}, which has no end: "
+                    "whether its own is still the same is compared"
+                )
             if not (endless and streaming and not finished) and track.judge(listed):
                 self._open.remove(track)
                 continue
@@ -198,6 +209,13 @@ class Intake:
             if track.name not in self._unsure:
                 self._unsure.add(track.name)
                 _log.info("waiting to know that it is closed", binlog=track.name, size=track.size)
+
+    def _was_past(self, track: Track) -> bool:
+        """Whether the server was past it when the run began that has compared, or read, its end.
+
+        So it is after a crash. After a RESET another binlog can have the same name, size and GTIDs.
+        """
+        return self._past.get(track.name) == track.size
 
     def _hand_on(self, track: Track) -> None:
         if self.lineage is None:

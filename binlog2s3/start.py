@@ -24,6 +24,7 @@ from binlog2s3.gtid import Flavour, Gtids, MariadbGtidList, parse
 from binlog2s3.history import Tip
 from binlog2s3.log import Log
 from binlog2s3.place import Place, end_of
+from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Floor, Run, Spool
 from binlog2s3.store import Store
 from binlog2s3.tailer import Overlap, Tailer, Track
@@ -428,6 +429,21 @@ def adopt(runs: Iterable[Run], *, grid: Grid, known: Known, catalog: Catalog) ->
             closed=tracks[-1].closed,
         )
     return tracks
+
+
+def proved(tracks: Sequence[Track], listed: Iterable[ServerBinlog]) -> tuple[Track, ...]:
+    """These, up to the first one that is not the last, has no end of its own, and is at the server.
+
+    Whether the server's is still the same will be compared: what came behind it may be of another
+    history. `listed` is what the server lists.
+    """
+    there = {row.name for row in listed}
+    for number, track in enumerate(tracks[:-1], start=1):
+        if not track.scanner.ended and track.name in there:
+            track.closed = track.next_in_run = track.history_goes_on = False
+            _log.info("left to be read again", error=f"{track.name} has no end of its own")
+            return tuple(tracks[:number])
+    return tuple(tracks)
 
 
 def _is_of(run: Run, lineage: Lineage) -> bool:

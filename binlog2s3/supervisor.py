@@ -241,6 +241,7 @@ class Supervisor:
             self._spool.reading = run.directory / str(heading.begin)
         self._unconfirmed = heading if heading.overlap is None else None
         self._watch.follow(heading.facts.uuid, heading.listed)
+        self._intake.follow(heading.listed)
         self.reading = True
         try:
             self._loop(child, tailer, heading)

@@ -3,6 +3,8 @@
 Each test ends with every byte of the bucket held against the servers' own files of that time.
 """
 
+import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -191,15 +193,62 @@ def test_a_reset_in_the_first_binlog(server: MysqlServer, archive: Archive, star
     archive.holds({first: "first", second: "second"}, begins={second: "mysql-bin.000001"})
 
 
+ROTATE_BYTES = 19 + 8 + len("mysql-bin.000002") + 4
+ALIKE = pytest.mark.parametrize("longer", [20, ROTATE_BYTES], ids=["longer", "as-long"])
+
+
+def other_era(server: MysqlServer, longer: int = 0) -> None:
+    """A new history of eleven transactions, all in the first binlog, so many bytes longer."""
+    texts = ["after" + "!" * longer, *["after"] * 10]
+    reset(server, *[f"INSERT INTO shop.t VALUES ('{text}')" for text in texts])
+
+
+@ALIKE
 def test_a_reset_that_uses_the_same_gtids_again(
-    mysqld: MysqlServer, archive: Archive, start: Start
+    mysqld: MysqlServer, archive: Archive, start: Start, longer: int
 ) -> None:
-    """As many transactions as before, and on to the next binlog: equal GTIDs prove nothing then."""
+    """As many transactions as before, and on to the next binlog: equal GTIDs prove nothing then.
+
+    Nor do equal sizes.
+    """
+    other_era(mysqld, longer)
     stream = start(mysqld)
-    write(mysqld, "before" * 12, 9)
     first = archive.arrived(stream, mysqld)
     archive.keep("first", mysqld)
-    reset(mysqld, *["INSERT INTO shop.t VALUES ('after')"] * 11, "FLUSH BINARY LOGS")
+    before = mysqld.binlogs()[0][1]
+    other_era(mysqld)
+    flush(mysqld)
+    assert (mysqld.binlogs()[0][1] == before) is (longer == ROTATE_BYTES)
+    second = archive.works(stream, mysqld, "second")
+    assert parent(archive, second)["join"] == "unknown"
+    assert stream.terminate() == 0
+    archive.holds({first: "first", second: "second"}, begins={second: "mysql-bin.000001"})
+
+
+@ALIKE
+def test_a_reset_that_uses_the_same_gtids_again_behind_a_kill_9(
+    mysqld: MysqlServer, archive: Archive, start: Start, disk_tmp_path: Path, longer: int
+) -> None:
+    """Before anybody asked the server: what the spool has of both is not taken for one history."""
+    other_era(mysqld, longer)
+    stream = start(mysqld)
+    first = archive.arrived(stream, mysqld)
+    archive.keep("first", mysqld)
+    os.kill(stream.pid, signal.SIGSTOP)
+    before = mysqld.binlogs()[0][1]
+    other_era(mysqld)
+    flush(mysqld)
+    assert (mysqld.binlogs()[0][1] == before) is (longer == ROTATE_BYTES)
+    write(mysqld, "after")
+    name, size = mysqld.binlogs()[-1]
+
+    def come() -> bool:
+        files = (disk_tmp_path / "spool").glob(f"run-*/{name}")
+        return any(path.stat().st_size >= size for path in files)
+
+    wait_until(come, 30, f"{name} in the spool")
+    stream.kill()
+    stream = start(mysqld)
     second = archive.works(stream, mysqld, "second")
     assert parent(archive, second)["join"] == "unknown"
     assert stream.terminate() == 0
