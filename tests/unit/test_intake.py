@@ -15,11 +15,11 @@ from binlog2s3.catalog import Catalog, Layout, Lineage
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk
 from binlog2s3.coverage import Coverage
-from binlog2s3.errors import ForkError
+from binlog2s3.errors import ElsewhereError, ForkError
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
 from binlog2s3.intake import Intake
-from binlog2s3.server import ServerPosition
+from binlog2s3.server import ServerBinlog, ServerPosition
 from binlog2s3.spool import Run, RunFacts, Spool
 from binlog2s3.tailer import Track
 from binlog2s3.uploader import Uploader
@@ -369,4 +369,49 @@ def test_the_list_is_wanted_where_only_the_server_can_tell(bench: Bench) -> None
     track.next_in_run = True
     bench.intake.judge({})
     assert bench.intake.wants_list
+    assert not track.closed
+
+
+def rows(*sizes: int) -> tuple[ServerBinlog, ...]:
+    """What the server lists, from the first binlog on."""
+    found = enumerate(sizes, start=1)
+    return tuple(ServerBinlog(name=name(n), size=size, encrypted=False) for n, size in found)
+
+
+def behind_a_crash(bench: Bench, *sizes: int) -> Track:
+    """A binlog without an end, the next one has begun; the run began when this was listed."""
+    bench.intake.follow(rows(*sizes))
+    bench.intake.begin(UUID_A, "mysql", None)
+    track = bench.admit(1)
+    track.next_in_run = track.history_goes_on = True
+    return track
+
+
+def test_a_crashed_binlog_is_closed_by_a_run_that_began_behind_it(bench: Bench) -> None:
+    """The server was past it, at this size, and then the run brought its last bytes."""
+    size = len(binlog(1))
+    track = behind_a_crash(bench, size, 300)
+    bench.intake.judge({row.name: row for row in rows(size, 500)}, streaming=True)
+    assert track.closed
+
+
+@pytest.mark.parametrize("sizes", [(), (0,), (1, 300)], ids=["unasked", "newest", "other-size"])
+def test_equal_size_and_gtids_prove_nothing_by_themselves(
+    bench: Bench, sizes: tuple[int, ...]
+) -> None:
+    """Behind a RESET the dump thread goes on into the new history: the bytes must tell."""
+    size = len(binlog(1))
+    track = behind_a_crash(bench, *sizes)
+    with pytest.raises(ElsewhereError, match="has no end"):
+        bench.intake.judge({row.name: row for row in rows(size, 500)}, streaming=True)
+    assert not track.closed
+
+
+@pytest.mark.parametrize("now", [rows(1, 500), rows(1, 500)[1:]], ids=["other-size", "gone"])
+def test_the_server_went_on_behind_another_end(bench: Bench, now: tuple[ServerBinlog, ...]) -> None:
+    """What it lists is not what was read; where it lists it no more, GTIDs have to go on."""
+    track = behind_a_crash(bench, len(binlog(1)), 300)
+    track.history_goes_on = False
+    with pytest.raises(ElsewhereError, match="its own"):
+        bench.intake.judge({row.name: row for row in now}, streaming=True)
     assert not track.closed

@@ -17,6 +17,7 @@ from binlog2s3.errors import ArchiveError, SpoolError
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
 from binlog2s3.place import build_entry
+from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Floor, Run, RunFacts, Spool
 from binlog2s3.start import (
     PROBE,
@@ -28,6 +29,7 @@ from binlog2s3.start import (
     find,
     gtids_at_end,
     known_end,
+    proved,
     read_back,
     read_undescribed,
     sweep_spool,
@@ -782,3 +784,45 @@ def test_what_was_archived_leaves_the_spool(spool: Spool, store: MemoryStore) ->
     found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
     sweep_spool(spool, found)
     assert [list(run.files()) for run in spool.runs()] == [[name(2)]]
+
+
+# What the spool has behind a binlog without an end
+
+
+def row(number: int) -> ServerBinlog:
+    return ServerBinlog(name=name(number), size=100, encrypted=False)
+
+
+def closed_track(number: int, *, end: bool) -> Track:
+    """Closed by its own last event, or because the next one has begun."""
+    writer = BinlogWriter()
+    if end:
+        writer.rotate(str(name(number + 1)))
+    track = Track(name(number), Path(), Grid(64))
+    track.feed(memoryview(bytes(writer.data)))
+    track.closed = track.next_in_run = track.history_goes_on = True
+    return track
+
+
+def test_behind_a_binlog_without_an_end_nothing_is_taken() -> None:
+    """Where the server has it: it is read again, and compared, for a RESET repeats names."""
+    tracks = [closed_track(n, end=n != 3) for n in (2, 3, 4, 5)]
+    found = proved(tracks, [row(3), row(4)])
+    assert found == tuple(tracks[:2])
+    assert (found[-1].closed, found[-1].next_in_run, found[-1].history_goes_on) == (False,) * 3
+    assert found[0].closed
+
+
+@pytest.mark.parametrize("listed", [(), (4, 5)])
+def test_what_the_server_has_purged_is_taken_from_the_spool(listed: tuple[int, ...]) -> None:
+    """It may be nowhere else."""
+    tracks = [closed_track(n, end=n != 3) for n in (2, 3, 4)]
+    assert proved(tracks, [row(n) for n in listed]) == tuple(tracks)
+    assert all(track.closed for track in tracks)
+
+
+def test_the_last_one_needs_no_end() -> None:
+    """It is read on from there."""
+    tracks = [closed_track(2, end=True), closed_track(3, end=False)]
+    assert proved(tracks, [row(2), row(3)]) == tuple(tracks)
+    assert proved([], []) == ()
