@@ -226,8 +226,8 @@ class GtidSetBuilder:
 class MariadbGtidList:
     """An immutable list of MariaDB GTIDs: the last one of each (domain, server).
 
-    `<=` compares, for each domain, the greatest sequence number: what a server that stands at the
-    right side has, it need not be sent. Equality compares every (domain, server).
+    `<=` compares the sequence number of each (domain, server): servers that were primaries at the
+    same time use the same numbers, so a greater one of another server proves nothing.
 
     >>> str(MariadbGtidList.parse("1-2-7, 0-1-5"))
     '0-1-5,1-2-7'
@@ -262,13 +262,6 @@ class MariadbGtidList:
         for (domain, server), seq in self._last.items():
             yield domain, server, seq
 
-    def domains(self) -> dict[int, int]:
-        """The greatest sequence number of each domain."""
-        greatest: dict[int, int] = {}
-        for domain, _, seq in self.gtids():
-            greatest[domain] = max(seq, greatest.get(domain, 0))
-        return greatest
-
     def then(self, later: "MariadbGtidList") -> "MariadbGtidList":
         """The list after what `later` holds has been written: its numbers replace ours."""
         newest = {(domain, server): seq for domain, server, seq in later.gtids()}
@@ -298,11 +291,11 @@ class MariadbGtidList:
         return MariadbGtidList({k: max(ours.get(k, 0), theirs.get(k, 0)) for k in keys})
 
     def __le__(self, other: object) -> bool:
-        """Whether each domain's greatest sequence number is at most the other's."""
+        """Whether the other one has each (domain, server), as far as this one or further."""
         if not isinstance(other, MariadbGtidList):
             return NotImplemented
-        theirs = other.domains()
-        return all(seq <= theirs.get(domain, -1) for domain, seq in self.domains().items())
+        theirs = other._last
+        return all(seq <= theirs.get(key, -1) for key, seq in self._last.items())
 
     def __ge__(self, other: object) -> bool:
         return other <= self if isinstance(other, MariadbGtidList) else NotImplemented

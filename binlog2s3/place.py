@@ -30,6 +30,7 @@ from binlog2s3.errors import (
 )
 from binlog2s3.grid import Grid, Part
 from binlog2s3.log import Log
+from binlog2s3.reader import Readable, ranges_of
 from binlog2s3.store import Body, PartInfo, Store
 from binlog2s3.tailer import Track
 
@@ -107,6 +108,10 @@ class Place:
 
     def put_chunk(self, chunk: Chunk) -> None:
         """Put a range of the growing binlog as an object of its own: durable when this returns."""
+        if chunk.begin < self._track.floor:
+            data = self._read_back(chunk)
+            self._store.put(self.chunk_key(chunk), data, crc64=chunk.crc64)
+            return
         piece = self._slice(chunk.begin, chunk.end)
         with self._spool_unchanged(piece, chunk.crc64):
             self._store.put(self.chunk_key(chunk), piece, crc64=chunk.crc64)
@@ -124,10 +129,7 @@ class Place:
                 same.add(chunk)
                 continue
             beyond = chunk.end > self._track.size
-            if (
-                beyond
-                or crc64_of_blocks(_blocks(self._slice(chunk.begin, chunk.end))) != chunk.crc64
-            ):
+            if beyond or crc64_of_blocks(self._ours(chunk.begin, chunk.end)) != chunk.crc64:
                 key = self.chunk_key(chunk)
                 if crc64_of_blocks(self._store.open(key, 0, chunk.size)) != chunk.crc64:
                     _log.warning("deleted: it does not hold what its name says", key=key)
@@ -183,7 +185,7 @@ class Place:
         What the spool has given back is read back from its chunk.
         """
         if part.begin < self._track.floor:
-            data = self._read_back(part, crc64)
+            data = self._read_back(Chunk(part.begin, part.end, crc64))
             return self._store.upload_part(self.key, upload_id, part.number, data, crc64)
         piece = self._slice(part.begin, part.end)
         with self._spool_unchanged(piece, crc64):
@@ -277,23 +279,49 @@ class Place:
         """The MD5 of a part's bytes in the spool, which take a while: computed once."""
         md5s = self._track.md5s
         if part not in md5s and part.begin < self._track.floor:
-            data = self._read_back(part, self._track.digest.part_crc64(part))
+            crc64 = self._track.digest.part_crc64(part)
+            data = self._read_back(Chunk(part.begin, part.end, crc64))
             md5s[part] = hashlib.md5(data, usedforsecurity=False).digest()
         elif part not in md5s:
             md5s[part] = _md5(self._slice(part.begin, part.end))
         return md5s[part]
 
-    def _read_back(self, part: Part, crc64: int) -> bytes:
-        """A part's bytes from the chunk that made it possible to give their room back."""
-        chunk = Chunk(part.begin, part.end, crc64)
-        key = self.chunk_key(chunk)
+    def _read_back(self, wanted: Chunk) -> bytes:
+        """Bytes of which the spool has given the room back: from this chunk, else from others."""
         try:
-            data = b"".join(self._store.open(key, 0, chunk.size))
-        except ObjectMissingError as error:
-            raise self._given_back(part.begin, part.end) from error
-        if crc64nvme(data) != crc64:
-            raise self._given_back(part.begin, part.end)
+            data = b"".join(self._store.open(self.chunk_key(wanted), 0, wanted.size))
+        except ObjectMissingError:
+            data = b""
+        if len(data) == wanted.size and crc64nvme(data) == wanted.crc64:
+            return data
+        data = b"".join(self._ours(wanted.begin, wanted.end))
+        if crc64nvme(data) != wanted.crc64:
+            raise self._given_back(wanted.begin, wanted.end)
         return data
+
+    def _ours(self, begin: int, end: int) -> Iterator[bytes]:
+        """Bytes [begin, end): from the bucket's chunks what the spool has given back, else ours.
+
+        Raises FloorError where the bucket does not have them either.
+        """
+        floor = self._track.floor
+        if begin < floor:
+            try:
+                yield from self._readable().blocks(begin, min(end, floor))
+            except ArchiveError as error:
+                raise self._given_back(begin, end) from error
+        if floor < end:
+            yield from _blocks(self._track.body(max(begin, floor), end))
+
+    def _readable(self) -> Readable:
+        chunks = sorted(_list_chunks(self._store, self._chunks))
+        return Readable(
+            name=str(self._track.name),
+            state="open",
+            ranges=ranges_of(self._chunks, chunks),
+            store=self._store,
+            again=self._readable,
+        )
 
     def prepare_punch(self, part: Part) -> None:
         """Keep what is needed of a part's bytes for archiving, before they leave the spool."""

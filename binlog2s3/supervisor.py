@@ -331,7 +331,7 @@ class Supervisor:
     def _turn(self, heading: Heading) -> Track | None:
         """Go the way of the heading; the track that goes on, None where a new one begins."""
         intake, tip = self._intake, heading.tip
-        if tip is None or intake.lineage is None or intake.lineage.id != tip.lineage.id:
+        if intake.lineage is not None and (tip is None or intake.lineage.id != tip.lineage.id):
             self._accepted.clear()
         if tip is None:
             self._tip = self._where()

@@ -511,6 +511,32 @@ def test_damage_that_the_source_serves_is_archived(
         finish(stream, mysql, minio, bucket)
 
 
+@pytest.mark.parametrize("what", ["rows", "format"])
+def test_damage_in_the_first_binlog_of_all(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str, what: str
+) -> None:
+    """Before there is any lineage: archived as served, or passed where nothing can be read."""
+    names = three_more(mysql)
+    if what == "rows":
+        ranges = damage(mysql, names[0], what)
+    else:
+        flip(mysql.datadir / names[0], 30)
+    there = Bucket(minio, bucket)
+    with start(mysql) as stream:
+        wait_until(lambda: set(names[1:]) <= set(there.archived()), 60, "those behind it")
+        if what == "rows":
+            wait_until_archived(stream, mysql, minio, bucket, timeout=60)
+            entries = documents(minio, bucket, f"/entries/{names[0]}")
+            assert [entry["damaged"] for entry in entries.values()] == [ranges]
+        else:
+            line = stream.wait_for_event("the archive begins behind a binlog that cannot be read")
+            assert (line["binlog"], line["begin"]) == (names[0], names[1])
+            assert names[0] not in there.archived()
+        assert stream.terminate() == 0
+    assert "Traceback" not in stream.stderr()
+    assert len(documents(minio, bucket, "lineage.json")) == 1
+
+
 def test_damage_survives_a_restart(
     mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
 ) -> None:

@@ -614,6 +614,54 @@ def test_a_fail_over(
     assert archive.binlogs(first)[name].count(b"lost") == (2 if lacking else 0)
 
 
+@pytest.mark.parametrize("lacking", [True, False], ids=["lacking", "whole"])
+def test_a_mariadb_fail_over(
+    mariadb_binaries: ServerBinaries,
+    archive: Archive,
+    start: Start,
+    servers: ExitStack,
+    disk_tmp_path: Path,
+    lacking: bool,
+) -> None:
+    """Two primaries use the same sequence numbers: the greater one is no proof."""
+    primary = servers.enter_context(MariadbServer(mariadb_binaries, disk_tmp_path / "server"))
+    create_table(primary)
+    door = servers.enter_context(Switch(primary.port))
+    stream = start(primary, mysql_port=door.port)
+    write(primary, "before")
+    flush(primary)
+    write(primary, "before")
+    place, options = disk_tmp_path / "replica", ["--log-slave-updates"]
+    replica = MariadbServer(mariadb_binaries, place, server_id=2, options=options)
+    replica.password = primary.password
+    servers.enter_context(replica)
+    replica.query(
+        f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={primary.port}, "
+        f"MASTER_USER='{primary.repl_user}', MASTER_PASSWORD='{primary.password}', "
+        "MASTER_USE_GTID=slave_pos",
+        "START SLAVE",
+    )
+    caught_up(replica, primary)
+    name, offset = primary.binlogs()[-1]
+    if lacking:
+        replica.query("STOP SLAVE")
+        write(primary, "lost", 5)
+    first = archive.arrived(stream, primary)
+    archive.keep("first", primary)
+    primary.kill()
+    archive.remember()
+    replica.query("STOP SLAVE", "RESET SLAVE ALL")
+    write(replica, "promoted", 12)
+    door.turn(replica.port)
+    second = archive.works(stream, replica, "second")
+    found = parent(archive, second)
+    assert (found["lineage"], found["join"], found["missing"]) == (first, "exact", "")
+    assert (found["binlog"], found["offset"]) == (name, offset)
+    assert stream.terminate() == 0
+    archive.holds({first: "first", second: "second"}, begins={second: "mysql-bin.000001"})
+    assert archive.binlogs(first)[name].count(b"lost") == (5 if lacking else 0)
+
+
 @pytest.mark.parametrize("golden", [True, False], ids=["golden-image", "unrelated"])
 def test_the_source_of_another_live_server(
     mysqld: MysqlServer,

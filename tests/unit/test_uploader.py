@@ -414,6 +414,38 @@ def test_a_chunk_that_is_taken_below_a_floor_is_an_error(tmp_path: Path) -> None
     streamer.close()
 
 
+@pytest.mark.parametrize("closed", [True, False])
+def test_what_lies_in_other_chunks_is_put_again_from_them(tmp_path: Path, *, closed: bool) -> None:
+    """A chunk is taken whose bytes the spool no longer has, and another writer's chunks have."""
+    now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    source.write(950)
+    fetch_all(streamer)
+    settle(streamer, now)
+    streamer.press(pressed=True)
+    floor, data = floor_of(streamer), source.data(FIRST)
+    taken = [key for key in sorted(store.objects) if key.startswith(LAYOUT.live)][2]
+    assert Chunk.parse(taken.rpartition("/")[2]).end < floor
+    for begin in range(0, floor, 90):  # small ones, of another part size
+        piece = data[begin : begin + 90]
+        chunk = Chunk(begin, begin + len(piece), crc64nvme(piece))
+        store.put(LAYOUT.chunk(LINEAGE, FIRST, chunk), piece)
+    del store.objects[taken]
+    now[0] += 1000
+    streamer.begin_listing()
+    streamer.end_listing()
+    if closed:
+        source.rotate()
+        fetch_all(streamer)
+    settle(streamer, now)
+    if closed:
+        assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == source.data(FIRST)
+    else:
+        assert taken in store.objects
+        assert readable(store) == data
+    streamer.close()
+
+
 def test_what_was_given_back_is_sent_from_the_bucket_where_nothing_can_be_copied(
     tmp_path: Path,
 ) -> None:
