@@ -518,8 +518,11 @@ class Catalog:
                 self.foreign.add(key)
         return found
 
-    def lineages(self) -> list[Lineage]:
-        """All lineages, oldest first. One listing and one small GET each."""
+    def lineages(self, unreadable: list[ArchiveError] | None = None) -> list[Lineage]:
+        """All lineages, oldest first. One listing and one small GET each.
+
+        Raises ArchiveError for one that is not of this format, or adds that to `unreadable`.
+        """
         found = []
         for name in self._store.list_names(self._layout.archive):
             if not _LINEAGE_ID.fullmatch(name.rstrip("/")):
@@ -530,6 +533,10 @@ class Catalog:
                 found.append(Lineage.from_json(self._store.get(key), key))
             except ObjectMissingError:
                 self.foreign.add(self._layout.archive + name)
+            except ArchiveError as error:
+                if unreadable is None:
+                    raise
+                unreadable.append(error)
         return sorted(found, key=lambda lineage: lineage.id)
 
     def described_at(self, lineage: Lineage) -> datetime:

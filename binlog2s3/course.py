@@ -202,6 +202,8 @@ class Pilot:
             for other in self._others(uuid):
                 course = same_server(other, plain.listed, server.previous_gtids)
                 if isinstance(course, GoOn):
+                    _log.warning("back at a server that was streamed before", server=uuid,
+                                 lineage=other.lineage.id, left=tip.lineage.id)  # fmt: skip
                     return other, course
         _log.warning("another server has taken over", server=uuid, before=tip.lineage.server_uuid)
         return tip, successor(

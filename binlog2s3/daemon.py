@@ -104,12 +104,20 @@ class _Begun:
     """What a start found: `tip` is None for a source that is new to the bucket.
 
     `heading` is None where the source could not be asked, and the spool has what the bucket lacks.
+    `refusal`: what the spool has is brought in, and then this ends it.
     """
 
-    def __init__(self, found: Found, tip: Tip | None, heading: Heading | None) -> None:
+    def __init__(
+        self,
+        found: Found,
+        tip: Tip | None,
+        heading: Heading | None,
+        refusal: SourceError | None = None,
+    ) -> None:
         self.found = found
         self.tip = tip
         self.heading = heading
+        self.refusal = refusal
 
 
 class _Start:
@@ -173,6 +181,8 @@ class _Start:
                     error=error,
                     hint=error.hint,
                 )
+                if isinstance(error, SourceError) and error.refused:
+                    return _Begun(found, tip, None, refusal=error)
                 return _Begun(found, tip, None)
             if new or isinstance(error, GapError) or error.refused:
                 raise
@@ -326,6 +336,7 @@ class _Stream:
     ) -> None:
         self._config = config
         self._found = found = begun.found
+        self._refusal = begun.refusal
         self._preflight = store
         self._store = store.with_policy(PATIENT, self._store_failed)
         self._layout = layout = Layout(config.s3.prefix, config.stream.source)
@@ -391,13 +402,18 @@ class _Stream:
         self._watch.start()
         self._writer.start()
         try:
-            self._supervisor.supervise()
-        except GapError as error:
+            self._serve()
+        except (GapError, SourceError) as error:
             self._bring_in()
             self._stop.fail(error)
         except BaseException as error:  # noqa: BLE001 - raised again when all is in order
             self._stop.fail(error)
         return self._end()
+
+    def _serve(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        self._supervisor.supervise()
 
     def _take_in(self) -> None:
         """What the bucket and the spool had at the start."""

@@ -27,6 +27,11 @@ from binlog2s3.uploader import Uploader
 
 _log = Log("intake")
 
+_HINTS = {
+    "gap": "what lies between is lost to the archive: take a new base backup",
+    "unknown": "nothing proves that it follows: take a new base backup of this server",
+}
+
 OpenUploader = Callable[[Lineage, Coverage], Uploader]
 
 
@@ -258,7 +263,9 @@ class Intake:
         self._store.put(self._layout.lineage(lineage.id), lineage.to_json())
         parent = dict(lineage.parent or {})
         told = {f"parent_{key}": value for key, value in parent.items() if value not in (None, "")}
-        say = _log.warning if parent.get("join") in ("gap", "unknown") else _log.info
+        say = _log.info
+        if hint := _HINTS.get(str(parent.get("join")), ""):
+            say, told = _log.warning, {**told, "hint": hint}
         say("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog, **told)
         return lineage
 

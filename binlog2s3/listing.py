@@ -90,11 +90,15 @@ class Source:
 
 @dataclass(slots=True, kw_only=True)
 class Listing:
-    """All that was asked for; `warnings` are for standard error, each once."""
+    """All that was asked for; `warnings` are for standard error, each once.
+
+    `unreadable`: lineages that are not shown, because of what describes them.
+    """
 
     target: str
     sources: list[Source] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    unreadable: list[ArchiveError] = field(default_factory=list)
 
 
 # Looking
@@ -117,8 +121,11 @@ def gather(
         )
         seen += [lineage.id for lineage in lineages]
         foreign += catalog.foreign
+    if not listing.sources and listing.unreadable:
+        raise listing.unreadable[0]
     if not listing.sources:
         raise _nothing(store, config, target, seen)
+    listing.warnings += [f"{error}; its lineage is not shown" for error in listing.unreadable]
     listing.warnings += _left_alone(foreign)
     return listing
 
@@ -138,7 +145,7 @@ def _look(
     beats = catalog.heartbeats([max(ranks)]) if ranks else []
     writer = beats[0] if beats else None
     live = catalog.live_lineages()
-    lineages = ancestry(catalog.lineages())
+    lineages = ancestry(catalog.lineages(listing.unreadable))
     known = {lineage.id for lineage in lineages}
     listing.warnings += [
         f"{name}: there are chunks of lineage {id_}, but no lineage.json that describes it"

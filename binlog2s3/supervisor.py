@@ -410,7 +410,7 @@ class Supervisor:
             if tailer.read_bytes != bytes_before:
                 moved = now
             if tailer.settled and self._unconfirmed is None and (
-                tailer.read_bytes > known or now - started > _LONGEST_DELAY
+                self._advanced(tailer, heading) or now - started > _LONGEST_DELAY
             ):  # fmt: skip
                 self._failures = 0
             if ended and not read:
@@ -419,6 +419,13 @@ class Supervisor:
             ahead = self._look_after(tailer, moved, ahead, started)
             if self._pressure.stops(child, tailer, known, lambda: self.round(0.0)):
                 return
+
+    @staticmethod
+    def _advanced(tailer: Tailer, heading: Heading) -> bool:
+        """Whether a run has brought a whole event that was not known."""
+        current, overlap = tailer.current, heading.overlap
+        begin = (heading.begin, overlap.end if overlap is not None else 0)
+        return current is not None and (current.name, current.size) > begin
 
     def _confirm(self, heading: Heading, track: Track) -> None:
         """See that the run's first binlog comes from the server that was asked, and follows.
@@ -516,7 +523,9 @@ class Supervisor:
         elif seen == self._damage:
             self._accepted.setdefault(name, set()).add(error.offset)
             _log.error("the source's binlog is damaged: archived as it is", error,
-                       binlog=name, offset=error.offset)  # fmt: skip
+                       binlog=name, offset=error.offset,
+                       hint="look at the source's disk, and take a new base backup: a recovery "
+                       "cannot apply this event")  # fmt: skip
         self._damage = seen
         if track.overlap() is None:
             self._intake.forget(track)

@@ -92,9 +92,9 @@ class Track:
 
     @property
     def gained(self) -> bool:
-        """Whether its last segment has any byte that the ones before have not."""
+        """Whether its last segment has any whole event that the ones before have not."""
         segment = self.segments[-1]
-        return len(self.segments) == 1 or self.scanner.position > segment.begin
+        return len(self.segments) == 1 or self.size > segment.begin
 
     def gtids_before(self) -> Gtids | None:
         """The GTID set when this binlog began, None where the server keeps none."""

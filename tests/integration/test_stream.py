@@ -693,6 +693,27 @@ def test_another_server_under_the_same_source_is_refused(
         assert first.terminate() == 0
 
 
+def test_another_server_behind_a_used_spool_is_refused(
+    mysql: MysqlServer, mysql_shared: MysqlServer, minio: MinioServer, bucket: str,
+    disk_tmp_path: Path,
+) -> None:  # fmt: skip
+    """Exit 4, after what the spool has was brought in; with the right server it goes on."""
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket, options={"flush-interval": 0}) as first:
+        first.wait_for_event("new lineage")
+        write(mysql, 1)
+        assert first.terminate() == 0
+    with StreamProcess(disk_tmp_path, mysql_shared, minio, bucket) as second:
+        assert second.wait() == 4
+        uuid = mysql_shared.query("SELECT @@server_uuid")[0][0]
+        assert uuid in second.events("ended")[0]["error"]
+        assert second.events("kept as chunks")
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as third:
+        write(mysql, 1)
+        wait_until_archived(third, mysql, minio, bucket)
+        assert third.terminate() == 0
+    assert len(documents(minio, bucket, "lineage.json")) == 1
+
+
 def test_mariadb(
     mariadb: MariadbServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:

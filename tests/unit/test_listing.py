@@ -459,6 +459,24 @@ def test_an_entry_that_is_wrong_hides_no_other_one(data: bytes, words: str) -> N
     assert FIRST in warning
 
 
+@pytest.mark.parametrize("data", [b"{", b'{"format": 2}', b"[]"])
+def test_a_lineage_that_cannot_be_read_hides_no_other_one(data: bytes) -> None:
+    """It is named; alone it is an error, which says what is wrong with it."""
+    bucket = Bucket()
+    bucket.archive(FIRST)
+    key = LAYOUT.lineage(CHILD)
+    bucket.store.put(key, data)
+    for source in (SOURCE, None):
+        listing = bucket.listing(source=source)
+        assert [one.lineage.id for one in listing.sources[0].lineages] == [ID]
+        (warning,) = listing.warnings
+        assert key in warning
+        assert warning.endswith("its lineage is not shown")
+    bucket.store.delete([LAYOUT.lineage(ID)])
+    with pytest.raises(ArchiveError, match=key):
+        bucket.listing()
+
+
 def test_an_entry_that_vanishes_is_as_none() -> None:
     """Between the listing and the reading."""
     bucket = Bucket()
