@@ -44,7 +44,9 @@ WIDE = re.compile(
     r"|a_reset_while_nobody_streams\[(no-gtid|mariadb)-shorter\]"
     r"|the_source_of_another_live_server\[(gtid-unrelated|no-gtid-golden-image)\]"
     r"|what_is_archived_is_purged\[(gtid|mariadb)-open-known\]"
-    r"|what_is_archived_is_purged\[no-gtid-open-unknown\])"
+    r"|what_is_archived_is_purged\[no-gtid-open-unknown\]"
+    r"|a_reset_that_uses_the_same_gtids_again(_behind_a_kill_9)?\[(no-)?gtid-longer\]"
+    r"|a_gap_that_is_to_stop_it\[mariadb\])"
     r"|test_two_writers\.py::test_the_("
     r"newer_one_is_frozen_in_the_middle_of_a_request\[(nanio-put|minio-complete)\]"
     r"|older_one_is_frozen_in_the_middle_of_a_request\[(nanio-body|nanio-complete|minio-entry"
@@ -54,7 +56,10 @@ WIDE = re.compile(
     r"|damage_that_the_source_serves_is_archived\[(gtid|type)\]"
     r"|a_disk_that_is_full_leaves_no_hole\[(small-rotates|large-one-binlog)\]"
     r"|a_transaction_larger_than_the_spool\[0\])"
-    r"|test_supervision\.py::test_a_server_at_a_limit_keeps_its_stream\[(1203|1226)\]"
+    r"|test_supervision\.py::test_("
+    r"a_server_at_a_limit_keeps_its_stream\[(1203|1226)\]"
+    r"|(a_frozen_server_is_noticed|a_network_that_is_cut_without_a_word_is_noticed"
+    r"|a_restart_while_the_server_is_down_waits|an_idle_server_keeps_its_child)\[mariadb.*\])"
 )
 NEEDS_MYSQL = {"mysql_binaries", "mariadb_binaries", "mysql", "mysql_shared", "mariadb"}
 NEEDS_MINIO = {"minio_binary", "minio", "bucket"}

@@ -224,9 +224,9 @@ def test_each_kind_of_request_fails(
         with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
             stream.wait_for_event("new lineage")
             write_for_all(mysql, minio, bucket)
+            wait_until_archived(stream, mysql, minio, bucket)
+            wait_until(lambda: writes.spent and reads.spent, 60, "each kind was spoiled")
             settle(stream, mysql, minio, bucket)
-        assert writes.spent, writes.hits
-        assert reads.spent, reads.hits
         sent = [record for record in proxy.records if kind(record.request) == "part"]
     if fault == "errors":
         assert [record.status for record in sent] == [500, 503, 429, 200]
@@ -250,8 +250,9 @@ def test_a_connection_is_cut_in_an_answer(
         with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
             stream.wait_for_event("new lineage")
             write_for_all(mysql, minio, bucket)
+            wait_until_archived(stream, mysql, minio, bucket)
+            wait_until(lambda: rule.spent, 60, "each kind was spoiled")
             settle(stream, mysql, minio, bucket)
-    assert rule.spent, rule.hits
 
 
 def parsed(head: bytes) -> Request:
@@ -432,7 +433,11 @@ def test_the_upload_is_aborted_by_hand(
                 gate.open()
             settle(stream, mysql, minio, bucket)
             gone = [line["after"] for line in stream.events("looking again at the store")]
-        assert gone == ["PutPart", "CopyPart", "Complete"]
+        # a copy may be on its way beside the part that is held, and fail like it
+        assert list(dict.fromkeys(gone)) in (
+            ["PutPart", "CopyPart", "Complete"],
+            ["CopyPart", "PutPart", "Complete"],
+        )
         creates = [record for record in proxy.records if kind(record.request) == "create"]
         assert len(creates) == 4
 
