@@ -271,6 +271,16 @@ def test_what_contradicts_the_bucket_stays_in_the_spool_of_a_history_that_has_en
 # The spool is pressed
 
 
+def given_back(directory: Path, source: Source, now: list[float], store: MemoryStore) -> Streamer:
+    """The open binlog's full chunks are in the bucket, and no longer in the spool."""
+    streamer = a_streamer(directory, source, now, 4, store)
+    source.write(950)
+    fetch_all(streamer)
+    settle(streamer, now)
+    streamer.press(pressed=True)
+    return streamer
+
+
 def floor_of(streamer: Streamer) -> int:
     (run,) = streamer.spool.runs()
     floor = run.facts.floors.get(str(FIRST))
@@ -376,11 +386,7 @@ def test_a_part_that_is_being_sent_stays_in_the_spool(tmp_path: Path) -> None:
 def test_a_process_goes_on_with_what_was_given_back(tmp_path: Path) -> None:
     """It reads the beginning from the bucket, and archives as ever."""
     now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
-    first = a_streamer(tmp_path, source, now, 4, store)
-    source.write(950)
-    fetch_all(first)
-    settle(first, now)
-    first.press(pressed=True)
+    first = given_back(tmp_path, source, now, store)
     first.close()
     streamer = a_streamer(tmp_path, source, now, 4, store)
     track = streamer.tracks[FIRST]
@@ -398,11 +404,7 @@ def test_a_process_goes_on_with_what_was_given_back(tmp_path: Path) -> None:
 def test_a_chunk_that_is_taken_below_a_floor_is_an_error(tmp_path: Path) -> None:
     """What the file no longer has is never read from it: zeros never leave the spool."""
     now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
-    streamer = a_streamer(tmp_path, source, now, 4, store)
-    source.write(950)
-    fetch_all(streamer)
-    settle(streamer, now)
-    streamer.press(pressed=True)
+    streamer = given_back(tmp_path, source, now, store)
     taken = [key for key in sorted(store.objects) if key.startswith(LAYOUT.live)][2]
     del store.objects[taken]
     now[0] += 1000
@@ -418,11 +420,7 @@ def test_a_chunk_that_is_taken_below_a_floor_is_an_error(tmp_path: Path) -> None
 def test_what_lies_in_other_chunks_is_put_again_from_them(tmp_path: Path, *, closed: bool) -> None:
     """A chunk is taken whose bytes the spool no longer has, and another writer's chunks have."""
     now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
-    streamer = a_streamer(tmp_path, source, now, 4, store)
-    source.write(950)
-    fetch_all(streamer)
-    settle(streamer, now)
-    streamer.press(pressed=True)
+    streamer = given_back(tmp_path, source, now, store)
     floor, data = floor_of(streamer), source.data(FIRST)
     taken = [key for key in sorted(store.objects) if key.startswith(LAYOUT.live)][2]
     assert Chunk.parse(taken.rpartition("/")[2]).end < floor
@@ -452,11 +450,7 @@ def test_what_was_given_back_is_sent_from_the_bucket_where_nothing_can_be_copied
     """A store without UploadPartCopy: the chunk is read and sent as the part."""
     now, source = [100.0], Source()
     store = MemoryStore(min_part_bytes=1, copies_parts=False)
-    streamer = a_streamer(tmp_path, source, now, 4, store)
-    source.write(950)
-    fetch_all(streamer)
-    settle(streamer, now)
-    streamer.press(pressed=True)
+    streamer = given_back(tmp_path, source, now, store)
     assert floor_of(streamer) > 0
     streamer.press(pressed=False)
     source.rotate()
