@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test wide lint unit bench soak clean distclean
+.PHONY: help setup demo test wide lint unit chaos bench soak clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -33,6 +33,9 @@ lint: $(STAMP)  ## ruff and mypy
 
 unit: lint  ## lint, types and the tests that need no server
 	$(VENV)/bin/python -m pytest tests/unit tests/property
+
+chaos: $(STAMP)  ## random faults: ROUNDS=10 SEED=n, about 12 s a round (see docs/reliability.md)
+	$(VENV)/bin/python -m tests.chaos.run --rounds $(or $(ROUNDS),10) $(if $(SEED),--seed $(SEED))
 
 bench: $(STAMP)  ## measure the seconds from commit to restorable; an hour (see docs/benchmarks.md)
 	$(VENV)/bin/python -m pip install --quiet --group bench

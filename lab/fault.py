@@ -50,7 +50,12 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class DropAnswer:
-    """Let the store do it, then close the connection without a word: the reply is lost."""
+    """Let the store do it, then close the connection without a word: the reply is lost.
+
+    `done` is called between the two.
+    """
+
+    done: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

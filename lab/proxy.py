@@ -35,11 +35,15 @@ HOP_BY_HOP = {"connection", "keep-alive", "proxy-connection", "te", "upgrade", "
 class RecordingProxy:
     """The proxy itself; `with` starts and ends it. `rules` may be changed at any time.
 
-    The first rule that returns an action wins.
+    The first rule that returns an action wins. A body of up to `ahead_bytes` has wholly left its
+    client when the rules are asked, so that what is held reaches the store though the client dies.
     """
 
-    def __init__(self, upstream_url: str, rules: Iterable[Rule] = ()) -> None:
+    def __init__(
+        self, upstream_url: str, rules: Iterable[Rule] = (), *, ahead_bytes: int = PIECE_BYTES
+    ) -> None:
         upstream = urlsplit(upstream_url)
+        self.ahead_bytes = ahead_bytes
         self.upstream = (upstream.hostname or "127.0.0.1", upstream.port or 80)
         self.rules: list[Rule] = list(rules)
         self.stopping = threading.Event()
@@ -232,10 +236,10 @@ class _Exchange:
             self._forward(action)
 
     def _is_small(self) -> bool:
-        """Its body, if it has one, fits a piece."""
+        """Its body, if it has one, is taken from the client before the rules are asked."""
         headers = self.request.headers
         size = headers.get("x-amz-decoded-content-length", headers.get("content-length", ""))
-        return size.isdigit() and int(size) <= PIECE_BYTES
+        return size.isdigit() and int(size) <= self.proxy.ahead_bytes
 
     def _body(self) -> Iterator[bytes]:
         """The request's body in pieces, as it stands on the wire, once."""
@@ -292,6 +296,7 @@ class _Exchange:
                 answer = store.getresponse()
                 if isinstance(action, DropAnswer):
                     answer.read()
+                    action.done()
                     self.client.close_connection = True
                 else:
                     self._relay(answer, action or Rewrite())

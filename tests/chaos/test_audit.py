@@ -1,0 +1,196 @@
+"""The audit of chaos sees what it is there for: each kind of difference, made by hand."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from binlog2s3.checksum import crc64_hex, crc64nvme
+from lab.disk import temporary_directory
+from lab.get import ServerBinaries
+from lab.mysql import MysqlServer
+from lab.proxy import RecordingProxy
+from lab.s3 import MinioServer
+from tests.chaos.audit import Audit
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+
+FIRST = "mysql-bin.000001"
+Change = Callable[["Tampered"], None]
+
+
+@dataclass(frozen=True)
+class Filled:
+    server: MysqlServer
+    bucket: str
+    proxy: RecordingProxy
+
+
+class Tampered:
+    """A bucket that a streamer has filled in order, and the means to spoil it."""
+
+    def __init__(self, audit: Audit, store: MinioServer, bucket: str, server: MysqlServer) -> None:
+        self.audit = audit
+        self.store = store
+        self.bucket = bucket
+        self.server = server
+
+    def keys(self, part: str) -> list[str]:
+        with closing(self.store.client()) as client:
+            rows = client.list_objects_v2(Bucket=self.bucket).get("Contents", [])
+        return [row["Key"] for row in rows if part in row["Key"]]
+
+    def get(self, key: str) -> bytes:
+        with closing(self.store.client()) as client:
+            return client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+
+    def put(self, key: str, body: bytes) -> None:
+        with closing(self.store.client()) as client:
+            client.put_object(Bucket=self.bucket, Key=key, Body=body)
+
+    def delete(self, key: str) -> None:
+        with closing(self.store.client()) as client:
+            client.delete_object(Bucket=self.bucket, Key=key)
+
+    def entry(self, **changes: Any) -> None:
+        (key,) = self.keys(f"/entries/{FIRST}")
+        self.put(key, json.dumps({**json.loads(self.get(key)), **changes}).encode())
+
+
+def flip(bucket: Tampered) -> None:
+    (key,) = bucket.keys(f"/binlogs/{FIRST}")
+    data = bytearray(bucket.get(key))
+    data[len(data) // 2] ^= 1
+    bucket.put(key, bytes(data))
+
+
+def lose_chunk(bucket: Tampered) -> None:
+    bucket.delete(bucket.keys("live/test/2")[0])
+
+
+def lose_archived(bucket: Tampered) -> None:
+    bucket.delete(bucket.keys(f"/binlogs/{FIRST}")[0])
+
+
+def lose_entry(bucket: Tampered) -> None:
+    bucket.delete(bucket.keys(f"/entries/{FIRST}")[0])
+
+
+def foreign_chunk(bucket: Tampered) -> None:
+    folder = bucket.keys("live/test/2")[0].rpartition("/")[0]
+    body = b"x" * 100
+    bucket.put(f"{folder}/{0:016}-{100:016}-{crc64_hex(crc64nvme(body))}", body)
+
+
+def strange(bucket: Tampered) -> None:
+    bucket.put("pre/live/test/strange", b"x")
+
+
+def ahead(bucket: Tampered) -> None:
+    (key,) = bucket.keys("/writers/")
+    writer = json.loads(bucket.get(key))
+    writer["durable"]["offset"] += 1
+    bucket.put(key, json.dumps(writer).encode())
+
+
+def other_gtids(bucket: Tampered) -> None:
+    (key,) = bucket.keys("/writers/")
+    writer = json.loads(bucket.get(key))
+    writer["durable"]["gtid_set"] += "9"
+    bucket.put(key, json.dumps(writer).encode())
+
+
+CHANGES: dict[str, tuple[Change, str]] = {
+    "byte": (flip, "is not the server's file"),
+    "chunk": (lose_chunk, "was durable up to"),
+    "object": (lose_archived, "acknowledged bytes"),
+    "entry": (lose_entry, "has no entry"),
+    "foreign": (foreign_chunk, "disagrees with"),
+    "strange": (strange, "a strange object"),
+    "ahead": (ahead, "was durable up to"),
+    "gtids": (other_gtids, "durable GTIDs"),
+    "count": (lambda bucket: bucket.entry(transactions=99), "transactions is 99"),
+    "added": (lambda bucket: bucket.entry(gtid_set_added=""), "gtid_set_added is ''"),
+    "times": (lambda bucket: bucket.entry(least_commit_us=1), "least_commit_us is 1"),
+    "end": (lambda bucket: bucket.entry(end="stop"), "end is 'stop'"),
+    "blocks": (lambda bucket: bucket.entry(blocks=[]), "blocks are not"),
+    "crc": (lambda bucket: bucket.entry(crc64nvme="0" * 16), "crc64nvme is"),
+}
+
+
+@pytest.fixture(scope="module")
+def filled(mysql_binaries: ServerBinaries, minio: MinioServer) -> Iterator[Filled]:
+    """One archived binlog, one open one; the streamer has ended."""
+    bucket = minio.make_bucket()
+    with (
+        temporary_directory() as directory,
+        MysqlServer(mysql_binaries, directory / "server") as mysql,
+        RecordingProxy(minio.endpoint_url) as proxy,
+    ):
+        mysql.query("CREATE DATABASE d", "CREATE TABLE d.t (v LONGBLOB)")
+        options = {"endpoint-url": proxy.url}
+        with StreamProcess(directory, mysql, minio, bucket, options=options) as stream:
+            stream.wait_for_event("new lineage")
+            wait_until(lambda: proxy.matching(method="PUT", path=f"/{FIRST}/"), 30, "a chunk")
+            mysql.query("INSERT INTO d.t VALUES (REPEAT('x', 1000))", "FLUSH BINARY LOGS")
+            mysql.query("INSERT INTO d.t VALUES (REPEAT('x', 1000))")
+            with closing(Audit(mysql, minio, bucket, proxy)) as audit:
+                wait_until(lambda: not audit.settled(chunked=True), 60, "all is at rest")
+            stream.kill()
+        yield Filled(mysql, bucket, proxy)
+
+
+@pytest.fixture
+def tampered(filled: Filled, minio: MinioServer) -> Iterator[Tampered]:
+    """What lies there, to be spoilt; it is put in order again afterwards."""
+    with closing(Audit(filled.server, minio, filled.bucket, filled.proxy)) as audit:
+        audit.look()
+        found = Tampered(audit, minio, filled.bucket, filled.server)
+        before = {key: found.get(key) for key in found.keys("")}
+        yield found
+        for key in found.keys(""):
+            if key not in before:
+                found.delete(key)
+        for key, body in before.items():
+            found.put(key, body)
+
+
+def test_what_is_in_order_is_called_so(tampered: Tampered) -> None:
+    """Nothing was spoilt, nothing differs."""
+    tampered.audit.compare()
+    assert tampered.audit.differences == []
+    assert tampered.audit.binlogs == 1
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_difference_is_seen(tampered: Tampered, name: str) -> None:
+    """Each of them, by its name."""
+    change, said = CHANGES[name]
+    change(tampered)
+    tampered.audit.compare()
+    assert any(said in line for line in tampered.audit.differences), tampered.audit.differences
+
+
+def test_it_does_not_rest_while_something_is_left(tampered: Tampered) -> None:
+    """A chunk of an archived binlog, an upload, a second writer: each has to go."""
+    audit = tampered.audit
+    assert audit.settled(chunked=True) == ""
+    (binlog,) = tampered.keys(f"/binlogs/{FIRST}")
+    live = tampered.keys("live/test/2")[0].rpartition("/")[0].rpartition("/")[0]
+    tampered.put(f"{live}/{FIRST}/{0:016}-{1:016}-{'0' * 16}", b"x")
+    assert "chunks are left" in audit.settled(chunked=True)
+    tampered.delete(f"{live}/{FIRST}/{0:016}-{1:016}-{'0' * 16}")
+    with closing(tampered.store.client()) as client:
+        given = {"Bucket": tampered.bucket, "Key": binlog}
+        upload = client.create_multipart_upload(**given)["UploadId"]
+        assert "uploads are left" in audit.settled(chunked=True)
+        client.abort_multipart_upload(**given, UploadId=upload)
+    tampered.put("pre/live/test/writers/000009-00000000.json", b"{}")
+    assert "writers:" in audit.settled(chunked=True)
+    tampered.delete("pre/live/test/writers/000009-00000000.json")
+    assert audit.settled(chunked=True) == ""
+    tampered.server.query("FLUSH BINARY LOGS")
+    assert "not archived" in audit.settled(chunked=True)
