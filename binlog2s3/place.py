@@ -30,7 +30,7 @@ from binlog2s3.errors import (
 )
 from binlog2s3.grid import Grid, Part
 from binlog2s3.log import Log
-from binlog2s3.reader import Readable, ranges_of
+from binlog2s3.reader import Range, Readable, ranges_of
 from binlog2s3.store import Body, PartInfo, Store
 from binlog2s3.tailer import Track
 
@@ -314,11 +314,13 @@ class Place:
             yield from _blocks(self._track.body(max(begin, floor), end))
 
     def _readable(self) -> Readable:
+        """Chunks are looked for first: what another writer archives just then is not missed."""
         chunks = sorted(_list_chunks(self._store, self._chunks))
+        there = self._store.head(self.key)
         return Readable(
             name=str(self._track.name),
-            state="open",
-            ranges=ranges_of(self._chunks, chunks),
+            state="archived" if there else "open",
+            ranges=(Range(self.key, 0, there.size),) if there else ranges_of(self._chunks, chunks),
             store=self._store,
             again=self._readable,
         )

@@ -566,15 +566,22 @@ def mend_entries(store: Store, layout: Layout, found: Found, grid: Grid) -> None
         _log.info("entry made from the archived binlog", binlog=track.name)
 
 
+def _has_begun(run: Run) -> bool:
+    """Whether a run brought enough to be of some history: else its streamer died before that."""
+    return any(track.begun for track in _pump(Tailer(run, Grid(5 << 20))))
+
+
 def sweep_spool(spool: Spool, found: Found) -> None:
-    """Delete what a run before us archived but had no time to delete, and empty runs."""
+    """Delete what a run before us archived but had no time to delete, and runs without events."""
     runs = spool.runs()
     ends = [found.known] if found.known is not None else []
     for known in [*ends, *(end for end, _ in found.left_behind)]:
         for name in {name for run in runs for name in run.files()}:
             if known.lineage.first_binlog <= name < known.next_binlog:
                 spool.release(name, known.lineage.id)
+    taken = {segment.path.parent for track in found.tracks for segment in track.segments}
     for run in runs:
-        if run.facts.lineage == PROBE:
+        nobodys = run.facts.lineage is None and run.directory not in taken and not _has_begun(run)
+        if nobodys or run.facts.lineage == PROBE:
             spool.discard(run)
     spool.sweep(spool.runs())

@@ -3,12 +3,14 @@
 The suite in tests/contract runs over it as over real stores, so that property machines may trust
 it. A call can be made to fail before it acts; after it, as if the reply was lost; or to act
 later: the caller gets an error, and the store does it when `perform_late` is called, perhaps after
-the caller's death. `fail_next` chooses one coming call, `on_call` is asked at each.
+the caller's death. `fail_next` chooses one coming call, `on_call` is asked at each; `on_act` hears
+of each act before it is performed, `on_acted` after, with the keys that it changes. What it holds
+can be kept and put back.
 """
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -22,6 +24,7 @@ from binlog2s3.store_errors import Failure, translate
 
 Result = TypeVar("Result")
 When = Literal["before", "after", "later"]
+Act = Callable[[], object]
 MIN_PART_BYTES = 5 << 20
 MAX_PARTS = 10_000
 BLOCK_BYTES = 1 << 20
@@ -44,6 +47,15 @@ class _Upload:
     info: UploadInfo
     crc64: bool
     parts: dict[int, _Part] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a store held at a moment."""
+
+    objects: Mapping[str, _Object]
+    uploads: Mapping[str, _Upload]
+    ids: int
 
 
 class MemoryStore:
@@ -70,6 +82,8 @@ class MemoryStore:
         self.calls: dict[str, int] = defaultdict(int)
         self.late: list[tuple[str, Callable[[], object]]] = []
         self.on_call: Callable[[str], tuple[When, StoreError] | None] = lambda _: None
+        self.on_act: Callable[[str, Sequence[str], Act], None] = lambda *_: None
+        self.on_acted: Callable[[str, Sequence[str]], None] = lambda *_: None
         self._min_part_bytes = min_part_bytes
         self._crc64 = crc64
         self._lists_uploads = lists_uploads
@@ -93,8 +107,35 @@ class MemoryStore:
                 act()
             return operation
 
-    def _do(self, operation: str, act: Callable[[], Result], *, changes: bool = False) -> Result:
-        """Every operation: one at a time, counted, failing as it was told to."""
+    def contents(self) -> Contents:
+        """What it holds now."""
+        uploads = {key: replace(u, parts=dict(u.parts)) for key, u in self.uploads.items()}
+        return Contents(dict(self.objects), uploads, self._ids)
+
+    def restore(self, contents: Contents) -> None:
+        """Hold what was held then, in place of all that came since."""
+        self.objects, self._ids = dict(contents.objects), contents.ids
+        self.uploads = {
+            key: replace(upload, parts=dict(upload.parts))
+            for key, upload in contents.uploads.items()
+        }
+        self.late.clear()
+
+    def with_policy(self, *_: object) -> "MemoryStore":
+        """Itself: it does not try again."""
+        return self
+
+    def _do(
+        self,
+        operation: str,
+        act: Callable[[], Result],
+        *keys: str,
+        changes: bool = False,
+    ) -> Result:
+        """Every operation: one at a time, counted, failing as it was told to.
+
+        `keys` are those that it is about.
+        """
         fault = self.on_call(operation)
         with self._lock:
             self.calls[operation] += 1
@@ -105,7 +146,11 @@ class MemoryStore:
             if error is not None and when == "later":
                 self.late.append((operation, act))
                 raise error
-            result = act()
+            self.on_act(operation, keys, act)
+            try:
+                result = act()
+            finally:
+                self.on_acted(operation, keys)
             if error is not None:
                 raise error
             return result
@@ -135,24 +180,25 @@ class MemoryStore:
             digest = crc64nvme(data) if self._crc64 else None
             return self._keep(key, data, md5(data).hex(), digest, storage_class)
 
-        return self._do("put", act, changes=True)
+        return self._do("put", act, key, changes=True)
 
     def get(self, key: str, begin: int = 0, end: int | None = None) -> bytes:
         """See Store."""
         if end is not None and end <= begin:
             return b""
-        return self._do("get", lambda: self._range(key, begin, end, "get_object"))
+        return self._do("get", lambda: self._range(key, begin, end, "get_object"), key)
 
     def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
         """See Store."""
         while begin < end:
-            block = self._do("open", partial(self._range, key, begin, end, "get_object"))
+            block = self._do("open", partial(self._range, key, begin, end, "get_object"), key)
             yield block[:BLOCK_BYTES]
             begin += len(block[:BLOCK_BYTES])
 
     def head(self, key: str) -> ObjectInfo | None:
         """See Store."""
-        return self._do("head", lambda: self.objects[key].info if key in self.objects else None)
+        found = lambda: self.objects[key].info if key in self.objects else None  # noqa: E731
+        return self._do("head", found, key)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """See Store."""
@@ -161,7 +207,7 @@ class MemoryStore:
             keys = [key for key in self._keys(prefix) if key.encode() > start_after.encode()]
             return [replace(self.objects[key].info, crc64=None) for key in keys]
 
-        yield from self._do("list", act)
+        yield from self._do("list", act, prefix)
 
     def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
         """See Store."""
@@ -173,7 +219,7 @@ class MemoryStore:
                 names[name + found] = None
             return names
 
-        yield from self._do("list_names", act)
+        yield from self._do("list_names", act, prefix)
 
     def delete(self, keys: Iterable[str]) -> None:
         """See Store."""
@@ -183,7 +229,7 @@ class MemoryStore:
             for key in named:
                 self.objects.pop(key, None)
 
-        self._do("delete", act, changes=True)
+        self._do("delete", act, *named, changes=True)
 
     def create_upload(self, key: str, *, crc64: bool = True) -> str:
         """See Store."""
@@ -195,7 +241,7 @@ class MemoryStore:
             self.uploads[upload_id] = _Upload(info, crc64 and self._crc64)
             return upload_id
 
-        return self._do("create_upload", act, changes=True)
+        return self._do("create_upload", act, key, changes=True)
 
     def list_uploads(self, key: str) -> Sequence[UploadInfo]:
         """See Store."""
@@ -205,7 +251,7 @@ class MemoryStore:
                 raise _error("NotImplemented", "list_multipart_uploads", key, status=501)
             return [upload.info for upload in self.uploads.values() if upload.info.key == key]
 
-        return self._do("list_uploads", act)
+        return self._do("list_uploads", act, key)
 
     def uploads_below(self, prefix: str) -> Sequence[UploadInfo]:
         """See Store."""
@@ -215,7 +261,7 @@ class MemoryStore:
                 raise _error("NotImplemented", "list_multipart_uploads", prefix, status=501)
             return [u.info for u in self.uploads.values() if u.info.key.startswith(prefix)]
 
-        return self._do("uploads_below", act)
+        return self._do("uploads_below", act, prefix)
 
     def list_parts(self, key: str, upload_id: str) -> Sequence[PartInfo]:
         """See Store."""
@@ -224,7 +270,7 @@ class MemoryStore:
             parts = self._upload(key, upload_id, "list_parts").parts
             return [parts[number].info for number in sorted(parts)]
 
-        return self._do("list_parts", act)
+        return self._do("list_parts", act, key)
 
     def upload_part(
         self, key: str, upload_id: str, number: int, body: Body | bytes, crc64: int | None = None
@@ -237,7 +283,7 @@ class MemoryStore:
             _check(data, crc64, "upload_part", key)
             return _keep_part(upload, number, data)
 
-        return self._do("upload_part", act, changes=True)
+        return self._do("upload_part", act, key, changes=True)
 
     def copy_part(
         self,
@@ -264,7 +310,7 @@ class MemoryStore:
             assert len(data) == end - begin, "the caller knows the whole object's size"
             return _keep_part(upload, number, data)
 
-        return self._do("copy_part", act, changes=True)
+        return self._do("copy_part", act, key, changes=True)
 
     def complete_upload(
         self,
@@ -292,7 +338,7 @@ class MemoryStore:
             digest = crc64nvme(data) if upload.crc64 else None
             return self._keep(key, data, etag, digest, self._storage_class or "STANDARD")
 
-        return self._do("complete_upload", act, changes=True)
+        return self._do("complete_upload", act, key, changes=True)
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         """See Store."""
@@ -301,7 +347,7 @@ class MemoryStore:
             if upload_id in self.uploads and self.uploads[upload_id].info.key == key:
                 del self.uploads[upload_id]
 
-        self._do("abort_upload", act, changes=True)
+        self._do("abort_upload", act, key, changes=True)
 
     def close(self) -> None:
         """See Store."""

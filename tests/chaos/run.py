@@ -6,12 +6,16 @@ Ends with a table, and with 1 where anything differs.
 """
 
 import argparse
+import multiprocessing
 import random
 import sys
+import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from threading import Event
 
@@ -38,13 +42,17 @@ class Totals:
     with_chunks: int = 0
     missed: int = 0
     restarts: int = 0
-    starts: int = 0
     binlogs: int = 0
     binlog_bytes: int = 0
     sent_bytes: int = 0
     compared_bytes: int = 0
     looks: int = 0
     differences: list[str] = field(default_factory=list)
+
+    def add(self, other: "Totals") -> None:
+        """Count these as well."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
     @property
     def faults(self) -> int:
@@ -105,7 +113,8 @@ class Round:
         self.totals.differences += [
             f"round {self.number}: {what}" for what in world.audit.differences[before:]
         ]
-        world.audit.forget()
+        if len(world.audit.differences) == before:
+            world.audit.forget()
 
     def _options(self, fault: Fault) -> dict[str, str | int | float | Path | None]:
         limited = fault.phase is Phase.PUNCH or fault.kind is Kind.DISK
@@ -197,38 +206,67 @@ class Round:
         return False
 
 
-def run(rounds: int, seed: int, *, say: Callable[[str], None], first: int = 0) -> Totals:
-    """All rounds; `say` gets a line for each."""
+def run(
+    rounds: int, seed: int, *, say: Callable[[str], None], first: int = 0, jobs: int = 1
+) -> Totals:
+    """All rounds, in worlds of their own, `jobs` worlds at a time; `say` gets a line for each."""
     faults = plan(rounds, random.Random(seed))
+    begins = range(first, rounds, ROUNDS_A_WORLD)
+    worlds = [(begin, faults[begin : begin + ROUNDS_A_WORLD], seed) for begin in begins]
     totals = Totals()
-    begin = first
-    while begin < rounds:
-        end = min(rounds, begin + ROUNDS_A_WORLD)
-        with (
-            temporary_directory("binlog2s3-chaos-") as directory,
-            World(directory, f"{seed}/{begin}") as world,
-        ):
-            for number in range(begin, end):
-                started = time.monotonic()
-                before = len(totals.differences)
-                Round(world, faults[number], totals, number).run()
-                what = ", ".join(f"{fault.kind} at {fault.phase}" for fault in faults[number])
-                word = "ok" if len(totals.differences) == before else "DIFFERS"
-                say(f"{number:4} {time.monotonic() - started:5.1f} s  {word}  {what}")
+    if jobs == 1:
+        for world in worlds:
+            totals.add(_in_a_world(*world, say=say))
+        return totals
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        for done in as_completed([pool.submit(_in_a_world, *world) for world in worlds]):
+            totals.add(done.result())
+    return totals
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)  # noqa: T201
+
+
+def _in_a_world(
+    begin: int, faults: list[list[Fault]], seed: int, *, say: Callable[[str], None] = _print
+) -> Totals:
+    """The rounds from `begin` on; what stops them is a difference, too."""
+    totals = Totals()
+    with (
+        temporary_directory("binlog2s3-chaos-") as directory,
+        World(directory, f"{seed}/{begin}") as world,
+    ):
+        for number, each in enumerate(faults, begin):
+            started = time.monotonic()
+            before = len(totals.differences)
+            try:
+                Round(world, each, totals, number).run()
+            except Exception:  # noqa: BLE001 - whatever it is, it is no success
+                totals.differences.append(f"round {number}: {traceback.format_exc()}")
+            what = ", ".join(f"{fault.kind} at {fault.phase}" for fault in each)
+            differs = len(totals.differences) > before
+            word = "DIFFERS" if differs else "ok"
+            say(f"{number:4} {time.monotonic() - started:5.1f} s  {word}  {what}")
+            if differs:
                 for line in totals.differences[before:]:
                     say(f"     {line}")
-                if len(totals.differences) > before:
-                    keep = Path(f"chaos-{seed}-{number}.log")
-                    with keep.open("w") as file:
-                        for slot, stream in world.streams.items():
-                            file.write(f"== {slot}\n{stream.stderr()}\n")
-            world.stop()
-            totals.binlogs += world.audit.binlogs
-            totals.restarts += world.restarts
-            totals.starts += world.starts
-            totals.looks += world.audit.looks
-        begin = end
+                _keep_logs(world, f"chaos-{seed}-{number}")
+                break  # what is wrong stays wrong in this world
+        world.stop()
+        totals.binlogs += world.audit.binlogs
+        totals.restarts += world.starts - 1
+        totals.looks += world.audit.looks
     return totals
+
+
+def _keep_logs(world: World, name: str) -> None:
+    folder = Path(tempfile.gettempdir()) / name
+    folder.mkdir(exist_ok=True)
+    for slot, stream in world.streams.items():
+        (folder / f"{slot}.log").write_text(stream.stderr())
+    (folder / "server.log").write_bytes(world.server.log.read_bytes())
 
 
 def table(totals: Totals, seed: int) -> Table:
@@ -247,12 +285,30 @@ def table(totals: Totals, seed: int) -> Table:
     return found
 
 
+def markdown(totals: Totals, seed: int) -> str:
+    """The same for a document."""
+    phases = [phase for phase in Phase if totals.by_phase(phase)]
+    lines = [
+        f"Seed {seed}: {summary(totals)}.",
+        "",
+        f"| fault | {' | '.join(phases)} | all |",
+        f"|---|{'--:|' * (len(phases) + 1)}",
+    ]
+    for kind in Kind:
+        counts = [str(totals.struck[phase, kind] or "") for phase in phases]
+        lines.append(f"| {kind} | {' | '.join(counts)} | {totals.by_kind(kind)} |")
+    sums = [str(totals.by_phase(phase)) for phase in phases]
+    lines.append(f"| all | {' | '.join(sums)} | {totals.faults} |")
+    return "\n".join([*lines, ""])
+
+
 def summary(totals: Totals) -> str:
     """The figures below the table."""
     return (
         f"{totals.rounds} rounds, {totals.faults} faults ({totals.with_chunks} with at least "
         f"{LEAST_CHUNKS} full chunks there, {totals.missed} rounds whose moment did not come), "
-        f"{totals.starts} starts, {totals.binlogs} binlogs, {totals.binlog_bytes / MB:,.0f} MB, "
+        f"{totals.restarts} restarts of a streamer, {totals.binlogs} binlogs, "
+        f"{totals.binlog_bytes / MB:,.0f} MB, "
         f"{totals.looks} looks at what was promised, bytes sent / bytes of binlog "
         f"{totals.ratio:.2f}, {len(totals.differences)} differences"
     )
@@ -264,19 +320,18 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, help="begin with this round of the plan")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    parser.add_argument("--jobs", type=int, default=1, help="so many worlds at a time")
+    parser.add_argument("--markdown", type=Path, help="write the table there, too")
     given = parser.parse_args()
     console = Console(width=200 if not sys.stdout.isatty() else None)
     console.print(f"seed {given.seed}")
-    totals = run(
-        given.rounds,
-        given.seed,
-        say=lambda line: console.print(line, markup=False, highlight=False),
-        first=given.first,
-    )
+    totals = run(given.rounds, given.seed, say=_print, first=given.first, jobs=given.jobs)
     console.print(table(totals, given.seed))
     console.print(summary(totals))
     for line in totals.differences:
         console.print(line, markup=False)
+    if given.markdown:
+        given.markdown.write_text(markdown(totals, given.seed))
     return 1 if totals.differences else 0
 
 

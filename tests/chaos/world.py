@@ -75,7 +75,6 @@ class World:
         self.active = "a"
         self.stopped: list[int] = []
         self.starts = 0
-        self.restarts = 0
         self.wiped = False
         self.pause = Event()
         self.options: dict[str, Value] = {}
@@ -163,7 +162,6 @@ class World:
                 if not at_start and (slot == self.active or status != EXIT_TAKEN_OVER):
                     self.differs(f"{slot} ended with {status}: {stream.stderr()[-1500:]}")
         if not self.alive:
-            self.restarts += 1
             self.start()
 
     def child(self) -> int | None:
@@ -279,7 +277,6 @@ class World:
         elif was.process.poll() not in (EXIT_TAKEN_OVER, -signal.SIGKILL):
             self.differs(f"{old} ended with {was.process.poll()}: {was.stderr()[-1500:]}")
         was.told = True  # type: ignore[attr-defined]
-        self.restarts += 1
 
     def _reset(self) -> None:
         self.writes.hold()

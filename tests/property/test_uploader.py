@@ -6,7 +6,6 @@ by side; either may die, be frozen, lose its spool or its mysqlbinlog, want room
 may be performed long after they were made, by the dead too.
 """
 
-import json
 import random
 import shutil
 import tempfile
@@ -20,22 +19,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from binlog2s3.archive import DeleteChunks
 from binlog2s3.binlog import BinlogName
-from binlog2s3.checksum import crc64nvme
-from binlog2s3.chunk import Chunk, Chunks
+from binlog2s3.chunk import Chunk
 from binlog2s3.errors import FloorError, StoreError
 from tests.memory_store import MemoryStore, When
+from tests.promises import Place, Promises, Span, chunk_at, missing
 from tests.streamer import FIRST, LAYOUT, LINEAGE, Source, Streamer
 
 CHANGES = ("put", "delete", "create_upload", "upload_part", "copy_part", "complete_upload",
            "abort_upload")  # fmt: skip
-ARCHIVE = f"{LAYOUT.archive}{LINEAGE}/"
 LIVE = f"{LAYOUT.live}{LINEAGE}/"
 MOST_BINLOGS = 5
 ENDS = ("rotate", "rotate", "stop", "crash")
-A_LEVEL = 15 * 4
 WRITERS = st.integers(0, 1)
-
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +63,6 @@ SPELLS = st.builds(
 )
 
 
-def missing(spans: list[Span], begin: int, end: int) -> int | None:
-    """The first byte of [begin, end) that is in none of these ranges."""
-    for first, last in sorted(spans):
-        if first > begin:
-            break
-        begin = max(begin, last)
-    return begin if begin < end else None
-
-
 class Streaming(RuleBasedStateMachine):
     """What was ever reported durable is what the machine remembers, and looks for."""
 
@@ -89,11 +75,7 @@ class Streaming(RuleBasedStateMachine):
         self.pressed = [False, False]
         self.zombies: list[Callable[[], object]] = []
         self.files: dict[Path, BinlogName] = {}
-        self.promised: dict[BinlogName, list[Span]] = {}
-        self.reported: dict[Path, tuple[BinlogName, int]] = {}
         self.taken: list[tuple[BinlogName, Chunk]] = []
-        self.seen: dict[str, object] = {}
-        self.after_entry: dict[str, bool] = {}  # uploads that came when all was over
         self.trouble = self.mixing = 0.0
         self.late_only = False
         self.nested = False
@@ -133,6 +115,7 @@ class Streaming(RuleBasedStateMachine):
             copies_into_crc64_uploads=copies_into_crc64,
         )
         self.store.on_call = self.on_call
+        self.promises = Promises(self.store, self.source)
         self.start(0, flush_interval=1.0)
         if second:
             self.start(1, flush_interval=1.0)
@@ -384,61 +367,15 @@ class Streaming(RuleBasedStateMachine):
         """After whatever happened."""
         if not hasattr(self, "store"):
             return
-        self.objects_are_right()
-        self.remember()
+        self.promises.objects_are_right()
+        for one in self.streamers:
+            if one is not None:
+                self.promises.remember(one.uploader, LINEAGE, one.coverage, one.born)
         self.forgive()
-        for name, spans in self.promised.items():
-            self.still_there(name, spans)
+        for place in self.promises.promised:
+            self.still_there(place)
         for path, name in self.files.items():
             assert path.exists() or LAYOUT.entry(LINEAGE, name) in self.store.objects
-
-    def objects_are_right(self) -> None:
-        """Archived bytes are the server's, and for ever; chunks are the server's as well."""
-        objects = self.store.objects
-        for key, there in self.seen.items():
-            if key.startswith(ARCHIVE):
-                assert objects.get(key) is there, "nothing under archive/ changes"
-        for key, there in objects.items():
-            if self.seen.get(key) is there:
-                continue
-            if key.startswith(f"{ARCHIVE}binlogs/"):
-                name = BinlogName.parse(key.removeprefix(f"{ARCHIVE}binlogs/"))
-                assert name < self.source.open, "only what the server has finished"
-                assert there.data == self.source.data(name)
-            elif key.startswith(LIVE):
-                name, chunk = parse(key)
-                assert there.data == self.source.data(name)[chunk.begin : chunk.end]
-                assert crc64nvme(there.data) == chunk.crc64
-        self.seen = dict(objects)
-        for upload_id, upload in self.store.uploads.items():
-            if upload_id not in self.after_entry:
-                name = BinlogName.parse(upload.info.key.removeprefix(f"{ARCHIVE}binlogs/"))
-                self.after_entry[upload_id] = LAYOUT.entry(LINEAGE, name) in objects
-
-    def remember(self) -> None:
-        """What the streamers say is durable, and what the store has told them that it has."""
-        for streamer in self.streamers:
-            if streamer is None:
-                continue
-            for name, job in streamer.uploader._jobs.items():
-                for chunk in job.acknowledged:
-                    self.promise(name, chunk.begin, chunk.end)
-            durable = streamer.coverage.durable
-            if durable is not None:
-                last = BinlogName.parse(durable.binlog)
-                assert durable.offset <= self.source.size(last)
-                assert durable.gtid_set == self.source.gtids_at(last, durable.offset)
-                assert durable.place >= self.reported.get(streamer.born, durable.place)
-                self.reported[streamer.born] = durable.place
-                self.promise(last, 0, durable.offset)
-                for name in self.source.binlogs:
-                    if name < last:
-                        self.promise(name, 0, self.source.size(name))
-
-    def promise(self, name: BinlogName, begin: int, end: int) -> None:
-        spans = self.promised.setdefault(name, [])
-        if missing(spans, begin, end) is not None:
-            spans.append((begin, end))
 
     def forgive(self) -> None:
         """What others took is not asked for until nobody can believe any more that it is there."""
@@ -450,7 +387,8 @@ class Streaming(RuleBasedStateMachine):
             and (
                 any(streamer and streamer.knows(name, chunk) for streamer in self.streamers)
                 or self.deletions_wait()
-                or missing(self.there(name), chunk.begin, chunk.end) is not None
+                or missing(self.promises.there(Place(LINEAGE, name)), chunk.begin, chunk.end)
+                is not None
             )
         ]
 
@@ -465,19 +403,12 @@ class Streaming(RuleBasedStateMachine):
 
     def there(self, name: BinlogName) -> list[Span]:
         """The ranges of a binlog that lie in objects."""
-        prefix = LAYOUT.chunks(LINEAGE, name)
-        chunks = [parse(key)[1] for key in self.store.objects if key.startswith(prefix)]
-        whole = self.store.objects.get(LAYOUT.binlog(LINEAGE, name))
-        return [(chunk.begin, chunk.end) for chunk in chunks] + (
-            [(0, len(whole.data))] if whole else []
-        )
+        return self.promises.there(Place(LINEAGE, name))
 
-    def still_there(self, name: BinlogName, spans: list[Span]) -> None:
+    def still_there(self, place: Place) -> None:
         """What was promised once is in the bucket, but for what others took."""
-        there = self.there(name)
-        there += [(chunk.begin, chunk.end) for other, chunk in self.taken if other == name]
-        for begin, end in spans:
-            assert missing(there, begin, end) is None, (name, missing(there, begin, end))
+        taken = [(chunk.begin, chunk.end) for name, chunk in self.taken if name == place.name]
+        self.promises.still_there(place, taken)
 
     # left alone
 
@@ -536,36 +467,29 @@ class Streaming(RuleBasedStateMachine):
 
     def all_is_home(self, streamer: Streamer) -> None:
         """Archived what is closed, durable what is open, nothing left over."""
-        objects = self.store.objects
         last = self.source.open
         for name in self.source.binlogs:
             if name < last:
-                entry = json.loads(objects[LAYOUT.entry(LINEAGE, name)].data)
-                data = objects[LAYOUT.binlog(LINEAGE, name)].data
-                assert (entry["size"], int(entry["crc64nvme"], 16)) == (len(data), crc64nvme(data))
+                self.promises.is_home(Place(LINEAGE, name))
                 assert not streamer.files(name)
-                assert not [key for key in objects if key.startswith(LAYOUT.chunks(LINEAGE, name))]
-        for upload_id, upload in self.store.uploads.items():
-            name = BinlogName.parse(upload.info.key.removeprefix(f"{ARCHIVE}binlogs/"))
-            looked_after = self.lists_uploads and name >= (streamer.before or FIRST)
-            assert name == last or not looked_after or self.after_entry[upload_id], name
+        for place in self.promises.left_uploads():
+            looked_after = self.lists_uploads and place.name >= (streamer.before or FIRST)
+            assert place.name == last or not looked_after, place
         if streamer.chunked:
             assert not self.taken
-            assert streamer.coverage.durable is not None
             durable = streamer.coverage.durable
+            assert durable is not None
             assert (durable.binlog, durable.offset) == (str(last), self.source.size(last))
-            assert missing(self.there(last), 0, self.source.size(last)) is None
-        prefix = LAYOUT.chunks(LINEAGE, last)
-        chunks = Chunks(frozenset(parse(key)[1] for key in objects if key.startswith(prefix)))
-        part = streamer.grid.at(self.source.size(last))
-        assert sum(chunk.begin >= part.begin for chunk in chunks) <= A_LEVEL
+            self.promises.is_durable(Place(LINEAGE, last), streamer.grid)
+        self.promises.are_few(Place(LINEAGE, last), streamer.grid)
         event(f"binlogs archived: {len(self.source.binlogs) - 1}")
 
 
 def parse(key: str) -> tuple[BinlogName, Chunk]:
     """The binlog and the chunk of a key below live/."""
-    name, _, chunk = key.removeprefix(LIVE).partition("/")
-    return BinlogName.parse(name), Chunk.parse(chunk)
+    found = chunk_at(key)
+    assert found is not None
+    return found[0].name, found[1]
 
 
 TestStreaming = Streaming.TestCase

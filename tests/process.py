@@ -1,0 +1,551 @@
+"""A whole streaming process without threads, children, servers or real clocks.
+
+The daemon's own code puts it together, in the daemon's own order: what is found, the claim, what is
+mended, taken in, read, ended. Stand-ins are the source (`Shown`), mysqlbinlog (`Mysqlbinlog`), the
+clock, and the threads: a request is made when the loop wants an answer, heartbeat and watch speak
+when a life says so. A life is what happens meanwhile: a step of it at each round of the loop.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from io import FileIO
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NoReturn
+
+from binlog2s3.archive import Limits
+from binlog2s3.binlog import MAGIC, BinlogName
+from binlog2s3.catalog import Catalog, Layout, Lineage
+from binlog2s3.config import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
+from binlog2s3.course import Doubt, Heading, Pilot
+from binlog2s3.coverage import Coverage
+from binlog2s3.daemon import Stop, _Begun, _Start, _Stream, target
+from binlog2s3.errors import SourceError, SupersededError
+from binlog2s3.grid import Grid
+from binlog2s3.gtid import GtidSet
+from binlog2s3.history import Tip
+from binlog2s3.intake import Intake
+from binlog2s3.mysqlbinlog import Tool
+from binlog2s3.server import ServerBinlog, ServerFacts, ServerPosition
+from binlog2s3.spool import Run, Spool
+from binlog2s3.start import find
+from binlog2s3.supervisor import Supervisor
+from binlog2s3.uploader import Uploader
+from binlog2s3.watch import Watch
+from binlog2s3.workers import Outcome
+from binlog2s3.writer import Writer, give_way
+from tests.binlog_writer import UUID_A
+from tests.memory_store import MemoryStore
+from tests.streamer import LAYOUT, InlineWorkers, Source
+
+FULL_CHUNK = 100
+FLUSH_SECONDS = 1.0
+_MOST_ROUNDS = 3000
+_START = datetime(2026, 1, 2, tzinfo=UTC)
+_TOOL = Tool(path="mysqlbinlog", flavour="mysql", version="9.7.4", connection_server_id=True)
+
+Noting = Callable[[str], AbstractContextManager[object]]
+
+
+class Clock(threading.Event):
+    """An event that is waited for in no time: the clock goes on instead."""
+
+    def __init__(self, now: float = 100.0) -> None:
+        super().__init__()
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.now += timeout or 0.0
+        return self.is_set()
+
+
+class Shown(Source):
+    """A source of which only so much is written yet: `sizes`; and the server that has it."""
+
+    def __init__(self, source: Source, clock: Clock) -> None:
+        self._all = dict(source.binlogs)
+        self._data = {name: source.data(name) for name in self._all}
+        self._before = source._before
+        self._told: dict[tuple[BinlogName, int], str] = {}
+        self.binlogs = {}
+        self.sizes: dict[BinlogName, int] = {}
+        self.clock = clock
+        self.heard_at = 0.0
+        self.moments: list[tuple[datetime, BinlogName, int]] = []
+
+    def set(self, sizes: dict[BinlogName, int]) -> None:
+        """So much is written."""
+        self.sizes = dict(sizes)
+        self.binlogs = {name: self._all[name] for name in sizes}
+
+    def gtids_at(self, name: BinlogName, offset: int) -> str:
+        here = (name, offset)
+        if here not in self._told:
+            self._told[here] = super().gtids_at(name, offset)
+        return self._told[here]
+
+    def data(self, name: BinlogName) -> bytes:
+        return self._data[name][: self.sizes[name]]
+
+    def size(self, name: BinlogName) -> int:
+        return self.sizes[name]
+
+    def show(self, name: BinlogName, events: int | None = None) -> None:
+        """Commit so many events more of a binlog, or all that it will ever have."""
+        ends = [end for end in self._all[name].ends if end > self.sizes.get(name, 0)]
+        self.set({**self.sizes, name: ends[-1] if events is None else ends[events - 1]})
+
+    def show_all(self) -> None:
+        for name in self._all:
+            if self.sizes.get(name) != len(self._data[name]):
+                self.show(name)
+
+    @property
+    def shows_all(self) -> bool:
+        return self.sizes == {name: len(data) for name, data in self._data.items()}
+
+    # as `Server`
+
+    def facts(self) -> ServerFacts:
+        return ServerFacts(
+            uuid=UUID_A, flavour="mysql", version="9.7.4", server_id=7, gtid_mode=True
+        )
+
+    def binlogs_listed(self) -> tuple[ServerBinlog, ...]:
+        return tuple(self.listed()[name] for name in sorted(self.sizes))
+
+    def position(self) -> ServerPosition:
+        self.clock.now += 0.001  # what is committed now is later
+        last, now = self.open, _START + timedelta(seconds=self.clock.now)
+        self.clock.now += 0.001
+        self.moments.append((now, last, self.size(last)))
+        return ServerPosition(
+            asked_at=now,
+            uuid=UUID_A,
+            binlog=last,
+            offset=self.size(last),
+            gtid_set=self.gtids_at(last, self.size(last)),
+        )
+
+    def first_event(self, name: BinlogName) -> tuple[int, int]:
+        writer = self._all[name]
+        return writer.server_id, writer.ends[1]
+
+    def executed(self) -> GtidSet:
+        return GtidSet.parse(self.gtids_at(self.open, self.size(self.open)))
+
+
+class AsServer:
+    """A connection to it."""
+
+    heard_at = 0.0
+
+    def __init__(self, shown: Shown) -> None:
+        self.facts = shown.facts
+        self.binlogs = shown.binlogs_listed
+        self.position = shown.position
+        self.previous_gtids = shown.before
+        self.first_event = shown.first_event
+        self.executed = shown.executed
+
+    def read_only(self) -> bool:
+        return False
+
+    def check_privileges(self, name: BinlogName) -> None:
+        """All are there."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Mysqlbinlog:
+    """The child: writes when it is told to, and lets a life go on whenever it is looked at."""
+
+    pid = 0
+
+    def __init__(
+        self, shown: Shown, run: Run, heading: Heading, process: "Process", noting: Noting
+    ) -> None:
+        self._shown = shown
+        self._directory = run.directory
+        self._heading = heading
+        self._turn = process.turn
+        self._noting = noting
+        self._name = heading.begin
+        self._written = 0
+        self._file: FileIO | None = None
+        self.status: int | None = None
+
+    def fetch(self, most: int = 1 << 30) -> bool:
+        """Write some bytes, or go on to the next file; whether there was anything."""
+        if self._file is None:
+            with self._noting("first byte"):
+                self._file = (self._directory / str(self._name)).open("wb", buffering=0)
+                self._file.write(MAGIC[:1])
+            self._written = 1
+        data = self._shown.data(self._name)
+        if self._name == self._heading.begin and self._heading.position > 4:
+            whole = self._shown.binlogs[self._name].from_position(self._heading.position)
+            data = whole[: len(whole) - (len(self._shown._data[self._name]) - len(data))]
+        if piece := data[self._written : self._written + most]:
+            self._file.write(piece)
+            self._written += len(piece)
+            return True
+        if self._name.next() not in self._shown.sizes:
+            return False
+        self.close()
+        self._name, self._written = self._name.next(), 0
+        return True
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    # as `Child`
+
+    def poll(self) -> int | None:
+        self._turn()
+        return self.status
+
+    def hold(self, *, held: bool) -> None:
+        """It stands still anyway."""
+
+    def stop(self) -> int:
+        self.close()
+        return 0
+
+    def failure(self) -> SourceError:
+        return SourceError("mysqlbinlog ended", transient=True)
+
+
+class NotedSpool(Spool):
+    """A spool that tells of everything that it changes, and is asked what it may release."""
+
+    may_release: Callable[[str, BinlogName], bool]
+    noting: Noting = staticmethod(lambda _: nullcontext())  # type: ignore[assignment]
+
+    def begin(self, facts: Any) -> Run:
+        with self.noting("begin"):
+            return super().begin(facts)
+
+    def note(self, run: Run) -> None:
+        with self.noting("note the floor" if run.facts.floors else "note"):
+            super().note(run)
+
+    def release(self, name: BinlogName, lineage: str) -> int:
+        assert self.may_release(lineage, name), f"{name} is not archived"
+        with self.noting("release"):
+            return super().release(name, lineage)
+
+    def delete(self, paths: Any) -> int:
+        with self.noting("delete"):
+            return super().delete(paths)
+
+    def drop_prefixes(self) -> int:
+        with self.noting("drop prefixes"):
+            return super().drop_prefixes()
+
+    def discard(self, run: Run) -> None:
+        with self.noting("discard"):
+            super().discard(run)
+
+    def cut(self, path: Path, end: int) -> None:
+        with self.noting("cut"):
+            super().cut(path, end)
+
+    def note_superseded(self, by: Any) -> None:
+        with self.noting("note superseded"):
+            super().note_superseded(by)
+
+    def forget_superseder(self) -> None:
+        with self.noting("forget superseder"):
+            super().forget_superseder()
+
+    def give_back(self, path: Path, floor: Any) -> None:
+        with self.noting("punch"):
+            super().give_back(path, floor)
+
+
+class Steering(Pilot):
+    """The pilot, who finds mysqlbinlog without looking, and has nothing to doubt."""
+
+    def __init__(self, config: Config, catalog: Catalog) -> None:
+        super().__init__(config, catalog, _no_finder, lambda _: [])
+
+    def heading(self, server: Any, tip: Tip | None, doubt: Doubt | None = None) -> Heading:
+        listed = server.binlogs()
+        plain = Heading(facts=server.facts(), tool=_TOOL, listed=listed, begin=listed[0].name)
+        if tip is None:
+            return replace(plain, begin=self._first(listed, doubt))
+        course = self._same(server, plain, tip, doubt)
+        return self._steered(plain, tip, course, anew=doubt is not None)
+
+
+def _no_finder(*_: object) -> NoReturn:
+    raise AssertionError("nothing contradicts the archive here")
+
+
+class Starting(_Start):
+    def _pilot(self) -> Pilot:
+        return Steering(self._config, self._catalog)
+
+    def begun(self, shown: Shown, clock: Clock) -> _Begun:
+        """As `begin`, but for the server, which is asked of this one."""
+        noted = self._spool.superseded_by()
+        if noted is not None:
+            give_way(self._store, self._layout, noted, stop=clock, clock=clock)
+        self._spool.drop_prefixes()
+        found = find(self._store, self._layout, self._spool, target(self._config), self._grid)
+        return self._begin(AsServer(shown), found, None)  # type: ignore[arg-type]
+
+
+class Quiet(Stop):
+    """A stop that no signal sets."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.event = clock
+        self.signal = 0
+        self.error = None
+
+
+class Beside(Watch):
+    def start(self) -> None:
+        """It looks when it is told to."""
+
+    def look(self) -> None:
+        self._wanted.clear()
+        self._ask(with_list=True)
+
+
+class Beating(Writer):
+    def start(self) -> None:
+        """It beats when it is told to."""
+
+
+class Reading(Supervisor):
+    """The supervisor, with that child, and without waiting."""
+
+    process: "Process"
+    noting: Noting
+
+    def _facts(self) -> ServerFacts:
+        return self._server.facts()
+
+    def _start(self, run: Run, heading: Heading) -> Any:
+        with self.noting("child start"):
+            self.process.child = child = Mysqlbinlog(
+                self.process.shown, run, heading, self.process, self.noting
+            )
+        return child
+
+    def work(self, seconds: float) -> None:  # noqa: ARG002
+        self.process.count()
+        self._judge()
+        self._upload(0.05)
+
+
+class Requests(InlineWorkers):
+    """A request is made when its answer is wanted: one after the other, or the last one first.
+
+    `action` is what the one that is being made is for, "" between them.
+    """
+
+    def __init__(self, count: int, clock: Clock, *, last_first: bool) -> None:
+        super().__init__(count)
+        self.clock = clock
+        self.number = -1 if last_first else 0
+        self.before: Callable[[], None] = lambda: None
+        self.action = ""
+
+    def take(self, timeout_seconds: float) -> Outcome | None:
+        if not self.outcomes and self.tasks:
+            self.before()
+            token = self.tasks[self.number][0]
+            self.action = type(getattr(token, "action", token)).__name__
+            self.perform(self.number)
+            self.action = ""
+        if not self.outcomes:
+            self.clock.now += timeout_seconds
+            return None
+        self.busy -= 1
+        return self.outcomes.pop(0)
+
+    def wake(self) -> None:
+        """Nobody waits."""
+
+
+def config(spool: Path, part: int) -> Config:
+    nothing: dict[str, Any] = dict.fromkeys(MysqlConfig.__slots__)
+    none: dict[str, Any] = dict.fromkeys(S3Config.__slots__)
+    return Config(
+        mysql=MysqlConfig(**{**nothing, "connect_timeout": 10.0}),
+        s3=S3Config(
+            **{**none, "bucket": "b", "prefix": LAYOUT.prefix, "part_size": part, "concurrency": 4}
+        ),
+        stream=StreamConfig(
+            source=LAYOUT.source,
+            start_binlog=None,
+            start_at="oldest",
+            flush_interval=FLUSH_SECONDS,
+            heartbeat_interval=30.0,
+        ),
+        spool=spool,
+        spool_limits=SpoolLimits(min_free_bytes=0),
+    )
+
+
+class Process(_Stream):
+    """The daemon's stream: `run` is what it does, from the claim to the end."""
+
+    def __init__(
+        self,
+        *,
+        store: MemoryStore,
+        shown: Shown,
+        directory: Path,
+        part: int,
+        token: str,
+        life: Callable[["Process"], Iterator[None]],
+        last_first: bool = False,
+        noting: Noting = lambda _: nullcontext(),
+    ) -> None:
+        self.shown = shown
+        self.clock = clock = Clock()
+        clock.now = shown.clock.now
+        self.child: Mysqlbinlog
+        self.rounds = 0
+        self._life = life(self)
+        made = config(directory, part)
+        self._spool = spool = NotedSpool(directory)
+        spool.noting = noting
+        spool.may_release = lambda lineage, name: LAYOUT.entry(lineage, name) in store.objects
+        self._stop = stop = Quiet(clock)
+        started = Starting(made, store, spool, stop)
+        begun = started.begun(shown, clock)
+        self._config = made
+        self._found = begun.found
+        self._refusal = begun.refusal
+        self._preflight = self._store = store  # type: ignore[assignment]
+        self._layout = Layout(made.s3.prefix, made.stream.source)
+        self._grid = Grid(part)
+        self._audits = SimpleQueue()
+        self._named = set(begun.found.foreign)
+        self._workers = self.requests = Requests(  # type: ignore[assignment]
+            made.s3.concurrency, clock, last_first=last_first
+        )
+        server: Any = AsServer(shown)
+        self._watch = self.watch = Beside(
+            server,
+            interval_seconds=2.0,
+            reached=self._reached,
+            seen=self._seen,
+            failed=stop.fail,
+            stop=clock,
+        )
+        self._writer = self.writer = Beating(
+            store=store,
+            layout=self._layout,
+            spool=spool,
+            target=target(made),
+            interval_seconds=made.stream.heartbeat_interval,
+            progress=self._progress,
+            audit=lambda keys, _: self._audits.put((keys, clock.now)),
+            failed=stop.fail,
+            stop=clock,
+        )
+        self.writer._me = replace(self.writer._me, token=token)
+        self._intake = self.intake = Intake(
+            store=store,
+            layout=self._layout,
+            spool=spool,
+            look=lambda: self._writer.look(store),
+            open_uploader=self._open_uploader,
+        )
+        self._supervisor = self.supervisor = Reading(
+            made,
+            target=target(made),
+            spool=spool,
+            intake=self._intake,
+            pilot=Steering(made, Catalog(store, self._layout)),
+            watch=self._watch,
+            upload=self._upload,
+            blame=self._blame_other_writer,
+            stop=clock,
+            tip=begun.tip,
+            heading=begun.heading,
+        )
+        self.supervisor._server = server
+        self.supervisor.process = self
+        self.supervisor.noting = noting
+        self._server_uuid = UUID_A
+        stop.wake = self.requests.wake
+
+    def _open_uploader(self, lineage: Lineage, coverage: Coverage) -> Uploader:
+        return Uploader(
+            store=self._store,
+            layout=self._layout,
+            lineage=lineage.id,
+            limits=Limits(grid=self._grid, chunked=True, copies=True, full_chunk=FULL_CHUNK),
+            flush_interval=FLUSH_SECONDS,
+            spool=self._spool,
+            workers=self._workers,
+            coverage=coverage,
+            backoff=lambda _: 0.0,
+            clock=self.clock,
+        )
+
+    @property
+    def ended(self) -> bool:
+        return self.clock.is_set()
+
+    def count(self) -> None:
+        """No life goes on for ever."""
+        self.rounds += 1
+        if self.rounds > _MOST_ROUNDS:
+            raise AssertionError("it does not come to rest")
+
+    def turn(self) -> None:
+        """A step of its life; it is asked to end behind the last."""
+        self.count()
+        self.clock.now = self.shown.clock.now = max(self.clock.now, self.shown.clock.now)
+        if next(self._life, self) is self:
+            self.clock.set()
+
+    def round(self) -> None:
+        """A round of its loop, in between; where another writer is greater, it ends."""
+        if self.ended:
+            return
+        try:
+            self.supervisor.round(0.0)
+        except SupersededError as error:
+            self._stop.fail(error)
+
+    def beat(self, *, audit: bool = False) -> None:
+        """As the heartbeat's thread; where another writer is greater, it ends."""
+        if audit:
+            self.writer._beats = 0
+        try:
+            self.writer.beat()
+        except SupersededError as error:
+            self._stop.fail(error)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all that the source has is read and in the bucket, archived what is closed."""
+        last = self.shown.open
+        there = self.supervisor.reached() == (last, self.shown.size(last))
+        return there and self.intake.done
+
+    def close(self) -> None:
+        """Nothing stays open behind it."""
+        self.supervisor.close()
+        if hasattr(self, "child"):
+            self.child.close()
+        self._spool.close()
