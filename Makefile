@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test wide lint unit chaos bench soak clean distclean
+.PHONY: help setup demo test wide lint unit stores chaos mutants bench soak clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -33,6 +33,14 @@ lint: $(STAMP)  ## ruff and mypy
 
 unit: lint  ## lint, types and the tests that need no server
 	$(VENV)/bin/python -m pytest tests/unit tests/property
+
+stores: $(STAMP)  ## the tests of streaming on MinIO, versitygw, nanio and s3s-fs; hours
+	$(VENV)/bin/python -m pytest -n 2 tests/contract
+	for store in minio versitygw nanio s3s-fs; do \
+	    $(VENV)/bin/python -m pytest -n 2 --store $$store -m "not soak" \
+	        tests/integration/test_stores.py tests/integration/test_stream.py \
+	        tests/integration/test_durable.py tests/integration/test_two_writers.py || exit 1; \
+	done
 
 chaos: $(STAMP)  ## random faults: ROUNDS=10 SEED=n, about 12 s a round (see docs/reliability.md)
 	$(VENV)/bin/python -m tests.chaos.run --rounds $(or $(ROUNDS),10) $(if $(SEED),--seed $(SEED))

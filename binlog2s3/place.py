@@ -31,7 +31,7 @@ from binlog2s3.errors import (
 from binlog2s3.grid import Grid, Part
 from binlog2s3.log import Log
 from binlog2s3.reader import Range, Readable, ranges_of
-from binlog2s3.store import Body, PartInfo, Store
+from binlog2s3.store import Body, PartInfo, Reader, Store
 from binlog2s3.tailer import Track
 
 _log = Log("place")
@@ -49,6 +49,28 @@ class Looked:
     upload_id: str | None
     parts: tuple[PartInfo, ...]
     chunks: Chunks
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A slice of the spool that is sent only while it is what the scanner saw.
+
+    Looked at before each attempt: some stores take wrong bytes, some keep what they refuse.
+    """
+
+    piece: Body
+    crc64: int
+    path: str
+
+    @property
+    def size(self) -> int:
+        return self.piece.size
+
+    def open(self) -> Reader:
+        """Raises SpoolError if it has changed."""
+        if crc64_of_blocks(_blocks(self.piece)) != self.crc64:
+            raise _changed(self.piece, self.path)
+        return self.piece.open()
 
 
 class Place:
@@ -112,7 +134,7 @@ class Place:
             data = self._read_back(chunk)
             self._store.put(self.chunk_key(chunk), data, crc64=chunk.crc64)
             return
-        piece = self._slice(chunk.begin, chunk.end)
+        piece = self._checked(chunk.begin, chunk.end, chunk.crc64)
         with self._spool_unchanged(piece, chunk.crc64):
             self._store.put(self.chunk_key(chunk), piece, crc64=chunk.crc64)
 
@@ -187,13 +209,14 @@ class Place:
         if part.begin < self._track.floor:
             data = self._read_back(Chunk(part.begin, part.end, crc64))
             return self._store.upload_part(self.key, upload_id, part.number, data, crc64)
-        piece = self._slice(part.begin, part.end)
+        piece = self._checked(part.begin, part.end, crc64)
         with self._spool_unchanged(piece, crc64):
             return self._store.upload_part(self.key, upload_id, part.number, piece, crc64)
 
     def put_whole(self) -> None:
         """Put the closed binlog as one object."""
-        piece, crc64 = self._slice(0, self._track.size), self._track.digest.crc64
+        crc64 = self._track.digest.crc64
+        piece = self._checked(0, self._track.size, crc64)
         with self._spool_unchanged(piece, crc64):
             _where_absent(
                 lambda condition: self._store.put(
@@ -268,6 +291,9 @@ class Place:
             raise self._given_back(begin, end)
         return self._track.body(begin, end)
 
+    def _checked(self, begin: int, end: int, crc64: int) -> Body:
+        return _Checked(self._slice(begin, end), crc64, str(self._track.path))
+
     def _given_back(self, begin: int, end: int) -> FloorError:
         return FloorError(
             f"{self._track.name} from {begin} to {end} is wanted again, and the spool has "
@@ -283,7 +309,12 @@ class Place:
             data = self._read_back(Chunk(part.begin, part.end, crc64))
             md5s[part] = hashlib.md5(data, usedforsecurity=False).digest()
         elif part not in md5s:
-            md5s[part] = _md5(self._slice(part.begin, part.end))
+            # of bytes that have changed it would agree with an object of the changed ones
+            piece = self._slice(part.begin, part.end)
+            crc64, md5 = _digests(piece)
+            if crc64 != self._track.digest.part_crc64(part):
+                raise self._changed(piece)
+            md5s[part] = md5
         return md5s[part]
 
     def _read_back(self, wanted: Chunk) -> bytes:
@@ -343,14 +374,14 @@ class Place:
         except StoreError as error:
             if error.transient or crc64_of_blocks(_blocks(piece)) == crc64:
                 raise
-            raise SpoolError(
-                f"{self._track.path} changed after it was read ({piece.size} bytes)",
-                hint="look at the spool's disk, and start again: the binlog is fetched anew",
-            ) from error
+            raise self._changed(piece) from error
+
+    def _changed(self, piece: Body) -> SpoolError:
+        return _changed(piece, str(self._track.path))
 
 
 def sweep(store: Store, layout: Layout, lineage: str, name: BinlogName) -> None:
-    """Take away what is left of an archived binlog's growing: chunks, and unfinished uploads.
+    """Take away what is left of a binlog's growing: uploads, and the chunks of an archived one.
 
     Those of other writers, of deaths, of requests performed long after they were made.
     """
@@ -407,11 +438,19 @@ def _blocks(piece: Body) -> Iterator[bytes]:
             yield data
 
 
-def _md5(piece: Body) -> bytes:
-    digest = hashlib.md5(usedforsecurity=False)
+def _changed(piece: Body, path: str) -> SpoolError:
+    return SpoolError(
+        f"{path} changed after it was read ({piece.size} bytes)",
+        hint="look at the spool's disk, and start again: the binlog is fetched anew",
+    )
+
+
+def _digests(piece: Body) -> tuple[int, bytes]:
+    crc64, md5 = 0, hashlib.md5(usedforsecurity=False)
     for data in _blocks(piece):
-        digest.update(data)
-    return digest.digest()
+        crc64 = crc64nvme(data, crc64)
+        md5.update(data)
+    return crc64, md5.digest()
 
 
 def build_entry(track: Track, now: datetime) -> Entry:

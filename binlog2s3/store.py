@@ -21,6 +21,7 @@ from binlog2s3.errors import (
     ObjectMissingError,
     SpoolError,
     StoreError,
+    StoreSettingError,
     UnsupportedError,
     UploadMissingError,
 )
@@ -185,7 +186,7 @@ class S3Store:
                 yield ObjectInfo(
                     key=needed(item, "Key"),
                     size=needed(item, "Size"),
-                    etag=_etag(item),
+                    etag=_listed_etag(item),
                     crc64=None,
                     storage_class=item.get("StorageClass") or "STANDARD",
                     last_modified=needed(item, "LastModified").astimezone(UTC),
@@ -283,13 +284,13 @@ class S3Store:
                 PartInfo(
                     number=needed(item, "PartNumber"),
                     size=needed(item, "Size"),
-                    etag=_etag(item),
+                    etag=_listed_etag(item),
                     crc64=_crc64(item),
                 )
                 for item in page.get("Parts", ())
             ]
             if not page.get("IsTruncated"):
-                return found
+                return sorted(found, key=lambda part: part.number)
             marker = {"PartNumberMarker": needed(page, "NextPartNumberMarker")}
 
     def upload_part(
@@ -488,6 +489,11 @@ def _etag(answer: Mapping[str, Any]) -> str:
     return str(needed(answer, "ETag")).strip('"')
 
 
+def _listed_etag(item: Mapping[str, Any]) -> str:
+    """Empty where a store's listings have none, as s3s-fs's: then it proves nothing."""
+    return str(item.get("ETag") or "").strip('"')
+
+
 def _crc64(answer: Mapping[str, Any]) -> int | None:
     try:
         return crc64_from_base64(answer["ChecksumCRC64NVME"])
@@ -522,7 +528,7 @@ def _listed(part: PartInfo, *, crc64: bool) -> dict[str, Any]:
 
 
 def _no_crc64(key: str) -> StoreError:
-    return StoreError(
+    return StoreSettingError(
         f"the store did not confirm the CRC64NVME of {key!r}",
         hint="this store keeps no such checksum; set checksum to auto or md5",
     )

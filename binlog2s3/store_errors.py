@@ -6,7 +6,7 @@ the streamer waits (`MendableError`), and what no repetition will change. Secret
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 
@@ -24,6 +24,13 @@ class MendableError(StoreError):
     """Rights, credentials, bucket, clock, endpoint: wrong until somebody mends it.
 
     Not transient: a preflight fails with it. A streamer that runs waits for it to be mended.
+    """
+
+
+class UploadDeniedError(MendableError):
+    """A request within an upload is denied; or the upload is gone, and the store says it so.
+
+    Never repeated as it is: whoever holds the upload looks for it again.
     """
 
 
@@ -91,6 +98,7 @@ _DENIED = _Meaning(
     "access denied: {operation} on {where}{answer}",
     "allow {action} on it for these credentials, in their policy and the bucket's",
 )
+_DENIED_UPLOAD = replace(_DENIED, error=UploadDeniedError)
 _BAD_KEY = _Meaning(
     MendableError, "the store does not know this access key id ({code}) at {endpoint}", _CHAIN
 )
@@ -183,6 +191,7 @@ _KMS = _Meaning(
 )
 
 _WRITES = ("put_object", "complete_multipart_upload")
+_WITHIN_UPLOADS = ("upload_part", "upload_part_copy", "complete_multipart_upload", "list_parts")
 _TELLING = ("304", "405", "412", "429", "501")
 
 _BY_CODE: dict[str, _Meaning] = {
@@ -317,6 +326,8 @@ def _meaning(failure: Failure) -> _Meaning:
     if failure.code.lower().startswith("kms"):
         return _KMS
     known = _BY_CODE.get(failure.code, _REFUSED)
+    if known is _DENIED and failure.operation in _WITHIN_UPLOADS:
+        return _DENIED_UPLOAD
     return _REFUSED if known is _EXISTS and failure.operation not in _WRITES else known
 
 

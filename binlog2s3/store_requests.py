@@ -29,7 +29,14 @@ from urllib3.exceptions import HTTPError
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.errors import StoreError
 from binlog2s3.store_contract import Body, OnError, Reader, RetryPolicy, StoreConfig
-from binlog2s3.store_errors import Failure, MendableError, is_web_page, knows, translate
+from binlog2s3.store_errors import (
+    Failure,
+    MendableError,
+    UploadDeniedError,
+    is_web_page,
+    knows,
+    translate,
+)
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
@@ -263,7 +270,7 @@ class Requests:
         )
 
     def _worth_repeating(self, exc: BaseException) -> bool:
-        if isinstance(exc, MendableError):
+        if isinstance(exc, MendableError) and not isinstance(exc, UploadDeniedError):
             return self.policy.attempts is None
         return isinstance(exc, StoreError) and exc.transient
 

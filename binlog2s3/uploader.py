@@ -369,7 +369,7 @@ class Uploader:
         self._archived_before, self._archived_since = self._archived_since, []
 
     def sweep(self, name: BinlogName) -> None:
-        """Have taken away what is left of an archived binlog's growing, if anything is."""
+        """Have taken away what is left of a binlog's growing, once nothing more comes of it."""
         self._workers.submit(
             _Sweep(self, name), lambda: sweep(self._store, self._layout, self._lineage, name)
         )
@@ -477,6 +477,7 @@ class Uploader:
             _log.warning("left in the spool: an archived one is there", binlog=track.name)
             return
         if job.unfinishable:
+            self.sweep(track.name)  # an upload that was begun will never be completed
             freed = self._spool.delete({segment.path for segment in track.segments})
             self._coverage.ended(track)
             _log.warning("kept as chunks", binlog=track.name, size=track.size, freed=freed)

@@ -3,9 +3,9 @@
 `python -m lab.get mysql minio`, or the functions of the same names.
 
 MySQL (Debian sid), MariaDB (Debian bookworm) and libfaketime come from Debian's packages, see
-`lab.apt`; MinIO and toxiproxy are built with Go; the aws command is a Python package. What was
-obtained once is found at once the next time, without network. Where something cannot be had,
-`Unavailable` says what is missing and what would help.
+`lab.apt`; MinIO, versitygw and toxiproxy are built with Go, s3s-fs with Cargo; the aws command is a
+Python package. What was obtained once is found at once the next time, without network. Where
+something cannot be had, `Unavailable` says what is missing and what would help.
 """
 
 import os
@@ -21,11 +21,11 @@ from lab import apt
 from lab.cache import Unavailable, kept, note_of, remove, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 Flavour = Literal["mysql", "mariadb"]
 
-GO_TIMEOUT_SECONDS = 1200
+BUILD_TIMEOUT_SECONDS = 1200
 PIP_TIMEOUT_SECONDS = 600
 
 
@@ -60,6 +60,20 @@ def mariadb() -> ServerBinaries:
 def minio() -> Path:
     """The MinIO server: the one on PATH, else built from its newest module."""
     return _on_path_or_built("minio", "github.com/minio/minio", "minio", "1 to 3 minutes")
+
+
+def versitygw() -> Path:
+    """The versitygw server: the one on PATH, else built from its newest module."""
+    module = "github.com/versity/versitygw/cmd/versitygw"
+    return _on_path_or_built("versitygw", module, "versitygw", "1 to 3 minutes")
+
+
+def s3s_fs() -> Path:
+    """The s3s-fs server: the one on PATH, else built from the newest crate for this Rust."""
+    on_path = shutil.which("s3s-fs")
+    if on_path is not None:
+        return Path(on_path)
+    return kept("s3s-fs", _build_s3s_fs) / "s3s-fs"
 
 
 def toxiproxy() -> Path:
@@ -259,28 +273,75 @@ def _build(name: str, module: str, binary: str, into: Path, duration: str) -> st
     environment = {key: str(into / folder) for key, folder in folders.items()}
     environment["GOFLAGS"] = f"{flags} -modcacherw".strip()
     environment["CGO_ENABLED"] = "0"
-    try:
-        done = subprocess.run(
-            [go, "install", f"{module}@latest"],
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=GO_TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        reason = f"go install took longer than {GO_TIMEOUT_SECONDS} s"
-        raise Unavailable(name, reason, remedy) from None
-    if done.returncode != 0:
-        words = [line for line in done.stdout.splitlines() if not line.startswith("go: download")]
-        reason = f"go install fails: {' '.join(words[-3:])}"
-        raise Unavailable(name, reason, f"{remedy}; a way to the Go module proxy")
+    failure = _failure(
+        [go, "install", f"{module}@latest"], environment, seconds=BUILD_TIMEOUT_SECONDS
+    )
+    if failure is not None:
+        raise Unavailable(name, failure, f"{remedy}; a way to the Go module proxy")
     (into / "bin" / binary).rename(into / name)
     for folder in folders.values():
         remove(into / folder)
     return version
+
+
+def _build_s3s_fs(into: Path) -> str:
+    """`cargo install` with all of its folders below `into`; only the program is left there."""
+    name, remedy = "s3s-fs", "install a newer Rust, or put s3s-fs on PATH"
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        raise Unavailable(name, "there is no cargo on PATH", remedy)
+    version = _version(Path(cargo))
+    say(f"building {name} with cargo {version} (about 2 to 5 minutes; only this once)")
+    home, build = into / "cargo", into / "build"
+    home.mkdir()
+    # what this machine's cargo is told, such as where its registry is, holds here too
+    told = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo")) / "config.toml"
+    if told.is_file():
+        (home / told.name).symlink_to(told)
+    crate = ["install", name, "--locked", "--features", "binary", "--no-track"]
+    folders = ["--root", str(into), "--target-dir", str(build)]
+    wanted: tuple[str, ...] = ()
+    for _ in range(2):
+        failure = _failure(
+            [cargo, *crate, *wanted, *folders],
+            {"CARGO_HOME": str(home)},
+            seconds=BUILD_TIMEOUT_SECONDS,
+        )
+        # of a crate that is too new for this Rust, cargo names the last version that is not
+        older = re.search(rf"`{name} (\S+)` supports rustc", failure or "")
+        if older is None:
+            break
+        wanted = ("--version", older[1])
+    if failure is not None:
+        raise Unavailable(name, failure, f"{remedy}; a way to the crates' registry")
+    (into / "bin" / name).rename(into / name)
+    for folder in (into / "bin", home, build):
+        remove(folder)
+    return _version(into / name)
+
+
+def _failure(
+    argv: "Sequence[str]", environment: "Mapping[str, str] | None" = None, *, seconds: int
+) -> str | None:
+    """Run an installer; None where it succeeds, else how it fails, with its last lines."""
+    what = f"{Path(argv[0]).name} {argv[1]}"
+    try:
+        done = subprocess.run(
+            argv,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{what} took longer than {seconds} s"
+    if done.returncode == 0:
+        return None
+    words = [line for line in done.stdout.splitlines() if not line.startswith("go: download")]
+    return f"{what} fails: {' '.join(words[-3:])}"
 
 
 def _install_aws(into: Path) -> str:
@@ -322,6 +383,8 @@ def main(names: list[str]) -> int:
         "mysql": lambda: mysql().server,
         "mariadb": lambda: mariadb().server,
         "minio": minio,
+        "versitygw": versitygw,
+        "s3s-fs": s3s_fs,
         "faketime": faketime,
         "toxiproxy": toxiproxy,
         "aws": aws,

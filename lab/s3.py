@@ -1,10 +1,12 @@
-"""A throwaway S3 store in a directory of its own, on 127.0.0.1: MinIO, nanio, or moto's server.
+"""A throwaway S3 store in a directory of its own, on 127.0.0.1: MinIO, versitygw and others.
 
     with MinioServer(get.minio(), directory) as store:
         store.make_bucket("binlogs")
 
 Law: moto stands in only where nothing depends on integrity, races or access rights, which it does
-not check. nanio is the store without conditional writes: `If-None-Match` does not stop it.
+not check. versitygw is the second opinion. nanio is the store without conditional writes,
+`If-None-Match` does not stop it; s3s-fs is the one that cannot list uploads. What a store lacks
+stands in its `lacks`, and tests/integration/test_lab.py holds it to that.
 """
 
 import base64
@@ -40,6 +42,7 @@ class Store(Protocol):
     """What tests and the demo need of a store, whichever it is."""
 
     name: ClassVar[str]
+    lacks: ClassVar[Mapping[str, str]]
 
     @property
     def endpoint_url(self) -> str:
@@ -87,9 +90,13 @@ def client_for(
 
 
 class _Server:
-    """What the stores have in common: a child on a free port, a root user, buckets."""
+    """What the stores have in common: a child on a free port, a root user, buckets.
+
+    `lacks` names what this store does not have of S3, and how that shows.
+    """
 
     name: ClassVar[str]
+    lacks: ClassVar[Mapping[str, str]] = {}
     _health: ClassVar[str]
     _healthy_status: ClassVar[http.HTTPStatus] = http.HTTPStatus.OK
 
@@ -274,10 +281,69 @@ class MotoServer(_Server):
         return {"PYTHONWARNINGS": "ignore"}
 
 
+class VersitygwServer(_Server):
+    """versitygw over a directory: S3 to the letter where MinIO has ways of its own."""
+
+    name = "versitygw"
+    lacks: ClassVar[Mapping[str, str]] = {
+        "encryption": "takes the header and stores in clear",
+        "storage classes": "takes any class and keeps everything in STANDARD",
+    }
+    _health = "/healthy"
+
+    def __init__(self, binary: Path, directory: Path) -> None:
+        super().__init__(directory)
+        self.binary = binary
+
+    def _argv(self) -> list[str]:
+        listen = ["--port", f"127.0.0.1:{self.port}", "--health", self._health, "--quiet"]
+        return [str(self.binary), *listen, "posix", str(self.data)]
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "ROOT_ACCESS_KEY": self.access_key,
+            "ROOT_SECRET_KEY": self.secret_key,
+            "HOME": str(self.directory),
+        }
+
+
+class S3sFsServer(_Server):
+    """s3s-fs over a directory: no list of unfinished uploads, and no ETags in listings."""
+
+    name = "s3s-fs"
+    lacks: ClassVar[Mapping[str, str]] = {
+        "upload listing": "answers ListMultipartUploads with 501",
+        "checksums": "keeps what it refuses for a wrong checksum, and has none of uploads",
+        "encryption": "takes the header and stores in clear",
+        "storage classes": "takes any class and keeps everything in STANDARD",
+    }
+    _health = "/"
+    _healthy_status = http.HTTPStatus.FORBIDDEN  # it answers, and wants a signature
+
+    def __init__(self, binary: Path, directory: Path) -> None:
+        super().__init__(directory)
+        self.binary = binary
+
+    def _argv(self) -> list[str]:
+        listen = ["--host", "127.0.0.1", "--port", str(self.port)]
+        keys = [f"--access-key={self.access_key}", f"--secret-key={self.secret_key}"]
+        return [str(self.binary), *listen, *keys, str(self.data)]
+
+    def _environment(self) -> dict[str, str]:
+        return {"RUST_LOG": "warn"}
+
+
 class NanioServer(_Server):
     """nanio in a process of its own: no conditional writes, no checksums; objects are files."""
 
     name = "nanio"
+    lacks: ClassVar[Mapping[str, str]] = {
+        "conditions": "ignores If-None-Match and overwrites",
+        "checksums": "takes a wrong CRC64NVME, and confirms none",
+        "part copies": "makes an empty part where one is to be copied",
+        "encryption": "takes the header and stores in clear",
+        "storage classes": "takes any class and keeps everything in STANDARD",
+    }
     _health = "/"
     _healthy_status = http.HTTPStatus.FORBIDDEN  # it answers, and wants a signature
 

@@ -34,7 +34,7 @@ class Toxiproxy:
 
     def __enter__(self) -> Self:
         self._port = free_port()
-        argv = [self._binary, "-host", "127.0.0.1", "-port", str(self._port)]
+        argv = [str(self._binary), "-host", "127.0.0.1", "-port", str(self._port)]
         self._process = spawn(argv, self._log, environment={"LOG_LEVEL": "error"})
         wait_ready(self._process, self._answers, self._log, what="toxiproxy")
         return self

@@ -1,7 +1,9 @@
 """Real servers as fixtures.
 
 Law: where a service cannot be had, the test is skipped on a laptop and fails where CI is set, so
-that a green build has really tested it.
+that a green build has really tested it; only s3s-fs, for which Rust is needed, may lack there too.
+Tests that ask for `store` run on the one that `--store` names. What such a test needs and a store
+lacks stands in its marker `needs`, never in a list of tests.
 """
 
 import os
@@ -19,7 +21,7 @@ from lab import get
 from lab.cache import Unavailable
 from lab.disk import on_disk, temporary_directory
 from lab.mysql import MariadbServer, MysqlServer
-from lab.s3 import MinioServer, MotoServer
+from lab.s3 import MinioServer, MotoServer, NanioServer, S3sFsServer, Store, VersitygwServer
 
 T = TypeVar("T")
 
@@ -63,6 +65,29 @@ WIDE = re.compile(
 )
 NEEDS_MYSQL = {"mysql_binaries", "mariadb_binaries", "mysql", "mysql_shared", "mariadb"}
 NEEDS_MINIO = {"minio_binary", "minio", "bucket"}
+STORES = {"minio": "minio", "versitygw": "versitygw", "nanio": "nanio", "s3s-fs": "s3s_fs"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --store."""
+    parser.addoption("--store", choices=[*STORES], help="run the tests of streaming on this store")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add the markers that go with --store."""
+    for line in (
+        "needs(*features): the test is skipped on a `store` that lacks one, see lab/s3.py",
+        "stores(*names): the `store`s for this test where --store names none",
+    ):
+        config.addinivalue_line("markers", line)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test on each store of its marker, or on the one of --store."""
+    marker = metafunc.definition.get_closest_marker("stores")
+    if marker is not None:
+        chosen = metafunc.config.getoption("--store")
+        metafunc.parametrize("store", [chosen] if chosen else marker.args, indirect=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -77,17 +102,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.minio)
 
 
-def _missing(error: Unavailable) -> NoReturn:
-    if os.environ.get("CI"):
+def _missing(error: Unavailable, *, promised: bool) -> NoReturn:
+    if promised and os.environ.get("CI"):
         pytest.fail(str(error), pytrace=False)
     pytest.skip(str(error))
 
 
-def _had(obtain: Callable[[], T]) -> T:
+def _had(obtain: Callable[[], T], *, promised: bool = True) -> T:
     try:
         return obtain()
     except Unavailable as error:
-        _missing(error)
+        _missing(error, promised=promised)
 
 
 @pytest.fixture(scope="session")
@@ -112,6 +137,12 @@ def faketime_library() -> Path:
 def aws_command() -> Path:
     """The `aws` command."""
     return _had(get.aws)
+
+
+@pytest.fixture(scope="session")
+def toxiproxy_binary() -> Path:
+    """toxiproxy's program."""
+    return _had(get.toxiproxy)
 
 
 @pytest.fixture
@@ -144,10 +175,47 @@ def moto() -> Iterator[MotoServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def versitygw() -> Iterator[VersitygwServer]:
+    """One versitygw for the whole session."""
+    binary = _had(get.versitygw)
+    with temporary_directory() as directory, VersitygwServer(binary, directory) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nanio() -> Iterator[NanioServer]:
+    """One nanio for the whole session: it overwrites whatever `If-None-Match` says."""
+    with temporary_directory() as directory, NanioServer(directory) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3s_fs() -> Iterator[S3sFsServer]:
+    """One s3s-fs for the whole session: it cannot list unfinished uploads."""
+    binary = _had(get.s3s_fs, promised=False)
+    with temporary_directory() as directory, S3sFsServer(binary, directory) as server:
+        yield server
+
+
 @pytest.fixture
-def bucket(minio: MinioServer) -> str:
-    """A fresh bucket on MinIO."""
-    return minio.make_bucket()
+def store(request: pytest.FixtureRequest) -> Store:
+    """The store that --store names, or the test's marker; else MinIO."""
+    name = getattr(request, "param", None) or request.config.getoption("--store") or "minio"
+    found: Store = request.getfixturevalue(STORES[name])
+    marker = request.node.get_closest_marker("needs")
+    for feature in marker.args if marker else ():
+        if feature in found.lacks:
+            pytest.skip(f"{found.name} {found.lacks[feature]}")
+    return found
+
+
+@pytest.fixture
+def bucket(request: pytest.FixtureRequest) -> str:
+    """A fresh bucket: on MinIO where the test asks for that, else on its `store`."""
+    on = "minio" if "minio" in request.fixturenames else "store"
+    made: str = request.getfixturevalue(on).make_bucket()
+    return made
 
 
 @pytest.fixture

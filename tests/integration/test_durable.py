@@ -18,7 +18,7 @@ from lab.fault import Answer, Record, Request, on
 from lab.load import Load, Shape
 from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
-from lab.s3 import MinioServer
+from lab.s3 import Store
 from lab.verify import closed_binlogs
 from tests.integration.bucket import CHUNK, Bucket
 from tests.integration.stream_process import StreamProcess
@@ -98,20 +98,20 @@ def test_both_machines_gone(
     flavour: str,
     number: int,
     request: pytest.FixtureRequest,
-    minio: MinioServer,
+    store: Store,
     bucket: str,
     disk_tmp_path: Path,
 ) -> None:
     """Server and streamer die together, disks and all: all but the last seconds is there."""
     seed = random.Random()
     reported: list[dict[str, Any]] = []
-    there = Bucket(minio, bucket)
+    there = Bucket(store, bucket)
     binaries = request.getfixturevalue(f"{flavour}_binaries")
     kind = MysqlServer if flavour == "mysql" else MariadbServer
     with kind(binaries, disk_tmp_path / "server") as server:
         with (
             suppress(RuntimeError),  # the load's, as the server dies under it
-            StreamProcess(disk_tmp_path / "one", server, minio, bucket) as stream,
+            StreamProcess(disk_tmp_path / "one", server, store, bucket) as stream,
             Load(server, threads=2, flush_seconds=3, seconds=120, shape=LOAD),
             Commits(server) as commits,
         ):
@@ -136,8 +136,8 @@ def test_both_machines_gone(
             return
         # The other variant: the server's disk survives, a new streamer has an empty one.
         server.start()
-        with StreamProcess(disk_tmp_path / "two", server, minio, bucket) as stream:
-            wait_until_archived(stream, server, minio, bucket)
+        with StreamProcess(disk_tmp_path / "two", server, store, bucket) as stream:
+            wait_until_archived(stream, server, store, bucket)
             assert stream.terminate() == 0
         assert marks_in(there.binlogs()) >= commits.before(killed)
         closed = {binlog.name for binlog in closed_binlogs(server, flush=False)}
@@ -166,19 +166,20 @@ def all_durable(there: Bucket, server: MysqlServer) -> Callable[[], bool]:
     return check
 
 
+@pytest.mark.needs("part copies")
 @pytest.mark.parametrize("empty_spool", [False, True])
 def test_little_is_sent_again(
     mysql: MysqlServer,
-    minio: MinioServer,
+    store: Store,
     bucket: str,
     disk_tmp_path: Path,
     empty_spool: bool,
 ) -> None:
     """After kill -9, on the same spool or on none, only what no chunk holds is sent."""
-    there = Bucket(minio, bucket)
-    with RecordingProxy(minio.endpoint_url) as proxy:
+    there = Bucket(store, bucket)
+    with RecordingProxy(store.endpoint_url) as proxy:
         options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
+        with StreamProcess(disk_tmp_path / "one", mysql, store, bucket, options=options) as stream:
             stream.wait_for_event("new lineage")
             write_parts(mysql, 4.5)
             wait_until(all_durable(there, mysql), 60, "all is durable")
@@ -188,26 +189,27 @@ def test_little_is_sent_again(
         if empty_spool:
             shutil.rmtree(stream.spool)
         proxy.clear()
-        with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
+        with StreamProcess(disk_tmp_path / "one", mysql, store, bucket, options=options) as stream:
             stream.wait_for_event("chunks taken up again")
             mysql.query("INSERT INTO bulk.t (v) VALUES ('small')")
             wait_until(all_durable(there, mysql), 60, "what is new is durable")
             assert bytes_up(proxy.records) < PART + 100_000, "more than the small chunks held"
-            wait_until_archived(stream, mysql, minio, bucket)
+            wait_until_archived(stream, mysql, store, bucket)
             archived = stream.wait_for_event("binlog archived")
             assert archived["copied"] >= 4
             assert stream.terminate() == 0
         assert bytes_up(proxy.records) < 3 * PART
-    assert uploads(minio, bucket) == []
+    assert uploads(store, bucket) == []
 
 
+@pytest.mark.needs("upload listing")
 def test_an_upload_that_was_begun_is_taken_up(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """Killed between the parts of a closed binlog: those that lie there are not made again."""
-    with RecordingProxy(minio.endpoint_url) as proxy:
+    with RecordingProxy(store.endpoint_url) as proxy:
         options = {"endpoint-url": proxy.url, "concurrency": 2}
-        with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
+        with StreamProcess(disk_tmp_path / "one", mysql, store, bucket, options=options) as stream:
             stream.wait_for_event("new lineage")
             write_parts(mysql, 6.5)
             gone = on(
@@ -223,24 +225,24 @@ def test_an_upload_that_was_begun_is_taken_up(
             stream.kill()
         proxy.rules.clear()
         proxy.clear()
-        with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
-            wait_until_archived(stream, mysql, minio, bucket)
+        with StreamProcess(disk_tmp_path / "one", mysql, store, bucket, options=options) as stream:
+            wait_until_archived(stream, mysql, store, bucket)
             (line,) = [line for line in stream.events("binlog archived") if line["size"] > 6 * PART]
             assert line["taken_up"] >= 2
             assert stream.terminate() == 0
         assert proxy.matching(method="PUT", query="partNumber=1&") == []
-    assert uploads(minio, bucket) == []
+    assert uploads(store, bucket) == []
 
 
 def test_hours_without_the_store(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """Many binlogs wait in the spool, purged at the source: all of them arrive, none twice."""
-    there = Bucket(minio, bucket)
-    with RecordingProxy(minio.endpoint_url) as proxy:
+    there = Bucket(store, bucket)
+    with RecordingProxy(store.endpoint_url) as proxy:
         options = {"endpoint-url": proxy.url}
         away = on(Answer(503, body=b""))
-        with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
+        with StreamProcess(disk_tmp_path / "one", mysql, store, bucket, options=options) as stream:
             stream.wait_for_event("new lineage")
             proxy.rules.append(away)
             for _ in range(6):
@@ -253,7 +255,7 @@ def test_hours_without_the_store(
             stream.kill()
             mysql.query(f"PURGE BINARY LOGS TO '{last}'")
         proxy.rules.clear()
-        with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
+        with StreamProcess(disk_tmp_path / "one", mysql, store, bucket, options=options) as stream:
             names = [binlog.name for binlog in closed]
             wait_until(lambda: set(names) <= set(there.archived()), 90, "all archived")
             wait_until(all_durable(there, mysql), 60, "the open one is durable")
@@ -266,13 +268,13 @@ def test_hours_without_the_store(
 
 
 def test_what_only_the_spool_has_is_brought_in_before_a_gap_ends_it(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """The source purged even the binlog that was open: closed ones are archived, its bytes kept."""
-    there = Bucket(minio, bucket)
-    with RecordingProxy(minio.endpoint_url) as proxy:
+    there = Bucket(store, bucket)
+    with RecordingProxy(store.endpoint_url) as proxy:
         options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream:
+        with StreamProcess(disk_tmp_path / "one", mysql, store, bucket, options=options) as stream:
             stream.wait_for_event("new lineage")
             proxy.rules.append(on(Answer(503, body=b"")))
             for _ in range(2):
@@ -293,7 +295,7 @@ def test_what_only_the_spool_has_is_brought_in_before_a_gap_ends_it(
         proxy.rules.clear()
         for _ in range(2):
             with StreamProcess(
-                disk_tmp_path / "one", mysql, minio, bucket, options={**options, "on-gap": "stop"}
+                disk_tmp_path / "one", mysql, store, bucket, options={**options, "on-gap": "stop"}
             ) as stream:
                 assert stream.wait() == 7, stream.stderr()
             assert stream.events("ended")[-1]["error"].startswith("gap: ")
@@ -302,12 +304,12 @@ def test_what_only_the_spool_has_is_brought_in_before_a_gap_ends_it(
 
 
 def test_the_last_bytes_go_along_at_the_end(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """A commit, then SIGTERM at once, with a flush far away: the bucket has the commit."""
-    there = Bucket(minio, bucket)
+    there = Bucket(store, bucket)
     options = {"flush-interval": 3600}
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+    with StreamProcess(disk_tmp_path, mysql, store, bucket, options=options) as stream:
         stream.wait_for_event("new lineage")
         wait_until(there.chunks, 30, "the first flush")
         write_parts(mysql, 0.1)
@@ -321,78 +323,80 @@ def test_the_last_bytes_go_along_at_the_end(
     assert there.heartbeat()["state"] == "stopped"
 
 
+@pytest.mark.needs("upload listing")
 def test_without_flushes_there_are_no_chunks(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """--flush-interval 0 sends parts of the growing binlog; durable is what is closed."""
-    there = Bucket(minio, bucket)
+    there = Bucket(store, bucket)
     options = {"flush-interval": 0}
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+    with StreamProcess(disk_tmp_path, mysql, store, bucket, options=options) as stream:
         stream.wait_for_event("new lineage")
         write_parts(mysql, 2.5)
-        wait_until(lambda: uploads(minio, bucket), 30, "an upload")
+        wait_until(lambda: uploads(store, bucket), 30, "an upload")
         assert there.chunks() == []
         assert there.heartbeat()["durable"] is None
-        wait_until_archived(stream, mysql, minio, bucket)
+        wait_until_archived(stream, mysql, store, bucket)
         assert stream.events("binlog archived")[-1]["copied"] == 0
         assert stream.terminate() == 0
     assert there.chunks() == []
 
 
 def test_a_chunk_that_vanished_is_put_again(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """Somebody deletes chunks, full and small: they are there again, and the log says so."""
-    there = Bucket(minio, bucket)
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+    there = Bucket(store, bucket)
+    with StreamProcess(disk_tmp_path, mysql, store, bucket) as stream:
         stream.wait_for_event("new lineage")
         write_parts(mysql, 1.5)
         wait_until(all_durable(there, mysql), 60, "all is durable")
         keys = [chunk.key for chunk in there.chunks()]
         assert len(keys) >= 2
-        with closing(minio.client()) as client:
+        with closing(store.client()) as client:
             for key in keys:
                 client.delete_object(Bucket=bucket, Key=key)
         stream.wait_for_event("chunk vanished, putting it again", timeout=60)
         wait_until(all_durable(there, mysql), 60, "all is durable again")
-        wait_until_archived(stream, mysql, minio, bucket)
+        wait_until_archived(stream, mysql, store, bucket)
         assert stream.terminate() == 0
 
 
+@pytest.mark.needs("part copies")
 def test_a_chunk_with_other_bytes_never_gets_into_the_archive(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """Somebody writes over a full chunk: the part is sent from the spool instead of copied."""
-    there = Bucket(minio, bucket)
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+    there = Bucket(store, bucket)
+    with StreamProcess(disk_tmp_path, mysql, store, bucket) as stream:
         stream.wait_for_event("new lineage")
         write_parts(mysql, 2.5)
         wait_until(all_durable(there, mysql), 60, "all is durable")
         full = [c for c in there.chunks() if c.end - c.begin == PART]
-        with closing(minio.client()) as client:
+        with closing(store.client()) as client:
             client.put_object(Bucket=bucket, Key=full[0].key, Body=b"z" * PART)
-        wait_until_archived(stream, mysql, minio, bucket)
+        wait_until_archived(stream, mysql, store, bucket)
         assert "its name says" in stream.events("looking again at the store")[0]["error"]
         assert stream.terminate() == 0
 
 
 def test_a_store_that_copies_no_parts(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """UploadPartCopy is refused (501): the bytes are sent again when the binlog is closed."""
-    there = Bucket(minio, bucket)
+    there = Bucket(store, bucket)
 
     def refuse(request: Request) -> Answer | None:
         copies = any(name.lower() == "x-amz-copy-source" for name in request.headers)
         return Answer(501, body=NOT_IMPLEMENTED) if copies else None
 
-    with RecordingProxy(minio.endpoint_url, [refuse]) as proxy:
+    with RecordingProxy(store.endpoint_url, [refuse]) as proxy:
         options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+        with StreamProcess(disk_tmp_path, mysql, store, bucket, options=options) as stream:
             stream.wait_for_event("new lineage")
             write_parts(mysql, 2.5)
             wait_until(all_durable(there, mysql), 60, "all is durable")
-            wait_until_archived(stream, mysql, minio, bucket)
+            wait_until_archived(stream, mysql, store, bucket)
             assert stream.events("binlog archived")[-1]["copied"] == 0
             assert stream.terminate() == 0
     assert [c for c in there.chunks() if c.binlog in there.archived()] == []
@@ -402,13 +406,13 @@ NOT_IMPLEMENTED = b"<Error><Code>NotImplemented</Code><Message>no copies here</M
 
 
 def test_an_idle_source_costs_a_heartbeat(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """Nothing is committed: a listing and a put for each heartbeat, and nothing else."""
-    there = Bucket(minio, bucket)
-    with RecordingProxy(minio.endpoint_url) as proxy:
+    there = Bucket(store, bucket)
+    with RecordingProxy(store.endpoint_url) as proxy:
         options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
+        with StreamProcess(disk_tmp_path, mysql, store, bucket, options=options) as stream:
             stream.wait_for_event("new lineage")
             wait_until(all_durable(there, mysql), 60, "all is durable")
             wait_until(lambda: there.heartbeat()["state"] == "idle", 30, "it is idle")

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from lab.child import free_port
 from lab.get import ServerBinaries
 from lab.load import Load, Shape
 from lab.mysql import MariadbServer, MysqlServer, faketime
-from lab.s3 import MinioServer, MotoServer, allow, client_for
+from lab.s3 import MinioServer, MotoServer, Store, allow, client_for
 from lab.verify import closed_binlogs, compare, digest, file_pieces
 from lab.view import Look, Row, shown, size_text
 from tests.waiting import wait_until
@@ -201,6 +201,42 @@ def test_moto_in_a_process_of_its_own(moto: MotoServer) -> None:
         assert client.get_object(Bucket=bucket, Key="a")["Body"].read() == b"1"
 
 
+@pytest.mark.stores("minio", "versitygw", "nanio", pytest.param("s3s-fs", marks=pytest.mark.wide))
+def test_a_store_lacks_what_it_says_and_nothing_else(store: Store, bucket: str) -> None:
+    """Tests that need a feature are skipped on a store without it: so that must be true."""
+    lacking = set()
+    with closing(store.client()) as client:
+        client.put_object(Bucket=bucket, Key="a", Body=b"1", StorageClass="REDUCED_REDUNDANCY")
+        if client.head_object(Bucket=bucket, Key="a").get("StorageClass") != "REDUCED_REDUNDANCY":
+            lacking.add("storage classes")
+        with suppress(ClientError):
+            client.put_object(Bucket=bucket, Key="a", Body=b"2", IfNoneMatch="*")
+            lacking.add("conditions")
+        answer = client.put_object(Bucket=bucket, Key="b", Body=b"1", ServerSideEncryption="AES256")
+        if answer.get("ServerSideEncryption") != "AES256":
+            lacking.add("encryption")
+        with suppress(ClientError):
+            client.put_object(
+                Bucket=bucket, Key="rotten", Body=b"1", ChecksumCRC64NVME="AAAAAAAAAAA="
+            )
+        with suppress(ClientError):
+            client.head_object(Bucket=bucket, Key="rotten")
+            lacking.add("checksums")
+        upload_id = client.create_multipart_upload(Bucket=bucket, Key="c")["UploadId"]
+        copied = client.upload_part_copy(
+            Bucket=bucket, Key="c", UploadId=upload_id, PartNumber=1, CopySource=f"{bucket}/b"
+        )
+        if "ETag" not in copied["CopyPartResult"]:
+            lacking.add("part copies")
+        try:
+            (found,) = client.list_multipart_uploads(Bucket=bucket)["Uploads"]
+        except ClientError:
+            lacking.add("upload listing")
+        else:
+            assert found["UploadId"] == upload_id
+    assert lacking == set(store.lacks)
+
+
 def test_the_same_seed_writes_the_same_rows(mysql: MysqlServer) -> None:
     """A load of a fixed length depends on its seed alone, rotations or not."""
     shape = Shape(large_chance=0.05, large_bytes=(50_000, 100_000))
@@ -334,10 +370,10 @@ with (
 
 
 def test_what_cannot_be_had_is_named(tmp_path: Path) -> None:
-    """Without go, and without apt, the message says what is missing and what would help."""
+    """Without go, apt and cargo, the message says what is missing and what would help."""
     environment = {**os.environ, "PATH": str(tmp_path), "BINLOG2S3_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(
-        [sys.executable, "-m", "lab.get", "minio", "mysql"],
+        [sys.executable, "-m", "lab.get", "minio", "mysql", "s3s-fs"],
         cwd=CHECKOUT,
         env=environment,
         capture_output=True,
@@ -346,10 +382,49 @@ def test_what_cannot_be_had_is_named(tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 1
-    first, second = done.stderr.splitlines()
+    first, second, third = done.stderr.splitlines()
     assert first.startswith("lab: minio cannot be had: there is no go on PATH; what would help: ")
     assert second.startswith("lab: mysql cannot be had: ")
-    assert not list((tmp_path / "cache").glob("m*"))
+    assert third.startswith("lab: s3s-fs cannot be had: there is no cargo on PATH; what would help")
+    assert not list((tmp_path / "cache").glob("[a-z]*"))
+
+
+CARGO = """#!/bin/sh
+while [ $# -gt 0 ]; do
+    case $1 in
+        --version) [ $# -eq 1 ] && echo "cargo 1.95.0" && exit 0; wanted=$2 ;;
+        --root) root=$2 ;;
+    esac
+    shift
+done
+if [ "$wanted" != 0.14.1 ]; then
+    echo 'error: cannot install package `s3s-fs 0.17.0`, it requires rustc 1.96.0 or newer'
+    echo '`s3s-fs 0.14.1` supports rustc 1.92.0'
+    exit 101
+fi
+/bin/mkdir "$root/bin"
+echo "#!/bin/sh" > "$root/bin/s3s-fs"
+/bin/chmod +x "$root/bin/s3s-fs"
+"""
+
+
+def test_the_newest_s3s_fs_that_this_rust_can_build(tmp_path: Path) -> None:
+    """Where the newest one wants a newer Rust, it is the one that cargo names."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "cargo").write_text(CARGO)
+    (tools / "cargo").chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "lab.get", "s3s-fs"],
+        cwd=CHECKOUT,
+        env={**os.environ, "PATH": str(tools), "BINLOG2S3_CACHE": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, f"s3s-fs\t{tmp_path}/cache/s3s-fs/s3s-fs\n")
+    assert sorted(p.name for p in (tmp_path / "cache/s3s-fs").iterdir()) == [MARKER, "s3s-fs"]
 
 
 def test_what_was_had_once_needs_nothing_more(mysql_binaries: ServerBinaries) -> None:

@@ -17,12 +17,11 @@ from typing import Any
 
 import pytest
 
-from lab.disk import temporary_directory
 from lab.fault import Gate
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
-from lab.s3 import MinioServer, NanioServer, Store
+from lab.s3 import Store
 from lab.verify import closed_binlogs, compare
 from tests.integration.stream_process import Line, StreamProcess, run_to_end
 from tests.waiting import wait_until
@@ -35,20 +34,7 @@ REQUESTS = {
     "complete": ("POST", r"archive/.*/binlogs/", 12),
     "entry": ("PUT", r"archive/.*/entries/", 2),
 }
-
-
-@pytest.fixture(scope="module")
-def nanio() -> Iterator[NanioServer]:
-    """A store that overwrites whatever `If-None-Match` says."""
-    with temporary_directory() as directory, NanioServer(directory) as server:
-        yield server
-
-
-@pytest.fixture(params=["minio", "nanio"])
-def store(request: pytest.FixtureRequest) -> Store:
-    """A store with conditional writes, and one without."""
-    found: Store = request.getfixturevalue(request.param)
-    return found
+BOTH = pytest.mark.stores("minio", "nanio")  # with conditional writes, and without
 
 
 def objects(store: Store, bucket: str, part: str) -> dict[str, Any]:
@@ -58,7 +44,7 @@ def objects(store: Store, bucket: str, part: str) -> dict[str, Any]:
             Bucket=bucket, Prefix=f"pre/{part}/"
         )
         found = {row["Key"]: row for page in pages for row in page.get("Contents", [])}
-    return {key: (row["ETag"], row["LastModified"]) for key, row in found.items()}
+    return {key: (row.get("ETag"), row["LastModified"]) for key, row in found.items()}
 
 
 def writers(store: Store, bucket: str) -> dict[int, dict[str, Any]]:
@@ -182,6 +168,7 @@ def superseded(
             yield a.spool, b
 
 
+@BOTH
 def test_the_first_one_ends_and_stays_ended(
     mysql: MysqlServer, store: Store, disk_tmp_path: Path
 ) -> None:
@@ -218,36 +205,36 @@ def test_the_first_one_ends_and_stays_ended(
 
 
 def test_a_writer_that_was_killed_is_not_waited_for_longer_than_its_heartbeats(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """kill -9 of the newer one: the first one's next start sees that nothing moves, and goes on.
 
     Then the newer one is started again: the last to start is the writer once more.
     """
-    with superseded(disk_tmp_path, mysql, minio, bucket) as (spool, b):
+    with superseded(disk_tmp_path, mysql, store, bucket) as (spool, b):
         b.kill()
         options = {"spool": spool}
-        with StreamProcess(disk_tmp_path / "a2", mysql, minio, bucket, options=options) as a:
+        with StreamProcess(disk_tmp_path / "a2", mysql, store, bucket, options=options) as a:
             a.wait_for_event("the other writer is gone", why="it renews its object no more")
             started(a)
             write(mysql, 1)
-            wait_until_archived(a, mysql, minio, bucket)
+            wait_until_archived(a, mysql, store, bucket)
             options = {"spool": b.spool}
-            with StreamProcess(disk_tmp_path / "b2", mysql, minio, bucket, options=options) as b2:
+            with StreamProcess(disk_tmp_path / "b2", mysql, store, bucket, options=options) as b2:
                 started(b2)
                 ended_by_another(a)
-                undisturbed(b2, mysql, minio, bucket, child_of(b2))
+                undisturbed(b2, mysql, store, bucket, child_of(b2))
                 assert b2.terminate() == 0
 
 
 def test_take_over_does_not_wait(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """--take-over makes the first one the writer at once; now the other one ends and stays so."""
-    with superseded(disk_tmp_path, mysql, minio, bucket) as (spool, b):
+    with superseded(disk_tmp_path, mysql, store, bucket) as (spool, b):
         options: dict[str, Any] = {"spool": spool}
         with StreamProcess(
-            disk_tmp_path / "a2", mysql, minio, bucket, options=options, arguments=["--take-over"]
+            disk_tmp_path / "a2", mysql, store, bucket, options=options, arguments=["--take-over"]
         ) as a:
             started(a)
             assert not a.events("watching the other writer")
@@ -255,51 +242,52 @@ def test_take_over_does_not_wait(
             ended_by_another(b)
             options = {"spool": b.spool}
             status, log, text = run_to_end(
-                disk_tmp_path / "b2", mysql, minio, bucket, options=options
+                disk_tmp_path / "b2", mysql, store, bucket, options=options
             )
             assert (status, [line["event"] for line in log][-1]) == (9, "ended"), text
-            undisturbed(a, mysql, minio, bucket, child_of(a))
+            undisturbed(a, mysql, store, bucket, child_of(a))
             assert a.terminate() == 0
 
 
 def test_a_damaged_note_does_not_end_the_other_one(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """Whoever is meant in a note that cannot be read: a writer that works is left alone."""
-    with superseded(disk_tmp_path, mysql, minio, bucket) as (spool, b):
+    with superseded(disk_tmp_path, mysql, store, bucket) as (spool, b):
         (spool / "superseded.json").write_text('{"format": 1, "gen')
         options = {"spool": spool}
-        with StreamProcess(disk_tmp_path / "a2", mysql, minio, bucket, options=options) as a:
+        with StreamProcess(disk_tmp_path / "a2", mysql, store, bucket, options=options) as a:
             ended_by_another(a)
             assert a.events("the note of who took over is damaged")
-        undisturbed(b, mysql, minio, bucket, child_of(b))
+        undisturbed(b, mysql, store, bucket, child_of(b))
         assert b.terminate() == 0
 
 
 def test_sigterm_ends_the_watch(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """The other one's heartbeats are far apart; a stop is obeyed at once, with exit 0, no claim."""
-    with superseded(disk_tmp_path, mysql, minio, bucket, heartbeat=600) as (spool, b):
+    with superseded(disk_tmp_path, mysql, store, bucket, heartbeat=600) as (spool, b):
 
         def alone() -> (
             bool
         ):  # its first heartbeat, soon after the start, has cleared away the other
-            return sum("/writers/" in key for key in objects(minio, bucket, "live")) == 1
+            return sum("/writers/" in key for key in objects(store, bucket, "live")) == 1
 
         wait_until(alone, 30, "the first heartbeat")
-        before = objects(minio, bucket, "live")
+        before = objects(store, bucket, "live")
         options = {"spool": spool}
-        with StreamProcess(disk_tmp_path / "a2", mysql, minio, bucket, options=options) as a:
+        with StreamProcess(disk_tmp_path / "a2", mysql, store, bucket, options=options) as a:
             line = a.wait_for_event("watching the other writer")
             assert line["seconds"] > 1000
             assert a.terminate() == 0
             assert not a.events("writer")
-        assert objects(minio, bucket, "live") == before
+        assert objects(store, bucket, "live") == before
         assert (spool / "superseded.json").exists()
         assert b.terminate() == 0
 
 
+@BOTH
 @pytest.mark.parametrize("held", REQUESTS)
 def test_the_older_one_is_frozen_in_the_middle_of_a_request(
     mysql: MysqlServer, store: Store, disk_tmp_path: Path, held: str
@@ -337,12 +325,13 @@ def test_the_older_one_is_frozen_in_the_middle_of_a_request(
         assert note_of(a).exists()
         after = objects(store, bucket, "archive")
         assert set(after) == set(before)
-        if isinstance(store, MinioServer):
+        if "conditions" not in store.lacks:
             assert after == before
         undisturbed(b, mysql, store, bucket, child_of(b))
         assert b.terminate() == 0
 
 
+@BOTH
 @pytest.mark.parametrize("held", ["put", "complete"])
 def test_the_newer_one_is_frozen_in_the_middle_of_a_request(
     mysql: MysqlServer, store: Store, disk_tmp_path: Path, held: str
@@ -382,12 +371,13 @@ def test_the_newer_one_is_frozen_in_the_middle_of_a_request(
         ended_by_another(b)
         after = objects(store, bucket, "archive")
         assert set(after) == set(before)
-        if isinstance(store, MinioServer):
+        if "conditions" not in store.lacks:
             assert after == before
         undisturbed(again, mysql, store, bucket, child_of(again))
         assert again.terminate() == 0
 
 
+@BOTH
 def test_both_start_at_once(mysql: MysqlServer, store: Store, disk_tmp_path: Path) -> None:
     """Whoever comes first, one of them goes on and the other one ends with 9; one history.
 
@@ -433,7 +423,7 @@ def settled(
 def test_a_start_that_fails_does_not_disturb_the_writer(
     mysql: MysqlServer,
     mysql_binaries: ServerBinaries,
-    minio: MinioServer,
+    store: Store,
     bucket: str,
     disk_tmp_path: Path,
     mistake: str,
@@ -441,7 +431,7 @@ def test_a_start_that_fails_does_not_disturb_the_writer(
     """A wrong password, or another server's address under the same --source: exit 4, no claim."""
     options: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
-        a = stack.enter_context(StreamProcess(disk_tmp_path / "a", mysql, minio, bucket))
+        a = stack.enter_context(StreamProcess(disk_tmp_path / "a", mysql, store, bucket))
         a.wait_for_event("new lineage")
         child = child_of(a)
         if mistake == "password":
@@ -452,9 +442,9 @@ def test_a_start_that_fails_does_not_disturb_the_writer(
             other = stack.enter_context(MysqlServer(mysql_binaries, disk_tmp_path / "other"))
             options["mysql-port"] = other.port
             options["mysql-password-file"] = other.password_file
-        status, log, text = run_to_end(disk_tmp_path / "b", mysql, minio, bucket, options=options)
+        status, log, text = run_to_end(disk_tmp_path / "b", mysql, store, bucket, options=options)
         assert status == 4, text
         assert not [line for line in log if line["event"] == "writer"]
         assert re.search("denied|copied from another machine", text)
-        undisturbed(a, mysql, minio, bucket, child)
+        undisturbed(a, mysql, store, bucket, child)
         assert a.terminate() == 0

@@ -28,7 +28,7 @@ from binlog2s3.store import (
     S3Store,
     StoreConfig,
 )
-from binlog2s3.store_errors import Failure, translate
+from binlog2s3.store_errors import Failure, UploadDeniedError, translate
 from tests.memory_store import MemoryStore
 
 XML = {"content-type": "application/xml", "x-amz-request-id": "1"}
@@ -52,8 +52,8 @@ MEANINGS = [
     ("NoSuchBucket", "put_object", 404, MendableError, False, "'binlogs'", "--s3-url"),
     ("AccessDenied", "put_object", 403, MendableError, False, "binlogs/a/log", "s3:PutObject"),
     ("AccessDenied", "list_objects_v2", 403, MendableError, False, "", "s3:ListBucket"),
-    ("AccessDenied", "upload_part_copy", 403, MendableError, False, "", "s3:GetObject and"),
-    ("AccessDenied", "list_parts", 403, MendableError, False, "", "s3:ListMultipartUploadParts"),
+    ("AccessDenied", "upload_part_copy", 403, UploadDeniedError, False, "", "s3:GetObject and"),
+    ("AccessDenied", "list_parts", 403, UploadDeniedError, False, "", "s3:ListMultipart"),
     ("403", "head_object", 403, MendableError, False, "access denied", "s3:GetObject"),
     ("InvalidAccessKeyId", "put_object", 403, MendableError, False, "access key", "AWS_PROFILE"),
     ("SignatureDoesNotMatch", "put_object", 403, MendableError, False, "signature", "secret"),

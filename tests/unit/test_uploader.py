@@ -189,6 +189,7 @@ def test_what_cannot_be_finished_stays_as_chunks(
     assert streamer.uploader.empty
     assert LAYOUT.binlog(LINEAGE, FIRST) not in store.objects
     assert LAYOUT.entry(LINEAGE, FIRST) not in store.objects
+    assert not store.uploads, "nobody will ever complete it"
     assert list(streamer.run.files()) == []
     durable = streamer.coverage.durable
     assert durable is not None
