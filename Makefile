@@ -45,6 +45,9 @@ stores: $(STAMP)  ## the tests of streaming on MinIO, versitygw, nanio and s3s-f
 chaos: $(STAMP)  ## random faults: ROUNDS=10 SEED=n, about 12 s a round (see docs/reliability.md)
 	$(VENV)/bin/python -m tests.chaos.run --rounds $(or $(ROUNDS),10) $(if $(SEED),--seed $(SEED))
 
+mutants: $(STAMP)  ## take out each safeguard of docs/reliability.md, and show the test that goes red
+	$(VENV)/bin/python -m tests.mutants.run $(MUTANTS)
+
 bench: $(STAMP)  ## measure the seconds from commit to restorable; an hour (see docs/benchmarks.md)
 	$(VENV)/bin/python -m pip install --quiet --group bench
 	for what in matrix long idle peers report; do $(VENV)/bin/python -m bench.rpo $$what || exit 1; done

@@ -1,0 +1,350 @@
+"""Takes each safeguard out, one at a time, and shows the test that goes red.
+
+    python -m tests.mutants.run              all of them
+    python -m tests.mutants.run NAME...      those whose name begins so
+    python -m tests.mutants.run --write      the list in docs/reliability.md, and nothing else
+
+A mutant is a patch beside this file: its head says which safeguard it takes out and which test
+misses that. Each is applied to a copy of the tree; the tests that it names are run there.
+
+Law: only a test's own failure is red. A patch that does not apply, a test that is not there, is
+skipped, cannot be set up, or is red without the patch as well, is broken, and so is a name or an
+import that the patch spoiled.
+"""
+
+import argparse
+import ast
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lab.cache import cache_folder
+from lab.disk import temporary_directory
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = Path("docs/reliability.md")
+BEGIN, END = "<!-- safeguards -->", "<!-- /safeguards -->"
+COPIED = ("binlog2s3", "tests", "lab", "pyproject.toml")
+SECONDS = 240
+_SPOILED = frozenset({"NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError",
+                      "SyntaxError", "IndentationError"})  # fmt: skip
+_HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@.*")
+
+Result = Literal["caught", "survives", "broken"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A safeguard, the change that takes it out, and the tests that must go red then."""
+
+    name: str
+    safeguard: str
+    tests: tuple[str, ...]
+    diff: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a mutant, and why: for one that was caught, what the first red test said."""
+
+    result: Result
+    why: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What pytest came to: `tests` by node id, with `outcome`, and `kind` and `why` if not passed.
+
+    `problem`: why it did not come to an end of its own.
+    """
+
+    tests: Mapping[str, Mapping[str, str]]
+    problem: str = ""
+
+    def of(self, test: str) -> list[Mapping[str, str]]:
+        """The outcomes of one node id, one for each of its parameters."""
+        return [
+            found
+            for name, found in self.tests.items()
+            if name == test or (name.startswith(f"{test}[") and "[" not in test)
+        ]
+
+
+def mutants(folder: Path) -> list[Mutant]:
+    """All patches of a folder, by name. Raises ValueError for one without a head."""
+    return [read(path) for path in sorted(folder.glob("*.patch"))]
+
+
+def read(path: Path) -> Mutant:
+    """The mutant of a patch."""
+    head, mark, diff = path.read_text(encoding="utf-8").partition("diff --git ")
+    match = re.fullmatch(r"safeguard: (?P<what>.+?)\ntest:(?P<tests>.+)", head, re.DOTALL)
+    if not mark or match is None:
+        raise ValueError(f"{path.name}: no `safeguard:` and `test:` before its `diff --git`")
+    return Mutant(
+        name=path.stem,
+        safeguard=" ".join(match["what"].split()),
+        tests=tuple(match["tests"].split()),
+        diff=mark + diff,
+    )
+
+
+def patched(diff: str, root: Path) -> dict[Path, str]:
+    """The files that a patch changes, as they are with it, by their place below `root`.
+
+    Line numbers are not looked at: what a hunk takes away, with the lines around it, must be there
+    just once. Raises ValueError where it is not.
+    """
+    found: dict[Path, list[str]] = {}
+    for path, hunk in _hunks(diff):
+        if path not in found:
+            is_there = (root / path).is_file()
+            text = (root / path).read_text(encoding="utf-8") if is_there else ""
+            found[path] = text.split("\n")
+        lines = found[path]
+        old = [line[1:] for line in hunk if line[:1] in (" ", "-")]
+        places = [at for at in range(len(lines)) if lines[at : at + len(old)] == old]
+        if len(places) != 1:
+            raise ValueError(
+                f"does not apply: these lines of {path} are there {len(places)} times: {old[:3]}"
+            )
+        new = [line[1:] for line in hunk if line[:1] in (" ", "+")]
+        lines[places[0] : places[0] + len(old)] = new
+    if not found:
+        raise ValueError("changes nothing")
+    return {path: "\n".join(lines) for path, lines in found.items()}
+
+
+def _hunks(diff: str) -> Iterable[tuple[Path, list[str]]]:
+    """The lines of each hunk, with the file that it is of."""
+    path, hunk = Path(), list[str]()
+    for line in diff.splitlines():
+        begins = _HUNK.fullmatch(line) or line.startswith("diff --git ")
+        if begins and hunk:
+            yield path, hunk
+        if begins:
+            hunk = []
+        elif line.startswith("+++ b/"):
+            path = Path(line.removeprefix("+++ b/"))
+        elif not line.startswith(("--- ", "index ")):
+            hunk.append(line or " ")
+    if hunk:
+        yield path, hunk
+
+
+def exists(test: str, root: Path) -> bool:
+    """Whether there is a test function of this node id."""
+    path, _, function = test.partition("::")
+    return function.partition("[")[0] in _functions(root / path)
+
+
+@cache
+def _functions(path: Path) -> frozenset[str]:
+    body = ast.parse(path.read_text(encoding="utf-8")).body if path.is_file() else []
+    return frozenset(node.name for node in body if isinstance(node, ast.FunctionDef))
+
+
+def judge(mutant: Mutant, run: Run, plain: Run) -> Verdict:
+    """Whether every test that a mutant names is red with it, by its own failure, and green without.
+
+    `run` is with the patch, `plain` without.
+    """
+    first = ""
+    for test in mutant.tests:
+        before = plain.of(test)
+        if not before or any(found["outcome"] != "passed" for found in before):
+            words = ", ".join(sorted({found["outcome"] for found in before}))
+            return Verdict("broken", f"without the patch {test}: {words or 'not run'}")
+        if run.problem:
+            return Verdict("broken", run.problem)
+        red = [found for found in run.of(test) if found["outcome"] == "failed"]
+        if not red:
+            others = {found["outcome"] for found in run.of(test)} - {"passed"}
+            if others or not run.of(test):
+                return Verdict("broken", f"{test}: {', '.join(sorted(others)) or 'not run'}")
+            return Verdict("survives", f"{test} stays green")
+        if red[0].get("kind") in _SPOILED:
+            return Verdict("broken", f"{test}: {red[0]['kind']}: {red[0]['why']}")
+        first = first or ": ".join(w for w in (red[0].get("kind"), red[0].get("why")) if w)
+    return Verdict("caught", first)
+
+
+def copy(root: Path, target: Path, files: Mapping[Path, str]) -> None:
+    """A copy of what tests need of the tree, with these files instead of its own."""
+    target.mkdir(parents=True)
+    for name in COPIED:
+        if (root / name).is_dir():
+            leave = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(root / name, target / name, ignore=leave)
+        elif (root / name).exists():
+            shutil.copy2(root / name, target / name)
+    for path, text in files.items():
+        if path.suffix == ".py":
+            ast.parse(text)
+        (target / path).write_text(text, encoding="utf-8")
+
+
+def run_tests(tree: Path, tests: Sequence[str], seconds: float) -> Run:
+    """Run these tests in a copy of the tree, with the copy's package; all of them, in order."""
+    record = tree / "record.json"
+    record.unlink(missing_ok=True)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "BINLOG2S3_CACHE": str(cache_folder()),
+        "MUTANTS_RECORD": str(record),
+    }
+    options = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+    with (tree / "output").open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *options, "-p", "tests.mutants.record", *tests],
+            cwd=tree,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return Run({}, f"no end within {seconds:g} s")
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if not record.exists() or status not in (0, 1):
+        said = (tree / "output").read_text(errors="replace").split("\n")
+        last = next((line for line in reversed(said) if line.strip()), "nothing")
+        return Run({}, f"pytest ended with {status}: {last}")
+    document = json.loads(record.read_text(encoding="utf-8"))
+    if Path(document["package"]) != tree / "binlog2s3":
+        return Run({}, f"not the copy's package was tested: {document['package']}")
+    return Run(document["tests"])
+
+
+def check(
+    root: Path, chosen: Sequence[Mutant], *, jobs: int, seconds: float, console: Console
+) -> dict[str, Verdict]:
+    """Each mutant's verdict, by name; those that are known are told as they come."""
+    verdicts: dict[str, Verdict] = {}
+
+    def unpatched(tests: Sequence[str]) -> Run:
+        with temporary_directory("binlog2s3-mutant-") as directory:
+            copy(root, directory / "tree", {})
+            # one test after the other: together they may take as long as all mutants do
+            return run_tests(directory / "tree", tests, seconds * len(tests))
+
+    def one(mutant: Mutant, plain: Run) -> Verdict:
+        begun = time.monotonic()
+        if missing := [test for test in mutant.tests if not exists(test, root)]:
+            return Verdict("broken", f"there is no {missing[0]}")
+        try:
+            files = patched(mutant.diff, root)
+            with temporary_directory("binlog2s3-mutant-") as directory:
+                copy(root, directory / "tree", files)
+                run = run_tests(directory / "tree", mutant.tests, seconds)
+        except (ValueError, SyntaxError) as error:
+            return Verdict("broken", str(error))
+        verdict = judge(mutant, run, plain)
+        return Verdict(verdict.result, verdict.why, time.monotonic() - begun)
+
+    named = sorted({test for mutant in chosen for test in mutant.tests})
+    tests = [test for test in named if exists(test, root)]
+    shares = [share for number in range(jobs) if (share := tests[number::jobs])]
+    with ThreadPoolExecutor(jobs) as pool:
+        console.print(f"{len(tests)} tests without any patch", highlight=False)
+        plain: dict[str, Mapping[str, str]] = {}
+        for run in pool.map(unpatched, shares):
+            plain |= run.tests
+            if run.problem:
+                console.print(run.problem, style="red", markup=False, soft_wrap=True)
+        running = [(m, pool.submit(one, m, Run(plain))) for m in chosen]
+        for mutant, future in running:
+            verdict = verdicts[mutant.name] = future.result()
+            style = "" if verdict.result == "caught" else "bold red"
+            told = f"{verdict.result:8}  {mutant.name}  {verdict.seconds:.1f} s"
+            if verdict.result != "caught" or not console.is_terminal:
+                told += f"  {verdict.why[:200]}"
+            console.print(told, style=style, highlight=False, markup=False, soft_wrap=True)
+    return verdicts
+
+
+def show(console: Console, chosen: Sequence[Mutant], verdicts: Mapping[str, Verdict]) -> None:
+    """The table at the end, on a terminal; elsewhere the plain lines have said it all."""
+    if not console.is_terminal:
+        return
+    table = Table(title="Safeguards taken out")
+    for column in ("mutant", "", "what the red test said"):
+        table.add_column(column, overflow="fold")
+    for mutant in chosen:
+        verdict = verdicts[mutant.name]
+        style = "green" if verdict.result == "caught" else "bold red"
+        table.add_row(mutant.name, Text(verdict.result, style), Text(verdict.why[:200]))
+    console.print(table)
+
+
+def listed(chosen: Iterable[Mutant]) -> str:
+    """The table that stands in the document."""
+    rows = ["| safeguard | taken out | test that goes red |", "|---|---|---|"]
+    for mutant in chosen:
+        link = f"[{mutant.name}](../tests/mutants/{mutant.name}.patch)"
+        tests = ", ".join(f"`{test}`" for test in mutant.tests)
+        rows.append(f"| {mutant.safeguard} | {link} | {tests} |")
+    return "\n".join(rows)
+
+
+def written(text: str, chosen: Iterable[Mutant]) -> str:
+    """The document with the list up to date. Raises ValueError where it has no place for it."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{DOCUMENT} lacks {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{listed(chosen)}\n\n{END}{after}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it; 0 if every mutant was caught, else 1."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants.run", description=str(__doc__).partition("\n")[0]
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="those whose name begins so")
+    parser.add_argument("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="the longest for one run")
+    parser.add_argument("--write", action="store_true", help=f"the list in {DOCUMENT}, no more")
+    given = parser.parse_args(arguments)
+    known = mutants(Path(__file__).parent)
+    if given.write:
+        path = ROOT / DOCUMENT
+        path.write_text(written(path.read_text(encoding="utf-8"), known), encoding="utf-8")
+        return 0
+    chosen = [m for m in known if not given.names or m.name.startswith(tuple(given.names))]
+    if not chosen:
+        parser.error(f"no mutant begins with {' or '.join(given.names)}")
+    console = Console()
+    verdicts = check(ROOT, chosen, jobs=max(1, given.jobs), seconds=given.seconds, console=console)
+    show(console, chosen, verdicts)
+    caught = sum(verdict.result == "caught" for verdict in verdicts.values())
+    console.print(f"{len(chosen)} mutants, {caught} caught", highlight=False)
+    return 0 if caught == len(chosen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
