@@ -8,8 +8,9 @@ from binlog2s3.archive import Action, Complete, CopyPart, Flush, PutChunk, PutPa
 from binlog2s3.catalog import Catalog
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk
-from binlog2s3.errors import FloorError, ForkError, StoreError
+from binlog2s3.errors import FloorError, ForkError, SpoolError, StoreError
 from binlog2s3.start import known_end
+from binlog2s3.store_contract import Body, ObjectInfo, PartInfo
 from binlog2s3.uploader import Pace
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Source, Streamer
@@ -458,4 +459,81 @@ def test_what_was_given_back_is_sent_from_the_bucket_where_nothing_can_be_copied
     fetch_all(streamer)
     settle(streamer, now)
     assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == source.data(FIRST)
+    streamer.close()
+
+
+# Bytes that rot in the spool
+
+
+class Trusting(MemoryStore):
+    """Takes what it gets: it looks at no checksum, and keeps none."""
+
+    def __init__(self) -> None:
+        super().__init__(min_part_bytes=1, crc64=False, copies_parts=False)
+
+    def put(
+        self,
+        key: str,
+        body: Body | bytes,
+        *,
+        crc64: int | None = None,  # noqa: ARG002
+        if_absent: bool = False,
+        archived: bool = False,
+    ) -> ObjectInfo:
+        return super().put(key, body, if_absent=if_absent, archived=archived)
+
+    def upload_part(
+        self,
+        key: str,
+        upload_id: str,
+        number: int,
+        body: Body | bytes,
+        crc64: int | None = None,  # noqa: ARG002
+    ) -> PartInfo:
+        return super().upload_part(key, upload_id, number, body)
+
+
+def rot(streamer: Streamer, source: Source, at: int) -> bytes:
+    """Another byte in the spool's file; what the file holds then."""
+    data = bytearray(source.data(FIRST))
+    data[at] ^= 1
+    streamer.file(FIRST).write_bytes(data)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("flush_interval", [1.0, 0.0])
+@pytest.mark.parametrize("length", [20, 950])
+@pytest.mark.parametrize("closed", [True, False])
+def test_bytes_that_have_rotted_are_not_sent(
+    tmp_path: Path, length: int, flush_interval: float, *, closed: bool
+) -> None:
+    """A store that checks nothing would take them: chunks, parts, whole binlogs."""
+    now, source, store = [100.0], Source(), Trusting()
+    streamer = a_streamer(tmp_path, source, now, 4, store, flush_interval)
+    source.write(length)
+    if closed:
+        source.rotate()
+    fetch_all(streamer)
+    rot(streamer, source, 50)
+    if closed or flush_interval or length > 100:
+        with pytest.raises(SpoolError, match="changed after it was read"):
+            settle(streamer, now)
+    for upload in store.uploads.values():
+        assert all(part.data in source.data(FIRST) for part in upload.parts.values())
+    for key, there in store.objects.items():
+        assert there.data in source.data(FIRST) or str(FIRST.next()) in key, key
+    streamer.close()
+
+
+def test_rotten_bytes_are_no_witness_for_an_object_of_the_same(tmp_path: Path) -> None:
+    """Their MD5 would agree with its ETag: none is taken of them, and nothing is called ours."""
+    now, source, store = [100.0], Source(), Trusting()
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    source.write(20)
+    source.rotate()
+    fetch_all(streamer)
+    store.put(LAYOUT.binlog(LINEAGE, FIRST), rot(streamer, source, 50))
+    with pytest.raises(SpoolError, match="changed after it was read"):
+        settle(streamer, now)
+    assert LAYOUT.entry(LINEAGE, FIRST) not in store.objects
     streamer.close()
