@@ -42,7 +42,7 @@ stores: $(STAMP)  ## the tests of streaming on MinIO, versitygw, nanio and s3s-f
 	        tests/integration/test_durable.py tests/integration/test_two_writers.py || exit 1; \
 	done
 
-chaos: $(STAMP)  ## random faults: ROUNDS=10 SEED=n, about 12 s a round (see docs/reliability.md)
+chaos: $(STAMP)  ## random faults: ROUNDS=10 SEED=n, 10 to 40 s a round (see docs/reliability.md)
 	$(VENV)/bin/python -m tests.chaos.run --rounds $(or $(ROUNDS),10) $(if $(SEED),--seed $(SEED))
 
 mutants: $(STAMP)  ## take out each safeguard of docs/reliability.md, and show the test that goes red

@@ -323,6 +323,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="so many worlds at a time")
     parser.add_argument("--markdown", type=Path, help="write the table there, too")
     given = parser.parse_args()
+    if given.jobs < 1 or not 0 <= given.first < given.rounds:
+        parser.error("--rounds and --jobs must be at least 1, --first less than --rounds")
     console = Console(width=200 if not sys.stdout.isatty() else None)
     console.print(f"seed {given.seed}")
     totals = run(given.rounds, given.seed, say=_print, first=given.first, jobs=given.jobs)
@@ -336,4 +338,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted")

@@ -270,7 +270,7 @@ def check(
     tests = [test for test in named if exists(test, root)]
     shares = [share for number in range(jobs) if (share := tests[number::jobs])]
     with ThreadPoolExecutor(jobs) as pool:
-        console.print(f"{len(tests)} tests without any patch", highlight=False)
+        console.print(f"first: {len(tests)} tests, which must be green without any patch", highlight=False)
         plain: dict[str, Mapping[str, str]] = {}
         for run in pool.map(unpatched, shares):
             plain |= run.tests
@@ -330,6 +330,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="the longest for one run")
     parser.add_argument("--write", action="store_true", help=f"the list in {DOCUMENT}, no more")
     given = parser.parse_args(arguments)
+    if given.jobs < 1:
+        parser.error("--jobs must be at least 1")
     known = mutants(Path(__file__).parent)
     if given.write:
         path = ROOT / DOCUMENT
@@ -339,7 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         parser.error(f"no mutant begins with {' or '.join(given.names)}")
     console = Console()
-    verdicts = check(ROOT, chosen, jobs=max(1, given.jobs), seconds=given.seconds, console=console)
+    verdicts = check(ROOT, chosen, jobs=given.jobs, seconds=given.seconds, console=console)
     show(console, chosen, verdicts)
     caught = sum(verdict.result == "caught" for verdict in verdicts.values())
     console.print(f"{len(chosen)} mutants, {caught} caught", highlight=False)
@@ -347,4 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted")

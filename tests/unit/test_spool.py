@@ -188,6 +188,16 @@ def test_release_deletes_every_runs_copy_of_this_lineage_alone(spool: Spool) -> 
     assert spool.release(ONE, "L") == 0
 
 
+def test_a_copy_that_is_being_compared_is_not_released(spool: Spool) -> None:
+    """What a run brings again of an archived binlog is read to its end before it goes."""
+    old, new = spool.begin(FACTS), spool.begin(FACTS)
+    for run in (old, new):
+        (run.directory / "b.000001").write_bytes(b"12345")
+    spool.reading = new.directory / "b.000001"
+    assert spool.release(ONE, "L") == 5
+    assert (spool.runs(), list(new.files())) == ([new], [ONE])
+
+
 def test_release_removes_runs_that_are_empty_but_for_the_newest(spool: Spool) -> None:
     """The newest is where mysqlbinlog writes."""
     old, new = spool.begin(FACTS), spool.begin(FACTS)

@@ -537,3 +537,17 @@ def test_rotten_bytes_are_no_witness_for_an_object_of_the_same(tmp_path: Path) -
         settle(streamer, now)
     assert LAYOUT.entry(LINEAGE, FIRST) not in store.objects
     streamer.close()
+
+
+def test_an_object_shorter_than_its_name_says_is_no_chunk(tmp_path: Path) -> None:
+    """A store that cut a body off, or somebody's own: the bytes are put as if it were not there."""
+    now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
+    source.write(20)
+    data = source.data(FIRST)[:100]
+    key = LAYOUT.chunk(LINEAGE, FIRST, Chunk(0, 100, crc64nvme(data)))
+    store.put(key, data[:10])
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    fetch_all(streamer)
+    settle(streamer, now)
+    assert readable(store) == source.data(FIRST)
+    streamer.close()
