@@ -43,7 +43,7 @@ stores: $(STAMP)  ## the tests of streaming on MinIO, versitygw, nanio and s3s-f
 	done
 
 chaos: $(STAMP)  ## random faults: ROUNDS=10 SEED=n, 10 to 40 s a round (see docs/reliability.md)
-	$(VENV)/bin/python -m tests.chaos.run --rounds $(or $(ROUNDS),10) $(if $(SEED),--seed $(SEED))
+	$(VENV)/bin/python -m tests.chaos.run --rounds $(or $(ROUNDS),10) $(if $(SEED),--seed $(SEED)) --jobs $(or $(JOBS),1)
 
 mutants: $(STAMP)  ## take out each safeguard of docs/reliability.md, and show the test that goes red
 	$(VENV)/bin/python -m tests.mutants.run $(MUTANTS)

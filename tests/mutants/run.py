@@ -270,7 +270,9 @@ def check(
     tests = [test for test in named if exists(test, root)]
     shares = [share for number in range(jobs) if (share := tests[number::jobs])]
     with ThreadPoolExecutor(jobs) as pool:
-        console.print(f"first: {len(tests)} tests, which must be green without any patch", highlight=False)
+        console.print(
+            f"first: {len(tests)} tests, which must be green without any patch", highlight=False
+        )
         plain: dict[str, Mapping[str, str]] = {}
         for run in pool.map(unpatched, shares):
             plain |= run.tests
