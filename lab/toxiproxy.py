@@ -1,11 +1,13 @@
 """toxiproxy: TCP doors before servers, which can be shut, slowed and broken.
 
-with Toxiproxy(get.toxiproxy(), directory) as toxiproxy:
-door = toxiproxy.door("store", store.port)
-... a client at 127.0.0.1, door.port ...
-door.shut()    # connections end, new ones are refused
-door.slow(milliseconds=500)
-door.mend()
+    with Toxiproxy(get.toxiproxy(), directory) as toxiproxy:
+        door = toxiproxy.door("store", store.port)
+        ... a client at 127.0.0.1, door.port ...
+        door.shut()    # connections end, new ones are refused
+        door.slow(milliseconds=500)
+        door.mend()
+
+Law: a door that was shut or spoilt stays so until `mend`.
 """
 
 import http.client
@@ -89,12 +91,8 @@ class Door:
         return f"http://127.0.0.1:{self.port}"
 
     def shut(self) -> None:
-        """End all connections and refuse new ones, until `open`."""
-        self._set(enabled=False)
-
-    def open(self) -> None:
-        """Take connections again."""
-        self._set(enabled=True)
+        """End all connections and refuse new ones, until `mend`."""
+        self.toxiproxy.ask("POST", f"/proxies/{self.name}", {"enabled": False})
 
     def slow(self, *, milliseconds: int, jitter: int = 0) -> None:
         """Delay what the server says."""
@@ -104,16 +102,9 @@ class Door:
         """Let nothing through, and tell nobody: a network that is gone."""
         self._poison("timeout", {"timeout": 0})
 
-    def reset(self, *, milliseconds: int) -> None:
-        """Reset each connection after this time."""
-        self._poison("reset_peer", {"timeout": milliseconds})
-
     def mend(self) -> None:
         """All as it was at first, for every door."""
         self.toxiproxy.ask("POST", "/reset")
-
-    def _set(self, *, enabled: bool) -> None:
-        self.toxiproxy.ask("POST", f"/proxies/{self.name}", {"enabled": enabled})
 
     def _poison(self, kind: str, attributes: Mapping[str, int]) -> None:
         toxic = {"name": kind, "type": kind, "stream": "downstream", "attributes": attributes}

@@ -111,6 +111,7 @@ class Audit:
         self._client = store.client()
         self._witnesses: dict[tuple[Path, int], Witness] = {}
         self.differences: list[str] = []
+        self._taken = 0
         self.sent_bytes = 0
         self.binlog_bytes = 0
         self.binlogs = 0
@@ -128,6 +129,13 @@ class Audit:
     def close(self) -> None:
         """Give back what was opened."""
         self._client.close()
+
+    def take(self) -> list[str]:
+        """The differences that were found since the last time."""
+        taken = len(self.differences)
+        new = self.differences[self._taken : taken]
+        self._taken = taken
+        return new
 
     # while chaos reigns
 

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from threading import Event
 
 from rich.console import Console
 from rich.table import Table
@@ -79,14 +78,10 @@ class Round:
         self.totals = totals
         self.target = world.chance.randint(64 * MB, 80 * MB)
         self.number = number
-        self.sprung = Event()
-        self._pause = Event()
-        self._struck_at = 0.0
 
     def run(self) -> None:
         """Write, be struck, come to rest, compare."""
         world = self.world
-        before = len(world.audit.differences)
         sent, compared = world.audit.sent_bytes, world.audit.binlog_bytes
         world.wiped = world.spoilt = False
         first = self.faults[0]
@@ -110,10 +105,9 @@ class Round:
             self.totals.compared_bytes += world.audit.binlog_bytes - compared
         self.totals.binlog_bytes += world.audit.binlog_bytes - compared
         self.totals.rounds += 1
-        self.totals.differences += [
-            f"round {self.number}: {what}" for what in world.audit.differences[before:]
-        ]
-        if len(world.audit.differences) == before:
+        found = [f"round {self.number}: {what}" for what in world.audit.take()]
+        self.totals.differences += found
+        if not found:
             world.audit.forget()
 
     def _options(self, fault: Fault) -> dict[str, str | int | float | Path | None]:
@@ -202,7 +196,7 @@ class Round:
             except Exception:  # noqa: BLE001 - the server may be down or stand still just now
                 if self.world.stopped:
                     return False
-            self._pause.wait(0.03)
+            self.world.pause.wait(0.03)
         return False
 
 
@@ -255,6 +249,7 @@ def _in_a_world(
                 _keep_logs(world, f"chaos-{seed}-{number}")
                 break  # what is wrong stays wrong in this world
         world.stop()
+        totals.differences += [f"world {begin}, at its end: {what}" for what in world.audit.take()]
         totals.binlogs += world.audit.binlogs
         totals.restarts += world.starts - 1
         totals.looks += world.audit.looks

@@ -144,13 +144,6 @@ def mysql(server: MysqlServer) -> MysqlServer:
     return server
 
 
-@pytest.fixture(scope="module")
-def nanio() -> Iterator[NanioServer]:
-    """A store without conditional writes and checksums of the whole."""
-    with temporary_directory() as directory, NanioServer(directory) as server:
-        yield server
-
-
 @pytest.fixture
 def mortal_minio(minio_binary: Path, disk_tmp_path: Path) -> Iterator[MinioServer]:
     """A MinIO for this test alone, which may stop it."""
