@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,14 @@ def objects(store: Store, bucket: str) -> dict[str, Any]:
 
 
 def bodies(store: Store, bucket: str, pattern: str) -> dict[str, bytes]:
+    """The objects with such keys; one that goes between listing and reading is not there."""
     keys = [key for key in objects(store, bucket) if re.search(pattern, key)]
+    found = {}
     with closing(store.client()) as client:
-        return {key: client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
+        for key in keys:
+            with suppress(client.exceptions.NoSuchKey):
+                found[key] = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+    return found
 
 
 def documents(store: Store, bucket: str, pattern: str) -> dict[str, dict[str, Any]]:

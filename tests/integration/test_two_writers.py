@@ -11,7 +11,7 @@ import re
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +48,14 @@ def objects(store: Store, bucket: str, part: str) -> dict[str, Any]:
 
 
 def writers(store: Store, bucket: str) -> dict[int, dict[str, Any]]:
-    """The writers' objects by generation."""
+    """The writers' objects by generation; one that goes meanwhile is not there."""
     found = {}
     with closing(store.client()) as client:
         for key in objects(store, bucket, "live"):
             if "/writers/" in key:
-                body = client.get_object(Bucket=bucket, Key=key)["Body"].read()
-                found[int(Path(key).name.partition("-")[0])] = json.loads(body)
+                with suppress(client.exceptions.NoSuchKey):
+                    body = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+                    found[int(Path(key).name.partition("-")[0])] = json.loads(body)
     return found
 
 
