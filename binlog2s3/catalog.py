@@ -29,6 +29,20 @@ _LINEAGE_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
 _WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8})\.json")
 _SOURCE = re.compile(r"(?!\.\.?/)[A-Za-z0-9._-]{1,64}/")
 Join = Literal["exact", "gap", "unknown"]
+WriterState = Literal[
+    "starting",
+    "streaming",
+    "idle",
+    "catching up",
+    "paused",
+    "stalled",
+    "source unreachable",
+    "store unreachable",
+    "superseded",
+    "stopped",
+]
+"""What a writer may say of itself in its object."""
+
 _LISTINGS = 3
 """How often chunks are listed for a hole to close: it may be of the listing alone."""
 
@@ -348,7 +362,8 @@ class Position:
 class Heartbeat:
     """A writer's own object: who writes, what is durable, until when everything is here.
 
-    `covered_until` is the source's clock at a moment up to which all commits are durable.
+    `covered_until` is the source's clock at a moment up to which all commits are durable. `status`
+    is what else it knew of itself then (`status.document`); None from an older version.
     """
 
     generation: int
@@ -366,6 +381,7 @@ class Heartbeat:
     durable: Position | None
     server: Position | None
     covered_until: datetime | None
+    status: Mapping[str, Any] | None = None
 
     @property
     def rank(self) -> tuple[int, str]:
@@ -392,6 +408,7 @@ class Heartbeat:
                 "durable": asdict(self.durable) if self.durable else None,
                 "server": asdict(self.server) if self.server else None,
                 "covered_until": _time(self.covered_until) if self.covered_until else None,
+                "status": self.status,
             }
         )
 
@@ -418,6 +435,7 @@ class Heartbeat:
                 covered_until=_from_time(document["covered_until"])
                 if document["covered_until"]
                 else None,
+                status=_mapping_or_none(document.get("status")),
             )
 
 
@@ -703,6 +721,10 @@ def _integer_or_none(value: Any) -> int | None:
 
 def _text_or_none(value: Any) -> str | None:
     return None if value is None else str(value)
+
+
+def _mapping_or_none(value: Any) -> Mapping[str, Any] | None:
+    return value if isinstance(value, Mapping) else None
 
 
 def _block(document: Mapping[str, Any]) -> Block:

@@ -7,6 +7,7 @@ complaints about options, come at once.
 """
 
 import difflib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,16 +27,19 @@ from binlog2s3.config import (
     Value,
     build,
     build_list,
+    build_status,
     parse,
     read_file,
 )
 from binlog2s3.errors import Binlog2s3Error, ConfigError
 from binlog2s3.log import Log, configure
 from binlog2s3.options import ENVIRONMENT_PREFIX
+from binlog2s3.status_options import STATUS_OPTIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
 Built = TypeVar("Built")
 _FILE = "binlog2s3.file"
+_MONITORED = "binlog2s3.monitored"
 _SETTINGS: dict[str, Any] = {
     "help_option_names": ["-h", "--help"],
     "auto_envvar_prefix": ENVIRONMENT_PREFIX,
@@ -78,7 +82,7 @@ def _options(options: Sequence[Option]) -> Callable[[F], F]:
                 help=_help(option),
                 **shape,
             )(function)
-        tables = dict.fromkeys(option.table for option in options)
+        tables = dict.fromkeys(option.table for option in options if option.table)
         shown = " ".join(f"[{table}]" for table in tables)
         return click.option(
             "--config",
@@ -112,13 +116,14 @@ def _judged(
     ctx: click.Context,
     given: dict[str, Any],
     judge: Callable[..., tuple[Built | None, list[str]]],
+    options: Sequence[Option] = OPTIONS,
 ) -> Built:
     """What click merged, parsed and judged. Raises ConfigError with all problems."""
     file: FileValues = ctx.meta.get(_FILE, FileValues())
     problems, wrong = list(file.problems), set(file.wrong)
     values: dict[str, Value] = {}
     places: dict[str, str] = {}
-    for option in OPTIONS:
+    for option in options:
         raw = given.get(option.parameter)
         if raw is None:
             continue
@@ -156,6 +161,57 @@ class _Commands(click.Group):
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise click.UsageError(error.message + hint, ctx) from error
+
+
+class _ForMonitors(click.Command):
+    """Ends errors with one line, and an exit code that means to a monitor what they mean.
+
+    `when` says by its arguments whether it is a monitor that calls.
+    """
+
+    def __init__(
+        self, *args: Any, when: Callable[[list[str]], bool], begin: str, code: int, **more: Any
+    ) -> None:
+        super().__init__(*args, **more)
+        self._when = when
+        self._begin = begin
+        self._code = code
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        monitored = self._when(args)
+        try:
+            ctx = super().make_context(info_name, args, parent, **extra)
+        except click.ClickException as error:
+            if not monitored:
+                raise
+            self._end(error.format_message())
+        ctx.meta[_MONITORED] = monitored
+        return ctx
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if not ctx.meta[_MONITORED]:
+            return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except Binlog2s3Error as error:
+            self._end(f"{error} ({error.hint})" if error.hint else str(error))
+        except Exception as error:  # noqa: BLE001 - 1 would be a warning, 2 critical
+            self._end(f"defect: {type(error).__name__}: {error}")
+
+    def _end(self, text: str) -> NoReturn:
+        from binlog2s3.page import clean  # noqa: PLC0415
+
+        # what follows a "|" would be taken for numbers
+        click.echo(f"{self._begin}{clean(text).replace('|', '/')}")
+        raise click.exceptions.Exit(self._code)
 
 
 _EXIT_CODES = """\b
@@ -202,6 +258,56 @@ _LIST_OPTIONS = [BY_NAME[name] for name in (*_LISTING, "concurrency")]
 _LIST_OPTIONS[0] = replace(
     BY_NAME["source"], required=False, help="Only this source.", otherwise="all below the prefix"
 )
+
+_STATUS_EXAMPLES = """\b
+Examples:
+  # the streamer of this host, where its own file says; if it does not run, its bucket
+  binlog2s3 status --config /etc/binlog2s3/orders-primary.toml
+
+\b
+  # from anywhere (keys from boto3's own chain; reading is enough)
+  binlog2s3 status --s3-url s3://acme-binlogs/prod --source orders-primary
+
+\b
+  # every source of a bucket, the worst first, again and again
+  binlog2s3 status --s3-url s3://acme-binlogs/prod --all --watch --interval 10
+
+\b
+  # for Nagios and its like: exit 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (also of every error)
+  binlog2s3 status --s3-url s3://acme-binlogs/prod --all --expect sources.txt --check
+
+\b
+  # for a program: what may be deleted on the server
+  binlog2s3 status --config /etc/binlog2s3/orders-primary.toml --json | jq -r .purge.statement
+"""
+_STATUS = [
+    replace(
+        BY_NAME["source"],
+        required=False,
+        help="Source to show.",
+        otherwise="that of the streamer that answers",
+    ),
+    replace(
+        BY_NAME["spool"],
+        default=None,
+        help="Spool of the streamer to ask.",
+        otherwise=BY_NAME["spool"].default_text,
+    ),
+    *(replace(option, required=False) for option in _LIST_OPTIONS[1:]),
+    *STATUS_OPTIONS,
+]
+_HEALTH_EXAMPLES = """\b
+Examples:
+  # in a container's file
+  HEALTHCHECK CMD ["binlog2s3", "health", "--config", "/etc/binlog2s3/orders-primary.toml"]
+
+\b
+  binlog2s3 health --spool /var/lib/binlog2s3 || systemctl status binlog2s3
+
+\b
+Exit codes:
+  0 healthy, 1 everything else
+"""
 
 
 @click.group(cls=_Commands, epilog=f"{_EXAMPLES}\n{_EXIT_CODES}", context_settings=_SETTINGS)
@@ -256,6 +362,52 @@ def list_(ctx: click.Context, /, *, lineage: str | None, json: bool, **given: An
 
     config = _judged(ctx, given, build_list)
     show_list(replace(config, lineage=lineage or None), as_json=json)
+
+
+def _is_check(arguments: Sequence[str]) -> bool:
+    return "--check" in arguments or bool(os.environ.get(f"{ENVIRONMENT_PREFIX}_CHECK"))
+
+
+@binlog2s3.command(
+    cls=_ForMonitors,
+    when=_is_check,
+    begin="BINLOG2S3 UNKNOWN - ",
+    code=3,
+    epilog=f"{_STATUS_EXAMPLES}\n{_EXIT_CODES}",
+    context_settings=_SETTINGS,
+)
+@_options(_STATUS)
+@click.pass_context
+def status(ctx: click.Context, /, **given: Any) -> None:
+    """Show how a stream is: what is not in the bucket yet, and what is wrong.
+
+    It asks the streamer by its spool's socket, and where none answers it reads the bucket, from any
+    machine; it says which. It changes nothing. Times are UTC. That it can be shown is exit code 0,
+    whatever it shows; --check has exit codes of its own.
+    """
+    from binlog2s3.status_view import show as show_status  # noqa: PLC0415
+
+    ctx.exit(show_status(_judged(ctx, given, build_status, (*OPTIONS, *STATUS_OPTIONS))))
+
+
+@binlog2s3.command(
+    cls=_ForMonitors,
+    when=lambda _: True,
+    begin="unhealthy: ",
+    code=1,
+    epilog=_HEALTH_EXAMPLES,
+    context_settings=_SETTINGS,
+)
+@_options([option for option in _STATUS if option.name == "spool"])
+@click.pass_context
+def health(ctx: click.Context, /, **given: Any) -> None:
+    """Ask the streamer of this host whether it is well: one line, exit 0 or 1.
+
+    It is well as long as nothing is critical: what is committed becomes durable, or soon will.
+    """
+    from binlog2s3.status_view import health as show_health  # noqa: PLC0415
+
+    ctx.exit(show_health(_judged(ctx, given, build_status)))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

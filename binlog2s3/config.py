@@ -28,6 +28,7 @@ from binlog2s3.options import (
     parse,
     split_s3_url,
 )
+from binlog2s3.status_options import INTERVAL_SECONDS, THRESHOLDS
 
 __all__ = [
     "BY_NAME",
@@ -41,16 +42,21 @@ __all__ = [
     "Option",
     "S3Config",
     "SpoolLimits",
+    "StatusConfig",
     "StreamConfig",
     "Value",
     "build",
     "build_list",
+    "build_status",
     "parse",
     "read_file",
 ]
 
 _MAX_FILE = 1 << 20
 _LEAST_FLUSH_SECONDS = 0.05
+_LEAST_INTERVAL_SECONDS = 0.1
+LookAt = Literal["auto", "daemon", "bucket"]
+Output = Literal["text", "json", "watch", "check"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,8 @@ class StreamConfig:
     stall_timeout: float = 60.0
     on_gap: Literal["continue", "stop"] = "continue"
     accept_new_server: str | None = None
+    metrics_listen: str | None = None
+    heartbeat_url_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +151,27 @@ class ListConfig:
     s3: S3Config
     source: str | None
     lineage: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusConfig:
+    """What `status` and `health` look at: a streamer, by its spool, or what the bucket says.
+
+    `whole`: all sources of the bucket. `spool_given`: it was named, and is not the default.
+    `count`: how many looks to show, None: until it is ended. `thresholds`: by their options' names.
+    """
+
+    s3: S3Config | None
+    source: str | None
+    spool: Path
+    spool_given: bool
+    whole: bool = False
+    look_at: LookAt = "auto"
+    expect: Path | None = None
+    output: Output = "text"
+    interval: float = INTERVAL_SECONDS
+    count: int | None = None
+    thresholds: Mapping[str, float] = field(default_factory=lambda: dict(THRESHOLDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +343,79 @@ def build_list(
     if problems or given.wrong:
         return None, problems
     return ListConfig(s3=_s3(values), source=values.get("source")), []
+
+
+def build_status(
+    values: Mapping[str, Any],
+    wrong: Iterable[str] = (),
+    places: Mapping[str, str] | None = None,
+) -> tuple[StatusConfig | None, list[str]]:
+    """As `build`, for `status` and `health`: a spool, or where the bucket is, or both.
+
+    `values` may have those of STATUS_OPTIONS, too.
+    """
+    given = _Given(values, places or {}, frozenset(wrong))
+    problems = [*_status_problems(given), *_threshold_problems(given)]
+    if problems or given.wrong:
+        return None, problems
+    outputs: tuple[Output, ...] = ("json", "watch", "check")
+    spool: Any = values.get("spool") or BY_NAME["spool"].default
+    config = StatusConfig(
+        s3=_s3(values) if given.has("s3-url") else None,
+        source=values.get("source"),
+        spool=spool,
+        spool_given=given.has("spool"),
+        whole=bool(values.get("all")),
+        look_at=values.get("from", "auto"),
+        expect=values.get("expect"),
+        output=next((one for one in outputs if values.get(one)), "text"),
+        interval=values.get("interval", INTERVAL_SECONDS),
+        count=values.get("count"),
+        thresholds={name: values.get(name, least) for name, least in THRESHOLDS.items()},
+    )
+    return config, []
+
+
+def _status_problems(given: _Given) -> Iterable[str]:
+    whole, look_at = bool(given.values.get("all")), given.values.get("from")
+    if (whole or look_at == "bucket") and given.lacks("s3-url"):
+        yield "--s3-url is missing"
+    if look_at == "bucket" and not whole and given.lacks("source"):
+        yield "--source is missing (or --all)"
+    for name in ("source", "spool"):  # a streamer's file has both, which is meant for one
+        if whole and given.has(name) and given.called(name) == f"--{name}":
+            yield _contradiction(given, "all", name, "it shows every source, from the bucket")
+    if whole and look_at == "daemon":
+        yield _contradiction(given, "all", "from", "a streamer knows its own source alone")
+    yield from _output_problems(given)
+
+
+def _output_problems(given: _Given) -> Iterable[str]:
+    outputs = [name for name in ("json", "watch", "check") if given.values.get(name)]
+    if len(outputs) > 1:
+        yield _contradiction(given, outputs[0], outputs[1], "give one of them")
+    needs = {"expect": "all", "interval": "watch", "count": "watch"}
+    needs |= dict.fromkeys(THRESHOLDS, "check")
+    for name, other in needs.items():
+        if given.has(name) and given.called(name) == f"--{name}" and not given.values.get(other):
+            yield f"--{name} needs --{other}"
+    if given.values.get("interval", INTERVAL_SECONDS) < _LEAST_INTERVAL_SECONDS:
+        yield f"{given.called('interval')}: below the least, {_LEAST_INTERVAL_SECONDS:g}"
+
+
+def _threshold_problems(given: _Given) -> Iterable[str]:
+    if not given.values.get("check"):
+        return
+    for one, other in (
+        ("lag-warning", "lag-critical"),
+        ("purge-critical", "purge-warning"),
+        ("spool-warning", "spool-critical"),
+    ):
+        less, more = (given.values.get(name, THRESHOLDS[name]) for name in (one, other))
+        if less > more:
+            yield (
+                f"{given.called(one)} ({less:g}) must not be above {given.called(other)} ({more:g})"
+            )
 
 
 def _s3(values: Mapping[str, Any]) -> S3Config:

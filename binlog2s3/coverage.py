@@ -31,7 +31,8 @@ class Coverage:
     """How far everything is in the bucket: a position, and a time.
 
     `following` is the first binlog that is not known to be there. `seen` is called by the watch's
-    thread, the others by the loop, in any order of binlogs.
+    thread, the others by the loop, in any order of binlogs. `contradictions`: so often in a row the
+    source stood before what is durable.
     """
 
     def __init__(self, durable: Position | None, following: BinlogName) -> None:
@@ -43,10 +44,20 @@ class Coverage:
         self._seen: list[tuple[BinlogName, int, datetime]] = []
         self.durable = durable
         self.until: datetime | None = None
+        self.contradictions = 0
 
     def seen(self, position: ServerPosition) -> None:
-        """The source's clock, and its position just after."""
+        """The source's clock, and its position just after.
+
+        One before what is durable is of another history, after a RESET or a rollback: it says
+        nothing of what has been committed there since.
+        """
         with self._lock:
+            place = (position.binlog, position.offset)
+            if self.durable is not None and place < self.durable.place:
+                self.contradictions += 1
+                return
+            self.contradictions = 0
             self._seen.append((position.binlog, position.offset, position.asked_at))
             if len(self._seen) > _MOST_SIGHTS:  # nothing gets there for hours: keep every other
                 del self._seen[1::2]
@@ -75,6 +86,11 @@ class Coverage:
     def ended(self, track: Track) -> None:
         """All that there will ever be of a binlog is in chunks."""
         self.archived(track)
+
+    @property
+    def following(self) -> BinlogName:
+        """The first binlog that is not known to be there as a whole."""
+        return self._following
 
     def has(self, name: BinlogName) -> bool:
         """Whether this binlog and all before it are in the archive with their entries."""

@@ -11,24 +11,31 @@ durable, say so in the bucket. What was not uploaded is in the spool or at the s
 
 import os
 import signal
+import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from queue import SimpleQueue
 from types import FrameType
 
+from binlog2s3 import __version__
 from binlog2s3.archive import Limits
 from binlog2s3.binlog import BinlogName
+from binlog2s3.board import Board, Pulse, Reporter, look_at_history
 from binlog2s3.catalog import Catalog, Layout, Lineage, Position
 from binlog2s3.config import Config, S3Config
 from binlog2s3.course import Heading, Pilot
 from binlog2s3.coverage import Coverage
+from binlog2s3.deadman import DeadMan
+from binlog2s3.endpoint import Listener
 from binlog2s3.errors import (
     Binlog2s3Error,
     GapError,
     SourceError,
+    SpoolError,
     StoreError,
     SupersededError,
 )
@@ -39,7 +46,7 @@ from binlog2s3.intake import Intake
 from binlog2s3.log import Log
 from binlog2s3.login import resolve
 from binlog2s3.mysqlbinlog import Child, Tool
-from binlog2s3.options import MIN_PART_SIZE
+from binlog2s3.options import MIN_PART_SIZE, split_listen
 from binlog2s3.server import Server, ServerFacts, ServerPosition
 from binlog2s3.spool import Run, RunFacts, Spool
 from binlog2s3.start import (
@@ -53,12 +60,13 @@ from binlog2s3.start import (
     tip_of_archive,
     tip_of_track,
 )
+from binlog2s3.status import Status, Vitals, WriterStatus, document, judge, without_gtids
 from binlog2s3.store import PATIENT, RetryPolicy, S3Store, Store, StoreConfig
 from binlog2s3.supervisor import Supervisor, wait_for
-from binlog2s3.uploader import Uploader, take
-from binlog2s3.watch import Reached, Sight, Watch
+from binlog2s3.uploader import Counts, Uploader, take
+from binlog2s3.watch import Reached, Watch
 from binlog2s3.workers import Workers
-from binlog2s3.writer import Progress, State, Writer, give_way
+from binlog2s3.writer import Progress, Writer, give_way
 
 _log = Log("daemon")
 _POLL_SECONDS = 0.05
@@ -75,13 +83,43 @@ def stream(config: Config) -> int:
     spool = Spool(config.spool)
     try:
         with closing(S3Store(quick, stop=stop.event, policy=RetryPolicy(attempts=2))) as store:
-            begun = _unless_stopped(stop, lambda: _Start(config, store, spool, stop).begin())
-        if begun is None:
-            return stop.status
-        with closing(S3Store(settings, stop=stop.event)) as store:
-            return _Stream(config, begun, store, spool, stop).run()
+            start = _Start(config, store, spool, stop)
+            with _shown(config, start.status) as board:
+                begun = _unless_stopped(stop, start.begin)
+                if begun is None:
+                    return stop.status
+                with closing(S3Store(settings, stop=stop.event)) as patient:
+                    running = _Stream(config, begun, patient, spool, stop)
+                    running.show_on(board, start.catalog)
+                    return running.run()
     finally:
         spool.close()
+
+
+@contextmanager
+def _shown(config: Config, look: Callable[[], Status]) -> Iterator[Board]:
+    """A board that can be asked: on the spool's socket, and where --metrics-listen says."""
+    board = Board(look)
+    listener = Listener(board.current)
+    deadman = None
+    try:
+        if config.stream.metrics_listen is not None:
+            listener.listen_tcp(*split_listen(config.stream.metrics_listen))
+        try:
+            listener.listen_socket(config.spool)
+        except SpoolError as error:  # to be seen is worth less than to stream
+            _log.warning("no status on the spool's socket", error=error)
+        if config.stream.heartbeat_url_file is not None:
+            deadman = DeadMan(config.stream.heartbeat_url_file, config.stream.heartbeat_interval)
+            board.tell(deadman.tell)
+            deadman.start()
+        board.start()
+        yield board
+    finally:
+        if deadman is not None:
+            deadman.close()
+        board.close()
+        listener.close()
 
 
 def _unless_stopped(stop: "Stop", start: Callable[[], "_Begun"]) -> "_Begun | None":
@@ -129,8 +167,45 @@ class _Start:
         self._spool = spool
         self._stop = stop
         self._layout = Layout(config.s3.prefix, config.stream.source)
-        self._catalog = Catalog(store, self._layout)
+        self.catalog = Catalog(store, self._layout)
         self._grid = Grid(config.s3.part_size)
+        self._since = datetime.now(UTC)
+        self._began = time.monotonic()
+        self._source_error: BaseException | None = None
+        self._gives_way_to = ""
+
+    def status(self) -> Status:
+        """Until the stream begins: how long it has been starting, and what it waits for."""
+        seconds, error = time.monotonic() - self._began, self._source_error
+        state, troubles = judge(
+            Vitals(
+                phase="starting",
+                phase_seconds=seconds,
+                superseded=self._gives_way_to,
+                source_error=str(error) if error is not None else "",
+                source_hint=getattr(error, "hint", ""),
+                source_silent=seconds if error is not None else 0.0,
+            )
+        )
+        return Status(
+            source=self._layout.source,
+            target=target(self._config),
+            seen_from="daemon",
+            at=datetime.now(UTC),
+            state=state,
+            troubles=troubles,
+            writer=WriterStatus(
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                version=__version__,
+                since=self._since,
+                heartbeat_interval_seconds=self._config.stream.heartbeat_interval,
+            ),
+            flush_interval=self._config.stream.flush_interval,
+        )
+
+    def _waits(self, error: BaseException) -> None:
+        self._source_error = error
 
     def begin(self) -> _Begun:
         """Give way to the writer that took over from this spool, if it works; else find the way.
@@ -145,7 +220,9 @@ class _Start:
             and not config.stream.take_over
             and noted.concerns(self._layout.source, target(config))
         ):
+            self._gives_way_to = f"another writer has taken over on {noted.host or 'another host'}"
             give_way(self._store, self._layout, noted, stop=self._stop.event)
+            self._gives_way_to = ""
         spool.drop_prefixes()
         with Server(lambda: resolve(config.mysql)) as server:
             unheard = self._try_server(server)
@@ -188,7 +265,8 @@ class _Start:
                 raise
             if empty and not error.transient:  # the first start on this machine: somebody looks on
                 raise
-        return _Begun(found, tip, wait_for(lambda: pilot.heading(server, tip), self._stop.event))
+        heading = wait_for(lambda: pilot.heading(server, tip), self._stop.event, tell=self._waits)
+        return _Begun(found, tip, heading)
 
     def _proved(self, server: Server, found: Found) -> Found:
         """What was found, without what the spool has behind a binlog that nothing has ended.
@@ -214,10 +292,10 @@ class _Start:
             return tip_of_track(found.known.lineage, found.tracks[-1])
         if found.undescribed:
             return tip_of_track(found.known.lineage, found.undescribed[-1])
-        return tip_of_archive(self._catalog, self._store, self._layout, found.known, self._grid)
+        return tip_of_archive(self.catalog, self._store, self._layout, found.known, self._grid)
 
     def _pilot(self) -> Pilot:
-        return make_pilot(self._config, self._catalog, self._store, self._layout, self._spool,
+        return make_pilot(self._config, self.catalog, self._store, self._layout, self._spool,
                           self._stop, self._stop.event.wait)  # fmt: skip
 
 
@@ -343,6 +421,10 @@ class _Stream:
         self._spool = spool
         self._stop = stop
         self._grid = Grid(config.s3.part_size)
+        self._pulse = Pulse()
+        self._counts = Counts()
+        self._board: Board | None = None
+        self._ended = threading.Event()
         self._audits: SimpleQueue[tuple[list[str], float]] = SimpleQueue()
         self._named = set(found.foreign)
         self._workers = Workers(config.s3.concurrency)
@@ -390,7 +472,38 @@ class _Stream:
         self._server_uuid = found.lineage.server_uuid if found.lineage else ""
         if begun.heading is not None:
             self._server_uuid = begun.heading.facts.uuid
+        self._reporter = self._report()
         stop.wake = self._workers.wake
+
+    def _report(self) -> Reporter:
+        return Reporter(
+            self._config,
+            target=target(self._config),
+            watch=self._watch,
+            supervisor=self._supervisor,
+            intake=self._intake,
+            writer=self._writer,
+            spool=self._spool,
+            pulse=self._pulse,
+            counts=self._counts,
+            busy=lambda: self._workers.busy,
+            ending=self._ending,
+        )
+
+    def show_on(self, board: Board, catalog: Catalog) -> None:
+        """Be shown there from now on; `catalog` is asked for the lineages beside the stream."""
+        self._board = board
+        board.watch(self._reporter.status)
+        threading.Thread(
+            target=look_at_history,
+            args=(self._reporter, catalog, self._intake, self._ended),
+            name="history",
+            daemon=True,
+        ).start()
+
+    def _ending(self) -> tuple[bool, str]:
+        error = self._stop.error
+        return self._stop.event.is_set(), str(error) if isinstance(error, SupersededError) else ""
 
     def run(self) -> int:
         """Claim, stream, end in order; 0 after SIGTERM, 130 after SIGINT."""
@@ -455,6 +568,7 @@ class _Stream:
 
     def _upload(self, wait_seconds: float) -> None:
         """Start what can be started, take the outcomes that are there or come in time."""
+        self._reporter.round()
         audits = []
         while not self._audits.empty():
             audits.append(self._audits.get())
@@ -495,11 +609,13 @@ class _Stream:
             spool=self._spool,
             workers=self._workers,
             coverage=coverage,
+            totals=self._counts,
         )
 
     def _end(self) -> int:
         """Stop reading, give what is in flight a few seconds, leave the spool durable."""
         self._stop.event.set()
+        self._ended.set()
         superseded = isinstance(self._stop.error, SupersededError)
         try:
             if not superseded:
@@ -545,7 +661,9 @@ class _Stream:
                 return
 
     def _reached(self) -> Reached | None:
-        return self._supervisor.reached()
+        """How far the source was read; between two runs, how far by the last one."""
+        last = self._intake.last
+        return self._supervisor.reached() or ((last.name, last.size) if last is not None else None)
 
     def _seen(self, position: ServerPosition) -> None:
         """The watch's thread says where the source stands."""
@@ -558,29 +676,19 @@ class _Stream:
         server = None
         if at is not None:
             server = Position(binlog=str(at.binlog), offset=at.offset, gtid_set=at.gtid_set)
+        status = document(self._board.current()) if self._board is not None else None
         return Progress(
-            state=self._state(sight),
+            state=judge(self._reporter.vitals())[0],
             lineage=lineage.id if lineage else None,
             server_uuid=self._intake.server_uuid or self._server_uuid,
             durable=coverage.durable if coverage is not None else None,
             server=server,
             covered_until=self._intake.covered_until(),
+            status=without_gtids(status) if status is not None else None,
         )
 
-    def _state(self, sight: Sight) -> State:
-        if self._supervisor.paused:
-            return "paused"
-        at, reached = sight.position, self._supervisor.reached()
-        if sight.error is not None or not self._supervisor.reading:
-            return "source unreachable"
-        if at is None or reached is None:
-            return "streaming"
-        if reached == (at.binlog, at.offset):
-            return "idle"
-        behind = reached[0] < at.binlog or at.offset - reached[1] > self._config.s3.part_size
-        return "catching up" if behind else "streaming"
-
     def _store_failed(self, error: StoreError, attempt: int, delay: float) -> None:
+        self._pulse.failed(error, time.monotonic())
         _log.warning(
             "the store failed, trying again",
             error=error,

@@ -75,6 +75,11 @@ class Intake:
         self.last: Track | None = None
         self.wants_list = False
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is not handed on yet, or an older history is still on its way."""
+        return bool(self._waiting or self._older)
+
     def uploaders(self) -> Iterator[Uploader]:
         """All that have something to do, the oldest history first."""
         yield from self._older

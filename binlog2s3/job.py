@@ -58,6 +58,7 @@ class Job:
     next_flush: float = 0.0
     copies: bool = True
     failures: int = 0
+    failing_since: float | None = None
     not_before: float = 0.0
     sent_bytes: int = 0
     taken_up: int = 0

@@ -1,7 +1,7 @@
 """What `list` shows to people, and the command itself: looks, warns, prints.
 
-Place in the flow: between `cli` and `listing`; the only module that imports rich. A terminal gets
-coloured columns, everything else plain aligned text.
+Place in the flow: between `cli` and `listing`, onto a `page`. A terminal gets coloured columns,
+everything else plain aligned text.
 
 Law: a gap is never a row like any other, it has a line of its own. What is shown comes from the
 bucket, so it can neither break lines nor command a terminal.
@@ -11,20 +11,14 @@ import json
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import zip_longest
 from typing import TextIO
-
-from rich.console import Console
-from rich.progress import Progress
-from rich.text import Text
 
 from binlog2s3.catalog import Lineage
 from binlog2s3.config import ListConfig, S3Config
 from binlog2s3.listing import (
-    Advance,
     Binlog,
     Listed,
     Listing,
@@ -33,12 +27,11 @@ from binlog2s3.listing import (
     document,
     gather,
 )
+from binlog2s3.page import Plain, clean, moment_text, page_on, progress_of
 from binlog2s3.store import S3Store, StoreConfig
 from binlog2s3.workers import Workers
 
 _MOST_THREADS = 16
-_LONG = 100
-"""From so many entries on a person wants to see that they come."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HEADINGS = ("binlog", "size", "state", "first commit", "last commit", "archived", "GTIDs added")
 _SIZE, _STATE, _TIMES = 1, 2, (3, 4, 5)
@@ -58,13 +51,13 @@ def show(config: ListConfig, *, as_json: bool) -> None:
     try:
         with (
             closing(S3Store(_store_config(config.s3), stop=stop)) as store,
-            _progress() as advance,
+            progress_of("entries") as advance,
         ):
             workers = Workers(min(config.s3.concurrency, _MOST_THREADS))
             listing = gather(store, config, workers, advance)
     finally:
         stop.set()
-    for warning in map(_clean, listing.warnings):
+    for warning in map(clean, listing.warnings):
         print(f"warning: {warning}", file=sys.stderr)  # noqa: T201 - the program's output
     if as_json:
         print(json.dumps(document(listing), indent=1))  # noqa: T201
@@ -82,19 +75,6 @@ def _store_config(s3: S3Config) -> StoreConfig:
         concurrency=min(s3.concurrency, _MOST_THREADS),
         connect_timeout_seconds=5.0,
     )
-
-
-@contextmanager
-def _progress() -> Iterator[Advance]:
-    """A bar on standard error for long lists, if that is a terminal."""
-    console = Console(stderr=True)
-    with Progress(
-        console=console, transient=True, disable=not console.is_terminal or console.is_dumb_terminal
-    ) as bar:
-        task = bar.add_task("entries", visible=False)
-        yield lambda done, total: bar.update(
-            task, completed=done, total=total, visible=total >= _LONG
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +130,7 @@ def _missing_line(lineage: Lineage, missing: Missing) -> Loud:
 def head_of(listed: Listed) -> list[tuple[str, str]]:
     """What is said of a lineage before its binlogs: names and values."""
     lineage, parent = listed.lineage, listed.lineage.origin
-    begins = f"{lineage.first_binlog}, {_moment(lineage.first_binlog_time)}"
+    begins = f"{lineage.first_binlog}, {moment_text(lineage.first_binlog_time)}"
     head = [
         ("server", f"{lineage.server_uuid}, {lineage.flavour} {lineage.server_version}"),
         ("begins", begins),
@@ -173,8 +153,8 @@ def cells_of(binlog: Binlog) -> tuple[str, ...]:
         binlog.state,
         _moment_of_us(found.least_commit_us),
         _moment_of_us(found.greatest_commit_us),
-        _moment(found.archived_at),
-        _clean(found.gtid_set_added) or "-",
+        moment_text(found.archived_at),
+        clean(found.gtid_set_added) or "-",
     )
 
 
@@ -188,126 +168,56 @@ def summary_of(listed: Listed) -> str:
 
 def render(listing: Listing, out: TextIO) -> None:
     """Print it: in colours on a terminal, plain aligned text elsewhere."""
-    console = Console(file=out)
-    fancy = out.isatty() and not console.is_dumb_terminal
-    print_page(listing, Coloured(console) if fancy else Plain(out))
+    print_page(listing, page_on(out))
 
 
-def print_page(listing: Listing, page: "Plain") -> None:
+def print_page(listing: Listing, page: Plain) -> None:
     """Print it, source by source."""
     for source in listing.sources:
         page.line(f"source {source.name}", "bold")
         for listed in source.lineages:
             page.line("")
             for loud in loud_before(listed):
-                page.loud(loud)
+                _print_loud(page, loud)
             current = " (current)" if listed.current else ""
             page.line(f"lineage {listed.lineage.id}{current}", "bold")
             for name, value in head_of(listed):
                 page.line(f"  {name:<6}  {value}")
-            page.binlogs(tuple(lines_of(listed)))
+            _print_binlogs(page, tuple(lines_of(listed)))
             page.line(f"  {summary_of(listed)}", "dim")
         page.line("")
 
 
-class Plain:
-    """Text: columns as wide as they must be, nothing cut, no colours."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-
-    def line(self, text: str, style: str = "") -> None:
-        """One line; the style is for terminals."""
-        del style
-        print(_clean(text), file=self._out)
-
-    def loud(self, loud: Loud) -> None:
-        """A line of its own."""
-        self.line(loud.text)
-
-    def binlogs(self, lines: Sequence[Binlog | Loud]) -> None:
-        """The table of a lineage."""
-        rows = [cells_of(line) for line in lines if isinstance(line, Binlog)]
-        if not rows:
-            return
-        widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
-        self.line(_aligned(_HEADINGS, widths))
-        for line in lines:
-            if isinstance(line, Loud):
-                self.loud(line)
-            else:
-                self.line(_aligned(cells_of(line), widths))
+def _print_loud(page: Plain, loud: Loud) -> None:
+    """A line of its own: in red, in yellow what may still come."""
+    page.line(loud.text, "bold red" if loud.alarm else "yellow")
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [
-        cell.rjust(width) if at == _SIZE else cell.ljust(width)
-        for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ]
-    return f"  {'  '.join(padded)}".rstrip()
+def _print_binlogs(page: Plain, lines: Sequence[Binlog | Loud]) -> None:
+    """The table of a lineage; GTIDs below their binlog where there is no room beside it."""
+    rows = [cells_of(line) for line in lines if isinstance(line, Binlog)]
+    if not rows:
+        return
+    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
+    if page.width is not None:
+        widths = _fitting(widths, page.width)
+    count = len(widths)
+    page.row(_HEADINGS[:count], widths, ["bold"] * count, right=(_SIZE,))
+    for line in lines:
+        if isinstance(line, Loud):
+            _print_loud(page, line)
+            continue
+        cells = cells_of(line)
+        shown = cells if page.width is None else _foldable(cells)
+        styles = ["", "", _STYLES[line.state]]
+        page.row(shown[:count], widths, styles, right=(_SIZE,))
+        if count < len(cells) and line.described:
+            page.line(f"    {cells[-1]}", "dim")
 
 
-class Coloured(Plain):
-    """Coloured columns: times fold where the terminal is narrow, nothing is cut.
-
-    Laid out here: rich's own table takes milliseconds a row, and ends where a loud line stands.
-    """
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console.file)  # type: ignore[arg-type]
-        self._console = console
-
-    def line(self, text: str, style: str = "") -> None:
-        """One line, folded where the terminal ends."""
-        self._console.print(Text(_clean(text), style=style, overflow="fold"))
-
-    def loud(self, loud: Loud) -> None:
-        """In red; in yellow what may still come."""
-        self.line(loud.text, "bold red" if loud.alarm else "yellow")
-
-    def binlogs(self, lines: Sequence[Binlog | Loud]) -> None:
-        """The table of a lineage; GTIDs below their binlog where there is no room beside it."""
-        rows = [cells_of(line) for line in lines if isinstance(line, Binlog)]
-        if not rows:
-            return
-        widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
-        widths = _fitting(widths, self._console.width)
-        self._console.print(_folded(_HEADINGS, widths, "bold"))
-        for line in lines:
-            if isinstance(line, Loud):
-                self.loud(line)
-                continue
-            cells = cells_of(line)
-            self._console.print(_folded(cells, widths, _STYLES[line.state]))
-            if len(widths) < len(cells) and line.described:
-                self.line(f"    {cells[-1]}", "dim")
-
-
-def _folded(cells: Sequence[str], widths: Sequence[int], style: str) -> Text:
-    """A row of as many lines as it needs; `style` is that of the state, of headings all have it."""
-    columns = [
-        _fold(cell.replace("T", " ") if at in _TIMES else cell, width)
-        for at, (cell, width) in enumerate(zip(cells, widths, strict=False))
-    ]
-    row = Text(style=style if cells is _HEADINGS else "", overflow="fold")
-    for number, parts in enumerate(zip_longest(*columns, fillvalue="")):
-        row.append("\n" if number else "")
-        for at, (part, width) in enumerate(zip(parts, widths, strict=True)):
-            padded = part.rjust(width) if at == _SIZE else part.ljust(width)
-            padded = part if at == len(widths) - 1 else padded
-            row.append("  ")
-            row.append(padded, style=style if at == _STATE else None)
-    return row
-
-
-def _fold(cell: str, width: int) -> list[str]:
-    """A cell's lines: of a time its date and its clock, of anything else as much as fits.
-
-    >>> _fold("2026-01-02 03:04:05Z", 12), _fold("abcdef", 4)
-    (['2026-01-02', '03:04:05Z'], ['abcd', 'ef'])
-    """
-    words = cell.split(" ") if len(cell) > width else [cell]
-    return [word[at : at + width] for word in words for at in range(0, len(word), width)]
+def _foldable(cells: Sequence[str]) -> list[str]:
+    """With times that fold between date and clock."""
+    return [cell.replace("T", " ") if at in _TIMES else cell for at, cell in enumerate(cells)]
 
 
 def _fitting(widths: Sequence[int], room: int) -> list[int]:
@@ -324,26 +234,10 @@ def _fitting(widths: Sequence[int], room: int) -> list[int]:
     return chosen
 
 
-def _moment(moment: datetime) -> str:
-    """A time for people, in UTC, to the second below."""
-    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
 def _moment_of_us(us: int | None) -> str:
     if us is None:
         return "-"
     try:
-        return _moment(_EPOCH + timedelta(microseconds=us))
+        return moment_text(_EPOCH + timedelta(microseconds=us))
     except OverflowError:
         return f"{us} us"
-
-
-def _clean(text: str) -> str:
-    r"""A text from the bucket on one line, with nothing that a terminal would obey.
-
-    >>> _clean("a\x1b[31mb\nc")
-    'a\\x1b[31mb\\nc'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

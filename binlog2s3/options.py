@@ -40,6 +40,7 @@ Kind = Literal[
     "binlog",
     "s3 url",
     "endpoint",
+    "listen",
     "choice",
     "integer",
     "size",
@@ -353,6 +354,22 @@ OPTIONS: tuple[Option, ...] = (
         otherwise="false",
     ),
     _in(
+        "stream",
+        "metrics-listen",
+        "listen",
+        "HOST:PORT",
+        "Where to answer GET /health, /metrics and /status, e.g. 127.0.0.1:9275; a host in "
+        "brackets is IPv6.",
+    ),
+    _in(
+        "stream",
+        "heartbeat-url-file",
+        "file",
+        "FILE",
+        "File that holds a URL, for it may be a secret; a GET goes there when more has become "
+        "durable or the source is seen to be idle, at most once a heartbeat interval.",
+    ),
+    _in(
         "log",
         "log-format",
         "choice",
@@ -440,6 +457,14 @@ def split_s3_url(url: str) -> tuple[str, str]:
     return bucket, prefix
 
 
+def split_listen(text: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT or [IPV6]:PORT. Raises ValueError."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", text)
+    if match is None or not 0 < int(match[3]) < 1 << 16:
+        raise ValueError(f"{_shown(text)} is not of the form HOST:PORT, e.g. 127.0.0.1:9275")
+    return match[1] or match[2], int(match[3])
+
+
 def _check_endpoint(url: str) -> None:
     try:
         parts = urlsplit(url)
@@ -471,6 +496,8 @@ def _parse_text(option: Option, text: str) -> Value:
         split_s3_url(text)
     if option.kind == "endpoint":
         _check_endpoint(text)
+    if option.kind == "listen":
+        split_listen(text)
     if option.kind == "source" and (
         not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text) or text in (".", "..")
     ):

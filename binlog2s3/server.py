@@ -118,6 +118,7 @@ class Server:
         self._used: Login  # for the last connection; set before it is made
         self._connection: pymysql.Connection[DictCursor] | None = None
         self._version: str | None = None
+        self._no_rds = False
         self.heard_at = 0.0  # when the last answer came, in monotonic seconds
 
     def __enter__(self) -> Self:
@@ -217,6 +218,40 @@ class Server:
     def read_only(self) -> bool:
         """Whether the server takes no writes."""
         return bool(int(self._one("SELECT @@global.read_only AS read_only")["read_only"]))
+
+    def expiry(self) -> float | None:
+        """How many seconds the server keeps a closed binlog; None where it keeps it for ever.
+
+        What RDS and Aurora are told by mysql.rds_set_configuration counts there instead, 0 where
+        that is nothing; it is only seen by a user who may read mysql.rds_configuration.
+        """
+        hours = self._rds_hours()
+        if hours is not None:
+            return hours * 3600.0
+        rows = self._all(
+            "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('binlog_expire_logs_seconds', "
+            "'binlog_expire_logs_auto_purge', 'expire_logs_days')"
+        )
+        found = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
+        if found.get("binlog_expire_logs_auto_purge", "ON").upper() in ("OFF", "0"):
+            return None
+        seconds = float(found.get("binlog_expire_logs_seconds") or 0)
+        return seconds or float(found.get("expire_logs_days") or 0) * 86400.0 or None
+
+    def _rds_hours(self) -> float | None:
+        """RDS's "binlog retention hours"; None where this is no RDS, or not to be seen."""
+        if self._no_rds:
+            return None
+        try:
+            rows = self._all(
+                "SELECT value FROM mysql.rds_configuration WHERE name = 'binlog retention hours'"
+            )
+            return float(rows[0]["value"] or 0) if rows else None
+        except (SourceError, ValueError) as error:
+            if isinstance(error, SourceError) and not error.answered:
+                raise
+            self._no_rds = True
+            return None
 
     def executed(self) -> Gtids | None:
         """All GTIDs that the server has executed; None where it keeps none."""

@@ -253,22 +253,10 @@ class Spool:
         A damaged note is logged and still says that somebody did: to wait for nobody costs two
         heartbeats, to take the place of a writer at work would end that one.
         """
-        path = self.directory / _SUPERSEDED
-        with _as_spool_error(path):
-            try:
-                data = path.read_bytes()
-            except FileNotFoundError:
-                return None
         try:
-            document = json.loads(data)
-            return Superseder(
-                source=str(document["source"]),
-                target=str(document["target"]),
-                generation=int(document["generation"]),
-                token=str(document["token"]),
-                host=str(document["host"]),
-            )
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            return _read_superseder(self.directory)
+        except _DAMAGED_NOTE as error:
+            path = self.directory / _SUPERSEDED
             _log.warning("the note of who took over is damaged", path=path, error=error)
             return Superseder()
 
@@ -419,6 +407,35 @@ class Spool:
     def _holder(self) -> str:
         text = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip()
         return f" (process {text})" if text.isdigit() else ""
+
+
+def noted_superseder(directory: Path) -> Superseder | None:
+    """As `Spool.superseded_by`, for who only looks: without the lock, and nothing is logged."""
+    try:
+        return _read_superseder(directory)
+    except _DAMAGED_NOTE:
+        return Superseder()
+
+
+_DAMAGED_NOTE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+
+
+def _read_superseder(directory: Path) -> Superseder | None:
+    """What the note says; None if there is none. Raises one of _DAMAGED_NOTE."""
+    path = directory / _SUPERSEDED
+    with _as_spool_error(path):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+    document = json.loads(data)
+    return Superseder(
+        source=str(document["source"]),
+        target=str(document["target"]),
+        generation=int(document["generation"]),
+        token=str(document["token"]),
+        host=str(document["host"]),
+    )
 
 
 def default_min_free(size: int) -> int:

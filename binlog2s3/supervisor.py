@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from queue import SimpleQueue
 
 import tenacity
@@ -55,8 +56,14 @@ def delay(failures: int) -> float:
     return random.uniform(most / 2, most)  # noqa: S311 - no secret
 
 
-def wait_for(ask: Callable[[], Heading], stop: threading.Event) -> Heading:
+def wait_for(
+    ask: Callable[[], Heading],
+    stop: threading.Event,
+    tell: Callable[[BaseException], object] = lambda _: None,
+) -> Heading:
     """Ask the source until it answers: the bucket has its history, and may be all there is of it.
+
+    `tell` is called with each failure.
 
     What the operator must mend, as a password, is waited for too. Raises what it says at a stop,
     and where it is a server that is refused.
@@ -64,6 +71,8 @@ def wait_for(ask: Callable[[], Heading], stop: threading.Event) -> Heading:
 
     def say(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
+        if error is not None:
+            tell(error)
         _log.warning("waiting for the source", error=error, hint=getattr(error, "hint", ""))
 
     retrying = tenacity.Retrying(
@@ -128,11 +137,23 @@ class Supervisor:
         self._at: tuple[BinlogName | None, int] | None = None
         self.reading = False
         self.restarts = 0
+        self.child_pid: int | None = None
+        self.last_error: tuple[datetime, str] | None = None
+        self.read_at = time.monotonic()
+        self._read_before = (0, 0)
 
     @property
     def paused(self) -> bool:
         """Whether nothing is read, for the spool has no room."""
         return self._pressure.paused
+
+    @property
+    def read_totals(self) -> tuple[int, int]:
+        """Bytes that came from mysqlbinlog, and the whole transactions among them."""
+        tailer, (read, transactions) = self._tailer, self._read_before
+        if tailer is None:
+            return read, transactions
+        return read + tailer.read_bytes, transactions + tailer.read_transactions
 
     def supervise(self) -> None:
         """Run after run, until `stop` is set."""
@@ -178,6 +199,8 @@ class Supervisor:
             for offset in self._accepted.get(tailer.current.name, ()):
                 tailer.current.scanner.accept(offset)
         read = bool(tailer.pump()) or tailer.place != before
+        if read:
+            self.read_at = time.monotonic()
         if self._unconfirmed is not None:
             if tailer.current is None or not tailer.current.begun:
                 self._upload(0.0 if read else wait_seconds)
@@ -208,6 +231,7 @@ class Supervisor:
     def _say(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         seconds = state.next_action.sleep if state.next_action else 0.0
+        self.last_error = (datetime.now(UTC), str(error))
         _log.warning(
             "reading again",
             error=error,
@@ -243,6 +267,7 @@ class Supervisor:
         self._watch.follow(heading.facts.uuid, heading.listed)
         self._intake.follow(heading.listed)
         self.reading = True
+        self.child_pid = child.pid
         try:
             self._loop(child, tailer, heading)
         except Exception as error:
@@ -285,9 +310,11 @@ class Supervisor:
 
     def close(self) -> None:
         """Read no further."""
+        self._read_before = self.read_totals
         tailer, self._tailer = self._tailer, None
         self._spool.reading = None
         self.reading = False
+        self.child_pid = None
         if tailer is not None:
             tailer.close()
 

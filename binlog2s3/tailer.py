@@ -17,6 +17,7 @@ from pathlib import Path
 from binlog2s3.archive import is_closed
 from binlog2s3.binlog import MADE_UP_BYTES, BinlogName, Scanner, made_up_size
 from binlog2s3.checksum import crc64nvme
+from binlog2s3.commits import Commits
 from binlog2s3.errors import DamageError, ForkError, SpoolError
 from binlog2s3.grid import Digest, Grid, Mark, Part
 from binlog2s3.gtid import Gtids
@@ -67,6 +68,7 @@ class Track:
         self.segments = [Segment(path, 0, 0)]
         self.scanner = Scanner()
         self.digest = Digest(grid)
+        self.commits = Commits()
         self.floor = 0
         self.md5s: dict[Part, bytes] = {}
         self.next_in_run = False
@@ -129,6 +131,7 @@ class Track:
         for transaction in transactions:
             self.digest.note(transaction)
             self.commit_exact = self.commit_exact and transaction.commit_exact
+        self.commits.note(transactions)
 
     def _mark(self, data: memoryview) -> memoryview:
         """Digest up to the last event end, where a chunk can end; the rest that is left."""
@@ -230,6 +233,7 @@ class Tailer:
         self._fresh: list[Track] = []
         self._buffer = memoryview(bytearray(_SLICE))
         self.read_bytes = 0
+        self.read_transactions = 0
 
     @property
     def current(self) -> Track | None:
@@ -288,6 +292,7 @@ class Tailer:
         if count and track is None:
             raise self._forked("goes on where the archive's has ended")
         if count and track is not None:
+            before = track.scanner.transactions
             try:
                 track.feed(self._buffer[:count])
             except DamageError as error:
@@ -298,6 +303,7 @@ class Tailer:
                     or "nothing behind this place has left the spool: it is fetched anew; look at "
                     "the spool's disk",
                 ) from error
+            self.read_transactions += track.scanner.transactions - before
             self._judge_history(track)
         return count
 

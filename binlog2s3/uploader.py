@@ -13,11 +13,13 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from binlog2s3.archive import (
     Action,
     Clear,
     Compare,
+    Complete,
     CopyPart,
     Flush,
     ForArchive,
@@ -29,6 +31,7 @@ from binlog2s3.archive import (
     PutChunk,
     PutEntry,
     PutPart,
+    PutWhole,
     Release,
     decide,
 )
@@ -56,6 +59,9 @@ from binlog2s3.workers import Outcome, Workers
 
 _log = Log("uploader")
 _LONGEST_WAIT = 10.0
+
+
+_ACTS = Flush | Merge | PutChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
 
 
 class _Token:
@@ -123,11 +129,46 @@ class Pace:
             self.most = min(self._greatest, self.most + 1)
 
 
+@dataclass(slots=True)
+class Counts:
+    """Since an uploader began: what it sent, made durable and archived, requests that failed.
+
+    `acts`: requests that brought bytes, or an entry, into the bucket.
+    """
+
+    sent_bytes: int = 0
+    durable_bytes: int = 0
+    archived_binlogs: int = 0
+    acts: int = 0
+    failures: int = 0
+    last_error: tuple[datetime, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What is on its way, counted at one moment; see `status.UploadStatus`.
+
+    `failing_since`: when the request failed that is longest without success, by the uploader's
+    clock. `oldest_commit_us`: of the oldest transaction that is not durable; `newest_commit_us`: of
+    the newest that is.
+    """
+
+    binlogs: int = 0
+    closed_binlogs: int = 0
+    open_uploads: int = 0
+    chunks: int = 0
+    parts_in_flight: int = 0
+    unsaved_bytes: int = 0
+    failing_since: float | None = None
+    oldest_commit_us: int | None = None
+    newest_commit_us: int | None = None
+
+
 class Uploader:
     """Brings in the tracks it is given, oldest first, several requests at a time.
 
     `flush_interval` in seconds; 0: nothing is put as chunks. `coverage` learns how far all is in
-    the bucket.
+    the bucket, `totals` what was done.
     """
 
     def __init__(
@@ -141,6 +182,7 @@ class Uploader:
         spool: Spool,
         workers: Workers,
         coverage: Coverage,
+        totals: Counts | None = None,
         backoff: Callable[[int], float] = backoff,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -161,6 +203,8 @@ class Uploader:
         self._is_past = False
         self._archived_since: list[BinlogName] = []  # the last audit
         self._archived_before: list[BinlogName] = []  # that one, and since the one before
+        self._newest_commit_us: int | None = None
+        self.totals = totals if totals is not None else Counts()
 
     def add(self, track: Track) -> None:
         """Take a binlog in; it may still be growing."""
@@ -236,6 +280,28 @@ class Uploader:
 
     def _chunked(self, job: Job) -> bool:
         return self._limits.chunked or job.unfinishable
+
+    def tally(self) -> Tally:
+        """What is on its way now."""
+        jobs = list(self._jobs.values())
+        parts = PutPart | CopyPart | PutChunk
+        commits = [job.track.commits for job in jobs]
+        newest = [self._newest_commit_us, *(one.newest_us for one in commits)]
+        return Tally(
+            binlogs=len(jobs),
+            closed_binlogs=self.pending,
+            open_uploads=sum(bool(job.held and job.held.upload_id) for job in jobs),
+            chunks=sum(len(job.acknowledged) for job in jobs),
+            parts_in_flight=sum(isinstance(a, parts) for job in jobs for a in job.flying),
+            unsaved_bytes=self.unsaved_bytes,
+            failing_since=min(
+                (job.failing_since for job in jobs if job.failing_since is not None), default=None
+            ),
+            oldest_commit_us=min(
+                (one.oldest_us for one in commits if one.oldest_us is not None), default=None
+            ),
+            newest_commit_us=max((us for us in newest if us is not None), default=None),
+        )
 
     def flush(self) -> None:
         """Have what is new put at the next step, whenever the last flush was."""
@@ -339,9 +405,12 @@ class Uploader:
             return  # an answer to a question from before a doubt; the look will tell
         known_upload = job.held.upload_id if job.held else None
         if token.upload_id == known_upload or isinstance(action, ForChunks):
-            if not isinstance(action, Look):
-                job.failures = 0  # having looked is no progress yet
+            unsaved = job.unsaved_bytes
             job.learn(action, token.chunk, outcome.value, self._clock())
+            if not isinstance(action, Look):  # having looked is no progress yet
+                job.failures, job.failing_since = 0, None
+                self.totals.acts += isinstance(action, _ACTS)
+                self.totals.durable_bytes += max(0, unsaved - job.unsaved_bytes)
             self._tell(job, action)
 
     def audit(self, keys: Iterable[str], asked_at: float) -> None:
@@ -411,7 +480,10 @@ class Uploader:
         if isinstance(action, ForArchive):
             job.begun_at = job.begun_at or now
         job.flying.add(action)
-        self._workers.submit(_Token(self, job, action, chunk, now), job.request(action, chunk))
+        before = job.sent_bytes
+        request = job.request(action, chunk)
+        self.totals.sent_bytes += job.sent_bytes - before
+        self._workers.submit(_Token(self, job, action, chunk, now), request)
 
     def _tell(self, job: Job, action: Action) -> None:
         """Tell how far this binlog can be read from the bucket by now."""
@@ -424,10 +496,12 @@ class Uploader:
                 _log.info("chunks taken up again", binlog=track.name, chunks=chunks)
         elif isinstance(action, PutEntry):
             self._coverage.archived(track)
+            track.commits.passed(track.size)
         if isinstance(action, Look | Flush | PutChunk | Compare) and (reached := job.reached()):
             offset, gtids = reached
             whole = track.closed and offset == track.size
             self._coverage.reached(track.name, offset, gtids, whole=whole)
+            track.commits.passed(offset)
 
     def _failed(self, job: Job, action: Action, error: BaseException) -> None:
         if self._jobs.get(job.track.name) is not job:
@@ -453,6 +527,10 @@ class Uploader:
             return
         job.forget()
         job.failures += 1
+        self.totals.failures += 1
+        self.totals.last_error = (datetime.now(UTC), str(error))
+        if job.failing_since is None:
+            job.failing_since = self._clock()
         quick = isinstance(error, PreconditionError) and job.failures == 1
         if isinstance(action, CopyPart) and not error.transient and not missing:
             quick = True
@@ -472,6 +550,8 @@ class Uploader:
         track = job.track
         if self._jobs.get(track.name) is job:
             del self._jobs[track.name]
+        track.commits.passed(track.size)
+        self._newest_commit_us = track.commits.newest_us or self._newest_commit_us
         if job.unfinishable and job.held is not None and job.held.object_there:
             # that one was never compared with ours: so ours stays, and nothing is claimed
             _log.warning("left in the spool: an archived one is there", binlog=track.name)
@@ -484,6 +564,7 @@ class Uploader:
             return
         freed = self._spool.release(track.name, self._lineage)
         self._archived_since.append(track.name)
+        self.totals.archived_binlogs += 1
         _log.info(
             "binlog archived",
             binlog=track.name,

@@ -30,7 +30,8 @@ class Sight:
 
     `heard_at`: when it last answered anything (monotonic seconds), a refusal too. `stranger`: the
     uuid of another server that answers in its place. `behind`: so often in a row the server stood
-    before a place that had been read already. `restricted`: it became read_only.
+    before a place that had been read already. `position_at`: when the position was told (monotonic
+    seconds). `expire_seconds`: how long it keeps binlogs.
     """
 
     position: ServerPosition | None = None
@@ -40,12 +41,15 @@ class Sight:
     stranger: str = ""
     behind: int = 0
     read_only: bool | None = None
+    position_at: float = 0.0
+    expire_seconds: float | None = None
 
 
 class Watch:
     """Asks every `interval_seconds`; `sight` is always the latest.
 
-    `reached` says how far the stream has come; it is called before the server is asked.
+    `reached` says how far the stream has come; it is called before the server is asked. `seen` is
+    told each position but those before that: they are of another history.
     """
 
     def __init__(
@@ -123,6 +127,7 @@ class Watch:
         try:
             position = self._server.position()
             listed = self._server.binlogs() if with_list else before.listed
+            expires = self._server.expiry() if with_list else before.expire_seconds
             read_only = self._server.read_only()
         except SourceError as error:
             if before.error is None:
@@ -145,8 +150,10 @@ class Watch:
             heard_at=now,
             behind=before.behind + 1 if is_behind else 0,
             read_only=read_only,
+            position_at=now,
+            expire_seconds=expires,
         )
-        if self._set(uuid, sight):
+        if self._set(uuid, sight) and not is_behind:
             self._seen(position)
         return True
 

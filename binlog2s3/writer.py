@@ -15,13 +15,13 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any
 
 from binlog2s3 import __version__
-from binlog2s3.catalog import Catalog, Heartbeat, Layout, Position
+from binlog2s3.catalog import Catalog, Heartbeat, Layout, Position, WriterState
 from binlog2s3.errors import Binlog2s3Error, SpoolError, StoreError, SupersededError
 from binlog2s3.log import Log
 from binlog2s3.spool import Spool, Superseder
@@ -39,19 +39,17 @@ _HINT = (
 )
 
 
-State = Literal["streaming", "idle", "catching up", "paused", "source unreachable", "stopped"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """What a heartbeat says of the stream, taken at one moment."""
 
-    state: State
+    state: WriterState
     lineage: str | None
     server_uuid: str
     durable: Position | None
     server: Position | None
     covered_until: datetime | None
+    status: Mapping[str, Any] | None = None
 
 
 class Writer:
@@ -82,6 +80,7 @@ class Writer:
         self._failed = failed
         self._stop = stop
         self._carried: datetime | None = None
+        self.beaten_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         now = datetime.now(UTC)
         self._me = Heartbeat(
@@ -160,11 +159,8 @@ class Writer:
         except Binlog2s3Error as error:
             _log.warning("last heartbeat not written", error=error)
 
-    def _put(self, store: Store, state: State | None = None) -> None:
+    def _put(self, store: Store, state: WriterState | None = None) -> None:
         now = self._progress()
-        covered = now.covered_until
-        if self._carried and (covered is None or covered < self._carried):
-            covered = self._carried
         self._me = replace(
             self._me,
             at=datetime.now(UTC),
@@ -173,9 +169,21 @@ class Writer:
             server_uuid=now.server_uuid,
             durable=self._furthest(now),
             server=now.server,
-            covered_until=covered,
+            covered_until=self.furthest_covered(now.covered_until),
+            status=now.status,
         )
         store.put(self._layout.writer(*self._me.rank), self._me.to_json())
+        self.beaten_at = time.monotonic()
+
+    @property
+    def me(self) -> Heartbeat:
+        """What was last put, or is to be."""
+        return self._me
+
+    def furthest_covered(self, until: datetime | None) -> datetime | None:
+        """Up to when all is covered; not less than the writers before us proved."""
+        known = [moment for moment in (until, self._carried) if moment is not None]
+        return max(known, default=None)
 
     def _furthest(self, now: Progress) -> Position | None:
         """What is durable; not less than the writer before us said of the same lineage."""

@@ -2,9 +2,9 @@
 
 `python -m lab.get mysql minio`, or the functions of the same names.
 
-MySQL (Debian sid), MariaDB (Debian bookworm) and libfaketime come from Debian's packages, see
-`lab.apt`; MinIO, versitygw and toxiproxy are built with Go, s3s-fs with Cargo; the aws command is a
-Python package. What was obtained once is found at once the next time, without network. Where
+MySQL (Debian sid), MariaDB, libfaketime and promtool (Debian bookworm) come from Debian's packages,
+see `lab.apt`; MinIO, versitygw and toxiproxy are built with Go, s3s-fs with Cargo; the aws command
+is a Python package. What was obtained once is found at once the next time, without network. Where
 something cannot be had, `Unavailable` says what is missing and what would help.
 """
 
@@ -95,6 +95,29 @@ def faketime() -> Path:
         return "bookworm"
 
     return kept("faketime", make) / "libfaketime.so.1"
+
+
+def promtool() -> Path:
+    """Prometheus' promtool, for the alert rules: the one on PATH, else Debian bookworm's.
+
+    Its package needs no other one and is there in seconds; to build it takes minutes.
+    """
+    on_path = shutil.which("promtool")
+    if on_path is not None:
+        return Path(on_path)
+
+    def make(into: Path) -> str:
+        say("getting promtool (Debian bookworm's prometheus, 40 MB), a few seconds")
+        apt.unpack("promtool", "bookworm", ["prometheus"], into / "root", deep=False)
+        program = into / "promtool"
+        (into / "root/usr/bin/promtool").rename(program)
+        remove(into / "root")
+        try:
+            return _version(program)
+        except OSError as error:
+            raise Unavailable("promtool", str(error), "put promtool on PATH") from None
+
+    return kept("promtool", make) / "promtool"
 
 
 def aws() -> Path:
@@ -387,6 +410,7 @@ def main(names: list[str]) -> int:
         "s3s-fs": s3s_fs,
         "faketime": faketime,
         "toxiproxy": toxiproxy,
+        "promtool": promtool,
         "aws": aws,
     }
     unknown = [name for name in names if name not in known]

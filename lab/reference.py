@@ -1,8 +1,9 @@
 """What the documents say of the code, taken from the code: `python -m lab.reference` writes it.
 
 Between two comments, `<!-- begin NAME -->` and `<!-- end NAME -->`, stands what is generated:
-the options in docs/reference.md, the table of what ends a transaction in docs/format.md. A test
-(tests/unit/test_docs.py) fails where a document is not what this would write.
+the options in docs/reference.md, the table of what ends a transaction in docs/format.md, what
+`status` prints in README.md. A test (tests/unit/test_docs.py) fails where a document is not what
+this would write.
 """
 
 import ast
@@ -13,6 +14,8 @@ from pathlib import Path
 import binlog2s3
 from binlog2s3 import transaction
 from binlog2s3.options import OPTIONS, TABLES, Option
+from binlog2s3.status_options import STATUS_OPTIONS
+from lab import status_examples
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(binlog2s3.__file__).parent
@@ -51,6 +54,15 @@ def _option_row(option: Option) -> str:
         option.help,
     )
     return f"| {' | '.join(cells)} |"
+
+
+def status_option_table() -> str:
+    """The options that `status` has for itself, a Markdown table."""
+    rows = ["| option of `status` | type | default | meaning |", "|---|---|---|---|"]
+    for option in STATUS_OPTIONS:
+        cells = (f"`--{option.name}`", _type_text(option), option.default_text or "none")
+        rows.append(f"| {' | '.join(cells)} | {option.help} |")
+    return "\n".join(rows)
 
 
 def _type_text(option: Option) -> str:
@@ -108,7 +120,16 @@ def log_events() -> Iterator[LogEvent]:
 
 
 GENERATED: dict[str, dict[str, Callable[[], str]]] = {
-    "docs/reference.md": {"options": option_tables},
+    "README.md": {
+        "status": status_examples.one,
+        "status of all": status_examples.table,
+        "status watched": status_examples.screen,
+    },
+    "docs/reference.md": {
+        "options": option_tables,
+        "options of status": status_option_table,
+        "lines of status": status_examples.line,
+    },
     "docs/format.md": {"transaction ends": transaction_ends},
 }
 

@@ -145,6 +145,12 @@ def toxiproxy_binary() -> Path:
     return _had(get.toxiproxy)
 
 
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """Prometheus' tool that checks rules and metrics."""
+    return _had(get.promtool)
+
+
 @pytest.fixture
 def disk_tmp_path(tmp_path: Path) -> Iterator[Path]:
     """A fresh directory that is certainly on disk, for what may grow large."""

@@ -66,4 +66,5 @@ BEAT = Heartbeat(
     durable=Position(binlog="mysql-bin.000001", offset=157, gtid_set=f"{UUID}:1-5"),
     server=Position(binlog="mysql-bin.000002", offset=900, gtid_set=f"{UUID}:1-6"),
     covered_until=TIME,
+    status={"format": 1, "state": "streaming"},
 )

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from binlog2s3.archive import Limits
 from binlog2s3.binlog import MAGIC, BinlogName
+from binlog2s3.board import Pulse
 from binlog2s3.catalog import Catalog, Layout, Lineage
 from binlog2s3.config import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
 from binlog2s3.course import Doubt, Heading, Pilot
@@ -33,7 +34,7 @@ from binlog2s3.server import ServerBinlog, ServerFacts, ServerPosition
 from binlog2s3.spool import Run, Spool
 from binlog2s3.start import find
 from binlog2s3.supervisor import Supervisor
-from binlog2s3.uploader import Uploader
+from binlog2s3.uploader import Counts, Uploader
 from binlog2s3.watch import Watch
 from binlog2s3.workers import Outcome
 from binlog2s3.writer import Writer, give_way
@@ -156,6 +157,9 @@ class AsServer:
 
     def read_only(self) -> bool:
         return False
+
+    def expiry(self) -> float | None:
+        return None
 
     def check_privileges(self, name: BinlogName) -> None:
         """All are there."""
@@ -294,7 +298,7 @@ def _no_finder(*_: object) -> NoReturn:
 
 class Starting(_Start):
     def _pilot(self) -> Pilot:
-        return Steering(self._config, self._catalog)
+        return Steering(self._config, self.catalog)
 
     def begun(self, shown: Shown, clock: Clock) -> _Begun:
         """As `begin`, but for the server, which is asked of this one."""
@@ -485,6 +489,9 @@ class Process(_Stream):
         self.supervisor.process = self
         self.supervisor.noting = noting
         self._server_uuid = UUID_A
+        self._board = None
+        self._pulse, self._counts, self._ended = Pulse(), Counts(), threading.Event()
+        self._reporter = self._report()
         stop.wake = self.requests.wake
 
     def _open_uploader(self, lineage: Lineage, coverage: Coverage) -> Uploader:

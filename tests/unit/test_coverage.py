@@ -64,6 +64,16 @@ def test_the_clock_is_claimed_only_once_its_position_is_durable() -> None:
     assert coverage.until == START + timedelta(seconds=14)
 
 
+def test_a_source_before_what_is_durable_proves_nothing() -> None:
+    """After a RESET the same names come again: what was committed since then is not here."""
+    coverage = Coverage(at(3, 500, ""), name(4))
+    coverage.seen(seen(1, 10, 4000))
+    coverage.seen(seen(3, 12, 499))
+    assert (coverage.until, coverage.contradictions) == (None, 2)
+    coverage.seen(seen(3, 14, 500))
+    assert (coverage.until, coverage.contradictions) == (START + timedelta(seconds=14), 0)
+
+
 def test_a_start_carries_on_from_the_archive() -> None:
     """What was durable before the start is durable at once."""
     before = Position(binlog="mysql-bin.000004", offset=100, gtid_set="")

@@ -13,11 +13,10 @@ import pytest
 
 from binlog2s3 import cli, errors, listing
 from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import EntryEnd, Heartbeat, Layout, Lineage
+from binlog2s3.catalog import EntryEnd, Heartbeat, Layout, Lineage, WriterState
 from binlog2s3.checksum import crc64_hex, crc64nvme
 from binlog2s3.config import OPTIONS
 from binlog2s3.grid import BLOCK_SIZE, MAX_PARTS, Block, Grid
-from binlog2s3.writer import State
 from lab import reference
 from tests.documents import BEAT, ENTRY, LINEAGE
 
@@ -89,6 +88,16 @@ def test_the_options_of_list_are_in_the_reference() -> None:
     assert set(re.findall(r"--[a-z][a-z0-9-]*", text)) == known
 
 
+@pytest.mark.parametrize(
+    ("command", "heading"),
+    [(cli.status, "What `status` shows"), (cli.health, "What `health` says")],
+)
+def test_the_options_of_status_are_in_the_reference(command: Any, heading: str) -> None:
+    """All that click knows are named where the command is described, and no other one."""
+    known = {name for parameter in command.params for name in parameter.opts}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", section(REFERENCE, heading))) == known
+
+
 def test_what_list_prints_is_as_documented() -> None:
     """Every state, and every field of --json in its order, of the type that is said."""
     text = section(REFERENCE, "What `list` shows")
@@ -137,7 +146,8 @@ def test_documents_name_no_option_that_does_not_exist(path: Path) -> None:
     """Neither on the command line nor in the environment."""
     text = path.read_text(encoding="utf-8")
     ours = {f"--{option.name}" for option in OPTIONS} | {"--config", "--help", "--version"}
-    ours |= {name for parameter in cli.list_.params for name in parameter.opts}
+    for command in (cli.list_, cli.status, cli.health):
+        ours |= {name for parameter in command.params for name in parameter.opts}
     named = set(re.findall(r"(?<![\w<!-])--[a-z][a-z0-9-]*", text))
     assert named - ours - FOREIGN == set()
     variables = set(re.findall(r"\bBINLOG2S3_[A-Z0-9_]+", text))
@@ -223,7 +233,7 @@ def fits(value: Any, kind: str) -> bool:
 EMPTY_ENTRY = replace(
     ENTRY, least_commit_us=None, greatest_commit_us=None, next_binlog=None, end="stop"
 )
-EMPTY_BEAT = replace(BEAT, lineage=None, durable=None, server=None, covered_until=None)
+EMPTY_BEAT = replace(BEAT, lineage=None, durable=None, server=None, covered_until=None, status=None)
 NOTHING_BEGINS = asdict(Block(offset=BLOCK_SIZE, size=1, crc64=1)) | {"crc64": crc64_hex(1)}
 
 
@@ -290,7 +300,7 @@ def test_inner_objects_are_documented() -> None:
 
 def test_writers_states_are_documented() -> None:
     """Each state that a writer may put, and no other."""
-    states = set(get_args(State))
+    states = set(get_args(WriterState))
     documented = {row[0].strip("`") for row in rows(section(FORMAT, "Writer's object"), "state")}
     assert documented == states
 

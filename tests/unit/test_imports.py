@@ -13,8 +13,10 @@ PACKAGE = Path(binlog2s3.__file__).parent
 LAYERS = (
     {"__main__"},
     {"cli"},
-    {"daemon", "listing_view"},
-    {"supervisor", "listing"},
+    {"daemon", "listing_view", "status_view"},
+    {"board", "status_watch"},
+    {"endpoint", "deadman", "status_text"},
+    {"supervisor", "listing", "overview", "extent", "lifesign"},
     {"pressure"},
     {"course", "intake"},
     {"start", "fork", "writer", "watch"},
@@ -23,7 +25,9 @@ LAYERS = (
     {"job"},
     {"place", "coverage"},
     {"tailer"},
-    {"catalog", "reader"},
+    {"check", "metrics"},
+    {"status"},
+    {"catalog", "reader", "backup"},
     {
         "server",
         "mysqlbinlog",
@@ -35,10 +39,12 @@ LAYERS = (
         "workers",
         "login",
     },
-    {"log", "config"},
-    {"options"},
+    {"log", "config", "page"},
+    {"options", "status_options"},
     {"store_contract"},
-    {"archive", "binlog", "checksum", "chunk", "event", "grid", "gtid", "transaction"},
+    {"dump_header"},
+    {"backup_format"},
+    {"archive", "binlog", "checksum", "chunk", "commits", "event", "grid", "gtid", "transaction"},
     {"errors", "__init__"},
 )
 ROOMS = {
@@ -48,10 +54,13 @@ ROOMS = {
     "tenacity": {"store_requests", "supervisor"},
     "pymysql": {"server"},
     "click": {"cli"},
-    "rich": {"listing_view"},
+    "rich": {"page", "status_watch"},
     "awscrt": {"checksum"},
+    "prometheus_client": {"metrics"},
+    "zstandard": {"backup"},
 }
-PURE = ("archive", "binlog", "chunk", "event", "grid", "gtid", "history", "transaction", "options",
+PURE = ("archive", "backup_format", "binlog", "check", "chunk", "commits", "dump_header", "event",
+        "extent", "grid", "gtid", "history", "transaction", "options",
         "errors")  # fmt: skip
 NOT_PURE = {"os", "io", "socket", "subprocess", "threading", "time", "logging", "random", "secrets"}
 

@@ -21,7 +21,8 @@ from binlog2s3.chunk import Chunk
 from binlog2s3.config import ListConfig, build_list
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
 from binlog2s3.listing import Binlog, Listing, ancestry, current_of, document, gather
-from binlog2s3.listing_view import Coloured, Loud, lines_of, loud_before, print_page, render
+from binlog2s3.listing_view import Loud, lines_of, loud_before, print_page, render
+from binlog2s3.page import Coloured
 from binlog2s3.workers import Workers
 from tests.documents import BEAT, ENTRY, ID, LINEAGE, UUID
 from tests.memory_store import MemoryStore

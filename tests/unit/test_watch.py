@@ -53,6 +53,9 @@ class Server:
     def read_only(self) -> bool:
         return self.is_read_only
 
+    def expiry(self) -> float | None:
+        return 3600.0
+
     def close(self) -> None:
         self.closed.set()
 
@@ -171,10 +174,11 @@ def test_an_answer_that_comes_late_is_not_of_the_server_that_is_followed_now(
 def test_a_server_that_stands_behind_what_was_read(
     watched: Watched, reached: Reached | None, behind: int
 ) -> None:
-    """It was reset or rolled back: counted, since one answer may be old."""
+    """It was reset or rolled back: counted, since one answer may be old, and not passed on."""
     watched.reached = reached
     watched.ask()
     assert watched.watch.sight.behind == behind
+    assert len(watched.seen) == 1 - behind
     watched.ask()
     assert watched.watch.sight.behind == 2 * behind
     watched.server.at = (5, 4)

@@ -1,0 +1,680 @@
+"""`status` and `health` as a user meets them: real processes, beside a streamer that was made up.
+
+The bucket is moto's; the streamer is a listener on a spool's socket that tells a fixed Status.
+"""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from binlog2s3.catalog import Heartbeat, Layout
+from binlog2s3.endpoint import SOCKET, Listener
+from binlog2s3.spool import Spool, Superseder
+from binlog2s3.status import Lag, Purge, Status, Trouble, document
+from lab.s3 import REGION, MotoServer
+from lab.status_examples import IDLE
+from tests.documents import BEAT, LINEAGE
+from tests.waiting import wait_until
+
+CRITICAL = Trouble(code="store", level="critical", text="access denied", hint="allow it")
+WARNING = Trouble(code="starting", level="warning", text="not streaming yet")
+
+
+def argv(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "binlog2s3", *arguments]
+
+
+def environment(moto: MotoServer | None = None, **more: str) -> dict[str, str]:
+    """Ours, without settings of binlog2s3 and AWS but for the keys of this store."""
+    given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
+    return given | (moto.env() if moto else {}) | more
+
+
+def run(
+    *arguments: str, moto: MotoServer | None = None, **more: str
+) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(
+        argv(*arguments),
+        capture_output=True,
+        check=False,
+        env=environment(moto, **more),
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=60,
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+class Streamer:
+    """Tells `status`, of this very moment, on the socket of a spool."""
+
+    def __init__(self, spool: Path, status: Status) -> None:
+        self.status = status
+        self._listener = Listener(lambda: replace(self.status, at=datetime.now(UTC)))
+        self._listener.listen_socket(spool)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    directory = tmp_path / "spool"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def streamer(spool: Path) -> Iterator[Streamer]:
+    with closing(Streamer(spool, IDLE)) as found:
+        yield found
+
+
+class Bucket:
+    """A bucket of moto's with what writers have put there."""
+
+    def __init__(self, moto: MotoServer) -> None:
+        self.moto = moto
+        self.name = moto.make_bucket()
+        self.target = f"s3://{self.name}/pre"
+        self.options = (
+            *("--s3-url", self.target, "--endpoint-url", moto.endpoint_url),
+            *("--addressing-style", "path", "--region", REGION),
+        )
+
+    def put(self, source: str, **changed: object) -> None:
+        """A lineage, and a heartbeat of now."""
+        layout, now = Layout("pre", source), datetime.now(UTC)
+        lineage = replace(LINEAGE, source=source)
+        beat: Heartbeat = replace(
+            BEAT, source=source, at=now, covered_until=now, lineage=lineage.id, state="idle"
+        )
+        beat = replace(beat, server=beat.durable, status=None)
+        beat = replace(beat, **changed)  # type: ignore[arg-type]
+        with closing(self.moto.client()) as client:
+            for key, body in (
+                (layout.lineage(lineage.id), lineage.to_json()),
+                (layout.writer(*beat.rank), beat.to_json()),
+            ):
+                client.put_object(Bucket=self.name, Key=key, Body=body)
+
+    def status(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return run("status", *self.options, *arguments, moto=self.moto)
+
+
+@pytest.fixture
+def bucket(moto: MotoServer) -> Bucket:
+    return Bucket(moto)
+
+
+# The streamer
+
+
+def test_the_streamer_tells(spool: Path, streamer: Streamer) -> None:
+    """The spool is enough; --json is its own document, and a bad state is no failure to show it."""
+    done = run("status", "--spool", str(spool))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("orders-primary  idle  everything committed until 2026-01-02 ")
+    assert "\nseen from    the streamer itself; " in done.stdout
+    assert "\x1b" not in done.stdout
+    streamer.status = replace(IDLE, state="store unreachable", troubles=(CRITICAL,))
+    done = run("status", "--spool", str(spool), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert {**found, "at": ""} == {**document(streamer.status), "at": ""}
+    assert found["healthy"] is False
+
+
+def test_another_streamer_than_was_asked_for(spool: Path, streamer: Streamer) -> None:
+    """Of another source, or into another bucket: exit 3 with both names; --check is UNKNOWN."""
+    for options, names in (
+        (("--source", "stock"), ("orders-primary", "stock")),
+        (("--s3-url", "s3://other"), (streamer.status.target, "s3://other")),
+    ):
+        done = run("status", "--spool", str(spool), *options)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert all(name in done.stderr.splitlines()[0] for name in names)
+        done = run("status", "--spool", str(spool), *options, "--check")
+        assert (done.returncode, done.stderr) == (3, "")
+        assert done.stdout.startswith("BINLOG2S3 UNKNOWN - ")
+
+
+def test_nobody_answers_and_no_bucket_is_named(spool: Path) -> None:
+    """Exit 7, with what to do."""
+    for options in ((), ("--from", "daemon"), ("--from", "daemon", "--s3-url", "s3://bucket")):
+        done = run("status", "--spool", str(spool), *options)
+        assert (done.returncode, done.stdout) == (7, "")
+        assert done.stderr.startswith(f"error: no streamer answers on {spool / SOCKET}\nhint: ")
+
+
+# The bucket
+
+
+def test_the_bucket_tells(bucket: Bucket, spool: Path) -> None:
+    """From anywhere; where a streamer was asked for, it says that none answered, and where."""
+    bucket.put("orders")
+    done = bucket.status("--source", "orders", "--from", "bucket")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("orders  idle  everything committed until ")
+    assert f"\nseen from    {bucket.target}; heartbeat " in done.stdout
+    assert "not from the streamer" not in done.stdout
+    done = bucket.status("--source", "orders", "--spool", str(spool))
+    assert f"not from the streamer itself: no streamer answers on {spool}" in done.stdout
+    done = bucket.status("--source", "orders", "--spool", str(spool), "--json")
+    assert json.loads(done.stdout)["seen_from"] == "bucket"
+    assert done.stderr.startswith("warning: this is from the bucket alone: no streamer answers on")
+
+
+def test_the_file_of_the_streamer_is_enough(bucket: Bucket, spool: Path, tmp_path: Path) -> None:
+    """It names source, spool and bucket; what it says of the server does not matter."""
+    bucket.put("orders")
+    path = tmp_path / "orders.toml"
+    path.write_text(
+        f'[stream]\nsource = "orders"\n[mysql]\nuser = "u"\npassword_file = "/no/pw"\n'
+        f'[spool]\ndir = "{spool}"\n[s3]\nurl = "{bucket.target}"\nregion = "{REGION}"\n'
+        f'endpoint_url = "{bucket.moto.endpoint_url}"\naddressing_style = "path"\n'
+    )
+    done = run("status", "--config", str(path), moto=bucket.moto)
+    assert done.returncode == 0
+    assert done.stdout.startswith("orders  idle  ")
+    done = run("status", "--config", str(path), "--all", moto=bucket.moto)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 source: 1 well" in done.stdout
+    status = replace(IDLE, source="orders", target=bucket.target)
+    with closing(Streamer(spool, status)):
+        done = run("status", "--config", str(path))
+        assert "\nseen from    the streamer itself; " in done.stdout
+        done = run("health", "--config", str(path))
+        assert done.returncode == 0
+
+
+def test_all_sources(bucket: Bucket, tmp_path: Path) -> None:
+    """The worst first, those that are expected and missing too; a document of all of them."""
+    bucket.put("orders")
+    bucket.put("billing", state="stopped")
+    expected = tmp_path / "expected.txt"
+    expected.write_text("# ours\norders\nstock\n")
+    done = bucket.status("--all", "--expect", str(expected))
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = re.findall(r"^  (\w+) +(\w+) ", done.stdout, re.MULTILINE)
+    assert rows[0] == ("source", "state")
+    assert {row[0] for row in rows[1:3]} == {"billing", "stock"}
+    assert rows[3] == ("orders", "idle")
+    assert "3 sources: 2 critical, 1 well" in done.stdout
+    done = bucket.status("--all", "--json")
+    found = json.loads(done.stdout)
+    assert (list(found), found["format"]) == (["format", "target", "sources"], 1)
+    assert found["target"] == bucket.target
+    assert [source["source"] for source in found["sources"]] == ["billing", "orders"]
+
+
+def test_nothing_there(bucket: Bucket) -> None:
+    """Exit 7 for a source and for a whole bucket; what the store refuses is 6."""
+    done = bucket.status("--all")
+    assert (done.returncode, done.stdout) == (7, "")
+    assert done.stderr.startswith(f"error: there is nothing below {bucket.target}\nhint: ")
+    bucket.put("orders")
+    done = bucket.status("--source", "order", "--from", "bucket")
+    assert (done.returncode, done.stdout) == (7, "")
+    assert "order" in done.stderr
+    assert "orders" in done.stderr
+    for options in (("--all",), ("--source", "orders", "--from", "bucket")):
+        done = bucket.status(*options, "--s3-url", "s3://no-such-bucket-here")
+        assert (done.returncode, done.stdout) == (6, "")
+        assert "no-such-bucket-here" in done.stderr
+
+
+def test_a_host_that_was_taken_over(bucket: Bucket, spool: Path) -> None:
+    """Its spool says that another one writes: superseded, and critical."""
+    bucket.put("orders")
+    by = Superseder(source="orders", target=bucket.target, generation=8, token="x", host="db2")
+    with closing(Spool(spool)) as held:
+        held.note_superseded(by)
+        done = bucket.status("--source", "orders", "--spool", str(spool))
+        assert done.returncode == 0
+        assert done.stdout.startswith("orders  superseded  everything committed until ")
+        assert "critical   this spool's streamer does not run: the writer on db2" in done.stdout
+        done = bucket.status("--source", "orders", "--spool", str(spool), "--check")
+        assert done.returncode == 2
+    done = bucket.status("--source", "orders", "--from", "bucket")
+    assert done.stdout.startswith("orders  idle  ")
+
+
+# For monitors
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "word"),
+    [
+        (IDLE, 0, "OK"),
+        (replace(IDLE, troubles=(WARNING,)), 1, "WARNING"),
+        (replace(IDLE, troubles=(CRITICAL, WARNING)), 2, "CRITICAL"),
+        (replace(IDLE, state="streaming", lag=Lag(seconds=90.0)), 1, "WARNING"),
+        (replace(IDLE, state="streaming", lag=Lag()), 3, "UNKNOWN"),
+    ],
+)
+def test_check(spool: Path, streamer: Streamer, status: Status, code: int, word: str) -> None:
+    """One line and the code of a monitoring plugin."""
+    streamer.status = status
+    done = run("status", "--check", "--spool", str(spool))
+    assert (done.returncode, done.stderr) == (code, "")
+    (line,) = done.stdout.splitlines()
+    assert line.startswith(f"BINLOG2S3 {word} - ")
+    assert line.count("|") == 1
+
+
+def test_thresholds(spool: Path, streamer: Streamer) -> None:
+    """Durations as elsewhere; they decide."""
+    streamer.status = replace(IDLE, state="streaming", lag=Lag(seconds=90.0))
+    check = ("status", "--check", "--spool", str(spool))
+    assert run(*check, "--lag-warning", "2m").returncode == 0
+    assert run(*check, "--lag-critical", "80s").returncode == 2
+    streamer.status = replace(IDLE, purge=Purge(expire_seconds=30 * 86400.0, seconds=86400.0 * 2))
+    assert run(*check, "--purge-warning", "50h").returncode == 1
+    assert run(*check, "--purge-warning", "50h", "--purge-critical", "49h").returncode == 2
+
+
+def test_check_of_all(bucket: Bucket) -> None:
+    """The worst decides."""
+    bucket.put("orders")
+    bucket.put("billing", state="stopped")
+    done = bucket.status("--check", "--all")
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.startswith("BINLOG2S3 CRITICAL - ")
+    assert "billing" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--no-such-option",),
+        ("--lag-warning", "soon"),
+        ("--lag-warning",),
+        ("extra",),
+        ("--all",),
+        ("--json",),
+        ("--config", "/no/x.toml"),
+        ("--spool", "/no/such/spool", "--from", "daemon"),
+        ("--all", "--s3-url", "s3://bucket", "--expect", "/no/expected|file"),
+        ("--all", "--s3-url", "s3://bucket", "--endpoint-url", "http://127.0.0.1:9"),
+    ],
+)
+def test_every_error_of_a_check_is_unknown(arguments: tuple[str, ...]) -> None:
+    """Exit 3 with one line: 1 and 2 would be a warning and critical."""
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "r"}
+    for given in (("--check", *arguments), (*arguments[:1], *arguments[1:], "--check")):
+        if given[-2:] == ("--lag-warning", "--check"):
+            continue
+        done = run("status", *given, **keys)
+        assert (done.returncode, done.stderr) == (3, "")
+        (line,) = done.stdout.splitlines()
+        assert line.startswith("BINLOG2S3 UNKNOWN - ")
+        assert "|" not in line
+
+
+def test_a_variable_may_ask_for_the_check() -> None:
+    """BINLOG2S3_CHECK=1 is --check, in what is wrong with the command, too."""
+    done = run("status", "--nonsense", BINLOG2S3_CHECK="1")
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.startswith("BINLOG2S3 UNKNOWN - ")
+
+
+def test_without_a_check_errors_are_as_ever() -> None:
+    """Usage is exit 2, options and contradictions are 3, all at once."""
+    assert run("status", "--nonsense").returncode == 2
+    done = run("status", "--all", "--spool", "/x", "--interval", "soon", "--count", "0")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert [line.split()[1].strip(":") for line in done.stderr.splitlines()[:-1]] == [
+        *("--interval", "--count", "--s3-url", "--all")
+    ]
+
+
+def test_help_has_examples() -> None:
+    """That can be copied, and the exit codes."""
+    for command in ("status", "health"):
+        done = run(command, "-h")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"\n    binlog2s3 {command} --" in done.stdout
+        assert "Exit codes:\n" in done.stdout
+    assert run("status", "--check", "-h").returncode == 0
+
+
+def test_health(spool: Path) -> None:
+    """One line, and exit 0 or 1: well, not well, nobody there, nonsense."""
+    ask = ("health", "--spool", str(spool))
+
+    def answer(*arguments: str) -> tuple[int, str]:
+        done = run(*arguments)
+        assert done.stderr == ""
+        (line,) = done.stdout.splitlines()
+        return done.returncode, line
+
+    assert answer(*ask) == (1, f"unhealthy: no streamer answers on {spool / SOCKET}")
+    with closing(Streamer(spool, IDLE)) as streamer:
+        assert answer(*ask) == (0, "healthy: orders-primary: idle")
+        streamer.status = replace(IDLE, troubles=(WARNING,))
+        assert answer(*ask)[0] == 0
+        streamer.status = replace(IDLE, state="store unreachable", troubles=(CRITICAL,))
+        code, line = answer(*ask)
+        assert (code, line.split(":")[0]) == (1, "unhealthy")
+        assert "access denied" in line
+    for wrong in (("--config", "/no/x.toml"), ("--nonsense",), ("--spool",), ("--spool", "")):
+        code, line = answer("health", *wrong)
+        assert (code, line.split(":")[0]) == (1, "unhealthy")
+
+
+# Watching, into a pipe
+
+
+@contextmanager
+def watching(
+    *arguments: str, moto: MotoServer | None = None, interval: str = "0.2"
+) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        argv("status", "--watch", "--interval", interval, *arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(moto),
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def line_like(process: "subprocess.Popen[str]", pattern: str) -> str:
+    """The first line that has this; a hundred others may come before it."""
+    assert process.stdout is not None
+    for _ in range(100):
+        line = process.stdout.readline()
+        assert line, "it has ended"
+        if re.search(pattern, line):
+            return line
+    raise AssertionError(f"no line has {pattern}, the last one is {line}")
+
+
+@pytest.mark.usefixtures("streamer")
+def test_a_line_each_interval(spool: Path) -> None:
+    """As many as --count says; plain words."""
+    done = run("status", "--watch", "--count", "3", "--interval", "0.1", "--spool", str(spool))
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        assert re.fullmatch(
+            r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ orders-primary idle lag=0s read=0B/s "
+            r"durable=mysql-bin\.000042:1234567 parts=0 spool=1\.2MiB",
+            line,
+        )
+
+
+def test_all_in_a_line(bucket: Bucket) -> None:
+    """Counts, the greatest lag, the worst."""
+    bucket.put("orders")
+    bucket.put("billing", state="stopped")
+    done = bucket.status("--all", "--watch", "--count", "2", "--interval", "0.1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"sources=2 critical=1 warning=0 lag=\S+ worst=billing$", done.stdout)
+
+
+@pytest.mark.usefixtures("streamer")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_end_it(spool: Path, number: signal.Signals) -> None:
+    """With exit code 0, and no word on standard error."""
+    with watching("--spool", str(spool)) as process:
+        line_like(process, "idle")
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (0, "")
+
+
+@pytest.mark.usefixtures("streamer")
+def test_a_reader_that_goes_away_ends_it(spool: Path) -> None:
+    """`--watch | head -1` leaves nothing behind, and is no defect."""
+    with watching("--spool", str(spool)) as process:
+        line_like(process, "idle")
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        process.stdout = None
+
+
+def test_it_goes_on_while_nobody_answers(spool: Path) -> None:
+    """It says so; when a streamer comes it shows it, and when that goes it says so again."""
+    with watching("--spool", str(spool)) as process:
+        line_like(process, f"no answer for .* s: no streamer answers on {spool}")
+        with closing(Streamer(spool, IDLE)):
+            line_like(process, " orders-primary idle ")
+        line_like(process, "no answer for")
+        assert process.poll() is None
+
+
+def test_the_bucket_takes_over_where_the_streamer_goes(bucket: Bucket, spool: Path) -> None:
+    """The same stream is shown from there, and this is said."""
+    bucket.put("orders")
+    status = replace(IDLE, source="orders", target=bucket.target)
+    options = (*bucket.options, "--source", "orders", "--spool", str(spool))
+    with watching(*options, moto=bucket.moto) as process:
+        line_like(process, " orders idle .*from=bucket$")
+        with closing(Streamer(spool, status)):
+            line_like(process, " orders idle .*spool=1.2MiB$")
+        line_like(process, " orders idle .*from=bucket$")
+
+
+@contextmanager
+def silent_socket(spool: Path) -> Iterator[threading.Event]:
+    """A streamer that takes connections and says nothing; the event tells of the first one."""
+    called = threading.Event()
+    held: list[socket.socket] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(spool / SOCKET))
+        listening.listen()
+
+        def take() -> None:
+            try:
+                while True:
+                    held.append(listening.accept()[0])
+                    called.set()
+            except OSError:  # closed
+                return
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        try:
+            yield called
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join(30)
+            for one in held:
+                one.close()
+
+
+def test_nobody_waits_for_an_answer_to_leave(spool: Path) -> None:
+    """SIGTERM ends it in the middle of a look that hangs."""
+    with silent_socket(spool) as called, watching("--spool", str(spool)) as process:
+        assert called.wait(30)
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+        assert (process.returncode, said) == (0, "")
+
+
+def test_a_streamer_that_hangs_is_asked_in_the_bucket(bucket: Bucket, spool: Path) -> None:
+    """After five seconds, and the page says that it was silent."""
+    bucket.put("orders")
+    with silent_socket(spool):
+        done = bucket.status("--source", "orders", "--spool", str(spool))
+    assert done.returncode == 0
+    assert f"not from the streamer itself: no answer within 5 s on {spool / SOCKET}" in done.stdout
+
+
+# Watching, on a terminal
+
+
+class Terminal:
+    """A process on a terminal of its own; `text` is what it has been sent so far."""
+
+    def __init__(self, *arguments: str, rows: int = 24, columns: int = 80) -> None:
+        self._ours, theirs = pty.openpty()
+        self.resize(rows, columns)
+        self.before = termios.tcgetattr(theirs)
+        self.text = ""
+        self._theirs = theirs
+        self.process = subprocess.Popen(
+            argv("status", "--watch", "--interval", "0.2", *arguments),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**environment(), "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"},
+            preexec_fn=self._become_foreground,  # noqa: PLW1509 - nothing else has its terminal
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    @staticmethod
+    def _become_foreground() -> None:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    def _read(self) -> None:
+        try:
+            while block := os.read(self._ours, 65536):
+                self.text += block.decode(errors="replace")
+        except OSError:  # EIO: nobody has the other end any more
+            return
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def wait_for(self, pattern: str) -> None:
+        try:
+            wait_until(lambda: re.search(pattern, self.text), 30, f"{pattern} on the terminal")
+        except AssertionError as error:
+            ended = self.process.poll()
+            raise AssertionError(f"{error}; exit code {ended}: {self.text[-2000:]!r}") from error
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+    def settings(self) -> list[object]:
+        return termios.tcgetattr(self._theirs)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+        os.close(self._theirs)
+        self._reader.join(30)
+        os.close(self._ours)
+
+
+ENDS: dict[str, Callable[[Terminal], None]] = {
+    "q": lambda terminal: terminal.press(b"q"),
+    "ctrl-c": lambda terminal: terminal.press(b"\x03"),
+    "sigterm": lambda terminal: terminal.process.terminate(),
+}
+
+
+@pytest.mark.usefixtures("streamer")
+@pytest.mark.parametrize("end", ENDS)
+def test_a_terminal_is_left_as_it_was(spool: Path, end: str) -> None:
+    """The screen is another one, without a cursor, and afterwards all is back; exit 0."""
+    with closing(Terminal("--spool", str(spool))) as terminal:
+        terminal.wait_for(r"orders-primary  idle")
+        terminal.wait_for("q or Ctrl-C ends")
+        assert terminal.settings() != terminal.before
+        ENDS[end](terminal)
+        assert terminal.process.wait(30) == 0
+        terminal.wait_for(r"\x1b\[\?25h")
+        assert terminal.settings() == terminal.before
+        for on, off in ((r"\x1b[?1049h", r"\x1b[?1049l"), (r"\x1b[?25l", r"\x1b[?25h")):
+            one, other = on.replace(r"\x1b", "\x1b"), off.replace(r"\x1b", "\x1b")
+            assert terminal.text.rfind(other) > terminal.text.rfind(one) >= 0
+        assert "Traceback" not in terminal.text
+
+
+def test_a_terminal_shows_what_changes(spool: Path, streamer: Streamer) -> None:
+    """New troubles in red, that nobody answers any more, and that somebody does again."""
+    with closing(Terminal("--spool", str(spool))) as terminal:
+        terminal.wait_for("orders-primary  idle")
+        streamer.status = replace(IDLE, state="store unreachable", troubles=(CRITICAL,))
+        terminal.wait_for(r"\x1b\[1;31maccess denied")
+        streamer.close()
+        terminal.wait_for("no answer for")
+        terminal.text = ""
+        with closing(Streamer(spool, IDLE)):
+            terminal.wait_for("orders-primary  idle")
+
+
+@pytest.mark.usefixtures("streamer")
+def test_a_window_that_becomes_small(spool: Path) -> None:
+    """It is drawn anew for it, with how much it lacks."""
+    with closing(Terminal("--spool", str(spool))) as terminal:
+        terminal.wait_for("q or Ctrl-C ends")
+        terminal.resize(5, 40)
+        terminal.process.send_signal(signal.SIGWINCH)
+        terminal.wait_for(r"\.\.\. \d+ more lines")
+
+
+@pytest.mark.usefixtures("streamer")
+def test_a_bounded_watch_on_a_terminal(spool: Path) -> None:
+    """--count ends it there as well."""
+    with closing(Terminal("--spool", str(spool), "--count", "2")) as terminal:
+        assert terminal.process.wait(30) == 0
+        assert terminal.settings() == terminal.before
+
+
+@pytest.mark.usefixtures("streamer")
+def test_a_dumb_terminal_gets_lines(spool: Path) -> None:
+    """Where no cursor can be moved it is as into a pipe."""
+    ours, theirs = pty.openpty()
+    with open(ours, "rb", buffering=0) as reader:  # noqa: PTH123 - a descriptor
+        process = subprocess.Popen(
+            argv("status", "--watch", "--count=2", "--interval=0.1", "--spool", str(spool)),
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            env={**environment(), "TERM": "dumb"},
+        )
+        os.close(theirs)
+        found = b""
+        try:
+            while block := reader.read(4096):
+                found += block
+        except OSError:  # EIO: the other end is closed
+            pass
+    assert process.wait(30) == 0
+    assert len(found.splitlines()) == 2
+    assert b"\x1b" not in found
+
+
+def test_an_old_status_of_a_frozen_streamer(spool: Path) -> None:
+    """One that hangs may still answer with what it knew: how old that is, is said."""
+    old = replace(IDLE, at=datetime.now(UTC) - timedelta(minutes=10))
+    listener = Listener(lambda: old)
+    listener.listen_socket(spool)
+    with closing(listener):
+        done = run("status", "--spool", str(spool))
+        assert "the streamer itself, 10 min ago;" in done.stdout
+        assert "critical" in done.stdout
+        assert run("health", "--spool", str(spool)).returncode == 1

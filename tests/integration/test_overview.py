@@ -1,0 +1,172 @@
+"""What the bucket alone says of a real streamer: idle, stuck, dead and stopped are four things."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import boto3
+import pytest
+
+from binlog2s3.catalog import Layout
+from binlog2s3.overview import look, look_all
+from binlog2s3.status import Status
+from binlog2s3.store import S3Store, StoreConfig
+from binlog2s3.workers import Workers
+from lab.mysql import MysqlServer
+from lab.s3 import REGION, MinioServer
+from tests.documents import BEAT, LINEAGE
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+
+TARGET = "s3://bucket/pre"
+FLEET = 40
+
+
+@pytest.fixture
+def store(minio: MinioServer, bucket: str) -> Iterator[S3Store]:
+    """The bucket, as a command on another machine opens it."""
+    session = boto3.session.Session(minio.access_key, minio.secret_key, region_name=REGION)
+    config = StoreConfig(bucket=bucket, endpoint_url=minio.endpoint_url, addressing_style="path")
+    with closing(S3Store(config, stop=threading.Event(), session=lambda **_: session)) as opened:
+        yield opened
+
+
+def seen(store: S3Store, *, later: float = 0.0) -> Status:
+    """The source as it looks now, or would so many seconds later."""
+    now = datetime.now(UTC) + timedelta(seconds=later)
+    return look(store, "pre", "test", TARGET, now=now)
+
+
+def first_rows(mysql: MysqlServer) -> None:
+    mysql.query(
+        "CREATE DATABASE d", "CREATE TABLE d.t (i INT PRIMARY KEY)", "INSERT INTO d.t VALUES (1)"
+    )
+
+
+def settled(stream: StreamProcess, mysql: MysqlServer, store: S3Store) -> Status:
+    """The source as it looks when all that it has is durable and the heartbeat says so."""
+
+    def is_idle() -> Status | None:
+        assert stream.process.poll() is None, stream.stderr()
+        status = seen(store)
+        name, size = mysql.binlogs()[-1]
+        durable = status.durable
+        there = durable is not None and (durable.binlog, durable.offset) == (name, size)
+        known = status.server.position is not None and status.server.position.offset == size
+        return status if there and known and status.state == "idle" else None
+
+    return wait_until(is_idle, 60, "idle, and all is durable") or seen(store)
+
+
+def test_idle_dead_and_alive_again(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, store: S3Store
+) -> None:
+    """kill -9 leaves an object that grows old; the next streamer is seen by its first heartbeat."""
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        first_rows(mysql)
+        asked = datetime.now(UTC)
+        status = settled(stream, mysql, store)
+        assert status.troubles == ()
+        assert (status.lag.bytes, status.lag.transactions) == (0, 0)
+        assert status.lag.seconds is not None
+        assert status.writer is not None
+        assert status.writer.pid == stream.pid
+        assert status.history is not None
+        assert (status.history.lineages, status.history.gaps) == (1, ())
+        assert status.history.earliest is not None
+        assert status.history.earliest <= asked
+        covered = wait_until(
+            lambda: c if (c := seen(store).covered_until) and c > asked else None,
+            30,
+            "a heartbeat that covers the rows",
+        )
+        stream.kill()
+        assert seen(store).state == "idle"  # nobody can know it yet
+        dead = seen(store, later=20)
+        assert (dead.state, dead.healthy) == ("dead", False)
+        assert [trouble.code for trouble in dead.troubles] == ["dead"]
+        assert covered is not None
+        assert dead.covered_until is not None
+        assert dead.covered_until >= covered
+        assert dead.lag.seconds is not None
+        assert dead.lag.seconds >= 17
+        assert (dead.lag.bytes, dead.durable) == (None, status.durable)
+        later = seen(store, later=3600).lag.seconds
+        assert later is not None
+        assert later > dead.lag.seconds + 3500
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        mysql.query("FLUSH BINARY LOGS")
+        again = settled(stream, mysql, store)
+        assert again.writer is not None
+        assert (again.writer.pid, again.writer.generation) == (stream.pid, 2)
+        assert again.lineage == status.lineage
+
+
+def test_a_streamer_that_stopped_says_so(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, store: S3Store
+) -> None:
+    """SIGTERM: it is not dead, at once and hours later; all that it knew of is durable."""
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        first_rows(mysql)
+        settled(stream, mysql, store)
+        mysql.query("INSERT INTO d.t VALUES (2)")
+        assert stream.terminate() == 0
+    for later in (0, 36_000):
+        status = seen(store, later=later)
+        assert (status.state, status.healthy) == ("stopped", False)
+        assert [trouble.code for trouble in status.troubles] == ["stopped"]
+        assert status.lag.seconds is not None
+        assert status.lag.seconds >= later
+    (found,) = look_all(store, "pre", TARGET, Workers(2), now=datetime.now(UTC))
+    assert (found.source, found.state, found.durable) == ("test", "stopped", status.durable)
+
+
+def test_a_streamer_that_is_stuck_says_so(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, store: S3Store
+) -> None:
+    """A frozen mysqlbinlog beside a source that has more: neither idle nor dead."""
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        first_rows(mysql)
+        status = settled(stream, mysql, store)
+        assert status.child is not None
+        assert status.child.pid is not None
+        os.kill(status.child.pid, signal.SIGSTOP)
+        try:
+            mysql.query("INSERT INTO d.t VALUES (2)")
+
+            def is_stuck() -> bool:
+                found = seen(store)
+                return "stalled" in [trouble.code for trouble in found.troubles]
+
+            wait_until(is_stuck, 60, "a heartbeat that says that nothing comes")
+            found = seen(store)
+            assert found.state not in ("idle", "dead", "stopped", "unknown")
+            assert found.lag.bytes is None or found.lag.bytes > 0
+        finally:
+            os.kill(status.child.pid, signal.SIGCONT)
+
+
+def test_a_fleet_is_looked_at_in_one_go(store: S3Store) -> None:
+    """Many sources of a real store, the dead one first, and the one that is not there."""
+    now = datetime.now(UTC)
+    beat = replace(BEAT, covered_until=now, at=now, since=now, server=None).to_json()
+    for number in range(FLEET):
+        layout = Layout("pre", f"source-{number:03}")
+        store.put(layout.lineage(LINEAGE.id), LINEAGE.to_json())
+        store.put(layout.writer(7, "9c2d41aa"), beat)
+    stopped = replace(BEAT, state="stopped").to_json()
+    store.put(Layout("pre", "source-030").writer(7, "9c2d41aa"), stopped)
+    found = look_all(
+        store, "pre", TARGET, Workers(8), now=datetime.now(UTC), expect=("source-001", "absent")
+    )
+    assert [status.source for status in found[:3]] == ["absent", "source-030", "source-000"]
+    assert len(found) == FLEET + 1
+    assert {status.state for status in found[2:]} == {"streaming"}

@@ -1,0 +1,577 @@
+"""What a streamer says of itself, in each way in which it says it, is one value, and true."""
+
+import http.server
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any, Self, get_args
+
+import pytest
+from botocore.exceptions import ClientError
+from prometheus_client.parser import text_string_to_metric_families
+
+from binlog2s3.metrics import METRICS, Metric
+from binlog2s3.status import State
+from lab.fault import Gate
+from lab.get import ServerBinaries
+from lab.load import Load, Shape
+from lab.mysql import MariadbServer, MysqlServer, faketime
+from lab.proxy import RecordingProxy
+from lab.s3 import MinioServer
+from lab.tcp import Switch
+from lab.verify import closed_binlogs
+from tests.integration.asking import Commits, Document, Monitor, commit, prepare, told
+from tests.integration.bucket import Bucket
+from tests.integration.stream_process import StreamProcess
+from tests.integration.test_durable import marks_in
+from tests.integration.test_stream import documents
+from tests.integration.test_supervision import reach
+from tests.waiting import wait_until
+
+BINLOGS = r"/live/test/\d|/archive/.*/(binlogs|entries)/"
+MIXED = Shape(row_bytes=(1, 3000), many_rows_chance=0.2)
+Labels = frozenset[tuple[str, str]]
+Start = Callable[..., StreamProcess]
+
+
+@pytest.fixture
+def start(minio: MinioServer, bucket: str, disk_tmp_path: Path) -> Start:
+    """Makes a streamer; use the answer in a `with`."""
+
+    def make(server: MysqlServer, monitor: Monitor, **options: Any) -> StreamProcess:
+        chosen = {name.replace("_", "-"): value for name, value in options.items()}
+        chosen |= monitor.options
+        return StreamProcess(disk_tmp_path / "one", server, minio, bucket, options=chosen)
+
+    return make
+
+
+@pytest.fixture(params=["gtid", "no-gtid", "mariadb"])
+def any_server(request: pytest.FixtureRequest, disk_tmp_path: Path) -> Iterator[MysqlServer]:
+    """Each kind of source in turn, fresh."""
+    flavour = "mariadb" if request.param == "mariadb" else "mysql"
+    binaries = request.getfixturevalue(f"{flavour}_binaries")
+    kind = MariadbServer if request.param == "mariadb" else MysqlServer
+    place = disk_tmp_path / "server"
+    with kind(binaries, place, gtid=request.param != "no-gtid") as server:
+        yield server
+
+
+# One value
+
+
+class Collecting:
+    """Each document of /status in a `with` block, by the moment at which it was made."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="collecting")
+        self.found: dict[str, Document] = {}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        while not self._over.wait(0.1):
+            document = self._monitor.status()
+            assert self.found.setdefault(document["at"], document) == document
+
+    def same(self, document: Document) -> Document:
+        """The document of the same moment; it may come a little later."""
+        at = document["at"]
+        return wait_until(lambda: self.found.get(at), 10, f"the status of {at}")
+
+
+def samples(text: str) -> dict[str, dict[Labels, float]]:
+    """What /metrics says in metrics of ours: by name, then by labels."""
+    found: dict[str, dict[Labels, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.startswith("binlog2s3_"):
+                labels = frozenset(sample.labels.items())
+                assert labels not in found.setdefault(sample.name, {})
+                found[sample.name][labels] = sample.value
+    return found
+
+
+def expected(document: Document) -> dict[str, dict[Labels, float]]:
+    """What /metrics has to say where /status says this."""
+    return {metric.name: rows for metric in METRICS if (rows := dict(_rows(metric, document)))}
+
+
+def _rows(metric: Metric, document: Document) -> Iterator[tuple[Labels, float]]:
+    source = ("source", document["source"])
+    value = at(document, metric.field)
+    if metric.name == "binlog2s3_info":
+        where = {
+            "target": "target",
+            "lineage": "lineage",
+            "host": "writer.host",
+            "version": "writer.version",
+            "server_uuid": "server.uuid",
+            "flavour": "server.flavour",
+        }
+        assert set(where) == set(metric.labels)
+        texts = {(label, str(at(document, field) or "")) for label, field in where.items()}
+        yield frozenset({source, *texts}), 1
+    elif metric.name == "binlog2s3_state":
+        for state in get_args(State):
+            yield frozenset({source, ("state", state)}), state == value
+    elif metric.name == "binlog2s3_troubles":
+        for (code, level), count in Counter((t["code"], t["level"]) for t in value).items():
+            yield frozenset({source, ("code", code), ("level", level)}), count
+    elif value is not None:
+        yield frozenset({source}), number(value)
+
+
+def at(document: Document, path: str) -> Any:
+    """What stands there; None if it, or what it stands in, is not known."""
+    found: Any = document
+    for name in path.split("."):
+        found = None if found is None else found[name]
+    return found
+
+
+def number(value: Any) -> float:
+    """A value of the document as a metric has it."""
+    if isinstance(value, str) and (binlog := re.fullmatch(r"[^:]+\.(\d{6,})", value)):
+        return int(binlog[1])
+    if isinstance(value, str):
+        return datetime.fromisoformat(value).timestamp()
+    return len(value) if isinstance(value, list) else float(value)
+
+
+def without_gtids(document: Document) -> Document:
+    """As it lies in the bucket: GTID sets may be long, and stand beside it there."""
+    server = document["server"]
+    short = {**document, "server": dict(server)}
+    if document["durable"]:
+        short["durable"] = {**document["durable"], "gtid_set": ""}
+    if server["position"]:
+        short["server"]["position"] = {**server["position"], "gtid_set": ""}
+    return short
+
+
+def test_all_that_it_says_is_one_value(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """Under load: HTTP on both ways, metrics, health, command and bucket agree in each number."""
+    monitor, there = Monitor(), Bucket(minio, bucket)
+    with (
+        start(mysql, monitor) as stream,
+        Load(mysql, threads=1, seconds=150, flush_seconds=2, pause_seconds=0.02, shape=MIXED),
+    ):
+        local = Monitor(stream.spool / "status.sock")
+        monitor.wait_until_well()
+        wait_until(lambda: there.heartbeat()["status"], 30, "a status in the bucket")
+        compared: Counter[str] = Counter()
+        with Collecting(monitor) as collecting:
+            until = monotonic() + 80
+            while compared["metrics"] < 16 and monotonic() < until:
+                for voice in (monitor, local):
+                    code, text = voice.get("/metrics")
+                    assert code == 200
+                    document = voice.status()
+                    assert collecting.same(document) == document
+                    said, wanted = samples(text.decode()), expected(document)
+                    if (
+                        said["binlog2s3_status_timestamp_seconds"]
+                        == (wanted["binlog2s3_status_timestamp_seconds"])
+                    ):
+                        assert said == wanted
+                        compared["metrics"] += 1
+                    health = voice.health()
+                    whole = collecting.same(health.document)
+                    assert health.code == (200 if whole["healthy"] else 503)
+                    assert health.document == {
+                        **{name: whole[name] for name in ("healthy", "state", "source", "at")},
+                        "lag_seconds": whole["lag"]["seconds"],
+                        "troubles": whole["troubles"],
+                    }
+                    compared["health"] += 1
+                beat = there.heartbeat()
+                assert beat["status"] == without_gtids(collecting.same(beat["status"]))
+                assert beat["status"]["format"] == 1
+                by_command = told(stream)
+                assert collecting.same(by_command) == by_command
+            assert compared["metrics"] >= 16, "they were hardly ever of one moment"
+            moved = [found["totals"]["read_bytes"] for found in collecting.found.values()]
+            assert len(set(moved)) > 5, "nothing was going on"
+        assert collecting.found
+        assert stream.terminate() == 0
+
+
+# It is true
+
+
+@pytest.mark.parametrize("offset", ["", "-2h"])
+def test_covered_until_is_true(
+    mysql_binaries: ServerBinaries,
+    start: Start,
+    minio: MinioServer,
+    bucket: str,
+    disk_tmp_path: Path,
+    request: pytest.FixtureRequest,
+    offset: str,
+) -> None:
+    """Each commit before that moment, by the source's clock, can be read from the bucket."""
+    monitor, there = Monitor(), Bucket(minio, bucket)
+    clock = faketime(request.getfixturevalue("faketime_library"), offset) if offset else {}
+    place = disk_tmp_path / "server"
+    with (
+        MysqlServer(mysql_binaries, place, environment=clock) as server,
+        start(server, monitor) as stream,
+        Commits(server, pause=0.01, size=3000) as commits,
+    ):
+        monitor.wait_until_well()
+        seen = [datetime.min.replace(tzinfo=UTC)]
+        for number in range(20):
+            found = monitor.wait_for(lambda status: covered(status) > seen[-1])
+            seen.append(covered(found))
+            done = list(commits.done)
+            due = {n for n, moment in done if moment.replace(tzinfo=UTC) <= seen[-1]}
+            assert due <= marks_in(whole(there)), "not all of it is there"
+            assert found["lag"]["seconds"] < 3600
+            if number % 3 == 2:
+                server.query("FLUSH BINARY LOGS")
+        assert seen == sorted(seen)
+        assert due
+        commits.stop()
+        last = commits.done[-1][1].replace(tzinfo=UTC)
+        monitor.wait_for(lambda status: covered(status) >= last)
+        monitor.wait_for_lag(is_zero)
+        assert stream.terminate() == 0
+
+
+def covered(document: Document) -> datetime:
+    return datetime.fromisoformat(document["covered_until"])
+
+
+def whole(there: Bucket) -> dict[str, bytes]:
+    """All that can be read; what goes while it is being read is read again."""
+    for _ in range(20):
+        try:
+            return there.binlogs()
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "NoSuchKey":
+                raise
+    raise AssertionError("something always went meanwhile")
+
+
+@contextmanager
+def opened(gate: Gate) -> Iterator[None]:
+    """The gate is open in the end, so that nothing waits for it."""
+    try:
+        yield
+    finally:
+        gate.open()
+
+
+def is_idle(document: Document) -> bool:
+    return bool(document["state"] == "idle")
+
+
+def is_zero(seconds: float) -> bool:
+    return seconds == 0
+
+
+def wait_for_place(monitor: Monitor, server: MysqlServer) -> Document:
+    """The status once it has heard where the server stands, and has read up to there."""
+    name, size = server.binlogs()[-1]
+
+    def heard(document: Document) -> bool:
+        position = document["server"]["position"] or {}
+        here = (position.get("binlog"), position.get("offset")) == (name, size)
+        return here and document["state"] != "catching up"
+
+    return monitor.wait_for(heard, 30, "the source's place")
+
+
+def test_the_lag_is_what_the_bucket_lacks(
+    any_server: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """The store is held: bytes, transactions and seconds are what source and bucket say."""
+    server, monitor, there = any_server, Monitor(), Bucket(minio, bucket)
+    prepare(server)
+    commit(server, 3)
+    mariadb = isinstance(server, MariadbServer)
+    gtids = mariadb or server.query("SELECT @@gtid_mode")[0][0] == "ON"
+    none = {"bytes": 0, "transactions": 0 if gtids else None, "seconds": 0}
+    gate = Gate(method="PUT", path=BINLOGS)
+    with (
+        RecordingProxy(minio.endpoint_url) as proxy,
+        start(server, monitor, endpoint_url=proxy.url) as stream,
+        opened(gate),
+    ):
+        monitor.wait_for(is_idle)
+        before = monitor.wait_for(lambda status: status["lag"] == none)
+        first, size = server.binlogs()[-1]
+        assert (before["durable"]["binlog"], before["durable"]["offset"]) == (first, size)
+        durable = reach(there, first)
+        assert durable == size
+        proxy.rules.append(gate)
+        commit(server, 25)
+        committed = monotonic()
+        heard = wait_for_place(monitor, server)
+        assert heard["state"] != "idle", "all of it is read, and nothing of it is durable"
+        assert heard["durable"] == before["durable"]
+        assert heard["lag"]["bytes"] == server.binlogs()[-1][1] - durable
+        assert heard["lag"]["transactions"] == (25 if gtids else None)
+        old = monitor.status()["lag"]["seconds"]
+        assert old >= monotonic() - committed - 2, "it was made up to a second ago"
+        read = before["totals"]["transactions"] + 25
+        monitor.wait_for(lambda status: status["totals"]["transactions"] == read, 30)
+        monitor.wait_for_lag(lambda seconds: seconds > old + 2, 30)
+
+        server.query("FLUSH BINARY LOGS")
+        commit(server, 5)
+        wait_for_place(monitor, server)
+        sizes = dict(server.binlogs())
+        behind = sizes.pop(first) - durable + sum(sizes.values())
+        found = monitor.status()
+        assert found["lag"]["bytes"] in (None, behind), "it is not told what is not known"
+        found = monitor.wait_for(
+            lambda status: status["lag"]["bytes"] == behind, 30, f"a lag of {behind} bytes"
+        )
+        assert found["lag"]["transactions"] == (30 if gtids else None)
+        assert found["uploads"]["closed_binlogs"] == 1
+        assert found["uploads"]["unsaved_bytes"] > 0
+
+        gate.open()
+        monitor.wait_for(lambda status: status["lag"] == none)
+        monitor.wait_for(lambda status: status["totals"]["archived_binlogs"] >= 1, 30)
+        assert stream.terminate() == 0
+
+
+# What the source deletes, and may
+
+
+@pytest.mark.parametrize(
+    ("flavour", "options", "seconds"),
+    [
+        ("mysql", ["--binlog-expire-logs-seconds=7200"], 7200),
+        ("mysql", [], 2592000),
+        ("mysql", ["--binlog-expire-logs-seconds=0"], None),
+        ("mysql", ["--binlog-expire-logs-auto-purge=OFF"], None),
+        ("mariadb", ["--expire-logs-days=2"], 172800),
+        ("mariadb", ["--binlog-expire-logs-seconds=3600"], 3600),
+        ("mariadb", [], None),
+    ],
+    ids=["seconds", "default", "zero", "no-auto-purge", "days", "mariadb-seconds", "for-ever"],
+)
+def test_the_expiry_is_the_servers(
+    request: pytest.FixtureRequest,
+    start: Start,
+    disk_tmp_path: Path,
+    flavour: str,
+    options: list[str],
+    seconds: float | None,
+) -> None:
+    """As its variables say; where it keeps binlogs for ever nothing counts down."""
+    binaries = request.getfixturevalue(f"{flavour}_binaries")
+    kind = MysqlServer if flavour == "mysql" else MariadbServer
+    monitor = Monitor()
+    with (
+        kind(binaries, disk_tmp_path / "server", options=options) as server,
+        start(server, monitor) as stream,
+    ):
+        prepare(server)
+        monitor.wait_for(is_idle)
+        monitor.wait_for_lag(is_zero)
+        found = monitor.status()["purge"]
+        assert (found["expire_seconds"], found["seconds"]) == (seconds, seconds)
+        assert stream.terminate() == 0
+
+
+def test_the_hours_of_rds(mysql: MysqlServer, start: Start) -> None:
+    """What mysql.rds_configuration says goes before the variables; NULL is no time at all."""
+    monitor = Monitor()
+    mysql.query(
+        "SET sql_log_bin = 0",
+        "CREATE TABLE mysql.rds_configuration"
+        " (name VARCHAR(100) PRIMARY KEY, value VARCHAR(100), description TEXT)",
+        "INSERT INTO mysql.rds_configuration VALUES ('binlog retention hours', '24', ''),"
+        " ('source delay', '0', '')",
+        f"GRANT SELECT ON mysql.rds_configuration TO {mysql.repl_user}@'%'",
+    )
+    with start(mysql, monitor) as stream:
+        monitor.wait_for(lambda status: status["purge"]["expire_seconds"] == 86400)
+        monitor.wait_for(lambda status: status["purge"]["seconds"] == 86400)
+        mysql.query("SET sql_log_bin = 0", "UPDATE mysql.rds_configuration SET value = NULL")
+        assert stream.terminate() == 0
+    with start(mysql, monitor) as stream:
+        found = monitor.wait_for(lambda status: status["purge"]["expire_seconds"] == 0)
+        assert found["purge"]["seconds"] in (None, 0)
+        monitor.wait_for(lambda status: status["purge"]["seconds"] == 0)
+        assert stream.terminate() == 0
+
+
+def test_purge_counts_down_and_its_statement_is_safe(
+    mysql_binaries: ServerBinaries,
+    start: Start,
+    minio: MinioServer,
+    bucket: str,
+    disk_tmp_path: Path,
+) -> None:
+    """While the store is held what is not durable comes nearer to its end; then PURGE works."""
+    monitor, there = Monitor(), Bucket(minio, bucket)
+    gate = Gate(method="PUT", path=BINLOGS)
+    options = ["--binlog-expire-logs-seconds=7200"]
+    with (
+        MysqlServer(mysql_binaries, disk_tmp_path / "server", options=options) as server,
+        RecordingProxy(minio.endpoint_url) as proxy,
+        start(server, monitor, endpoint_url=proxy.url) as stream,
+        opened(gate),
+    ):
+        prepare(server)
+        monitor.wait_for(lambda status: status["purge"]["seconds"] == 7200)
+        proxy.rules.append(gate)
+        commit(server, 1)
+        found = monitor.wait_for(lambda status: (status["purge"]["seconds"] or 7200) < 7196)
+        assert found["purge"]["seconds"] == pytest.approx(7200 - found["lag"]["seconds"])
+        assert found["purge"]["statement"] is None
+        gate.open()
+        for _ in range(3):
+            commit(server, 3)
+            server.query("FLUSH BINARY LOGS")
+        names = [binlog.name for binlog in closed_binlogs(server, flush=False)]
+        bodies = {name: (server.datadir / name).read_bytes() for name in names}
+        last = server.binlogs()[-1][0]
+        statement = f"PURGE BINARY LOGS TO '{last}'"
+        found = monitor.wait_for(lambda status: status["purge"]["statement"] == statement)
+        assert (found["purge"]["newest_safe"], found["purge"]["to"]) == (names[-1], last)
+        assert set(names) <= set(there.archived())
+        server.query(statement)
+        assert [name for name, _ in server.binlogs()] == [last]
+        commit(server, 3)
+        server.query("FLUSH BINARY LOGS")
+        wait_until(lambda: last in there.archived(), 60, "the next one")
+        found = monitor.wait_for(lambda status: status["purge"]["newest_safe"] == last)
+        assert found["healthy"]
+        monitor.wait_for_lag(is_zero)
+        assert stream.terminate() == 0
+        found_there = there.binlogs()
+        assert {name: found_there[name] for name in names} == bodies
+    assert len(documents(minio, bucket, "lineage.json")) == 1
+
+
+# The dead man's switch
+
+
+class Listening:
+    """A service that expects GETs; `with` runs it. `at` are the moments at which they came."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+        self.paths: set[str] = set()
+        outer = self
+
+        class Answering(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.at.append(monotonic())
+                outer.paths.add(self.path)
+                self.send_response(200)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"OK")
+
+            def log_message(self, *_: Any) -> None:
+                """Quiet."""
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name="listening"
+        )
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def wait_for_more(self, count: int, timeout: float) -> None:
+        known = len(self.at)
+        wait_until(lambda: len(self.at) >= known + count, timeout, f"{count} more GETs")
+
+
+@contextmanager
+def silence(door: Switch) -> Iterator[None]:
+    door.hold()
+    try:
+        yield
+    finally:
+        door.cut()
+        door.release()
+
+
+@contextmanager
+def downtime(server: MysqlServer) -> Iterator[None]:
+    server.kill()
+    yield
+    server.start()
+
+
+INTERVAL = 2.0
+
+
+def test_the_dead_mans_switch(
+    mysql: MysqlServer, start: Start, minio: MinioServer, disk_tmp_path: Path
+) -> None:
+    """GETs come while all goes on or nothing is to do, and stop when nothing becomes durable."""
+    secret = "ping/4f0c2f1e-secret"
+    monitor = Monitor()
+    url = disk_tmp_path / "url"
+    store_port = int(minio.endpoint_url.rpartition(":")[2])
+    with Listening() as listening, Switch(store_port) as door:
+        url.write_text(f"{listening.url}/{secret}\n")
+        options = {
+            "heartbeat_url_file": url,
+            "heartbeat_interval": INTERVAL,
+            "endpoint_url": f"http://127.0.0.1:{door.port}",
+        }
+        with start(mysql, monitor, **options) as stream:
+            prepare(mysql)
+            monitor.wait_for(is_idle)
+            listening.wait_for_more(3, 30)
+            with Commits(mysql):
+                listening.wait_for_more(3, 30)
+                with silence(door):
+                    assert_silent(listening, monitor)
+                listening.wait_for_more(2, 60)
+                with downtime(mysql):
+                    assert_silent(listening, monitor)
+                listening.wait_for_more(2, 60)
+            assert stream.terminate() == 0
+            last = len(listening.at)
+            gaps = [b - a for a, b in zip(listening.at, listening.at[1:], strict=False)]
+            assert min(gaps) > INTERVAL - 0.2
+            assert listening.paths == {f"/{secret}"}
+            assert secret not in stream.stderr()
+            assert str(listening.url) not in stream.stderr()
+        assert len(listening.at) == last
+
+
+def assert_silent(listening: Listening, monitor: Monitor) -> None:
+    """Once it has seen that nothing becomes durable any more, no GET comes."""
+    monitor.wait_for_lag(lambda seconds: seconds > 8 * INTERVAL)
+    known, begun = len(listening.at), monitor.status()["lag"]["seconds"]
+    monitor.wait_for_lag(lambda seconds: seconds > begun + 5 * INTERVAL)
+    assert len(listening.at) == known

@@ -1,0 +1,425 @@
+"""The truth table: what breaks is told within 90 seconds, and nothing else is.
+
+Each row is a real stream on which a writer commits, and one fault: /health turns to 503, the state
+is none of the well ones, the lag rises, and when the fault is gone all of it comes back.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from lab.fault import Answer, on
+from lab.mysql import MysqlServer
+from lab.proxy import RecordingProxy
+from lab.s3 import MinioServer
+from lab.tcp import Switch
+from lab.toxiproxy import Toxiproxy
+from tests.integration.asking import Commits, Monitor, Watching, commit, prepare, told
+from tests.integration.bucket import Bucket
+from tests.integration.stream_process import StreamProcess
+from tests.integration.test_disk import Disk, commit_large, disk, large_server
+from tests.integration.test_stream import wait_until_archived, write
+from tests.integration.test_supervision import kill_connections
+from tests.waiting import wait_until
+
+__all__ = ["disk", "large_server"]
+
+MIB = 1 << 20
+MB = 1_000_000
+RELIEF_SECONDS = 90
+DENIED = Answer(
+    403,
+    {"Content-Type": "application/xml"},
+    b"<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>",
+)
+
+
+@dataclass(kw_only=True)
+class Scene:
+    """A stream, and the places where it can be hurt."""
+
+    server: MysqlServer
+    to_server: Switch
+    to_store: Switch
+    proxy: RecordingProxy
+    stream: StreamProcess
+    monitor: Monitor
+    spool: Path
+    others: ExitStack = field(default_factory=ExitStack)
+
+
+Fault = Callable[[Scene], AbstractContextManager[object]]
+
+
+@contextmanager
+def frozen_child(scene: Scene) -> Iterator[None]:
+    """SIGSTOP of mysqlbinlog; the supervisor may have another one by the end."""
+    pid = scene.monitor.status()["child"]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    yield
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def dark(door: Switch) -> Iterator[None]:
+    """Connections are accepted, and nothing is answered."""
+    door.hold()
+    yield
+    door.cut()
+    door.release()
+
+
+@contextmanager
+def crashed_server(scene: Scene) -> Iterator[None]:
+    """`kill -9` of the server."""
+    scene.server.kill()
+    yield
+    scene.server.start()
+
+
+@contextmanager
+def stopped_server(scene: Scene) -> Iterator[None]:
+    """A clean stop of the server."""
+    scene.server.stop()
+    yield
+    scene.server.start()
+
+
+@contextmanager
+def rotated_password(scene: Scene) -> Iterator[None]:
+    """The server knows another password, the streamer's file does not."""
+    user = f"{scene.server.repl_user}@'%'"
+    scene.server.query("SET sql_log_bin = 0", f"ALTER USER {user} IDENTIFIED BY 'Another-1'")
+    kill_connections(scene.server)
+    yield
+    scene.server.password_file.write_text("Another-1")
+
+
+@contextmanager
+def denied(scene: Scene, method: str) -> Iterator[None]:
+    """The store's policy has been taken away for these requests."""
+    rule = on(DENIED, method=method)
+    scene.proxy.rules.append(rule)
+    yield
+    scene.proxy.rules.remove(rule)
+
+
+@contextmanager
+def refused_connections(scene: Scene) -> Iterator[None]:
+    """Nobody listens where the store was; and what is written is more than the spool may hold."""
+    scene.to_store.turn(1)
+    write(scene.server, 24)
+    yield
+    scene.to_store.turn(_port(scene.proxy))
+
+
+@contextmanager
+def foreign_file(scene: Scene) -> Iterator[None]:
+    """Somebody else fills the spool's file system."""
+    path = scene.spool.parent / "foreign"
+    space = os.statvfs(scene.spool)
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize - MIB // 2)
+    yield
+    path.unlink()
+
+
+def _port(proxy: RecordingProxy) -> int:
+    return int(proxy.url.rpartition(":")[2])
+
+
+# name: the fault, the streamer's options, its state, the code of the trouble that is critical
+ROWS: dict[str, tuple[Fault, dict[str, Any], str, str]] = {
+    "mysqlbinlog is frozen": (frozen_child, {}, "stalled", "stalled"),
+    "black hole before S3": (lambda scene: dark(scene.to_store), {}, "store unreachable", "store"),
+    "black hole before MySQL": (
+        lambda scene: dark(scene.to_server),
+        {},
+        "source unreachable",
+        "source",
+    ),
+    "full spool": (refused_connections, {"spool-max-bytes": 16 * MIB}, "paused", "store"),
+    "full file system": (foreign_file, {"spool-min-free-bytes": 8 * MIB}, "paused", "paused"),
+    "MySQL crashed": (crashed_server, {}, "source unreachable", "source"),
+    "MySQL stopped": (stopped_server, {}, "source unreachable", "source"),
+    "password rotated": (rotated_password, {}, "source unreachable", "source"),
+    "PutObject denied": (lambda scene: denied(scene, "PUT"), {}, "store unreachable", "store"),
+    "everything denied": (lambda scene: denied(scene, ""), {}, "store unreachable", "store"),
+}
+
+
+@pytest.fixture
+def stage(minio: MinioServer, bucket: str, disk_tmp_path: Path) -> Iterator[Callable[..., Scene]]:
+    """Makes scenes: a running streamer with doors before its server and its store."""
+    with ExitStack() as stack:
+
+        def make(server: MysqlServer, options: dict[str, Any], place: str = "one") -> Scene:
+            proxy = stack.enter_context(RecordingProxy(minio.endpoint_url))
+            to_store = stack.enter_context(Switch(_port(proxy)))
+            to_server = stack.enter_context(Switch(server.port))
+            monitor = Monitor()
+            chosen = {
+                "heartbeat-interval": None,
+                "mysql-port": to_server.port,
+                "endpoint-url": f"http://127.0.0.1:{to_store.port}",
+                **monitor.options,
+                **options,
+            }
+            stream = StreamProcess(disk_tmp_path / place, server, minio, bucket, options=chosen)
+            stack.enter_context(stream)
+            return Scene(
+                server=server,
+                to_server=to_server,
+                to_store=to_store,
+                proxy=proxy,
+                stream=stream,
+                monitor=monitor,
+                spool=Path(chosen.get("spool", stream.spool)),
+            )
+
+        yield make
+
+
+Stage = Callable[..., Scene]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_fault_is_told(
+    mysql: MysqlServer,
+    stage: Stage,
+    request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
+    row: str,
+) -> None:
+    """/health is 503 within 90 s and stays it, the lag rises; the fault gone, it is 200 again."""
+    fault, options, state, code = ROWS[row]
+    if fault is foreign_file:
+        make: Disk = request.getfixturevalue("disk")
+        options = {**options, "spool": make(64 * MIB) / "spool"}
+    scene = stage(mysql, options)
+    monitor = scene.monitor
+    with Commits(mysql) as commits:
+        before = monitor.wait_until_well()
+        begun = monotonic()
+        with fault(scene):
+            first = monitor.wait_until_distress()
+            record_property("seconds until 503", round(monotonic() - begun, 1))
+            assert first["state"] == state
+            assert code in {t["code"] for t in first["troubles"] if t["level"] == "critical"}
+            assert first["lag"]["seconds"] > max(5.0, before["lag"]["seconds"])
+            assert first["covered_until"] >= before["covered_until"]
+            if row in ("mysqlbinlog is frozen", "PutObject denied"):
+                command_says = told(scene.stream)
+                assert command_says["seen_from"] == "daemon"
+                assert command_says["state"] == first["state"]
+                assert not command_says["healthy"]
+            until = first["lag"]["seconds"] + 5
+
+            def risen() -> bool:
+                assert monitor.health().code == 503
+                found = monitor.status()
+                assert not found["healthy"]
+                return bool(found["lag"]["seconds"] >= until)
+
+            wait_until(risen, 30, "a lag that is 5 s greater", interval=0.5)
+        begun = monotonic()
+        known = len(commits.done)
+        wait_until(monitor.is_well, RELIEF_SECONDS, "/health 200 again", interval=0.5)
+        record_property("seconds until 200", round(monotonic() - begun, 1))
+        monitor.wait_for_lag(lambda seconds: seconds < 5)
+        wait_until(lambda: len(commits.done) > known + 5, 60, "commits go on")
+    assert scene.stream.terminate() == 0
+    assert "Traceback" not in scene.stream.stderr()
+
+
+def test_a_store_that_is_away_is_told_though_nothing_waits(
+    mysql: MysqlServer, stage: Stage
+) -> None:
+    """Nobody commits and S3 is a black hole: the heartbeat that does not arrive is enough."""
+    prepare(mysql)
+    scene = stage(mysql, {"heartbeat-interval": 5})
+    scene.monitor.wait_for(lambda status: status["state"] == "idle")
+    scene.monitor.wait_for(lambda status: status["writer"]["heartbeat_at"])
+    with dark(scene.to_store):
+        found = scene.monitor.wait_until_distress()
+        assert found["state"] == "store unreachable"
+        assert found["lag"]["seconds"] == 0
+    wait_until(scene.monitor.is_well, RELIEF_SECONDS, "/health 200 again", interval=0.5)
+    assert scene.stream.terminate() == 0
+
+
+def test_the_one_that_was_superseded_is_never_well_again(
+    mysql: MysqlServer, stage: Stage, record_property: Callable[[str, object], None]
+) -> None:
+    """Evicted it ends with 9; started again beside the other one it answers 503, and ends so."""
+    with Commits(mysql):
+        one = stage(mysql, {})
+        one.monitor.wait_until_well()
+        with Watching(one.monitor, 0.1) as watching:
+            two = stage(mysql, {}, "two")
+            begun = monotonic()
+            assert one.stream.wait(90) == 9
+            record_property("seconds until it ends", round(monotonic() - begun, 1))
+            two.monitor.wait_until_well()
+            again = stage(
+                mysql, {"spool": one.spool, "metrics-listen": f"127.0.0.1:{one.monitor.port}"},
+                "again",
+            )  # fmt: skip
+            found = wait_until(
+                lambda: one.monitor.health().document, 60, "an answer", interval=0.05
+            )
+            assert found["source"] == "test"
+            one.monitor.wait_for(lambda status: status["state"] == "superseded")
+            assert one.monitor.health().code == 503
+            assert told(again.stream)["state"] == "superseded"
+            assert again.stream.wait(90) == 9
+        gone = watching.since(lambda health: health.code != 200)
+        assert [health for health in gone if health.code == 200] == []
+        states = {health.document["state"] for health in gone if health.code}
+        assert "superseded" in states
+        assert two.monitor.is_well()
+        assert two.stream.terminate() == 0
+
+
+# What is no fault
+
+
+def idle_for(mysql: MysqlServer, stage: Stage, seconds: float) -> None:
+    prepare(mysql)
+    commit(mysql, 3)
+    scene = stage(mysql, {})
+    monitor = scene.monitor
+    monitor.wait_for(lambda status: status["state"] == "idle")
+    begun = monotonic()
+
+    def over() -> bool:
+        found = monitor.status()
+        assert (found["state"], found["lag"]["seconds"]) == ("idle", 0)
+        assert found["troubles"] == []
+        return monotonic() > begun + seconds
+
+    with Watching(monitor) as watching:
+        wait_until(over, seconds + 60, "some idle time", interval=0.5)
+    assert watching.never_ill() > seconds
+
+
+def test_an_idle_source_is_well(mysql: MysqlServer, stage: Stage) -> None:
+    """Nobody commits, longer than a heartbeat's interval: idle, no lag, nothing is wrong."""
+    idle_for(mysql, stage, 45)
+
+
+@pytest.mark.soak
+def test_a_source_that_is_idle_for_long_is_well(mysql: MysqlServer, stage: Stage) -> None:
+    """As above, for ten minutes."""
+    idle_for(mysql, stage, 600)
+
+
+def many_binlogs(server: MysqlServer, count: int, megabytes: int) -> None:
+    """So many closed binlogs of so many megabytes each."""
+    server.query("CREATE DATABASE big", "CREATE TABLE big.t (v LONGBLOB) ENGINE=BLACKHOLE")
+    with server.connect() as connection, connection.cursor() as cursor:
+        for _ in range(count):
+            for _ in range(megabytes):
+                cursor.execute("INSERT INTO big.t VALUES (REPEAT('c', 1000000))")
+            cursor.execute("FLUSH BINARY LOGS")
+
+
+@pytest.mark.parametrize("way", ["slow store", "small spool"])
+def test_a_catch_up_is_well(
+    mysql: MysqlServer,
+    minio: MinioServer,
+    bucket: str,
+    toxiproxy_binary: Path,
+    disk_tmp_path: Path,
+    way: str,
+) -> None:
+    """Hundreds of megabytes wait at the start: it catches up for long, and says that it is well."""
+    many_binlogs(mysql, 25, 12)
+    monitor = Monitor()
+    with Toxiproxy(toxiproxy_binary, disk_tmp_path) as toxiproxy:
+        door = toxiproxy.door("store", minio.port)
+        rate = {"type": "bandwidth", "stream": "upstream", "attributes": {"rate": 1000}}
+        toxiproxy.ask("POST", f"/proxies/{door.name}/toxics", {"name": "rate", **rate})
+        options: dict[str, Any] = {
+            "endpoint-url": door.url,
+            "heartbeat-interval": None,
+            "spool-max-bytes": None if way == "slow store" else 64 * MIB,
+            **monitor.options,
+        }
+        with (
+            StreamProcess(disk_tmp_path / "one", mysql, minio, bucket, options=options) as stream,
+            Watching(monitor) as watching,
+        ):
+            there = Bucket(minio, bucket)
+            wait_until(lambda: len(there.archived()) >= 25, 100, "all of it", interval=1)
+            monitor.wait_for(lambda status: status["state"] == "idle")
+            assert watching.never_ill() >= 20
+            states = {one.document["state"] for one in watching.seen if one.code}
+            assert states - {"starting"} <= {"catching up", "streaming", "idle", "paused"}
+            assert ("paused" in states) == (way == "small spool")
+            assert way == "small spool" or "catching up" in states
+            assert stream.terminate() == 0
+
+
+def test_a_large_transaction_is_well(large_server: MysqlServer, stage: Stage) -> None:
+    """100 MB in one commit: never ill, and then it is durable."""
+    scene = stage(large_server, {})
+    scene.monitor.wait_until_well()
+    with Watching(scene.monitor) as watching:
+        commit_large(large_server, 100 * MB)
+        durable = scene.monitor.wait_for(lambda status: status["durable"]["offset"] > 100 * MB)
+        assert durable["lag"]["seconds"] is not None
+        scene.monitor.wait_for(lambda status: status["state"] == "idle")
+    watching.never_ill()
+
+
+def test_rotations_and_a_killed_child_are_well(
+    mysql: MysqlServer, stage: Stage, minio: MinioServer, bucket: str
+) -> None:
+    """A rotation each half second, and `kill -9` of mysqlbinlog: never ill; the restart counts."""
+    scene = stage(mysql, {})
+    pause = threading.Event()
+    with Commits(mysql, pause=0.02):
+        before = scene.monitor.wait_until_well()
+        with Watching(scene.monitor, 0.2) as watching:
+            for number in range(40):
+                mysql.query("FLUSH BINARY LOGS")
+                pause.wait(0.5)
+                if number == 15:
+                    os.kill(before["child"]["pid"], signal.SIGKILL)
+            found = wait_until(lambda: _restarted(scene.monitor), 30, "the restart is counted")
+            assert found["child"]["pid"] != before["child"]["pid"]
+            assert "signal 9" in found["child"]["last_error"]
+            wait_until_archived(scene.stream, mysql, minio, bucket)
+    watching.never_ill()
+
+
+def _restarted(monitor: Monitor) -> dict[str, Any] | None:
+    found = monitor.status()
+    return found if found["child"]["restarts"] == 1 and found["child"]["pid"] else None
+
+
+@pytest.mark.parametrize("interval", [0, 150])
+def test_an_open_binlog_without_flushes_is_well(
+    mysql: MysqlServer, stage: Stage, interval: int
+) -> None:
+    """With such a --flush-interval it is durable much later: the lag is told, nothing is ill."""
+    scene = stage(mysql, {"flush-interval": interval})
+    with Commits(mysql), Watching(scene.monitor) as watching:
+        scene.monitor.wait_for(lambda status: status["state"] == "streaming")
+        found = scene.monitor.wait_for_lag(lambda seconds: seconds > 75, 110)
+        assert found["flush_interval"] == interval
+        assert found["lag"]["bytes"] > 0
+        mysql.query("FLUSH BINARY LOGS")
+        scene.monitor.wait_for_lag(lambda seconds: seconds < 30)
+    watching.never_ill()
