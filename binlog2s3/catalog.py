@@ -22,7 +22,7 @@ from binlog2s3.errors import ArchiveError, ObjectMissingError, UnsupportedError
 from binlog2s3.grid import BLOCK_SIZE, Block
 from binlog2s3.gtid import Flavour
 from binlog2s3.reader import Range, Readable, State, ranges_of
-from binlog2s3.store import ObjectInfo, Store
+from binlog2s3.store_contract import ObjectInfo, Store
 
 FORMAT = 1
 _LINEAGE_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")

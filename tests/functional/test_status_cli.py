@@ -24,9 +24,12 @@ from pathlib import Path
 import pytest
 
 from binlog2s3.catalog import Heartbeat, Layout
+from binlog2s3.config import build_status
 from binlog2s3.endpoint import SOCKET, Listener
+from binlog2s3.errors import ConfigError
 from binlog2s3.spool import Spool, Superseder
 from binlog2s3.status import Lag, Purge, Status, Trouble, document
+from binlog2s3.status_view import Looks
 from lab.s3 import REGION, MotoServer
 from lab.status_examples import IDLE
 from tests.documents import BEAT, LINEAGE
@@ -154,6 +157,18 @@ def test_another_streamer_than_was_asked_for(spool: Path, streamer: Streamer) ->
         done = run("status", "--spool", str(spool), *options, "--check")
         assert (done.returncode, done.stderr) == (3, "")
         assert done.stdout.startswith("BINLOG2S3 UNKNOWN - ")
+
+
+@pytest.mark.usefixtures("streamer")
+def test_a_spool_that_was_not_named_is_passed_over(spool: Path) -> None:
+    """If its streamer is another one: the bucket is asked, and this is why."""
+    values = {"source": "stock", "s3-url": "s3://bucket", "spool": spool}
+    config, _ = build_status(values)
+    assert config is not None
+    with Looks(replace(config, spool_given=False)) as looks:
+        assert looks._ask() == (None, f"{spool} is of source orders-primary, not stock")
+    with Looks(config) as looks, pytest.raises(ConfigError, match="not stock"):
+        looks.look()
 
 
 def test_nobody_answers_and_no_bucket_is_named(spool: Path) -> None:
