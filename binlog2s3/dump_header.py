@@ -80,6 +80,8 @@ def _statements(
     where: str, text: str, begin: "re.Pattern[str]", body: "re.Pattern[str]"
 ) -> Iterator[_Statement]:
     """The whole statements that begin so; raises where one is cut off."""
+    if begin.search(text) is None:
+        return
     headings = [
         (match.start(), match["source"] is not None)
         for _, match in zip(range(MOST_STATEMENTS), _HEADING.finditer(text), strict=False)

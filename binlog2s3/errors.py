@@ -126,6 +126,12 @@ class GapError(ArchiveError):
     """The source no longer has the binlog that comes next: it was purged before it was read."""
 
 
+class RecoveryError(Binlog2s3Error):
+    """A point-in-time recovery that refuses, or fails."""
+
+    exit_code = 8
+
+
 class SupersededError(Binlog2s3Error):
     """Another writer of the same source has taken over."""
 
