@@ -666,8 +666,9 @@ class _Stream:
         return self._supervisor.reached() or ((last.name, last.size) if last is not None else None)
 
     def _seen(self, position: ServerPosition) -> None:
-        """The watch's thread says where the source stands."""
-        if (coverage := self._intake.coverage) is not None:
+        """The watch's thread says where the source stands, if it is the lineage's own server."""
+        coverage, ours = self._intake.coverage, self._intake.server_uuid
+        if coverage is not None and position.uuid == ours:
             coverage.seen(position)
 
     def _progress(self) -> Progress:

@@ -25,7 +25,7 @@ from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk
 from binlog2s3.config import MysqlConfig, SpoolLimits
 from binlog2s3.course import Heading
-from binlog2s3.daemon import _Start
+from binlog2s3.daemon import _Start, _Stream
 from binlog2s3.errors import (
     ArchiveError,
     ElsewhereError,
@@ -998,6 +998,18 @@ def test_a_server_that_stands_behind_us_ends_the_run(supervisor: Any) -> None:
     sight.behind = 2
     with pytest.raises(ElsewhereError, match="stands before what was read"):
         look_after(supervisor, silent_seconds=0)
+
+
+def test_a_position_of_another_server_covers_nothing() -> None:
+    """While one is left for the other, each says where it stands in its own history."""
+    told: list[Any] = []
+    stream: Any = SimpleNamespace(
+        _intake=SimpleNamespace(coverage=SimpleNamespace(seen=told.append), server_uuid=UUID_A)
+    )
+    ours, strange = SimpleNamespace(uuid=UUID_A), SimpleNamespace(uuid=UUID_B)
+    _Stream._seen(stream, ours)  # type: ignore[arg-type]
+    _Stream._seen(stream, strange)  # type: ignore[arg-type]
+    assert told == [ours]
 
 
 @pytest.mark.parametrize(
