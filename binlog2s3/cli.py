@@ -217,7 +217,7 @@ class _ForMonitors(click.Command):
 _EXIT_CODES = """\b
 Exit codes:
   0 done, 1 defect, 2 usage, 3 configuration, 4 MySQL, 5 spool, 6 store,
-  7 archive, 9 another writer has taken over, 130 interrupted
+  7 archive, 8 recovery, 9 another writer has taken over, 130 interrupted
 """
 
 _EXAMPLES = """\b
