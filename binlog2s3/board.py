@@ -125,7 +125,7 @@ class Reporter:
         self._began = now = clock()
         self._stock: _Stock | None = None
         self._stock_due = 0.0
-        self._round_at = now
+        self._round_at = self._running_at = now
         self._acts = 0
         self._act_at: float | None = None
         self._work_since: float | None = None
@@ -199,7 +199,11 @@ class Reporter:
         paused = self._supervisor.paused
         self._ahead_since = (self._ahead_since or now) if ahead and not paused else None
         self._paused_since = (self._paused_since or now) if paused else None
-        stock, pulse = self._stock, self._pulse
+        if paused or self._supervisor.reading:
+            self._running_at = now
+        stock, pulse, child_error = self._stock, self._pulse, self._supervisor.last_error
+        due = stock.uploads.unsaved_bytes + stock.uploads.closed_binlogs if stock else 0
+        silent = self._since(now, self._work_since, self._act_at)
         failing = _least([stock.failing_since if stock else None, pulse.failing_since])
         beaten = self._writer.beaten_at
         interval = self._config.stream.heartbeat_interval
@@ -208,9 +212,10 @@ class Reporter:
             phase_seconds=now - self._began,
             superseded=superseded,
             paused=self._since(now, self._paused_since, self._act_at) if paused else None,
-            reading=self._supervisor.reading,
-            idle=place is not None and reached == place,
-            behind=place is not None and reached is not None and self._behind(reached, place),
+            child_gone=now - self._running_at,
+            child_error=child_error[1] if child_error is not None else "",
+            idle=place is not None and reached == place and not due,
+            behind=due > self._config.s3.part_size or self._behind(reached, place),
             source_error=str(sight.error) if sight.error is not None else "",
             source_hint=sight.error.hint if sight.error is not None else "",
             source_silent=now - self._answered_at,
@@ -218,7 +223,7 @@ class Reporter:
             store_error=self._store_error()[0],
             store_hint=pulse.hint,
             store_failing=now - failing if failing is not None else None,
-            store_silent=self._since(now, self._work_since, self._act_at),
+            store_silent=max(0.0, silent - self._config.stream.flush_interval),
             beat_late=0.0
             if beaten is None
             else max(0.0, now - beaten - 2 * interval - _BEAT_SLACK_SECONDS),
@@ -230,7 +235,11 @@ class Reporter:
         """Seconds since the later of the two; 0 where nothing has begun."""
         return 0.0 if begun is None else now - max(begun, later or begun)
 
-    def _behind(self, reached: tuple[BinlogName, int], place: tuple[BinlogName, int]) -> bool:
+    def _behind(
+        self, reached: tuple[BinlogName, int] | None, place: tuple[BinlogName, int] | None
+    ) -> bool:
+        if reached is None or place is None:
+            return False
         return reached[0] < place[0] or place[1] - reached[1] > self._config.s3.part_size
 
     def _store_error(self) -> tuple[str, datetime | None]:

@@ -48,7 +48,7 @@ from binlog2s3.login import resolve
 from binlog2s3.mysqlbinlog import Child, Tool
 from binlog2s3.options import MIN_PART_SIZE, split_listen
 from binlog2s3.server import Server, ServerFacts, ServerPosition
-from binlog2s3.spool import Run, RunFacts, Spool
+from binlog2s3.spool import Run, RunFacts, Spool, Superseder
 from binlog2s3.start import (
     PROBE,
     Found,
@@ -172,7 +172,18 @@ class _Start:
         self._since = datetime.now(UTC)
         self._began = time.monotonic()
         self._source_error: BaseException | None = None
+        self._noted = self._who_took_over()
         self._gives_way_to = ""
+        if self._noted is not None:
+            where = self._noted.host or "another host"
+            self._gives_way_to = f"another writer has taken over on {where}"
+
+    def _who_took_over(self) -> Superseder | None:
+        """The writer that took over from this spool, unless it is to be taken over from."""
+        noted = self._spool.superseded_by()
+        if noted is None or self._config.stream.take_over:
+            return None
+        return noted if noted.concerns(self._layout.source, target(self._config)) else None
 
     def status(self) -> Status:
         """Until the stream begins: how long it has been starting, and what it waits for."""
@@ -214,14 +225,8 @@ class _Start:
         started while the other one works, which it would evict.
         """
         config, spool = self._config, self._spool
-        noted = spool.superseded_by()
-        if (
-            noted
-            and not config.stream.take_over
-            and noted.concerns(self._layout.source, target(config))
-        ):
-            self._gives_way_to = f"another writer has taken over on {noted.host or 'another host'}"
-            give_way(self._store, self._layout, noted, stop=self._stop.event)
+        if self._noted is not None:
+            give_way(self._store, self._layout, self._noted, stop=self._stop.event)
             self._gives_way_to = ""
         spool.drop_prefixes()
         with Server(lambda: resolve(config.mysql)) as server:

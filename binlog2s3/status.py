@@ -36,7 +36,7 @@ SOURCE_SECONDS = 30.0
 STALL_SECONDS = 30.0
 STORE_FAILING_SECONDS = 30.0
 STORE_SILENT_SECONDS = 60.0
-PAUSED_SECONDS = 30.0
+PAUSED_SECONDS = 60.0
 LOOP_SECONDS = 30.0
 HEARTBEAT_SLACK_SECONDS = 15.0
 _FRESH_SECONDS = 15.0  # a position older than this does not prove that a source is idle
@@ -246,8 +246,9 @@ class Vitals:
     """The daemon's own readings, from which state and troubles follow; ages in seconds.
 
     `source_silent`: since the source last told its position (or since the process began).
+    `child_gone`: since mysqlbinlog was last running, 0 while it is and while nothing is to be read.
     `store_failing`: since the first failure behind the last success, None while there is none.
-    `store_silent`: since requests have been going on without any success, 0 while none is.
+    `store_silent`: since nothing has come into the bucket that was due, 0 while nothing is.
     `read_idle`: since a byte last came while the source had more, 0 else. `beat_late`: since the
     writer's object should have been renewed.
     """
@@ -256,7 +257,8 @@ class Vitals:
     phase_seconds: float = 0.0
     superseded: str = ""
     paused: float | None = None
-    reading: bool = True
+    child_gone: float = 0.0
+    child_error: str = ""
     idle: bool = False
     behind: bool = False
     source_error: str = ""
@@ -279,7 +281,8 @@ def judge(vitals: Vitals) -> tuple[WriterState, tuple[Trouble, ...]]:
 
 def _state(vitals: Vitals) -> WriterState:
     failing = vitals.store_failing is not None and vitals.store_failing >= _SOON
-    silent = max(vitals.store_silent, vitals.beat_late) >= STORE_FAILING_SECONDS
+    silent = vitals.store_silent >= STORE_FAILING_SECONDS
+    silent = silent or vitals.beat_late >= HEARTBEAT_SLACK_SECONDS
     unheard = vitals.source_error or vitals.source_silent >= SOURCE_SECONDS
     stalled = vitals.read_idle >= STALL_SECONDS or vitals.loop_idle >= LOOP_SECONDS
     starting = vitals.phase == "starting"
@@ -289,7 +292,7 @@ def _state(vitals: Vitals) -> WriterState:
         (vitals.paused is not None, "paused"),
         (failing or silent, "store unreachable"),
         (starting and not vitals.source_error, "starting"),
-        (unheard or not vitals.reading, "source unreachable"),
+        (unheard or vitals.child_gone >= _SOON, "source unreachable"),
         (stalled, "stalled"),
         (vitals.idle, "idle"),
         (vitals.behind, "catching up"),
@@ -315,6 +318,10 @@ def _troubles(vitals: Vitals) -> Iterator[Trouble]:
         what = vitals.source_error or "the source does not answer"
         text = f"{what} (for {vitals.source_silent:.0f} s)"
         yield _trouble("source", vitals.source_silent, SOURCE_SECONDS, text, vitals.source_hint)
+    elif vitals.child_gone >= _SOON:
+        why = f": {vitals.child_error}" if vitals.child_error else ""
+        text = f"mysqlbinlog has not been running for {vitals.child_gone:.0f} s{why}"
+        yield _trouble("source", vitals.child_gone, SOURCE_SECONDS, text)
     yield from _store_troubles(vitals)
     if vitals.paused is not None:
         text = "the spool has no room: nothing is read from the source"
@@ -332,7 +339,10 @@ def _store_troubles(vitals: Vitals) -> Iterator[Trouble]:
     failing = vitals.store_failing or 0.0
     if failing >= _SOON:
         text = f"{vitals.store_error} (for {failing:.0f} s)"
-        yield _trouble("store", failing, STORE_FAILING_SECONDS, text, vitals.store_hint)
+        # requests that time out begin to fail when they have been silent for long
+        silent = vitals.store_silent + STORE_FAILING_SECONDS - STORE_SILENT_SECONDS
+        since = max(failing, silent)
+        yield _trouble("store", since, STORE_FAILING_SECONDS, text, vitals.store_hint)
     elif vitals.store_silent >= STORE_FAILING_SECONDS:
         text = f"nothing has become durable for {vitals.store_silent:.0f} s, though something waits"
         hint = "is the way to the endpoint open, and wide enough?"

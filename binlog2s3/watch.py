@@ -5,7 +5,7 @@ to answer never holds up the bytes. The daemon reads the latest answer.
 
 Law: an answer is used only if it comes from the server that is streamed (its uuid); no answer is
 not an answer, a refusal is one. SHOW BINARY LOGS takes a lock on the server, so it is asked for at
-the start, when the daemon wants it (a rotation) and every five minutes.
+the start, when the daemon wants it, at a rotation and every five minutes.
 """
 
 import threading
@@ -126,6 +126,8 @@ class Watch:
         uuid, before, reached = self._uuid, self.sight, self._reached()
         try:
             position = self._server.position()
+            last = max((row.name for row in before.listed), default=None)
+            with_list = with_list or last != position.binlog
             listed = self._server.binlogs() if with_list else before.listed
             expires = self._server.expiry() if with_list else before.expire_seconds
             read_only = self._server.read_only()

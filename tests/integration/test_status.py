@@ -174,9 +174,13 @@ def test_all_that_it_says_is_one_value(
     ):
         local = Monitor(stream.spool / "status.sock")
         monitor.wait_until_well()
-        wait_until(lambda: there.heartbeat()["status"], 30, "a status in the bucket")
         compared: Counter[str] = Counter()
         with Collecting(monitor) as collecting:
+            wait_until(
+                lambda: there.heartbeat()["status"]["at"] in collecting.found,
+                30,
+                "a heartbeat of after the first look",
+            )
             until = monotonic() + 80
             while compared["metrics"] < 16 and monotonic() < until:
                 for voice in (monitor, local):

@@ -261,13 +261,56 @@ def test_a_pause_that_makes_room_is_well() -> None:
         parts.counts.acts += 1
         parts.go(10)
         assert (parts.status.state, parts.status.healthy) == ("paused", True)
-    parts.go(31)
+    parts.go(61)
     assert ("paused", "critical") in parts.codes
     assert ("stalled", "critical") not in parts.codes
     parts.supervisor.paused = False
     parts.supervisor.read_at = parts.now
     parts.go(1)
     assert parts.status.healthy
+
+
+def test_what_was_read_and_is_not_there_is_not_idleness() -> None:
+    """Nor is a closed binlog that waits for the archive; much of it is a catch-up."""
+    parts = Parts()
+    for tally, state in (
+        (Tally(unsaved_bytes=5), "streaming"),
+        (Tally(closed_binlogs=1), "streaming"),
+        (Tally(unsaved_bytes=5000), "catching up"),
+        (Tally(), "idle"),
+    ):
+        parts.tally = tally
+        parts.go(2)
+        assert parts.status.state == state
+
+
+def test_what_is_not_due_yet_is_not_late() -> None:
+    """With a flush every few minutes nothing has to come in between."""
+    parts = Parts()
+    parts.reporter._config.stream.flush_interval = 150.0
+    parts.tally = Tally(unsaved_bytes=5)
+    parts.go(205)
+    assert parts.status.healthy
+    parts.go(10)
+    assert parts.codes == [("store", "critical")]
+
+
+def test_a_mysqlbinlog_that_does_not_run_is_told() -> None:
+    """Not at once: between two runs there is none. In a pause none is wanted."""
+    parts = Parts()
+    parts.go(3)
+    parts.supervisor.reading = False
+    parts.supervisor.last_error = (TIME, "not found")
+    parts.go(4)
+    assert parts.codes == []
+    parts.go(10)
+    assert (parts.status.state, parts.codes) == ("source unreachable", [("source", "warning")])
+    assert "not found" in parts.status.troubles[0].text
+    parts.go(20)
+    assert parts.codes == [("source", "critical")]
+    parts.supervisor.paused = True
+    parts.go(1)
+    assert parts.codes == [("paused", "warning")]
 
 
 def test_a_loop_that_hangs_is_told_by_another_thread() -> None:

@@ -142,7 +142,9 @@ LIMIT = 1000.0
         (Vitals(phase="starting", superseded="by x"), "superseded", False),
         (Vitals(superseded="by x", idle=True), "superseded", False),
         (Vitals(phase="stopping", idle=True), "stopped", False),
-        (Vitals(reading=False), "source unreachable", True),
+        (Vitals(child_gone=4), "streaming", True),
+        (Vitals(child_gone=5), "source unreachable", True),
+        (Vitals(child_gone=30), "source unreachable", False),
         (Vitals(source_error="refused", source_silent=29), "source unreachable", True),
         (Vitals(source_error="refused", source_silent=30), "source unreachable", False),
         (Vitals(source_silent=29, idle=True), "idle", True),
@@ -152,8 +154,8 @@ LIMIT = 1000.0
         (Vitals(loop_idle=29), "streaming", True),
         (Vitals(loop_idle=30), "stalled", False),
         (Vitals(paused=0.0), "paused", True),
-        (Vitals(paused=29), "paused", True),
-        (Vitals(paused=30), "paused", False),
+        (Vitals(paused=59), "paused", True),
+        (Vitals(paused=60), "paused", False),
         (Vitals(store_failing=4), "streaming", True),
         (Vitals(store_failing=5), "store unreachable", True),
         (Vitals(store_failing=30), "store unreachable", False),
@@ -161,8 +163,9 @@ LIMIT = 1000.0
         (Vitals(store_silent=59), "store unreachable", True),
         (Vitals(store_silent=60), "store unreachable", False),
         (Vitals(beat_late=14, idle=True), "idle", True),
-        (Vitals(beat_late=15, idle=True), "idle", False),
-        (Vitals(beat_late=30, idle=True), "store unreachable", False),
+        (Vitals(beat_late=15, idle=True), "store unreachable", False),
+        (Vitals(store_failing=6, store_silent=59), "store unreachable", True),
+        (Vitals(store_failing=6, store_silent=60), "store unreachable", False),
     ],
 )
 def test_the_state_and_the_health(vitals: Vitals, state: WriterState, healthy: bool) -> None:
@@ -178,8 +181,19 @@ def test_all_well_has_no_troubles() -> None:
     assert [judge(v)[1] for v in (Vitals(), Vitals(idle=True), Vitals(behind=True))] == [(), (), ()]
 
 
+def test_what_is_not_well_is_never_called_well() -> None:
+    """Whatever is critical, and for however long: the state's name is another one."""
+    for field in ("source_silent", "child_gone", "read_idle", "store_failing", "store_silent",
+                  "beat_late", "loop_idle", "paused"):  # fmt: skip
+        for seconds in range(120):
+            state, troubles = judge(replace(Vitals(idle=True), **{field: float(seconds)}))
+            critical = any(trouble.level == "critical" for trouble in troubles)
+            assert not (critical and state in module.WELL), (field, seconds)
+            assert troubles or state == "idle" or field == "paused", (field, seconds)
+
+
 @pytest.mark.parametrize("field", ["source_silent", "read_idle", "store_failing", "store_silent",
-                                   "beat_late", "loop_idle", "paused"])  # fmt: skip
+                                   "beat_late", "loop_idle", "paused", "child_gone"])  # fmt: skip
 def test_whatever_lasts_is_critical_and_never_called_well(field: str) -> None:
     """Each reading alone is enough, and its seconds stand in the text or nothing stands there."""
     state, troubles = judge(replace(Vitals(idle=True), **{field: LIMIT}))

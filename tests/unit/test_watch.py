@@ -97,9 +97,23 @@ def test_an_answer_of_the_server_that_is_streamed(watched: Watched) -> None:
     assert sight.position is not None
     assert (sight.position.binlog, sight.position.offset) == (name(3), 500)
     assert watched.seen == [sight.position]
-    assert set(watched.watch.listed()) == {name(1), name(2)}
-    assert watched.ask(with_list=True)
     assert set(watched.watch.listed()) == {name(1), name(2), name(3)}
+    assert watched.server.lists == 1  # for it was not known that there is a third
+    assert watched.ask()
+    assert watched.server.lists == 1
+    assert watched.ask(with_list=True)
+    assert watched.server.lists == 2
+    assert watched.watch.sight.expire_seconds == 3600
+
+
+def test_the_list_is_asked_for_at_a_rotation(watched: Watched) -> None:
+    """Else the sizes by which a lag is counted are those of before."""
+    watched.ask()
+    watched.server.at = (4, 200)
+    watched.ask()
+    watched.ask()
+    assert watched.server.lists == 2
+    assert name(4) in watched.watch.listed()
 
 
 def test_a_strangers_answer_is_never_compared(watched: Watched) -> None:
