@@ -23,6 +23,7 @@ from binlog2s3.intake import Intake
 from binlog2s3.log import Log
 from binlog2s3.spool import Spool
 from binlog2s3.status import (
+    FRESH_SECONDS,
     ChildStatus,
     History,
     Lag,
@@ -337,11 +338,11 @@ class Reporter:
     ) -> Lag:
         at, coverage = sight.position, self._intake.coverage
         lineage = self._intake.lineage
-        answer_age = now - sight.position_at if at is not None else None
+        answer_age = now - sight.position_at if at is not None and sight.error is None else None
         # by the source's clock, to which all commit times belong
         there = datetime.now(UTC)
-        if at is not None and answer_age is not None:
-            there = at.asked_at + timedelta(seconds=answer_age)
+        if at is not None:
+            there = at.asked_at + timedelta(seconds=now - sight.position_at)
         oldest = stock.oldest_commit_us if stock is not None else None
         here = durable.place if durable is not None else None
         all_durable = (
@@ -360,7 +361,10 @@ class Reporter:
             if oldest is None
             else (there - _EPOCH).total_seconds() - oldest / 1e6,
         )
-        if at is None or coverage is None or lineage is None or coverage.contradictions > 1:
+        unheard = answer_age is None or answer_age > FRESH_SECONDS
+        if unheard or at is None or coverage is None or lineage is None:
+            return Lag(seconds=seconds)
+        if coverage.contradictions > 1:
             return Lag(seconds=seconds)
         sizes = {row.name: row.size for row in sight.listed}
         return Lag(
@@ -379,10 +383,16 @@ class Reporter:
         coverage, names = self._intake.coverage, sorted(row.name for row in sight.listed)
         seconds = purge_seconds(sight.expire_seconds, lag)
         if coverage is None or not names:
-            return Purge(expire_seconds=sight.expire_seconds, seconds=seconds)
-        archived = [name for name in names if coverage.has(name)]
+            return Purge(
+                expires=sight.expires, expire_seconds=sight.expire_seconds, seconds=seconds
+            )
+        # older ones than the lineage's first are not in its archive, and would be deleted too
+        lineage = self._intake.lineage
+        ours = lineage is not None and names[0] >= lineage.first_binlog
+        archived = [name for name in names if ours and coverage.has(name)]
         following = next((name for name in names if archived and name > archived[-1]), None)
         return Purge(
+            expires=sight.expires,
             expire_seconds=sight.expire_seconds,
             seconds=seconds,
             newest_safe=str(archived[-1]) if following is not None else None,

@@ -753,7 +753,7 @@ def _render(document: Mapping[str, Any]) -> bytes:
 def _parse(data: bytes, key: str) -> dict[str, Any]:
     try:
         document = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArchiveError(
             f"{key} is no JSON: {error}", hint="was it written by something else?"
         ) from error

@@ -209,7 +209,9 @@ def _text(status: Status, findings: Sequence[_Finding]) -> str:
             if until.date() == status.at.astimezone(UTC).date()
             else "%Y-%m-%d %H:%M:%SZ"
         )
-        parts.append(f"everything until {until:{form}} is in the bucket")
+        gaps = len(status.history.gaps) if status.history is not None else 0
+        but = f" but for {gaps} {'gap' if gaps == 1 else 'gaps'}" if gaps else ""
+        parts.append(f"everything until {until:{form}} is in the bucket{but}")
     return ", ".join(parts)
 
 

@@ -7,6 +7,7 @@ complaints about options, come at once.
 """
 
 import difflib
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -203,6 +204,8 @@ class _ForMonitors(click.Command):
             raise
         except Binlog2s3Error as error:
             self._end(f"{error} ({error.hint})" if error.hint else str(error))
+        except OSError:
+            raise  # what is printed does not get there: `main` tells it
         except Exception as error:  # noqa: BLE001 - 1 would be a warning, 2 critical
             self._end(f"defect: {type(error).__name__}: {error}")
 
@@ -414,7 +417,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The console script: runs a command and exits with its code."""
     try:
         # without standalone mode click raises usage errors, and returns the code of ctx.exit
-        sys.exit(binlog2s3.main(arguments, standalone_mode=False))
+        code = binlog2s3.main(arguments, standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        sys.exit(code)
     except click.Abort:
         sys.exit(130)
     except click.ClickException as error:
@@ -426,6 +432,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if error.hint:
             click.echo(f"hint: {error.hint}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            raise
+        # all files and sockets have errors of their own: it is what was printed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left of it, at the end
+        click.echo(f"error: standard output: {(error.strerror or '').lower()}", err=True)
+        sys.exit(3 if _is_check(sys.argv if arguments is None else arguments) else 1)
 
 
 if __name__ == "__main__":

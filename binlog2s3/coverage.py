@@ -3,8 +3,8 @@
 Place in the flow: the watch tells what the source said, the uploader what lies in the bucket; the
 heartbeat reads the result.
 
-Law: a moment is claimed only once every commit up to it can be read from the bucket, and never
-taken back.
+Law: a moment is claimed only once every commit up to it can be read from the bucket. It is taken
+back only where the source's clock was set back: what is committed then has earlier times.
 """
 
 import threading
@@ -58,6 +58,9 @@ class Coverage:
                 self.contradictions += 1
                 return
             self.contradictions = 0
+            if self.until is not None and position.asked_at < self.until:
+                self.until = None
+            self._seen = [sight for sight in self._seen if sight[2] <= position.asked_at]
             self._seen.append((position.binlog, position.offset, position.asked_at))
             if len(self._seen) > _MOST_SIGHTS:  # nothing gets there for hours: keep every other
                 del self._seen[1::2]
@@ -116,4 +119,4 @@ class Coverage:
         passed = [at for name, offset, at in self._seen if (name, offset) <= here]
         if passed:
             self._seen = [sight for sight in self._seen if sight[:2] > here]
-            self.until = max([*passed, *([self.until] if self.until else [])])
+            self.until = passed[-1]

@@ -672,8 +672,12 @@ class _Stream:
 
     def _seen(self, position: ServerPosition) -> None:
         """The watch's thread says where the source stands, if it is the lineage's own server."""
-        coverage, ours = self._intake.coverage, self._intake.server_uuid
-        if coverage is not None and position.uuid == ours:
+        coverage = self._intake.coverage
+        if position.uuid != self._intake.server_uuid:
+            return
+        self._intake.told_time(position.asked_at)
+        self._writer.told_time(position.asked_at)
+        if coverage is not None:
             coverage.seen(position)
 
     def _progress(self) -> Progress:

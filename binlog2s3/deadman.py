@@ -32,6 +32,7 @@ def read_url(path: Path) -> str:
             text = file.read(_MOST_BYTES + 1).decode("ascii").strip()
         parts = urlsplit(text)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        usable = usable and "@" not in parts.netloc
     except OSError as error:
         raise ConfigError(
             [f"--heartbeat-url-file: {path}: {(error.strerror or '').lower()}"]

@@ -37,8 +37,8 @@ _log = Log("endpoint")
 
 SOCKET = "status.sock"
 STALE_SECONDS = 15.0
-CONNECTIONS = 16
-_REQUEST_SECONDS = 5.0  # for the request, and again for the answer
+CONNECTIONS = 64
+_REQUEST_SECONDS = 3.0  # for the request, and again for the answer
 _MOST_HEAD = 8192
 _BACKLOG = 64
 _MOST_UNREAD = 64 << 10

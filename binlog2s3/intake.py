@@ -160,8 +160,12 @@ class Intake:
     def covered_until(self) -> datetime | None:
         """Up to when every commit is in the bucket: not while an older history is on its way."""
         until = self.coverage.until if self.coverage is not None and not self._older else None
-        known = [moment for moment in (until, self._covered_before) if moment is not None]
-        return max(known, default=None)
+        return until if until is not None else self._covered_before
+
+    def told_time(self, moment: datetime) -> None:
+        """The source's clock: what was covered before by a later one is of no use any more."""
+        if self._covered_before is not None and self._covered_before > moment:
+            self._covered_before = None
 
     def follow(self, listed: Iterable[ServerBinlog]) -> None:
         """A run begins; this is what the server listed before, oldest first."""

@@ -30,6 +30,7 @@ from binlog2s3.store_contract import Store
 _LOOKS = 3
 """How often is looked again for a writer whose object vanished: it has a successor."""
 _INTERVALS = (1.0, 3600.0)  # as the bounds of --heartbeat-interval
+_INTERVAL = 30.0
 _STALE_SECONDS = 15.0  # a Status is made each second
 _STATES: tuple[WriterState, ...] = get_args(WriterState)
 _CODES: Mapping[str, str] = {
@@ -189,7 +190,7 @@ def _told(beat: Heartbeat, said: Status | None) -> tuple[Trouble, ...]:
 
 
 def interval_of(beat: Heartbeat) -> float:
-    """Seconds from one heartbeat to the next; bounded, whatever it says."""
+    """Seconds from one heartbeat to the next; what no option allows is taken for the default."""
     least, most = _INTERVALS
     interval = beat.interval_seconds
-    return most if math.isnan(interval) else min(max(interval, least), most)
+    return interval if least <= interval <= most else _INTERVAL

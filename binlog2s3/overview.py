@@ -31,6 +31,7 @@ from binlog2s3.lifesign import LifeSign, interval_of, life_sign
 from binlog2s3.listing import current_of
 from binlog2s3.options import OPTIONS, parse
 from binlog2s3.status import (
+    HEARTBEAT_SLACK_SECONDS,
     Lag,
     SourceStatus,
     Status,
@@ -262,10 +263,13 @@ def _lag(
     """
     covered, said = beat.covered_until, sign.said
     if not sign.alive:  # nobody knows what the source has written since
-        return Lag(seconds=max(0.0, _age(covered, sign.clock)) if covered is not None else None)
+        since = _age(covered, sign.clock) if covered is not None else -math.inf
+        return Lag(seconds=max(0.0, since) if since > -HEARTBEAT_SLACK_SECONDS else None)
+    heard = _since_heard(sign, beat)
     is_same = said is not None and _same(said.server.position, beat.server)
     if said is not None and is_same and _same(said.durable, durable):
-        return said.lag
+        then = said.lag.seconds
+        return replace(said.lag, seconds=then + heard if then is not None else None)
     behind = waiting = None
     if beat.server is not None and durable is not None:
         there = contents.archived.binlogs if contents is not None else {}
@@ -278,9 +282,18 @@ def _lag(
     if behind == 0 and waiting is not None:
         waiting = 0
     seconds = said.lag.seconds if said is not None else None
-    if seconds is None and covered is not None:
+    if seconds is None and covered is not None and _age(covered, beat.at) > -1:
         seconds = max(0.0, _age(covered, beat.at))
+    if seconds is not None:
+        seconds += heard
     return Lag(bytes=behind, transactions=waiting, seconds=seconds)
+
+
+def _since_heard(sign: LifeSign, beat: Heartbeat) -> float:
+    """How old what the writer said is: commits since then may not be durable, for all we know."""
+    age = _age(sign.renewed_at, sign.clock) if sign.renewed_at is not None else 0.0
+    before = _age(sign.said.at, beat.at) if sign.said is not None else 0.0
+    return max(0.0, age) + max(0.0, before)
 
 
 def _same(one: Position | None, other: Position | None) -> bool:

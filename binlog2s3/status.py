@@ -39,7 +39,8 @@ STORE_SILENT_SECONDS = 60.0
 PAUSED_SECONDS = 60.0
 LOOP_SECONDS = 30.0
 HEARTBEAT_SLACK_SECONDS = 15.0
-_FRESH_SECONDS = 15.0  # a position older than this does not prove that a source is idle
+FRESH_SECONDS = 6.0  # a position older than this does not prove that a source is idle
+_TICK = 1.0
 _SOON = 5.0  # what lasts so long gives the state its name
 
 
@@ -166,11 +167,13 @@ class Rates:
 class Purge:
     """What the source deletes, and may.
 
-    `expire_seconds`: how long it keeps a closed binlog, None if for ever or not known. `seconds`:
-    it keeps what is not durable for at least so long from now on, None likewise; 0: it may delete
-    it at any time. `to`: binlogs before this one are archived; `statement` deletes those there.
+    `expires`: whether it deletes by itself, None if not known. `expire_seconds`: how long it keeps
+    a closed binlog, None if for ever or not known. `seconds`: it keeps what is not durable for at
+    least so long from now on, None likewise; 0: it may delete it at any time. `to`: all of its
+    binlogs before this one are archived; `statement` deletes those there.
     """
 
+    expires: bool | None = None
     expire_seconds: float | None = None
     seconds: float | None = None
     newest_safe: str | None = None
@@ -327,7 +330,8 @@ def _troubles(vitals: Vitals) -> Iterator[Trouble]:
         text = "the spool has no room: nothing is read from the source"
         hint = "it goes on when there is room; the source keeps its binlogs meanwhile"
         yield _trouble("paused", vitals.paused, PAUSED_SECONDS, text, hint)
-    if vitals.read_idle >= _SOON:
+    unheard = vitals.source_error or vitals.source_silent >= SOURCE_SECONDS
+    if vitals.read_idle >= _SOON and not unheard:
         text = f"the source has more, and nothing has come for {vitals.read_idle:.0f} s"
         yield _trouble("stalled", vitals.read_idle, STALL_SECONDS, text)
     if vitals.loop_idle >= _SOON:
@@ -408,9 +412,10 @@ def lag_seconds(
     the spool is not. `covered_age`: of the last moment up to which everything is durable.
     `oldest_commit_age`: of the oldest transaction in the spool that is not.
     """
-    if answer_age is not None and answer_age <= _FRESH_SECONDS and all_durable:
+    if answer_age is not None and answer_age <= FRESH_SECONDS and all_durable:
         return 0.0
-    known = [age for age in (covered_age, oldest_commit_age) if age is not None]
+    # what lies in the future was told by a clock that has been set since
+    known = [age for age in (covered_age, oldest_commit_age) if age is not None and age > -_TICK]
     return max(0.0, min(known)) if known else None
 
 

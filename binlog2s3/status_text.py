@@ -144,10 +144,17 @@ def style_of(status: Status) -> str:
 # One
 
 
+def but_for_gaps(status: Status) -> str:
+    """What that sentence leaves out: what lies in a gap is nowhere."""
+    count = len(status.history.gaps) if status.history is not None else 0
+    return f", but for {count} {'gap' if count == 1 else 'gaps'}" if count else ""
+
+
 def head_of(status: Status) -> str:
     """The most important in one line."""
     covered = (
         f"everything committed until {time_text(status.covered_until)} is in the bucket"
+        f"{but_for_gaps(status)}"
         if status.covered_until
         else "until when everything is in the bucket is unknown"
     )
@@ -307,7 +314,9 @@ def _totals_of(status: Status) -> Field:
 
 
 def _purge_of(purge: Purge) -> Iterator[Field]:
-    if purge.seconds is None:
+    if purge.expires is False:
+        yield "purge", "the source deletes no binlogs by itself", ""
+    elif purge.seconds is None:
         yield "purge", "how long the source keeps what is not durable is unknown", ""
     elif purge.seconds > 0:
         keeps = duration_text(purge.seconds)
@@ -359,7 +368,8 @@ def seen_of(status: Status, now: datetime, why: str = "") -> Iterator[Field]:
         return
     yield "seen from", f"{status.target}{ago}; {heartbeat}", style
     if status.spool is not None and beat is not None:
-        yield "", "spool, uploads, mysqlbinlog, store and rates are as of that heartbeat", ""
+        yield "", "bytes, transactions, the source, spool, uploads, mysqlbinlog, store and", ""
+        yield "", "rates are as of that heartbeat; the seconds of the lag count on from it", ""
     if why:
         yield "", f"not from the streamer itself: {why}", ""
 

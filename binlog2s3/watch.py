@@ -20,6 +20,7 @@ from binlog2s3.server import Server, ServerBinlog, ServerPosition
 
 _log = Log("watch")
 _LIST_EVERY_SECONDS = 300.0
+_EXPIRY_EVERY_SECONDS = 20.0
 
 Reached = tuple[BinlogName, int]
 
@@ -31,7 +32,8 @@ class Sight:
     `heard_at`: when it last answered anything (monotonic seconds), a refusal too. `stranger`: the
     uuid of another server that answers in its place. `behind`: so often in a row the server stood
     before a place that had been read already. `position_at`: when the position was told (monotonic
-    seconds). `expire_seconds`: how long it keeps binlogs.
+    seconds). `expires`: whether it deletes binlogs by itself, None until it was asked;
+    `expire_seconds`: after how long.
     """
 
     position: ServerPosition | None = None
@@ -42,6 +44,7 @@ class Sight:
     behind: int = 0
     read_only: bool | None = None
     position_at: float = 0.0
+    expires: bool | None = None
     expire_seconds: float | None = None
 
 
@@ -69,6 +72,7 @@ class Watch:
         self._seen = seen
         self._failed = failed
         self._stop = stop
+        self._expiry_due = 0.0
         self._wanted = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -129,7 +133,11 @@ class Watch:
             last = max((row.name for row in before.listed), default=None)
             with_list = with_list or last != position.binlog
             listed = self._server.binlogs() if with_list else before.listed
-            expires = self._server.expiry() if with_list else before.expire_seconds
+            expires, seconds = before.expires, before.expire_seconds
+            if with_list or expires is None or time.monotonic() >= self._expiry_due:
+                seconds = self._server.expiry()
+                expires = seconds is not None
+                self._expiry_due = time.monotonic() + _EXPIRY_EVERY_SECONDS
             read_only = self._server.read_only()
         except SourceError as error:
             if before.error is None:
@@ -153,7 +161,8 @@ class Watch:
             behind=before.behind + 1 if is_behind else 0,
             read_only=read_only,
             position_at=now,
-            expire_seconds=expires,
+            expires=expires,
+            expire_seconds=seconds,
         )
         if self._set(uuid, sight) and not is_behind:
             self._seen(position)

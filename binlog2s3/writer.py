@@ -32,6 +32,7 @@ _ANSWER_SECONDS = 5.0  # what a heartbeat may be late: the store's answer, anoth
 _INTERVALS = (1.0, 3600.0)  # least and greatest heartbeat interval, as the option's bounds
 _PAUSES = (0.25, 5.0)
 _AUDIT_EVERY = 10
+_AGAIN_SECONDS = 5.0  # after a heartbeat that could not be put
 _FIRST_BEAT_SECONDS = 3.0  # by then it is known what the bucket has
 _HINT = (
     "one streamer for each --source: stop the one that is not meant to run, "
@@ -181,9 +182,14 @@ class Writer:
         return self._me
 
     def furthest_covered(self, until: datetime | None) -> datetime | None:
-        """Up to when all is covered; not less than the writers before us proved."""
-        known = [moment for moment in (until, self._carried) if moment is not None]
-        return max(known, default=None)
+        """Up to when all is covered; until we know it, what the writers before us proved."""
+        return until if until is not None else self._carried
+
+    def told_time(self, moment: datetime) -> None:
+        """The source's clock. What was proved by a later one is of no use any more."""
+        if self._carried is not None and self._carried > moment:
+            _log.warning("the source's clock was set back", covered_until=self._carried, now=moment)
+            self._carried = None
 
     def _furthest(self, now: Progress) -> Position | None:
         """What is durable; not less than the writer before us said of the same lineage."""
@@ -224,6 +230,7 @@ class Writer:
             except StoreError as error:
                 if self._stop.is_set():
                     return
+                wait = min(wait, _AGAIN_SECONDS)
                 _log.warning("heartbeat not written", error=error, hint=error.hint)
             except BaseException as error:  # noqa: BLE001 - the daemon ends the process with it
                 self._failed(error)

@@ -251,7 +251,8 @@ READING = {
 def critical(code: str, seconds: float, reading: str) -> bool:
     """Whether the trouble is, when that reading is so high."""
     phase = "starting" if code == "starting" else "running"
-    vitals = Vitals(phase=phase, source_error="down", **{reading: seconds})  # type: ignore[arg-type]
+    error = "down" if code == "source" else ""
+    vitals = Vitals(phase=phase, source_error=error, **{reading: seconds})  # type: ignore[arg-type]
     levels = {trouble.code: trouble.level for trouble in judge(vitals)[1]}
     return levels.get(code) == "critical"
 

@@ -64,7 +64,7 @@ class Parts:
             uploaders=lambda: [SimpleNamespace(tally=lambda: self.tally)],
             coverage=self.coverage,
             covered_until=lambda: self.covered,
-            lineage=LINEAGE,
+            lineage=replace(LINEAGE, first_binlog=name(1)),
             left=None,
             server_uuid=UUID,
             is_behind=False,

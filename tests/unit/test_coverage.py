@@ -74,6 +74,20 @@ def test_a_source_before_what_is_durable_proves_nothing() -> None:
     assert (coverage.until, coverage.contradictions) == (START + timedelta(seconds=14), 0)
 
 
+def test_a_clock_that_is_set_back_takes_back_what_was_claimed() -> None:
+    """What is committed then has earlier times; what waits to be claimed by the old clock too."""
+    coverage = Coverage(at(3, 500, ""), name(4))
+    coverage.seen(seen(3, 3600, 500))
+    assert coverage.until == START + timedelta(seconds=3600)
+    coverage.seen(seen(4, 3610, 50))
+    coverage.seen(seen(4, 7, 60))
+    assert coverage.until is None
+    coverage.reached(name(4), 55, None)
+    assert coverage.until is None
+    coverage.reached(name(4), 60, None)
+    assert coverage.until == START + timedelta(seconds=7)
+
+
 def test_a_start_carries_on_from_the_archive() -> None:
     """What was durable before the start is durable at once."""
     before = Position(binlog="mysql-bin.000004", offset=100, gtid_set="")

@@ -121,8 +121,9 @@ def test_a_failure_is_told_once_without_the_url(
 
 @pytest.mark.parametrize(
     "text",
-    ["", "file:///etc/passwd", "ftp://host/x", "https://", "http://host:0/", "http://h/a b",
-     "http://h/\nhttp://i/", "http://h/" + "x" * 5000, "http://[::1/", "h\xff"],
+    ["", "file:///etc/passwd", "ftp://host/x", "https://", "http://host:0/",
+     "https://me:pw@host/x", "http://h/a b", "http://h/\nhttp://i/",
+     "http://h/" + "x" * 5000, "http://[::1/", "h\xff"],
 )  # fmt: skip
 def test_what_is_no_url_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
     """It may be a secret with a slip in it."""

@@ -349,6 +349,10 @@ def test_until_when_all_is_in(bench: Bench) -> None:
         bench.intake.judge({})
     assert bench.intake.coverage.until == START + timedelta(seconds=20)
     assert bench.intake.covered_until() == START + timedelta(seconds=10)
+    bench.intake.told_time(START + timedelta(seconds=15))
+    assert bench.intake.covered_until() == START + timedelta(seconds=10)
+    bench.intake.told_time(START + timedelta(seconds=5))
+    assert bench.intake.covered_until() is None
     bench.settle()
     assert bench.intake.covered_until() == START + timedelta(seconds=20)
 

@@ -749,6 +749,13 @@ def test_a_new_writer_carries_on_what_was_proved(tmp_path: Path) -> None:
     assert writer._me.generation == BEAT.generation + 1
     assert writer._me.covered_until == BEAT.covered_until
     assert writer._me.durable == BEAT.durable
+    later = BEAT.covered_until + timedelta(seconds=1)
+    assert writer.furthest_covered(later) == later
+    assert writer.furthest_covered(earlier.covered_until) == earlier.covered_until
+    writer.told_time(BEAT.covered_until)
+    assert writer.furthest_covered(None) == BEAT.covered_until
+    writer.told_time(BEAT.covered_until - timedelta(seconds=1))  # it was set back
+    assert writer.furthest_covered(None) is None
     spool.close()
 
 
@@ -1004,9 +1011,13 @@ def test_a_position_of_another_server_covers_nothing() -> None:
     """While one is left for the other, each says where it stands in its own history."""
     told: list[Any] = []
     stream: Any = SimpleNamespace(
-        _intake=SimpleNamespace(coverage=SimpleNamespace(seen=told.append), server_uuid=UUID_A)
+        _intake=SimpleNamespace(
+            coverage=SimpleNamespace(seen=told.append), server_uuid=UUID_A, told_time=str
+        ),
+        _writer=SimpleNamespace(told_time=str),
     )
-    ours, strange = SimpleNamespace(uuid=UUID_A), SimpleNamespace(uuid=UUID_B)
+    ours = SimpleNamespace(uuid=UUID_A, asked_at=1)
+    strange = SimpleNamespace(uuid=UUID_B, asked_at=1)
     _Stream._seen(stream, ours)  # type: ignore[arg-type]
     _Stream._seen(stream, strange)  # type: ignore[arg-type]
     assert told == [ours]

@@ -208,8 +208,8 @@ def test_whatever_lasts_is_critical_and_never_called_well(field: str) -> None:
     ("answer", "durable", "covered", "oldest", "lag"),
     [
         (1.0, True, 1.0, None, 0.0),  # idle
-        (15.0, True, 16.0, None, 0.0),
-        (15.1, True, 16.0, None, 16.0),  # nobody knows what the source did since
+        (6.0, True, 7.0, None, 0.0),
+        (6.1, True, 7.0, None, 7.0),  # nobody knows what the source did since
         (None, True, 7.0, None, 7.0),
         (1.0, False, 3.0, None, 3.0),  # not read yet
         (1.0, False, 3.0, 1.2, 1.2),  # read, and known exactly
@@ -218,6 +218,9 @@ def test_whatever_lasts_is_critical_and_never_called_well(field: str) -> None:
         (1.0, False, None, None, None),
         (None, False, None, None, None),
         (1.0, False, -0.5, None, 0.0),
+        (1.0, False, -3600.0, None, None),  # the source's clock was set back
+        (1.0, False, -3600.0, 4.0, 4.0),
+        (1.0, True, -3600.0, None, 0.0),
     ],
 )
 def test_lag_in_seconds(
