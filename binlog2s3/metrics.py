@@ -81,7 +81,7 @@ METRICS = (
     Metric("binlog2s3_lag_transactions", "lag.transactions",
            "Transactions that the source has and the bucket has not, by their GTIDs."),
     Metric("binlog2s3_covered_until_timestamp_seconds", "covered_until",
-           "Everything that was committed up to then is in the bucket, by the source's clock."),
+           "Everything committed up to then is in the bucket, but for gaps; the source's clock."),
     Metric("binlog2s3_latest_recoverable_timestamp_seconds", "latest",
            "Latest moment that the bucket can bring back."),
     Metric("binlog2s3_earliest_recoverable_timestamp_seconds", "history.earliest",
