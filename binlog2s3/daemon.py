@@ -113,6 +113,7 @@ def _shown(config: Config, look: Callable[[], Status]) -> Iterator[Board]:
             deadman = DeadMan(config.stream.heartbeat_url_file, config.stream.heartbeat_interval)
             board.tell(deadman.tell)
             deadman.start()
+        board.tell(lambda _: listener.keep())
         board.start()
         yield board
     finally:

@@ -36,6 +36,7 @@ from binlog2s3.status import Status, Trouble, document, from_document
 _log = Log("endpoint")
 
 SOCKET = "status.sock"
+_SOCKET_DOOR = "http-socket"
 STALE_SECONDS = 15.0
 CONNECTIONS = 64
 _REQUEST_SECONDS = 3.0  # for the request, and again for the answer
@@ -145,7 +146,23 @@ class Listener:
             listening.close()
             raise
         self._path, self._inode = path, (found.st_dev, found.st_ino)
-        self._open(listening, "http-socket")
+        self._open(listening, _SOCKET_DOOR)
+
+    def keep(self) -> None:
+        """Put the socket back where somebody has deleted it, if its directory is there again."""
+        path = self._path
+        if path is None:
+            return
+        with suppress(OSError, SpoolError):
+            with _reached(path.parent) as address:
+                there = os.path.lexists(address)
+            if not there:
+                before = self._doors.copy()
+                self.listen_socket(path.parent)
+                for door in before:
+                    if door.name == _SOCKET_DOOR:
+                        self._doors.remove(door)
+                        door.close()
 
     def close(self) -> None:
         """Listen no more. What is being answered is not waited for."""
@@ -238,7 +255,7 @@ class _Door:
     ) -> None:
         self._listening = listening
         self._serve = serve
-        self._name = name
+        self.name = name
         self._slots = threading.Semaphore(CONNECTIONS)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._take, name=name, daemon=True)
@@ -264,7 +281,7 @@ class _Door:
             try:
                 connection, _ = self._listening.accept()
                 threading.Thread(
-                    target=self._attend, args=(connection,), name=self._name, daemon=True
+                    target=self._attend, args=(connection,), name=self.name, daemon=True
                 ).start()
             except (OSError, RuntimeError) as error:  # no descriptor or no thread is to be had
                 self._slots.release()

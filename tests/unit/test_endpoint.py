@@ -439,6 +439,30 @@ def test_the_socket_of_a_dead_streamer_is_replaced(
     assert ask(tmp_path) == (WELL, "")
 
 
+def test_a_socket_that_was_deleted_comes_again(
+    serve: Callable[..., Listener], tmp_path: Path
+) -> None:
+    """With what else was in the spool; while its directory is gone, nothing fails."""
+    directory = tmp_path / "spool"
+    directory.mkdir()
+    listener = serve()
+    listener.keep()
+    listener.listen_socket(directory)
+    first = (directory / SOCKET).lstat().st_ino
+    listener.keep()
+    assert (directory / SOCKET).lstat().st_ino == first
+    (directory / SOCKET).unlink()
+    directory.rmdir()
+    listener.keep()
+    assert ask(directory)[0] is None
+    directory.mkdir()
+    listener.keep()
+    assert ask(directory)[0] is not None
+    assert len(listener._doors) == 1
+    listener.close()
+    assert not (directory / SOCKET).exists()
+
+
 def test_two_streamers_on_one_socket(serve: Callable[..., Listener], tmp_path: Path) -> None:
     """The second is refused, and its end takes nothing from the first."""
     serve().listen_socket(tmp_path)
