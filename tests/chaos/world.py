@@ -33,7 +33,7 @@ MIB = 1 << 20
 LIMIT = 24 * MIB
 EXIT_STORE = 6
 EXIT_TAKEN_OVER = 9
-SPOOL_NAMES = ("run-", "lock", "reserve", "superseded.json")
+SPOOL_NAMES = ("run-", "lock", "reserve", "superseded.json", "status.sock")
 
 
 class Spoiler:

@@ -1,6 +1,7 @@
 """Where real dumps stand, against what the server itself said while nothing wrote."""
 
 import gzip
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from binlog2s3.gtid import parse
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
+from tests.waiting import wait_until
 
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "plain": lambda data: data,
@@ -51,12 +53,22 @@ def mariadb_source(mariadb_binaries: ServerBinaries) -> Iterator[MariadbServer]:
             "FLUSH BINARY LOGS",
             "CREATE PROCEDURE shop.p() BEGIN\nSET GLOBAL gtid_slave_pos='0-9-999';\nEND",
         )
+        # it notes a little later, by itself, from which binlog on it would recover
+        wait_until(lambda: checkpoint(server) == "mysql-bin.000002", 30, "the binlog checkpoint")
         yield server
+
+
+def checkpoint(server: MariadbServer) -> str:
+    """The binlog that the last checkpoint event of the open one names."""
+    events = server.query("SHOW BINLOG EVENTS IN 'mysql-bin.000002'")
+    found = [str(event[5]) for event in events if event[2] == "Binlog_checkpoint"]
+    return found[-1] if found else ""
 
 
 def dump(server: MysqlServer, program: str, *options: str) -> bytes:
     command = server.binaries.client.with_name(program)
     if not command.is_file():
+        assert not os.environ.get("CI"), f"there is no {command}"
         pytest.skip(f"there is no {program} beside {server.binaries.client}")
     how = ["--no-defaults", "--user=root", f"--socket={server.socket}", *options]
     done = subprocess.run([str(command), *how], check=True, capture_output=True, timeout=300)
