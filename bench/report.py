@@ -54,6 +54,7 @@ def tables(results: Results) -> dict[str, str]:
         "peers": peers_table(results),
         "cost": cost_table(),
         "model": model_table(results),
+        "restore": restore_table(results),
     }
 
 
@@ -151,6 +152,33 @@ def model_table(results: Results) -> str:
         counted = dear(result["requests"])
         rows.append((name, f"{dear(said) / minutes:.1f}", f"{counted / minutes:.1f}"))
     return markdown(("run", "formula", "counted"), rows)
+
+
+def restore_table(results: Results) -> str:
+    """A recovery by both ways of applying."""
+    head = (
+        "server", "transactions", "MB", "way", "s", "tx/s", "MB/s", "times as fast",
+    )  # fmt: skip
+    rows = []
+    for name in ("restore-mysql", "restore-mariadb"):
+        if name not in results:
+            continue
+        result = results[name]
+        server = f"{name.partition('-')[2]} {result['server']}"
+        for way, done in result["ways"].items():
+            rows.append(
+                (
+                    server,
+                    f"{result['transactions']:,}",
+                    f"{result['size'] / 1e6:.0f}",
+                    way,
+                    f"{done['seconds']:.1f}",
+                    f"{done['transactions_per_second']:,}",
+                    f"{done['bytes_per_second'] / 1e6:.2f}",
+                    f"{result['ratio']:.1f}" if way == "relay-log" else "1",
+                )
+            )
+    return markdown(head, rows)
 
 
 def times(result: Mapping[str, Any]) -> tuple[str, str, str]:

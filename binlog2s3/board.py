@@ -367,17 +367,14 @@ class Reporter:
         if coverage.contradictions > 1:
             return Lag(seconds=seconds)
         sizes = {row.name: row.size for row in sight.listed}
-        return Lag(
-            bytes=lag_bytes(here or (coverage.following, 0), (at.binlog, at.offset), sizes),
-            transactions=lag_transactions(
-                durable.gtid_set if durable is not None else lineage.gtid_set,
-                at.gtid_set,
-                lineage.flavour,
-            )
-            if durable is None or durable.gtid_set
-            else None,
-            seconds=seconds,
-        )
+        behind = lag_bytes(here or (coverage.following, 0), (at.binlog, at.offset), sizes)
+        waiting = None
+        if durable is None or durable.gtid_set:
+            ours = durable.gtid_set if durable is not None else lineage.gtid_set
+            waiting = lag_transactions(ours, at.gtid_set, lineage.flavour)
+        if behind == 0 and waiting is not None:
+            waiting = 0  # what the server never wrote into a binlog (it was restored) is no lag
+        return Lag(bytes=behind, transactions=waiting, seconds=seconds)
 
     def _purge(self, sight: Sight, lag: Lag) -> Purge:
         coverage, names = self._intake.coverage, sorted(row.name for row in sight.listed)

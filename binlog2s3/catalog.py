@@ -26,6 +26,7 @@ from binlog2s3.store_contract import ObjectInfo, Store
 
 FORMAT = 1
 _LINEAGE_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
+_PROBE = re.compile(r"check-[0-9a-f]{8}/.*")
 _WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8})\.json")
 _SOURCE = re.compile(r"(?!\.\.?/)[A-Za-z0-9._-]{1,64}/")
 Join = Literal["exact", "gap", "unknown"]
@@ -110,6 +111,15 @@ class Layout:
         """Whether a key could be an archived binlog's."""
         lineage, _, rest = key.removeprefix(self.archive).partition("/")
         return bool(_LINEAGE_ID.fullmatch(lineage)) and _is_name(rest.removeprefix("binlogs/"))
+
+    def probes(self, token: str) -> str:
+        """Prefix of what a preflight puts to see what it may, and deletes again."""
+        return f"{self.live}check-{token}/"
+
+    def is_probe(self, key: str) -> bool:
+        """Whether a key is such a preflight's: of no history, and soon gone."""
+        found = key.startswith(self.live) and _PROBE.fullmatch(key.removeprefix(self.live))
+        return bool(found)
 
     def is_chunk(self, key: str) -> bool:
         """Whether a key could be a chunk's."""
@@ -502,7 +512,8 @@ class Catalog:
         known = {info.key for info in infos if info.key.startswith(self._layout.writers)}
         writers = self._writers(info for info in infos if info.key in known)
         ours = {self._layout.writer(*rank) for rank in writers}
-        return writers, [info.key for info in infos if info.key not in ours]
+        others = [info.key for info in infos if info.key not in ours]
+        return writers, [key for key in others if not self._layout.is_probe(key)]
 
     def strange_uploads(self) -> list[str]:
         """Keys of unfinished uploads of ours that are of no binlog, where the store shows them."""
@@ -512,7 +523,8 @@ class Catalog:
                 keys |= {upload.key for upload in self._store.uploads_below(prefix)}
             except UnsupportedError:
                 break
-        return sorted(key for key in keys if not self._layout.is_binlog(key))
+        known = (self._layout.is_binlog, self._layout.is_probe)
+        return sorted(key for key in keys if not any(is_one(key) for is_one in known))
 
     def _writers(self, infos: Iterable[ObjectInfo]) -> dict[tuple[int, str], ObjectInfo]:
         found = {}
@@ -586,8 +598,10 @@ class Catalog:
         for name in self._store.list_names(self._layout.live):
             if _LINEAGE_ID.fullmatch(name.rstrip("/")):
                 found.add(name.rstrip("/"))
-            elif self._layout.live + name != self._layout.writers:
-                self.foreign.add(self._layout.live + name)
+                continue
+            key = self._layout.live + name
+            if key != self._layout.writers and not self._layout.is_probe(key):
+                self.foreign.add(key)
         return found
 
     def entry(self, lineage: Lineage, name: BinlogName) -> Entry:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 from click.core import ParameterSource
 
-from binlog2s3 import __version__
+from binlog2s3 import __version__, examples
 from binlog2s3.config import (
     BY_NAME,
     OPTIONS,
@@ -33,13 +33,18 @@ from binlog2s3.config import (
     read_file,
 )
 from binlog2s3.errors import Binlog2s3Error, ConfigError
+from binlog2s3.find_options import ALL_OPTIONS as FIND_COMMAND
+from binlog2s3.find_options import SHARED_OPTIONS as FIND_SHARED
 from binlog2s3.log import Log, configure
 from binlog2s3.options import ENVIRONMENT_PREFIX
+from binlog2s3.pitr_options import ALL_OPTIONS as PITR_COMMAND
 from binlog2s3.status_options import STATUS_OPTIONS
+from binlog2s3.verify_options import ALL_OPTIONS as VERIFY_COMMAND
 
 F = TypeVar("F", bound=Callable[..., Any])
 Built = TypeVar("Built")
 _FILE = "binlog2s3.file"
+_PATH = "binlog2s3.path"
 _MONITORED = "binlog2s3.monitored"
 _SETTINGS: dict[str, Any] = {
     "help_option_names": ["-h", "--help"],
@@ -52,8 +57,9 @@ _log = Log("cli")
 def _load_file(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
     """Make the file of --config click's map of defaults; it is eager, so it comes first."""
     if value is not None:
+        ctx.meta[_PATH] = str(value)
         found = ctx.meta[_FILE] = read_file(value)
-        ctx.default_map = {BY_NAME[name].parameter: v for name, v in found.values.items()}
+        ctx.default_map = {name.replace("-", "_"): v for name, v in found.values.items()}
 
 
 class _Flag(click.Option):
@@ -75,6 +81,8 @@ def _options(options: Sequence[Option]) -> Callable[[F], F]:
             shape: dict[str, Any] = {"metavar": option.metavar}
             if option.kind == "flag":
                 shape = {"cls": _Flag, "is_flag": True, "flag_value": True}
+            if option.repeatable:
+                shape["multiple"] = True
             function = click.option(
                 f"--{option.name}",
                 option.parameter,
@@ -122,15 +130,18 @@ def _judged(
     """What click merged, parsed and judged. Raises ConfigError with all problems."""
     file: FileValues = ctx.meta.get(_FILE, FileValues())
     problems, wrong = list(file.problems), set(file.wrong)
-    values: dict[str, Value] = {}
+    values: dict[str, Value | tuple[Value, ...]] = {}
     places: dict[str, str] = {}
     for option in options:
         raw = given.get(option.parameter)
-        if raw is None:
+        if raw is None or raw == ():
             continue
         places[option.name] = _called(ctx, option, file)
         try:
-            values[option.name] = parse(option, raw)
+            if option.repeatable:
+                values[option.name] = tuple(parse(option, one) for one in raw)
+            else:
+                values[option.name] = parse(option, raw)
         except ValueError as error:
             problems.append(f"{places[option.name]}: {error}")
             wrong.add(option.name)
@@ -217,72 +228,12 @@ class _ForMonitors(click.Command):
         raise click.exceptions.Exit(self._code)
 
 
-_EXIT_CODES = """\b
-Exit codes:
-  0 done, 1 defect, 2 usage, 3 configuration, 4 MySQL, 5 spool, 6 store,
-  7 archive, 8 recovery, 9 another writer has taken over, 130 interrupted
-"""
-
-_EXAMPLES = """\b
-Examples:
-  # a server on this host, to AWS (keys from boto3's own chain)
-  binlog2s3 stream --source orders-primary --mysql-user repl \\
-      --mysql-password-file /etc/binlog2s3/password \\
-      --s3-url s3://acme-binlogs/prod --region eu-central-1
-
-\b
-  # another store, another host, TLS checked
-  binlog2s3 stream --source orders-primary --mysql-host db1 --mysql-user repl \\
-      --mysql-password-file pw --mysql-ssl-mode VERIFY_IDENTITY --mysql-ssl-ca ca.pem \\
-      --s3-url s3://binlogs --endpoint-url https://minio:9000 --addressing-style path
-
-\b
-  # everything from a file
-  binlog2s3 stream --config /etc/binlog2s3/orders-primary.toml
-"""
-
-_LIST_EXAMPLES = """\b
-Examples:
-  # all sources below a prefix (keys from boto3's own chain; reading is enough)
-  binlog2s3 list --s3-url s3://acme-binlogs/prod --region eu-central-1
-
-\b
-  # one source, where the streamer's own file says
-  binlog2s3 list --config /etc/binlog2s3/orders-primary.toml
-
-\b
-  # one lineage, for a program: the names of its archived binlogs
-  binlog2s3 list --s3-url s3://acme-binlogs/prod --source orders-primary \\
-      --lineage 20260102T030405Z-3e11fa47-a1b2 --json |
-      jq -r '.sources[].lineages[].binlogs[] | select(.state == "archived").name'
-"""
 _LISTING = ("source", "s3-url", "endpoint-url", "region", "addressing-style", "profile")
 _LIST_OPTIONS = [BY_NAME[name] for name in (*_LISTING, "concurrency")]
 _LIST_OPTIONS[0] = replace(
     BY_NAME["source"], required=False, help="Only this source.", otherwise="all below the prefix"
 )
 
-_STATUS_EXAMPLES = """\b
-Examples:
-  # the streamer of this host, where its own file says; if it does not run, its bucket
-  binlog2s3 status --config /etc/binlog2s3/orders-primary.toml
-
-\b
-  # from anywhere (keys from boto3's own chain; reading is enough)
-  binlog2s3 status --s3-url s3://acme-binlogs/prod --source orders-primary
-
-\b
-  # every source of a bucket, the worst first, again and again
-  binlog2s3 status --s3-url s3://acme-binlogs/prod --all --watch --interval 10
-
-\b
-  # for Nagios and its like: exit 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (also of every error)
-  binlog2s3 status --s3-url s3://acme-binlogs/prod --all --expect sources.txt --check
-
-\b
-  # for a program: what may be deleted on the server
-  binlog2s3 status --config /etc/binlog2s3/orders-primary.toml --json | jq -r .purge.statement
-"""
 _STATUS = [
     replace(
         BY_NAME["source"],
@@ -299,21 +250,11 @@ _STATUS = [
     *(replace(option, required=False) for option in _LIST_OPTIONS[1:]),
     *STATUS_OPTIONS,
 ]
-_HEALTH_EXAMPLES = """\b
-Examples:
-  # in a container's file
-  HEALTHCHECK CMD ["binlog2s3", "health", "--config", "/etc/binlog2s3/orders-primary.toml"]
-
-\b
-  binlog2s3 health --spool /var/lib/binlog2s3 || systemctl status binlog2s3
-
-\b
-Exit codes:
-  0 healthy, 1 everything else
-"""
 
 
-@click.group(cls=_Commands, epilog=f"{_EXAMPLES}\n{_EXIT_CODES}", context_settings=_SETTINGS)
+@click.group(
+    cls=_Commands, epilog=f"{examples.STREAM}\n{examples.EXIT_CODES}", context_settings=_SETTINGS
+)
 @click.version_option(
     __version__,
     "-V",
@@ -329,7 +270,7 @@ def binlog2s3() -> None:
     """
 
 
-@binlog2s3.command(epilog=f"{_EXAMPLES}\n{_EXIT_CODES}", context_settings=_SETTINGS)
+@binlog2s3.command(epilog=f"{examples.STREAM}\n{examples.EXIT_CODES}", context_settings=_SETTINGS)
 @_options(OPTIONS)
 @click.pass_context
 def stream(ctx: click.Context, /, **given: Any) -> None:
@@ -350,7 +291,9 @@ def stream(ctx: click.Context, /, **given: Any) -> None:
         ctx.exit(error.exit_code)
 
 
-@binlog2s3.command("list", epilog=f"{_LIST_EXAMPLES}\n{_EXIT_CODES}", context_settings=_SETTINGS)
+@binlog2s3.command(
+    "list", epilog=f"{examples.LIST}\n{examples.EXIT_CODES}", context_settings=_SETTINGS
+)
 @_options(_LIST_OPTIONS)
 @click.option("--lineage", metavar="ID", help="Only this lineage.")
 @click.option("--json", is_flag=True, help="One JSON document, for programs.")
@@ -367,6 +310,27 @@ def list_(ctx: click.Context, /, *, lineage: str | None, json: bool, **given: An
     show_list(replace(config, lineage=lineage or None), as_json=json)
 
 
+@binlog2s3.command(epilog=f"{examples.CHECK}\n{examples.EXIT_CODES}", context_settings=_SETTINGS)
+@_options(OPTIONS)
+@click.option("--json", is_flag=True, help="One JSON document, for programs.")
+@click.pass_context
+def check(ctx: click.Context, /, *, json: bool, **given: Any) -> None:
+    """Look at everything that `stream` needs, with the same options, before it is needed.
+
+    The server with its settings, the user's privileges, mysqlbinlog, clocks, what may be done in
+    the bucket, how that is set up, the spool's disk: OK, WARN or FAIL, and what to do. It streams
+    nothing. What it puts into the bucket to see that it may is deleted again. The exit code is that
+    of the first part that fails.
+    """
+    from binlog2s3.preflight_run import refuse, run  # noqa: PLC0415
+
+    try:
+        config = _config(ctx, given)
+    except ConfigError as error:
+        ctx.exit(refuse(error, as_json=json))
+    ctx.exit(run(config, as_json=json))
+
+
 def _is_check(arguments: Sequence[str]) -> bool:
     return "--check" in arguments or bool(os.environ.get(f"{ENVIRONMENT_PREFIX}_CHECK"))
 
@@ -376,7 +340,7 @@ def _is_check(arguments: Sequence[str]) -> bool:
     when=_is_check,
     begin="BINLOG2S3 UNKNOWN - ",
     code=3,
-    epilog=f"{_STATUS_EXAMPLES}\n{_EXIT_CODES}",
+    epilog=f"{examples.STATUS}\n{examples.EXIT_CODES}",
     context_settings=_SETTINGS,
 )
 @_options(_STATUS)
@@ -393,12 +357,79 @@ def status(ctx: click.Context, /, **given: Any) -> None:
     ctx.exit(show_status(_judged(ctx, given, build_status, (*OPTIONS, *STATUS_OPTIONS))))
 
 
+@binlog2s3.command(epilog=f"{examples.VERIFY}\n{examples.EXIT_CODES}", context_settings=_SETTINGS)
+@_options(VERIFY_COMMAND)
+@click.pass_context
+def verify(ctx: click.Context, /, **given: Any) -> None:
+    """Prove the archive: against itself, against the server, against a base backup.
+
+    It says what can be recovered, from when to when, and each defect with what follows and what to
+    do; exit 7 if there is any. It reads names, sizes, entries and the store's own checksums, with
+    --deep every byte. Nothing is changed, but for entries that --repair makes again.
+    """
+    from binlog2s3.verify_config import build_verify  # noqa: PLC0415
+
+    config = _judged(ctx, given, build_verify, VERIFY_COMMAND)
+    from binlog2s3.verify import run as prove  # noqa: PLC0415
+
+    ctx.exit(prove(config))
+
+
+def _said(ctx: click.Context, given: dict[str, Any], options: Sequence[Option]) -> tuple[str, ...]:
+    """Those of these options that stood on the command line, and --config, as words."""
+    words: list[str] = []
+    if ctx.get_parameter_source("config") is ParameterSource.COMMANDLINE:
+        words += ["--config", ctx.meta[_PATH]]
+    for option in options:
+        if ctx.get_parameter_source(option.parameter) is ParameterSource.COMMANDLINE:
+            words += [f"--{option.name}", str(given[option.parameter])]
+    return tuple(words)
+
+
+@binlog2s3.command(epilog=f"{examples.FIND}\n{examples.EXIT_CODES}", context_settings=_SETTINGS)
+@_options(FIND_COMMAND)
+@click.pass_context
+def find(ctx: click.Context, /, **given: Any) -> None:
+    """Find transactions in the bucket: by table, type, time, GTID, number of rows.
+
+    It shows when each was committed, its GTID, where it is, what it does to which tables, its
+    statements; and the command of `pitr` that brings a restored server to just before it. It reads
+    the bucket alone, the binlog that is still open too, and changes nothing. What cannot be told
+    for sure is shown rather than left out, and marked. Times are UTC.
+    """
+    from binlog2s3.find_config import build_find  # noqa: PLC0415
+
+    config = _judged(ctx, given, build_find, FIND_COMMAND)
+    from binlog2s3.find import run as search  # noqa: PLC0415
+
+    ctx.exit(search(replace(config, given=_said(ctx, given, FIND_SHARED))))
+
+
+@binlog2s3.command(epilog=f"{examples.PITR}\n{examples.EXIT_CODES}", context_settings=_SETTINGS)
+@_options(PITR_COMMAND)
+@click.pass_context
+def pitr(ctx: click.Context, /, **given: Any) -> None:
+    """Bring a server that was restored from a base backup forward, to a point in time.
+
+    It reads the bucket, shows what it will do (which binlogs, the last transactions that come
+    along, the first that do not), asks, does it through mysqlbinlog and mysql, and proves it by the
+    server's GTIDs. The bucket is never changed. With GTIDs the same command goes on where it was
+    interrupted. Times are UTC.
+    """
+    from binlog2s3.pitr_config import build_pitr  # noqa: PLC0415
+
+    config = _judged(ctx, given, build_pitr, PITR_COMMAND)
+    from binlog2s3.pitr import run as recover  # noqa: PLC0415
+
+    ctx.exit(recover(config))
+
+
 @binlog2s3.command(
     cls=_ForMonitors,
     when=lambda _: True,
     begin="unhealthy: ",
     code=1,
-    epilog=_HEALTH_EXAMPLES,
+    epilog=examples.HEALTH,
     context_settings=_SETTINGS,
 )
 @_options([option for option in _STATUS if option.name == "spool"])

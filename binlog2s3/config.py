@@ -22,24 +22,27 @@ from binlog2s3.options import (
     BY_NAME,
     OPTIONS,
     SSL_MODES,
-    TABLES,
     Option,
     Value,
     parse,
     split_s3_url,
 )
+from binlog2s3.pitr_options import TARGET_OPTIONS
 from binlog2s3.status_options import INTERVAL_SECONDS, THRESHOLDS
 
 __all__ = [
     "BY_NAME",
+    "FILE_OPTIONS",
     "OPTIONS",
     "SSL_MODES",
     "Config",
     "FileValues",
+    "Given",
     "ListConfig",
     "LogConfig",
     "MysqlConfig",
     "Option",
+    "Prefix",
     "S3Config",
     "SpoolLimits",
     "StatusConfig",
@@ -48,20 +51,29 @@ __all__ = [
     "build",
     "build_list",
     "build_status",
+    "contradiction",
+    "file_problems",
+    "login_problems",
     "parse",
     "read_file",
+    "s3_of",
 ]
 
+FILE_OPTIONS = (*OPTIONS, *TARGET_OPTIONS)
+"""What may stand in a file: one file may serve the streamer and a recovery."""
+_FILE_TABLES = tuple(dict.fromkeys(option.table for option in FILE_OPTIONS))
 _MAX_FILE = 1 << 20
 _LEAST_FLUSH_SECONDS = 0.05
 _LEAST_INTERVAL_SECONDS = 0.1
 LookAt = Literal["auto", "daemon", "bucket"]
 Output = Literal["text", "json", "watch", "check"]
+Prefix = Literal["mysql", "target"]
+"""How the options begin that say how to reach a server: the source, or a recovery's target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlConfig:
-    """How to reach the source. The password is not here: see `login`."""
+    """How to reach the source, or a recovery's target. The password is not here: see `login`."""
 
     host: str | None
     port: int | None
@@ -76,6 +88,7 @@ class MysqlConfig:
     mysqlbinlog: Path | None
     server_id: int | None
     connect_timeout: float
+    prefix: Prefix = "mysql"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,22 +228,24 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _unread(path: Path, why: str) -> FileValues:
-    return FileValues(problems=(f"{path}: {why}",), wrong=frozenset(BY_NAME))
+    return FileValues(
+        problems=(f"{path}: {why}",), wrong=frozenset(option.name for option in FILE_OPTIONS)
+    )
 
 
 def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
-    by_place = {(option.table, option.key): option for option in OPTIONS}
+    by_place = {(option.table, option.key): option for option in FILE_OPTIONS}
     values: dict[str, Value] = {}
     places: dict[str, str] = {}
     problems: list[str] = []
     for table, content in document.items():
         if not isinstance(content, dict):
-            wrong = "must be a table, " if table in TABLES else "stands outside a table"
-            meant = f"[{table}]" if table in TABLES else _meant("", table)
+            wrong = "must be a table, " if table in _FILE_TABLES else "stands outside a table"
+            meant = f"[{table}]" if table in _FILE_TABLES else _meant("", table)
             problems.append(f"{path}: {table} {wrong}{meant}")
             continue
-        if table not in TABLES:
-            problems.append(f"{path}: unknown table [{table}]{_nearest(table, TABLES)}")
+        if table not in _FILE_TABLES:
+            problems.append(f"{path}: unknown table [{table}]{_nearest(table, _FILE_TABLES)}")
             continue
         for key, raw in content.items():
             option = by_place.get((table, key.replace("-", "_")))
@@ -260,10 +275,10 @@ def _parse_typed(option: Option, raw: object) -> Value:
 def _meant(table: str, key: str) -> str:
     """Which key of the file an unknown one may be meant for."""
     word = key.replace("-", "_")
-    for option in OPTIONS:
+    for option in FILE_OPTIONS:
         if word in (option.key, option.parameter):
             return f" (did you mean [{option.table}] {option.key}?)"
-    return _nearest(word, [option.key for option in OPTIONS if table in ("", option.table)])
+    return _nearest(word, [option.key for option in FILE_OPTIONS if table in ("", option.table)])
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
@@ -272,7 +287,7 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class Given:
     """All values, and what to call them. `wrong` are given, but were already reported."""
 
     values: Mapping[str, Any]
@@ -280,12 +295,15 @@ class _Given:
     wrong: frozenset[str]
 
     def has(self, name: str) -> bool:
+        """Whether it has a value."""
         return self.values.get(name) is not None
 
     def lacks(self, name: str) -> bool:
+        """Whether it was not given at all."""
         return not self.has(name) and name not in self.wrong
 
     def called(self, name: str) -> str:
+        """An option as it was given."""
         return self.places.get(name, f"--{name}")
 
 
@@ -300,14 +318,14 @@ def build(
     already reported, whose absence is not a second problem; `places` says what to call an option,
     where that is not `--name`.
     """
-    given = _Given(values, places or {}, frozenset(wrong))
+    given = Given(values, places or {}, frozenset(wrong))
     problems = [
         f"--{option.name} is missing"
         for option in OPTIONS
         if option.required and given.lacks(option.name)
     ]
-    problems += [*_stream_problems(given), *_mysql_problems(given), *_tls_problems(given)]
-    problems += [*_s3_problems(given), *_file_problems(given)]
+    problems += [*_stream_problems(given), *login_problems(given, "mysql")]
+    problems += [*_s3_problems(given), *file_problems(given, OPTIONS)]
     if problems or given.wrong:
         return None, problems
     return _config(values), []
@@ -324,7 +342,7 @@ def _config(values: Mapping[str, Any]) -> Config:
     stream["take_over"] = bool(stream["take_over"])
     return Config(
         mysql=MysqlConfig(**table("mysql")),
-        s3=_s3(values),
+        s3=s3_of(values),
         stream=StreamConfig(**stream),
         spool=spool.pop("dir"),
         spool_limits=SpoolLimits(**spool),
@@ -338,11 +356,11 @@ def build_list(
     places: Mapping[str, str] | None = None,
 ) -> tuple[ListConfig | None, list[str]]:
     """As `build`, for `list`: of what `stream` wants, only where the bucket is."""
-    given = _Given(values, places or {}, frozenset(wrong))
+    given = Given(values, places or {}, frozenset(wrong))
     problems = ["--s3-url is missing"] if given.lacks("s3-url") else []
     if problems or given.wrong:
         return None, problems
-    return ListConfig(s3=_s3(values), source=values.get("source")), []
+    return ListConfig(s3=s3_of(values), source=values.get("source")), []
 
 
 def build_status(
@@ -354,14 +372,14 @@ def build_status(
 
     `values` may have those of STATUS_OPTIONS, too.
     """
-    given = _Given(values, places or {}, frozenset(wrong))
+    given = Given(values, places or {}, frozenset(wrong))
     problems = [*_status_problems(given), *_threshold_problems(given)]
     if problems or given.wrong:
         return None, problems
     outputs: tuple[Output, ...] = ("json", "watch", "check")
     spool: Any = values.get("spool") or BY_NAME["spool"].default
     config = StatusConfig(
-        s3=_s3(values) if given.has("s3-url") else None,
+        s3=s3_of(values) if given.has("s3-url") else None,
         source=values.get("source"),
         spool=spool,
         spool_given=given.has("spool"),
@@ -376,7 +394,7 @@ def build_status(
     return config, []
 
 
-def _status_problems(given: _Given) -> Iterable[str]:
+def _status_problems(given: Given) -> Iterable[str]:
     whole, look_at = bool(given.values.get("all")), given.values.get("from")
     if (whole or look_at == "bucket") and given.lacks("s3-url"):
         yield "--s3-url is missing"
@@ -384,16 +402,16 @@ def _status_problems(given: _Given) -> Iterable[str]:
         yield "--source is missing (or --all)"
     for name in ("source", "spool"):  # a streamer's file has both, which is meant for one
         if whole and given.has(name) and given.called(name) == f"--{name}":
-            yield _contradiction(given, "all", name, "it shows every source, from the bucket")
+            yield contradiction(given, "all", name, "it shows every source, from the bucket")
     if whole and look_at == "daemon":
-        yield _contradiction(given, "all", "from", "a streamer knows its own source alone")
+        yield contradiction(given, "all", "from", "a streamer knows its own source alone")
     yield from _output_problems(given)
 
 
-def _output_problems(given: _Given) -> Iterable[str]:
+def _output_problems(given: Given) -> Iterable[str]:
     outputs = [name for name in ("json", "watch", "check") if given.values.get(name)]
     if len(outputs) > 1:
-        yield _contradiction(given, outputs[0], outputs[1], "give one of them")
+        yield contradiction(given, outputs[0], outputs[1], "give one of them")
     needs = {"expect": "all", "interval": "watch", "count": "watch"}
     needs |= dict.fromkeys(THRESHOLDS, "check")
     for name, other in needs.items():
@@ -403,7 +421,7 @@ def _output_problems(given: _Given) -> Iterable[str]:
         yield f"{given.called('interval')}: below the least, {_LEAST_INTERVAL_SECONDS:g}"
 
 
-def _threshold_problems(given: _Given) -> Iterable[str]:
+def _threshold_problems(given: Given) -> Iterable[str]:
     if not given.values.get("check"):
         return
     for one, other in (
@@ -418,15 +436,16 @@ def _threshold_problems(given: _Given) -> Iterable[str]:
             )
 
 
-def _s3(values: Mapping[str, Any]) -> S3Config:
+def s3_of(values: Mapping[str, Any]) -> S3Config:
+    """Where the bucket is."""
     s3 = {o.key: values.get(o.name, o.default) for o in OPTIONS if o.table == "s3"}
     bucket, prefix = split_s3_url(s3.pop("url"))
     return S3Config(bucket=bucket, prefix=prefix, **s3)
 
 
-def _stream_problems(given: _Given) -> Iterable[str]:
+def _stream_problems(given: Given) -> Iterable[str]:
     if given.has("start-binlog") and given.has("start-at"):
-        yield _contradiction(given, "start-binlog", "start-at", "give one of them")
+        yield contradiction(given, "start-binlog", "start-at", "give one of them")
     if 0 < float(str(given.values.get("flush-interval", 0))) < _LEAST_FLUSH_SECONDS:
         yield (
             f"{given.called('flush-interval')}: below {_LEAST_FLUSH_SECONDS:g} seconds; "
@@ -434,45 +453,49 @@ def _stream_problems(given: _Given) -> Iterable[str]:
         )
 
 
-def _mysql_problems(given: _Given) -> Iterable[str]:
-    if given.lacks("mysql-user") and given.lacks("mysql-defaults-file"):
-        yield "--mysql-user is missing (or a --mysql-defaults-file that names it)"
-    for name in ("mysql-host", "mysql-port"):
-        if given.has("mysql-socket") and given.has(name):
-            yield _contradiction(given, "mysql-socket", name, "give one way to connect")
+def login_problems(given: Given, prefix: Prefix) -> Iterable[str]:
+    """What is wrong with the options that say how to log in to a server."""
+    if given.lacks(f"{prefix}-user") and given.lacks(f"{prefix}-defaults-file"):
+        yield f"--{prefix}-user is missing (or a --{prefix}-defaults-file that names it)"
+    for name in (f"{prefix}-host", f"{prefix}-port"):
+        if given.has(f"{prefix}-socket") and given.has(name):
+            yield contradiction(given, f"{prefix}-socket", name, "give one way to connect")
+    yield from _tls_problems(given, prefix)
 
 
-def _tls_problems(given: _Given) -> Iterable[str]:
-    mode, called = given.values.get("mysql-ssl-mode"), given.called("mysql-ssl-mode")
-    if mode in ("VERIFY_CA", "VERIFY_IDENTITY") and (
-        given.lacks("mysql-ssl-ca") and given.lacks("mysql-defaults-file")
-    ):
-        yield f"{called} {mode} needs --mysql-ssl-ca (or a --mysql-defaults-file that has ssl-ca)"
-    if mode == "VERIFY_IDENTITY" and given.has("mysql-socket"):
-        yield f"{called} {mode} needs a host's name, which {given.called('mysql-socket')} has not"
-    for name in ("mysql-ssl-ca", "mysql-ssl-cert", "mysql-ssl-key"):
+def _tls_problems(given: Given, prefix: Prefix) -> Iterable[str]:
+    ca, cert, key = (f"{prefix}-ssl-{what}" for what in ("ca", "cert", "key"))
+    own_mode, defaults, socket = (f"{prefix}-{w}" for w in ("ssl-mode", "defaults-file", "socket"))
+    mode, called = given.values.get(own_mode), given.called(own_mode)
+    if mode in ("VERIFY_CA", "VERIFY_IDENTITY") and given.lacks(ca) and given.lacks(defaults):
+        yield f"{called} {mode} needs --{ca} (or a --{defaults} that has ssl-ca)"
+    if mode == "VERIFY_IDENTITY" and given.has(socket):
+        yield f"{called} {mode} needs a host's name, which {given.called(socket)} has not"
+    for name in (ca, cert, key):
         if mode == "DISABLED" and given.has(name):
-            yield _contradiction(given, "mysql-ssl-mode", name, "DISABLED uses no certificates")
-    for one, other in (("mysql-ssl-cert", "mysql-ssl-key"), ("mysql-ssl-key", "mysql-ssl-cert")):
+            yield contradiction(given, own_mode, name, "DISABLED uses no certificates")
+    for one, other in ((cert, key), (key, cert)):
         if given.has(one) and given.lacks(other):
             yield f"{given.called(one)} needs --{other}"
 
 
-def _s3_problems(given: _Given) -> Iterable[str]:
+def _s3_problems(given: Given) -> Iterable[str]:
     kms = given.values.get("sse") == "aws:kms" or "sse" in given.wrong
     if given.has("sse-kms-key-id") and not kms:
         yield f"{given.called('sse-kms-key-id')} needs --sse aws:kms"
 
 
-def _file_problems(given: _Given) -> Iterable[str]:
-    for option in OPTIONS:
+def file_problems(given: Given, options: Iterable[Option]) -> Iterable[str]:
+    """Which of the files that must be readable are not."""
+    for option in options:
         if option.kind == "file" and given.has(option.name):
             path = given.values[option.name]
             if reason := _unreadable(path):
                 yield f"{given.called(option.name)}: {path}: {reason}"
 
 
-def _contradiction(given: _Given, one: str, other: str, advice: str) -> str:
+def contradiction(given: Given, one: str, other: str, advice: str) -> str:
+    """That two options cannot both be meant."""
     return f"{given.called(one)} and {given.called(other)} contradict each other: {advice}"
 
 

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from binlog2s3.binlog import BinlogName
+from binlog2s3.bucket import url
 from binlog2s3.catalog import Archived, Catalog, Contents, Heartbeat, Layout, Lineage, sources
 from binlog2s3.config import ListConfig
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
@@ -108,7 +109,7 @@ def gather(
     store: Store, config: ListConfig, workers: Workers, advance: Advance = lambda _, __: None
 ) -> Listing:
     """Look at every source that is asked for. Raises ArchiveError where nothing is."""
-    target = f"s3://{config.s3.bucket}/{config.s3.prefix}".rstrip("/")
+    target = url(config.s3)
     listing = Listing(target=target)
     names, foreign = [config.source or ""], list[str]()
     if not config.source:

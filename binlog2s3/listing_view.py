@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TextIO
 
+from binlog2s3.bucket import MOST_THREADS, for_reading
 from binlog2s3.catalog import Lineage
-from binlog2s3.config import ListConfig, S3Config
+from binlog2s3.config import ListConfig
 from binlog2s3.listing import (
     Binlog,
     Listed,
@@ -28,10 +29,9 @@ from binlog2s3.listing import (
     gather,
 )
 from binlog2s3.page import Plain, clean, moment_text, page_on, progress_of
-from binlog2s3.store import S3Store, StoreConfig
+from binlog2s3.store_quick import QuickStore
 from binlog2s3.workers import Workers
 
-_MOST_THREADS = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HEADINGS = ("binlog", "size", "state", "first commit", "last commit", "archived", "GTIDs added")
 _SIZE, _STATE, _TIMES = 1, 2, (3, 4, 5)
@@ -50,10 +50,10 @@ def show(config: ListConfig, *, as_json: bool) -> None:
     stop = threading.Event()
     try:
         with (
-            closing(S3Store(_store_config(config.s3), stop=stop)) as store,
+            closing(QuickStore(for_reading(config.s3), stop=stop)) as store,
             progress_of("entries") as advance,
         ):
-            workers = Workers(min(config.s3.concurrency, _MOST_THREADS))
+            workers = Workers(min(config.s3.concurrency, MOST_THREADS))
             listing = gather(store, config, workers, advance)
     finally:
         stop.set()
@@ -63,18 +63,6 @@ def show(config: ListConfig, *, as_json: bool) -> None:
         print(json.dumps(document(listing), indent=1))  # noqa: T201
     else:
         render(listing, sys.stdout)
-
-
-def _store_config(s3: S3Config) -> StoreConfig:
-    return StoreConfig(
-        bucket=s3.bucket,
-        endpoint_url=s3.endpoint_url,
-        region=s3.region,
-        addressing_style=s3.addressing_style,
-        profile=s3.profile,
-        concurrency=min(s3.concurrency, _MOST_THREADS),
-        connect_timeout_seconds=5.0,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from binlog2s3.config import MysqlConfig
+from binlog2s3.config import MysqlConfig, Prefix
 from binlog2s3.errors import SourceError
 from binlog2s3.options import SSL_MODES
 
@@ -37,11 +37,16 @@ class Login:
     ssl_cert: str | None
     ssl_key: str | None
     connect_timeout: float
+    prefix: Prefix = "mysql"
 
     @property
     def address(self) -> str:
         """Where, for messages."""
         return self.socket or f"{self.host}:{self.port}"
+
+    def advised(self, hint: str) -> str:
+        """A hint that speaks of --mysql-..., with the options that this server is given by."""
+        return _advised(hint, self.prefix)
 
 
 def resolve(config: MysqlConfig) -> Login:
@@ -50,6 +55,18 @@ def resolve(config: MysqlConfig) -> Login:
     The option file's ssl-mode counts where the option has its default, PREFERRED. Raises
     SourceError if a file cannot be read or says what cannot be meant.
     """
+    try:
+        return _resolve(config)
+    except SourceError as error:
+        error.hint = _advised(error.hint, config.prefix)
+        raise
+
+
+def _advised(hint: str, prefix: Prefix) -> str:
+    return hint.replace("--mysql-", f"--{prefix}-")
+
+
+def _resolve(config: MysqlConfig) -> Login:
     options = _read_options(config.defaults_file) if config.defaults_file else {}
     if config.password_file:
         password = _read_password(config.password_file)
@@ -63,8 +80,14 @@ def resolve(config: MysqlConfig) -> Login:
         )
     by_address = config.host is not None or config.port is not None
     socket = config.socket or (None if by_address else options.get("socket"))
+    host = config.host or options.get("host")
+    if config.prefix == "target" and not socket and not host:  # never one that nobody named
+        raise SourceError(
+            f"no target: neither an option nor {config.defaults_file} names its host",
+            hint="give --mysql-host or --mysql-socket",
+        )
     login = Login(
-        host=config.host or options.get("host") or "127.0.0.1",
+        host=host or "127.0.0.1",
         port=config.port or _port(options.get("port", "3306"), config.defaults_file),
         socket=str(socket) if socket else None,
         user=user,
@@ -74,6 +97,7 @@ def resolve(config: MysqlConfig) -> Login:
         ssl_cert=_path(config.ssl_cert, options.get("ssl-cert")),
         ssl_key=_path(config.ssl_key, options.get("ssl-key")),
         connect_timeout=config.connect_timeout,
+        prefix=config.prefix,
     )
     if login.ssl_mode.startswith("VERIFY") and not login.ssl_ca:
         raise SourceError(

@@ -8,27 +8,24 @@ its standard error is always drained, the password reaches it through an anonymo
 (never argv, environment or disk), and its environment holds no keys.
 """
 
-import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from binlog2s3.binlog import BinlogName
+from binlog2s3.child import ask, client_options, option_file, spawn
 from binlog2s3.errors import SourceError, SpoolError
 from binlog2s3.gtid import Flavour
-from binlog2s3.login import Login, render_options
+from binlog2s3.login import Login
 
 _NAMES: dict[Flavour, tuple[str, ...]] = {
     "mysql": ("mysqlbinlog",),
@@ -97,23 +94,10 @@ def _wrong(tool: Tool, flavour: Flavour) -> SourceError:
 
 
 def _ask(path: str) -> Tool:
-    answers = []
-    for option in ("--version", "--help"):
-        try:
-            done = subprocess.run(
-                [path, "--no-defaults", option],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=30,
-                check=False,
-                env=_environment(),
-                stdin=subprocess.DEVNULL,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise SourceError(f"cannot run {path}: {error}", hint="is it mysqlbinlog?") from error
-        answers.append(done.stdout)
-    version, help_ = answers
+    try:
+        version, help_ = ask(path)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SourceError(f"cannot run {path}: {error}", hint="is it mysqlbinlog?") from error
     # "mysqlbinlog  Ver 9.7.4 for ...", MariaDB 11: "mariadb-binlog from 11.8.6-MariaDB, client 3.5"
     told = re.search(r"\b(?:Ver|from) ([\w.+~-]+)", version)
     if told is None or "--stop-never" not in help_:
@@ -147,23 +131,6 @@ def derive_server_id(source: str, host: str | None = None) -> int:
     return 0x8000_0000 | (zlib.crc32(name.encode()) & 0x7FFF_FFFF)
 
 
-# Run before mysqlbinlog, in the same process: dies with the parent, from the first moment on.
-_LAUNCH = """\
-import ctypes, os, signal, sys
-if ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL) or os.getppid() != int(sys.argv[1]):
-    sys.exit("ERROR: the parent is gone")
-os.umask(0o077)
-try:
-    os.execv(sys.argv[2], sys.argv[2:])
-except OSError as error:
-    sys.exit(f"ERROR: cannot run {sys.argv[2]}: {error.strerror}")
-"""
-
-
-# The kernel ends a child with the *thread* that made it: this one lives as long as the process.
-_starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mysqlbinlog-starter")
-
-
 class Child:
     """One run of mysqlbinlog, from a position of a binlog on, for ever.
 
@@ -185,7 +152,7 @@ class Child:
     ) -> None:
         if not 4 <= position < _MAX_START_POSITION:
             raise ValueError(f"mysqlbinlog cannot start at {position}")
-        with _option_file(_options(tool, login)) as descriptor:
+        with option_file(_options(tool, login)) as descriptor:
             arguments = [
                 tool.path,
                 f"--defaults-file=/dev/fd/{descriptor}",  # must come first
@@ -199,15 +166,13 @@ class Child:
                 arguments.append(f"--start-position={position}")
             arguments.append(str(binlog))
             try:
-                self._process = _starter.submit(
-                    subprocess.Popen,
-                    [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *arguments],
+                self._process = spawn(
+                    arguments,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
-                    pass_fds=(descriptor,),
-                    env=_environment(),
-                ).result()
+                    descriptors=(descriptor,),
+                )
             except OSError as error:
                 raise SourceError(f"cannot start {tool.path}: {error}") from error
         self.lines: deque[str] = deque(maxlen=50)
@@ -266,51 +231,7 @@ def _server_id_option(tool: Tool, server_id: int) -> str:
 
 
 def _options(tool: Tool, login: Login) -> str:
-    """The child's option file; TLS means what it means to `server`, mode by mode.
-
-    One thing cannot be said to MariaDB's client: that TLS is required, and the name not checked. It
-    goes on without TLS where the server offers none; `server` has refused such a one before. And
-    from 11.4 on it checks the name for VERIFY_CA as well, rather than nothing.
-    """
-    options: dict[str, str | int | None] = {"user": login.user, "password": login.password}
-    if login.socket:
-        options["socket"] = login.socket
-    else:
-        options.update(host=login.host, port=login.port, protocol="TCP")
-    verify = login.ssl_mode in ("VERIFY_CA", "VERIFY_IDENTITY")
-    if login.ssl_mode != "DISABLED":
-        options.update({"ssl-cert": login.ssl_cert, "ssl-key": login.ssl_key})
-    if verify:  # MariaDB's client takes a CA for the wish to verify
-        options["ssl-ca"] = login.ssl_ca
-    if tool.flavour == "mysql":
-        options["ssl-mode"] = login.ssl_mode
-        key = login.ssl_mode in ("DISABLED", "PREFERRED")
-        return render_options(options) + ("get-server-public-key\n" if key else "")
-    if login.ssl_mode == "DISABLED" or (login.ssl_mode == "PREFERRED" and login.socket):
-        return render_options(options) + "skip-ssl\n"
-    name = login.ssl_mode == "VERIFY_IDENTITY" or (verify and tool.all_or_nothing)
-    return render_options(options) + f"ssl\n{'' if name else 'skip-'}ssl-verify-server-cert\n"
-
-
-@contextmanager
-def _option_file(text: str) -> Iterator[int]:
-    """A descriptor of an anonymous file in memory with this text; only this user can open it."""
-    descriptor = os.memfd_create("options", os.MFD_CLOEXEC)
-    try:
-        os.fchmod(descriptor, 0o600)  # a world-writable option file is ignored by mysqlbinlog
-        os.write(descriptor, text.encode())
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _environment() -> dict[str, str]:
-    """What a child may know: where programs and libraries are; no keys, no settings of ours."""
-    kept = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
-    return {name: os.environ[name] for name in kept if name in os.environ} | {
-        "TZ": "UTC",
-        "LC_ALL": "C",
-    }
+    return client_options(login, tool.flavour, all_or_nothing=tool.all_or_nothing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ line that never repeats a password: of a URL only what stands behind the last "@
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from binlog2s3.binlog import BinlogName
+from binlog2s3.points import gtids_text, parse_gtid, parse_position, parse_time
 from binlog2s3.store_contract import IMMEDIATE_STORAGE_CLASSES
 
 ENVIRONMENT_PREFIX = "BINLOG2S3"
@@ -46,6 +48,10 @@ Kind = Literal[
     "size",
     "duration",
     "flag",
+    "time",
+    "gtid",
+    "gtid set",
+    "position",
 ]
 Value = str | int | float | bool | Path
 
@@ -56,7 +62,8 @@ class Option:
 
     A flag has no value on the command line, elsewhere it is true or false; it has no `default`.
     `least` and `most` bound numbers: bytes for sizes, seconds for durations. `otherwise` says what
-    holds where neither a value nor a `default` is there.
+    holds where neither a value nor a `default` is there. One that is `repeatable` may be given
+    several times; its value is a tuple.
     """
 
     name: str
@@ -71,6 +78,7 @@ class Option:
     choices: tuple[str, ...] = ()
     least: int | None = None
     most: int | None = None
+    repeatable: bool = False
 
     @property
     def parameter(self) -> str:
@@ -481,8 +489,23 @@ def _check_endpoint(url: str) -> None:
         raise ValueError(f"{_shown_url(url)} must not have a query or a fragment")
 
 
+_MADE: Mapping[Kind, Callable[[str], str]] = {
+    "binlog": lambda text: str(BinlogName.parse(text)),
+    "gtid": parse_gtid,
+}
+_CHECKED: Mapping[Kind, Callable[[str], object]] = {
+    "s3 url": split_s3_url,
+    "endpoint": _check_endpoint,
+    "listen": split_listen,
+    "time": parse_time,
+    "position": parse_position,
+}
+
+
 def _parse_text(option: Option, text: str) -> Value:
     is_path = option.kind in ("path", "file")
+    if option.kind == "gtid set" and text.strip():  # servers print it on several lines
+        return gtids_text(text)
     if not text or "\0" in text or "\n" in text or not (is_path or text.isprintable()):
         where = "" if option.kind in ("s3 url", "endpoint") else f"{_shown(text)} "
         raise ValueError(f"{where}is empty or has control characters".strip())
@@ -490,14 +513,10 @@ def _parse_text(option: Option, text: str) -> Value:
         return _parse_path(text)
     if option.kind == "choice":
         return _parse_choice(option, text)
-    if option.kind == "binlog":
-        return str(BinlogName.parse(text))
-    if option.kind == "s3 url":
-        split_s3_url(text)
-    if option.kind == "endpoint":
-        _check_endpoint(text)
-    if option.kind == "listen":
-        split_listen(text)
+    if make := _MADE.get(option.kind):
+        return make(text)
+    if check := _CHECKED.get(option.kind):
+        check(text)
     if option.kind == "source" and (
         not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text) or text in (".", "..")
     ):

@@ -268,6 +268,13 @@ class Server:
         row = self._all("SHOW BINLOG EVENTS IN %s LIMIT 1", (str(name),))[0]
         return int(row["Server_id"]), int(row["End_log_pos"])
 
+    def rows(self, statement: str, arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
+        """Run one statement; its rows. All of one connection, as long as none fails in between.
+
+        Raises SourceError, as every question does.
+        """
+        return self._all(statement, arguments)
+
     def check_privileges(self, name: BinlogName) -> None:
         """See by doing that this user may read the binary log.
 
@@ -396,6 +403,12 @@ def _privilege_error(privileges: str, login: Login) -> SourceError:
 
 
 def _translate(error: Exception, login: Login) -> SourceError:
+    told = _told(error, login)
+    told.hint = login.advised(told.hint)
+    return told
+
+
+def _told(error: Exception, login: Login) -> SourceError:
     where = f"mysql at {login.address}"
     if not isinstance(error, pymysql.MySQLError):
         return _without_answer(error, where)

@@ -337,8 +337,11 @@ def _history_of(status: Status) -> Iterator[Field]:
     if not history.complete:
         counts += " (only how lineages join was looked at)"
     yield "history", counts, _WARN if history.gaps else ""
-    reach = f"from {time_text(history.earliest)} to {time_text(status.latest)}"
-    yield "", f"reachable without a gap {reach}", ""
+    if history.earliest and status.latest and status.latest < history.earliest:
+        yield "", f"nothing is reachable yet behind the gap, {time_text(history.earliest)}", _WARN
+    else:
+        reach = f"from {time_text(history.earliest)} to {time_text(status.latest)}"
+        yield "", f"reachable without a gap {reach}", ""
     for gap in history.gaps[-_GAPS:]:
         yield "", f"GAP ({gap.join}) at {gap.lineage}: {gap.text}", _WARN
     if len(history.gaps) > _GAPS:

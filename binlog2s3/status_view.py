@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from binlog2s3.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config import S3Config, StatusConfig
 from binlog2s3.endpoint import ask, ask_health
 from binlog2s3.errors import ArchiveError, ConfigError, SpoolError
@@ -31,8 +32,6 @@ from binlog2s3.workers import Workers
 
 if TYPE_CHECKING:
     from binlog2s3.store import S3Store
-
-_MOST_THREADS = 16
 
 
 def show(config: StatusConfig) -> int:
@@ -151,8 +150,8 @@ class Looks:
         config = self._config
         if config.source is not None and status.source != config.source:
             return f"{config.spool} is of source {status.source}, not {config.source}"
-        if config.s3 is not None and status.target != target(config.s3):
-            return f"{config.spool} is streamed to {status.target}, not to {target(config.s3)}"
+        if config.s3 is not None and status.target != url(config.s3):
+            return f"{config.spool} is streamed to {status.target}, not to {url(config.s3)}"
         return ""
 
     def _look_at_one(self, why: str) -> Seen:
@@ -161,7 +160,7 @@ class Looks:
         config = self._config
         assert config.s3 is not None  # noqa: S101 - build_status has seen to it, or _ask
         assert config.source is not None  # noqa: S101
-        store, where = self._opened(config.s3), target(config.s3)
+        store, where = self._opened(config.s3), url(config.s3)
         status = look(store, config.s3.prefix, config.source, where, now=datetime.now(UTC))
         if config.look_at != "bucket":
             status = self._superseded(status)
@@ -189,9 +188,9 @@ class Looks:
 
         config = self._config
         assert config.s3 is not None  # noqa: S101 - build_status has seen to it
-        store, where = self._opened(config.s3), target(config.s3)
+        store, where = self._opened(config.s3), url(config.s3)
         if self._workers is None:
-            self._workers = Workers(min(config.s3.concurrency, _MOST_THREADS))
+            self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         now = datetime.now(UTC)
         prefix, expected = config.s3.prefix, self._expected
         found = look_all(store, prefix, where, self._workers, now=now, expect=expected)
@@ -203,25 +202,11 @@ class Looks:
         return Seen(statuses=tuple(found), target=where, many=True)
 
     def _opened(self, s3: S3Config) -> "S3Store":
-        from binlog2s3.store import S3Store, StoreConfig
+        from binlog2s3.store import S3Store
 
         if self._store is None:
-            settings = StoreConfig(
-                bucket=s3.bucket,
-                endpoint_url=s3.endpoint_url,
-                region=s3.region,
-                addressing_style=s3.addressing_style,
-                profile=s3.profile,
-                concurrency=min(s3.concurrency, _MOST_THREADS),
-                connect_timeout_seconds=5.0,
-            )
-            self._store = S3Store(settings, stop=self._stop)
+            self._store = S3Store(for_reading(s3), stop=self._stop)
         return self._store
-
-
-def target(s3: S3Config) -> str:
-    """Where the archive lies, as the daemon names it."""
-    return f"s3://{s3.bucket}/{s3.prefix}".rstrip("/")
 
 
 def _document(seen: Seen) -> dict[str, object]:

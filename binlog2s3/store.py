@@ -54,6 +54,7 @@ from binlog2s3.store_requests import (
     needed,
     size_of,
 )
+from binlog2s3.store_settings import BucketSettings
 
 __all__ = [
     "IMMEDIATE_STORAGE_CLASSES",
@@ -122,6 +123,11 @@ class S3Store:
         other._requests = replace(self._requests, policy=policy, on_error=on_error)
         other._learned = self._learned
         return other
+
+    @property
+    def settings(self) -> BucketSettings:
+        """What the bucket says of itself, over the same connections."""
+        return BucketSettings(self._requests)
 
     def close(self) -> None:
         self._requests.link.close()

@@ -34,6 +34,10 @@ class UploadDeniedError(MendableError):
     """
 
 
+class UnsetError(StoreError):
+    """The bucket has no such configuration: nothing of it was ever set."""
+
+
 class RefusedError(StoreError):
     """The store finds the request itself wrong, as InvalidArgument does: the same again is vain."""
 
@@ -82,6 +86,10 @@ _ACTIONS = {
     "abort_multipart_upload": "s3:AbortMultipartUpload",
     "list_multipart_uploads": "s3:ListBucketMultipartUploads",
     "list_parts": "s3:ListMultipartUploadParts",
+    "get_bucket_versioning": "s3:GetBucketVersioning",
+    "get_bucket_lifecycle_configuration": "s3:GetLifecycleConfiguration",
+    "get_object_lock_configuration": "s3:GetBucketObjectLockConfiguration",
+    "list_object_versions": "s3:ListBucketVersions",
 }
 
 _CHAIN = (
@@ -124,6 +132,7 @@ _REGION = _Meaning(
     "name the bucket's region with --region",
 )
 _MISSING = _Meaning(ObjectMissingError, "there is no object {key!r} in bucket {bucket!r}")
+_UNSET = _Meaning(UnsetError, "bucket {bucket!r} has no such configuration ({code})")
 _UPLOAD_GONE = _Meaning(
     UploadMissingError, "the multipart upload of {key!r} is gone: completed, aborted or expired"
 )
@@ -241,6 +250,14 @@ _BY_CODE: dict[str, _Meaning] = {
     ),
     **dict.fromkeys(("NoSuchKey", "404"), _MISSING),
     "NoSuchUpload": _UPLOAD_GONE,
+    **dict.fromkeys(
+        (
+            "NoSuchLifecycleConfiguration",
+            "ObjectLockConfigurationNotFoundError",
+            "ObjectLockConfigurationNotFound",
+        ),
+        _UNSET,
+    ),
     **dict.fromkeys(
         ("PreconditionFailed", "ConditionalRequestConflict", "OperationAborted", "412", "409"),
         _EXISTS,

@@ -55,7 +55,17 @@ _FOREIGN = (
     OSError,
     ValueError,  # an endpoint that is no URL
 )
-_WITHOUT_KEY = frozenset({"list_objects_v2", "delete_objects", "list_multipart_uploads"})
+_WITHOUT_KEY = frozenset(
+    {
+        "list_objects_v2",
+        "delete_objects",
+        "list_multipart_uploads",
+        "get_bucket_versioning",
+        "get_bucket_lifecycle_configuration",
+        "get_object_lock_configuration",
+        "list_object_versions",
+    }
+)
 
 
 _LOADER = botocore.loaders.create_loader()
@@ -93,6 +103,15 @@ class Link:
         with self._lock:
             if self._client is client:
                 self._client = None
+
+    @property
+    def endpoint(self) -> str:
+        """Where the bucket is, for messages: also what AWS_ENDPOINT_URL or a profile says."""
+        with self._lock:
+            found = self._client.meta.endpoint_url if self._client is not None else ""
+        if self.config.endpoint_url or (found and ".amazonaws.com" not in found):
+            return self.config.endpoint_url or found
+        return f"AWS S3 ({self.config.region or 'default region'})"
 
     def close(self) -> None:
         """Close the connections that are idle."""
@@ -258,13 +277,11 @@ class Requests:
         return translate(failure)
 
     def _failure(self, code: str, operation: str, key: str, **more: Any) -> Failure:
-        config = self.link.config
-        endpoint = config.endpoint_url or f"AWS S3 ({config.region or 'default region'})"
         return Failure(
             code=code,
             operation=operation,
-            bucket=config.bucket,
-            endpoint=endpoint,
+            bucket=self.link.config.bucket,
+            endpoint=self.link.endpoint,
             key=key,
             **more,
         )

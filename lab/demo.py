@@ -1,15 +1,18 @@
-"""`make demo`: a real MySQL under write load, streamed into a real S3 store, then compared.
+"""`make demo`: a real MySQL under load, streamed into a real S3 store, lost, and brought back.
 
-Starts throwaway servers, runs `binlog2s3 stream` as a process of its own, shows what reaches the
-bucket, and ends with one line that says whether every object equals the server's own file. Leaves
-no process and no file behind, Ctrl-C included.
+Starts throwaway servers, runs `binlog2s3 stream` as a process of its own, and shows what reaches
+the bucket. A dump is taken early, later a table is dropped. Then the source is killed, and a second
+server, restored from the dump, is brought to the moment before the DROP by `binlog2s3 pitr`. The
+last line says whether every object equals the server's own file, and whether the second server
+holds what the source held just before. Leaves no process and no file behind, Ctrl-C included.
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Event
@@ -18,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
-from lab import get
+from lab import get, recovery
 from lab.cache import Unavailable, say
 from lab.child import ServerFailedError, end, spawn, tail
 from lab.disk import temporary_directory
@@ -32,9 +35,12 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 SOURCE = "demo"
+DUMP = "dump.sql"
 PREFIX = "binlogs"
 LOOK_SECONDS = 0.25
 FLUSH_SECONDS = 2.0
+DUMP_AT, DROP_AT = 0.4, 0.6
+"""When the dump is taken and the table dropped, in parts of the time that is written."""
 ARCHIVE_TIMEOUT_SECONDS = 60
 STOP_TIMEOUT_SECONDS = 20
 SHAPE = Shape(row_bytes=(10, 2_000), large_chance=0.01, large_bytes=(100_000, 2_000_000))
@@ -162,23 +168,37 @@ def _store(stack: ExitStack, folder: Path) -> MinioServer | MotoServer:
 def _argv(
     server: MysqlServer, store: MinioServer | MotoServer, bucket: str, spool: Path
 ) -> list[str]:
-    """The command as an operator would give it."""
-    script = Path(sys.executable).with_name("binlog2s3")
-    program = [str(script)] if script.is_file() else [sys.executable, "-m", "binlog2s3"]
+    """The streamer's command as an operator would give it."""
     options = {
-        "source": SOURCE,
         "mysql-host": "127.0.0.1",
         "mysql-port": server.port,
         "mysql-user": server.repl_user,
         "mysql-password-file": server.password_file,
         "mysqlbinlog": server.binaries.binlog,
         "spool": spool,
-        "s3-url": f"s3://{bucket}/{PREFIX}",
-        "endpoint-url": store.endpoint_url,
-        "region": REGION,
-        "addressing-style": "path",
     }
-    return [*program, "stream", *(f"--{name}={value}" for name, value in options.items())]
+    return [
+        *_program(),
+        "stream",
+        *_archive(store, bucket),
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
+
+
+def _program() -> list[str]:
+    script = Path(sys.executable).with_name("binlog2s3")
+    return [str(script)] if script.is_file() else [sys.executable, "-m", "binlog2s3"]
+
+
+def _archive(store: MinioServer | MotoServer, bucket: str) -> list[str]:
+    """Where the source's binlogs are, for each command."""
+    return [
+        f"--source={SOURCE}",
+        f"--s3-url=s3://{bucket}/{PREFIX}",
+        f"--endpoint-url={store.endpoint_url}",
+        f"--region={REGION}",
+        "--addressing-style=path",
+    ]
 
 
 def run(console: Console, *, seconds: float, threads: int) -> str:
@@ -204,24 +224,88 @@ def run(console: Console, *, seconds: float, threads: int) -> str:
         load = Load(
             server,
             threads=threads,
-            seconds=seconds,
+            seconds=seconds + recovery.TIMEOUT_SECONDS,  # the `with` block ends it
             flush_seconds=FLUSH_SECONDS,
             shape=SHAPE,
         )
         watcher = Watcher(server, client, bucket, spool, load)
         try:
-            _stream(console, watcher, streamer, load, seconds)
+            checksums = _stream(
+                console, watcher, streamer, load, seconds=seconds, dump=folder / DUMP
+            )
             streamer.stop()
-            return _prove(console, server, client, bucket, folder)
+            equal = _prove(console, server, client, bucket, folder)
         except DemoFailedError as error:
             error.log = tail(streamer.log, 25)
             raise
+        gtid = recovery.find_drop(server)
+        server.kill()
+        console.print(
+            f"the source is killed; its {recovery.DROPPED} was dropped by {gtid}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        _recover(
+            console,
+            folder,
+            binaries=binaries,
+            store=store,
+            bucket=bucket,
+            gtid=gtid,
+            checksums=checksums,
+        )
+        return (
+            f"OK: {equal}; {recovery.DROPPED} is back: a second server, restored from a dump and"
+            f" brought to just before the DROP, holds what the source held then (CHECKSUM TABLE)"
+        )
+
+
+def _recover(
+    console: Console,
+    folder: Path,
+    *,
+    binaries: get.ServerBinaries,
+    store: MinioServer | MotoServer,
+    bucket: str,
+    gtid: str,
+    checksums: Mapping[str, int],
+) -> None:
+    """A second server, from the dump and the bucket alone; raises where it is not as it should."""
+    with MysqlServer(binaries, folder / "second", server_id=2, options=recovery.OPTIONS) as server:
+        recovery.restore(server, folder / DUMP)
+        console.print("a second server is restored from the dump", highlight=False)
+        argv = [
+            *_program(),
+            "pitr",
+            *_archive(store, bucket),
+            *recovery.target_options(server),
+            f"--before-gtid={gtid}",
+            "--yes",
+        ]
+        recovery.recover(console, argv, {**os.environ, **store.env()})
+        recovery.compare(server, checksums, gtid)
+    for table, checksum in checksums.items():
+        console.print(
+            f"CHECKSUM TABLE {table}: {checksum}, as on the source just before the DROP",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _stream(
-    console: Console, watcher: Watcher, streamer: Streamer, load: Load, seconds: float
-) -> None:
-    """Write, look, close the last binlog, and wait until all that is closed is archived."""
+    console: Console,
+    watcher: Watcher,
+    streamer: Streamer,
+    load: Load,
+    *,
+    seconds: float,
+    dump: Path,
+) -> dict[str, int]:
+    """Write, look, close the last binlog, and wait until all that is closed is archived.
+
+    Meanwhile a dump and a DROP TABLE; the answer are the tables' checksums just before that.
+    """
+    recovery.prepare(load.server)
     pause = Event()
     with shown(console) as show:
 
@@ -236,13 +320,19 @@ def _stream(
             return True
 
         with load:
-            until(lambda: False, seconds, "writing")
+            until(lambda: False, seconds * DUMP_AT, "writing")
+            recovery.dump(load.server, dump)
+            recovery.order(load.server, recovery.ROWS)
+            until(lambda: False, seconds * (DROP_AT - DUMP_AT), "dumped, writing")
+            checksums = recovery.drop(load.server)
+            until(lambda: False, seconds * (1 - DROP_AT), "dropped, writing")
         closed = {binlog.name for binlog in closed_binlogs(load.server)}
         done = until(lambda: closed <= watcher.archived(), ARCHIVE_TIMEOUT_SECONDS, "closing")
         show(watcher.look("all archived" if done else "late"))
     if not done:
         late = ", ".join(sorted(closed - watcher.archived())[:5])
         raise DemoFailedError(f"not archived {ARCHIVE_TIMEOUT_SECONDS} s after closing: {late}")
+    return checksums
 
 
 def _prove(
@@ -275,7 +365,7 @@ def _prove(
         soft_wrap=True,
     )
     return (
-        f"OK: {len(result.equal)} binlogs, {size_text(result.equal_bytes)}"
+        f"{len(result.equal)} binlogs, {size_text(result.equal_bytes)}"
         f" in s3://{bucket}/{PREFIX}, every object equals the server's file (SHA-256)"
     )
 
@@ -285,7 +375,7 @@ def _interrupt(_number: int, _frame: object) -> NoReturn:
 
 
 def main() -> int:
-    """Exit code: 0 all equal, 1 something is wrong or missing, 130 interrupted."""
+    """Exit code: 0 all equal and brought back, 1 something is wrong or missing, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="lab.demo", description=__doc__)
     parser.add_argument("--seconds", type=float, default=25, help="how long to write")
     parser.add_argument("--threads", type=int, default=4, help="how many writers")
@@ -297,7 +387,12 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("interrupted; everything is stopped and removed")
         return INTERRUPTED
-    except (DemoFailedError, ServerFailedError, Unavailable) as error:
+    except (
+        DemoFailedError,
+        recovery.RecoveryFailedError,
+        ServerFailedError,
+        Unavailable,
+    ) as error:
         if isinstance(error, DemoFailedError) and error.log:
             print(f"the end of the streamer's log:\n{error.log}")
         console.print(

@@ -150,7 +150,10 @@ class MysqlServer:
 
     def freeze(self) -> None:
         """Stop the process without ending it: connections stay open, nothing answers."""
-        self._running().send_signal(signal.SIGSTOP)
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        # a busy machine takes its time: threads that still run would answer
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def thaw(self) -> None:
         """Let a frozen server go on."""

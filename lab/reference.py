@@ -2,20 +2,25 @@
 
 Between two comments, `<!-- begin NAME -->` and `<!-- end NAME -->`, stands what is generated:
 the options in docs/reference.md, the table of what ends a transaction in docs/format.md, what
-`status` prints in README.md. A test (tests/unit/test_docs.py) fails where a document is not what
-this would write.
+`status` and `pitr` print in README.md. A test (tests/unit/test_docs.py) fails where a document is
+not what this would write.
 """
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import binlog2s3
 from binlog2s3 import transaction
-from binlog2s3.options import OPTIONS, TABLES, Option
+from binlog2s3.config import FILE_OPTIONS
+from binlog2s3.find_options import FIND_OPTIONS
+from binlog2s3.options import Option
+from binlog2s3.pitr_options import PITR_OPTIONS
 from binlog2s3.status_options import STATUS_OPTIONS
-from lab import status_examples
+from binlog2s3.verify_options import VERIFY_OPTIONS
+from binlog2s3.verify_report import WORDS
+from lab import pitr_examples, status_examples
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(binlog2s3.__file__).parent
@@ -25,17 +30,18 @@ _TABLE_TITLES = {
     "spool": "The spool",
     "s3": "The bucket",
     "log": "The log",
+    "target": "The target of `pitr`",
 }
 
 
 def option_tables() -> str:
     """All options, a Markdown table for each table of the file."""
     sections = []
-    for table in TABLES:
+    for table in dict.fromkeys(option.table for option in FILE_OPTIONS):
         rows = [
             "| option | in the file | in the environment | type | default | meaning |",
             "|---|---|---|---|---|---|",
-            *(_option_row(option) for option in OPTIONS if option.table == table),
+            *(_option_row(option) for option in FILE_OPTIONS if option.table == table),
         ]
         sections.append(f"### {_TABLE_TITLES[table]}: `[{table}]`\n\n" + "\n".join(rows))
     return "\n\n".join(sections)
@@ -58,8 +64,34 @@ def _option_row(option: Option) -> str:
 
 def status_option_table() -> str:
     """The options that `status` has for itself, a Markdown table."""
-    rows = ["| option of `status` | type | default | meaning |", "|---|---|---|---|"]
-    for option in STATUS_OPTIONS:
+    return _own_table("status", STATUS_OPTIONS)
+
+
+def pitr_option_table() -> str:
+    """The options that `pitr` has for itself, a Markdown table."""
+    return _own_table("pitr", PITR_OPTIONS)
+
+
+def find_option_table() -> str:
+    """The options that `find` has for itself, a Markdown table."""
+    return _own_table("find", FIND_OPTIONS)
+
+
+def verify_option_table() -> str:
+    """The options that `verify` has for itself, a Markdown table."""
+    return _own_table("verify", VERIFY_OPTIONS)
+
+
+def defect_table() -> str:
+    """The kinds of defects that `verify` finds, a Markdown table."""
+    rows = ["| kind | what it is | for a recovery | what to do |", "|---|---|---|---|"]
+    rows += [f"| `{kind}` | {' | '.join(words)} |" for kind, words in WORDS.items()]
+    return "\n".join(rows)
+
+
+def _own_table(command: str, options: Sequence[Option]) -> str:
+    rows = [f"| option of `{command}` | type | default | meaning |", "|---|---|---|---|"]
+    for option in options:
         cells = (f"`--{option.name}`", _type_text(option), option.default_text or "none")
         rows.append(f"| {' | '.join(cells)} | {option.help} |")
     return "\n".join(rows)
@@ -124,10 +156,15 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
         "status": status_examples.one,
         "status of all": status_examples.table,
         "status watched": status_examples.screen,
+        "pitr": pitr_examples.plan,
     },
     "docs/reference.md": {
         "options": option_tables,
         "options of status": status_option_table,
+        "options of pitr": pitr_option_table,
+        "options of verify": verify_option_table,
+        "kinds of defects": defect_table,
+        "options of find": find_option_table,
         "lines of status": status_examples.line,
     },
     "docs/format.md": {"transaction ends": transaction_ends},

@@ -217,7 +217,7 @@ class MinioServer(_Server):
 
     name = "MinIO"
     kms_key_id = "lab-key"
-    _health = "/minio/health/ready"
+    _health = "/minio/health/cluster"  # "ready" comes before it answers
 
     def __init__(self, binary: Path, directory: Path, *, kms: bool = True) -> None:
         super().__init__(directory)

@@ -80,6 +80,7 @@ class Known:
     names_may_be_folders_too: Literal["yes", "hidden", "refused"] = "yes"
     encrypts: bool = True
     keeps_storage_classes: bool = True
+    keeps_settings: bool = True
 
 
 KNOWN = {
@@ -102,6 +103,7 @@ KNOWN = {
         names_may_be_folders_too="refused",
         encrypts=False,
         keeps_storage_classes=False,
+        keeps_settings=False,
     ),
 }
 
@@ -1110,3 +1112,57 @@ def test_the_storage_class_is_for_archived_binlogs(remote: Place) -> None:
     classes = {info.key: info.storage_class for info in store.list("")}
     chosen = "REDUCED_REDUNDANCY" if remote.known.keeps_storage_classes else "STANDARD"
     assert classes == {"archived": chosen, "binlog.1": chosen, "entry.json": "STANDARD"}
+
+
+def test_what_a_bucket_says_of_itself(remote: Place) -> None:
+    """Its clock; nothing where nothing was set; and what was set."""
+    assert remote.server is not None
+    settings = remote.open().settings
+    clock = settings.clock("p/")
+    assert clock is not None
+    assert abs(datetime.now(UTC) - clock) < timedelta(minutes=1)
+    assert (settings.versioning(), settings.default_retention()) == ("", "")
+    if not remote.known.keeps_settings:
+        with pytest.raises(UnsupportedError):
+            settings.lifecycle()
+        return
+    assert list(settings.lifecycle()) == []
+    bucket = remote.bucket = f"{remote.bucket}-locked"
+    rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": "p/"}, "Expiration": {"Days": 9}}
+    lock = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 3}}
+    session = session_for(remote.server)
+    with closing(session.client("s3", endpoint_url=remote.server.endpoint_url)) as client:
+        client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=True)
+        client.put_bucket_lifecycle_configuration(
+            Bucket=bucket,
+            LifecycleConfiguration={"Rules": [rule]},  # type: ignore[typeddict-item,list-item]
+        )
+        client.put_object_lock_configuration(
+            Bucket=bucket,
+            ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": lock},  # type: ignore[typeddict-item]
+        )
+    settings = remote.open().settings
+    assert settings.versioning() == "Enabled"
+    assert [rule["ID"] for rule in settings.lifecycle()] == ["r"]
+    assert settings.default_retention() == "GOVERNANCE 3 days"
+
+
+def test_old_versions_are_shown_and_can_be_deleted(remote: Place) -> None:
+    """Objects that were replaced or deleted, and the markers; below the prefix alone."""
+    if not remote.known.keeps_settings:
+        pytest.skip("it keeps versions only where it is told to at its start")
+    assert remote.server is not None
+    session, store = session_for(remote.server), remote.open()
+    with closing(session.client("s3", endpoint_url=remote.server.endpoint_url)) as client:
+        client.put_bucket_versioning(
+            Bucket=remote.bucket, VersioningConfiguration={"Status": "Enabled"}
+        )
+    for key in ("p/a", "p/a", "q/b"):
+        store.put(key, b"x")
+    store.delete(["p/a"])
+    found = store.settings.versions("p/")
+    assert [key for key, _ in found] == ["p/a"] * 3
+    assert store.head("p/a") is None
+    store.settings.delete_versions(found)
+    assert store.settings.versions("p/") == []
+    assert len(store.settings.versions("")) == 1

@@ -9,8 +9,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 from binlog2s3.checksum import crc64_hex, crc64nvme
 from lab.s3 import Store
+
+_MOST_LOOKS = 5
 
 ARCHIVED = re.compile(r"archive/(?P<source>[^/]+)/(?P<lineage>[^/]+)/binlogs/(?P<name>[^/]+)$")
 CHUNK = re.compile(
@@ -58,6 +62,15 @@ class Bucket:
 
     def binlogs(self) -> dict[str, bytes]:
         """Each binlog's bytes, as far as the bucket has them from the first one on."""
+        for _ in range(_MOST_LOOKS):
+            try:
+                return self._binlogs()
+            except ClientError as error:  # a chunk went: its binlog was archived meanwhile
+                if error.response["Error"]["Code"] != "NoSuchKey":
+                    raise
+        return self._binlogs()
+
+    def _binlogs(self) -> dict[str, bytes]:
         keys = self.keys()
         found: dict[str, bytes] = {}
         for key in keys:

@@ -20,7 +20,7 @@ from lab.s3 import MinioServer, client_for
 PLAN = Plan(rate=20, row_bytes=100, seconds=6, connections=2, fillers=1, rotations=1)
 DOCUMENT = "# before\n" + "".join(
     f"<!-- begin {name} -->\nold\n<!-- end {name} -->\nkept {name}\n"
-    for name in ("rpo", "requests", "peers", "cost", "model")
+    for name in ("rpo", "requests", "peers", "cost", "model", "restore")
 )
 
 

@@ -516,7 +516,7 @@ def test_the_mirror_is_found_without_apts_lists(tmp_path: Path) -> None:
 def test_the_demo_ends_in_one_clear_line(
     mysql_binaries: ServerBinaries, minio_binary: Path, tmp_path: Path, fallback: bool
 ) -> None:
-    """`make demo` compares every object, says so, exits 0, and falls back to moto where it must."""
+    """`make demo` compares every object, recovers from a DROP, says so, exits 0, also on moto."""
     environment = dict(os.environ)
     if fallback:
         if mysql_binaries.plugins is None:
@@ -541,7 +541,9 @@ def test_the_demo_ends_in_one_clear_line(
     )
     last = done.stdout.splitlines()[-1]
     assert (done.returncode, last[:3]) == (0, "OK:"), done.stdout + done.stderr
-    assert last.endswith("every object equals the server's file (SHA-256)")
+    assert "every object equals the server's file (SHA-256)" in last
+    assert last.endswith("holds what the source held then (CHECKSUM TABLE)")
+    assert "DROP TABLE `demo`.`orders`" in done.stdout
     assert ("falling back to moto" in done.stderr) == fallback
     assert minio_binary.is_file()
 

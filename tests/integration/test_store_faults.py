@@ -559,7 +559,7 @@ def test_uploads_and_parts_on_several_pages(
         options["endpoint-url"] = proxy.url
         with StreamProcess(disk_tmp_path / "two", mysql, minio, bucket, options=options) as stream:
             settle(stream, mysql, minio, bucket)
-            assert stream.events("binlog archived")[0]["taken_up"] == 3
+            assert stream.wait_for_event("binlog archived")["taken_up"] == 3
         assert paged.asked["list uploads"] >= 3
         assert paged.asked["list parts"] >= 3
 

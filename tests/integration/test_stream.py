@@ -61,7 +61,7 @@ def spooled(stream: StreamProcess) -> list[str]:
 
 
 def wait_until_archived(
-    stream: StreamProcess, server: MysqlServer, store: Store, bucket: str, timeout: float = 90
+    stream: StreamProcess, server: MysqlServer, store: Store, bucket: str, timeout: float = 600
 ) -> None:
     """Close the open binlog, wait until all closed ones have their entry, compare every byte."""
     closed = closed_binlogs(server)

@@ -348,12 +348,13 @@ def test_a_catch_up_is_well(
     monitor = Monitor()
     with Toxiproxy(toxiproxy_binary, disk_tmp_path) as toxiproxy:
         door = toxiproxy.door("store", minio.port)
-        rate = {"type": "bandwidth", "stream": "upstream", "attributes": {"rate": 1000}}
+        rate = {"type": "bandwidth", "stream": "upstream", "attributes": {"rate": 2700}}
         toxiproxy.ask("POST", f"/proxies/{door.name}/toxics", {"name": "rate", **rate})
         options: dict[str, Any] = {
             "endpoint-url": door.url,
             "heartbeat-interval": None,
             "spool-max-bytes": None if way == "slow store" else 64 * MIB,
+            "concurrency": 3,  # so that requests end in good time, however busy the machine
             **monitor.options,
         }
         with (

@@ -363,7 +363,7 @@ def test_a_wrong_value_is_named_as_it_was_given(
             "[spool]\nzzz = 'x'",
             "{}: unknown key [spool] zzz (known: dir, max_bytes, min_free_bytes)",
         ),
-        ("[zzz]", "{}: unknown table [zzz] (known: log, mysql, s3, spool, stream)"),
+        ("[zzz]", "{}: unknown table [zzz] (known: log, mysql, s3, spool, stream, target)"),
     ],
 )
 def test_what_is_wrong_in_a_file(text: str, problem: str, tmp_path: Path) -> None:

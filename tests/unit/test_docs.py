@@ -11,14 +11,25 @@ from typing import Any, get_args
 import click
 import pytest
 
-from binlog2s3 import cli, errors, listing
+from binlog2s3 import (
+    cli,
+    errors,
+    examples,
+    listing,
+    pitr_view,
+    preflight,
+    verify_report,
+    verify_view,
+)
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import EntryEnd, Heartbeat, Layout, Lineage, WriterState
 from binlog2s3.checksum import crc64_hex, crc64nvme
-from binlog2s3.config import OPTIONS
+from binlog2s3.config import FILE_OPTIONS, OPTIONS
 from binlog2s3.grid import BLOCK_SIZE, MAX_PARTS, Block, Grid
-from lab import reference
-from tests.documents import BEAT, ENTRY, LINEAGE
+from binlog2s3.gtid import GtidSet
+from lab import pitr_examples, reference
+from tests import damage, verified
+from tests.documents import BEAT, ENTRY, LINEAGE, UUID
 
 ROOT = reference.ROOT
 DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
@@ -27,16 +38,36 @@ FORMAT = (ROOT / "docs/format.md").read_text(encoding="utf-8")
 
 # Options of other programs that the documents speak of.
 FOREIGN = {
+    "--all-databases",  # mysqldump
+    "--auth-root-authentication-method",  # mariadb-install-db
+    "--base64-output",  # mysqlbinlog
     "--binary-mode",  # mysql
     "--checksum-mode",  # aws s3api
     "--defaults-file",  # mysql and mysqlbinlog
+    "--enforce-gtid-consistency",  # mysqld
+    "--events",
+    "--exclude-gtids",  # mysqlbinlog
+    "--gtid-mode",  # mysqld
+    "--initialize-insecure",  # mysqld
+    "--master-data",  # mariadb-dump
+    "--only-show-errors",  # aws s3 cp
     "--raw",
     "--read-from-remote-server",
     "--recursive",  # aws s3 cp
+    "--routines",
+    "--set-gtid-purged",
+    "--silent",  # mysqladmin
+    "--single-transaction",
+    "--skip-add-drop-table",  # mysqldump
+    "--socket",  # mysql
+    "--source-data",
     "--ssl-mode",
     "--start-position",
     "--stop-never",
     "--stop-position",
+    "--triggers",
+    "--user",  # mysqld
+    "--verbose",  # mysqlbinlog
     "--verify-binlog-checksum",
 }
 
@@ -72,11 +103,11 @@ def test_what_is_generated_is_up_to_date(document: str) -> None:
 def test_every_option_is_in_the_reference_and_no_other() -> None:
     """With its name in the file and in the environment."""
     documented = {tuple(cell.strip("`") for cell in row[:3]) for row in rows(REFERENCE, "option")}
-    assert documented == {(f"--{o.name}", o.key, o.environment) for o in OPTIONS}
+    assert documented == {(f"--{o.name}", o.key, o.environment) for o in FILE_OPTIONS}
 
 
 def test_the_command_has_the_options_of_the_reference() -> None:
-    """What click knows is the table, --config and -h."""
+    """What click knows is the table, but for the target's, --config and -h."""
     known = {name for parameter in cli.stream.params for name in parameter.opts}
     assert known == {f"--{option.name}" for option in OPTIONS} | {"--config"}
 
@@ -90,12 +121,37 @@ def test_the_options_of_list_are_in_the_reference() -> None:
 
 @pytest.mark.parametrize(
     ("command", "heading"),
-    [(cli.status, "What `status` shows"), (cli.health, "What `health` says")],
+    [
+        (cli.status, "What `status` shows"),
+        (cli.pitr, "What `pitr` does"),
+        (cli.verify, "What `verify` proves"),
+        (cli.find, "What `find` shows"),
+        (cli.health, "What `health` says"),
+    ],
 )
-def test_the_options_of_status_are_in_the_reference(command: Any, heading: str) -> None:
+def test_the_options_of_a_command_are_in_the_reference(command: Any, heading: str) -> None:
     """All that click knows are named where the command is described, and no other one."""
     known = {name for parameter in command.params for name in parameter.opts}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", section(REFERENCE, heading))) == known
+
+
+def test_check_is_in_the_reference() -> None:
+    """It takes what `stream` takes, and --json; each part with its exit code, each field."""
+    known = {name for parameter in cli.check.params for name in parameter.opts}
+    assert known == {f"--{option.name}" for option in OPTIONS} | {"--config", "--json"}
+    text = section(REFERENCE, "What `check` looks at")
+    parts = [(row[0].strip("`"), int(row[1])) for row in rows(text, "part")]
+    assert parts == list(preflight.EXIT_CODES.items())
+    found = preflight.document([preflight.ok("clock", "server", "as this host's")])
+    for first_cell, document in (
+        ("field of the document", found),
+        ("field of a row", found["parts"][0]),
+    ):
+        table = {row[0].strip("`"): row for row in rows(text, first_cell)}
+        assert list(document) == list(table)
+        assert all(fits(value, table[field][1]) for field, value in document.items())
+    (result,) = (row for row in text.splitlines() if row.startswith("| `result` |"))
+    assert set(re.findall(r"`(\w+)`", result)) == {"result", *get_args(preflight.Result)}
 
 
 def test_what_list_prints_is_as_documented() -> None:
@@ -141,17 +197,109 @@ def test_what_list_prints_is_as_documented() -> None:
         assert all(f"`{name}`" in row for name in inner[0])
 
 
+def test_what_pitr_prints_is_as_documented() -> None:
+    """Every field of --json in its order, of the type that is said, null only where it may be."""
+    text = section(REFERENCE, "What `pitr` does")
+    plain = replace(
+        pitr_examples.PLAN, before=None, adds=None, pieces=(), kept=(), left_out=(), skipped=None
+    )
+    whole = pitr_view.document(
+        replace(pitr_examples.PLAN, skipped=GtidSet.parse(f"{UUID}:7")),
+        pitr_examples.ABOUT,
+        pitr_examples.RESULT,
+    )
+    least = pitr_view.document(plain, pitr_view.About(source="s", archive="a"))
+    nothing = pitr_view.document(plain, pitr_examples.ABOUT, pitr_view.Result(how="nothing"))
+    done = replace(pitr_examples.RESULT, committed_empty=f"{UUID}:7")
+    shown = pitr_examples.PLAN.kept[0]
+    anonymous = replace(shown, transaction=replace(shown.transaction, gtid=None))
+    bare = replace(pitr_examples.PLAN.pieces[0], gtids=GtidSet(), greatest_commit_us=None)
+    bare_plan = replace(plain, pieces=(bare,), kept=(anonymous,))
+    bare_document = pitr_view.document(bare_plan, pitr_examples.ABOUT)["plan"]
+    for first_cell, documents in (
+        ("field of the document", [whole, least]),
+        ("field of the plan", [whole["plan"], least["plan"]]),
+        ("field of a piece", [whole["plan"]["pieces"][0], bare_document["pieces"][0]]),
+        ("field of a transaction", [whole["plan"]["left_out"][0], bare_document["kept"][0]]),
+        ("field of the result", [pitr_view.result_document(done), nothing["result"]]),
+    ):
+        table = {row[0].strip("`"): row for row in rows(text, first_cell)}
+        for document in documents:
+            assert list(document) == list(table)
+            for field, value in document.items():
+                kind = table[field][1]
+                assert isinstance(value, bool) if kind == "true or false" else fits(value, kind)
+        may_be_null = {field for field, row in table.items() if row[1].endswith(" or null")}
+        assert {k for d in documents for k, v in d.items() if v is None} == may_be_null
+    for field in ("goal", "stop", "reachable"):
+        (row,) = (row for row in text.splitlines() if row.startswith(f"| `{field}` |"))
+        assert all(f"`{name}`" in row for name in whole["plan"][field])
+
+
+def test_what_verify_prints_is_as_documented() -> None:
+    """Every field of --json in its order, of the type that is said, null only where it may be."""
+    text = section(REFERENCE, "What `verify` proves")
+    whole, bare = (verify_view.document(one) for one in (verified.REPORT, verified.BARE))
+    full, empty = whole["sources"]
+    for first_cell, documents in (
+        ("field of the document", [whole, bare]),
+        ("field of a source", [full, *bare["sources"]]),
+        ("field of a verified lineage", full["lineages"]),
+        ("field of an interval", full["recoverable"]),
+        ("field of a defect", full["defects"]),
+    ):
+        table = {row[0].strip("`"): row for row in rows(text, first_cell)}
+        for document in documents:
+            assert list(document) == list(table)
+            for field, value in document.items():
+                kind = table[field][1]
+                assert isinstance(value, bool) if kind == "true or false" else fits(value, kind)
+        may_be_null = {field for field, row in table.items() if row[1].endswith(" or null")}
+        assert {k for d in documents for k, v in d.items() if v is None} == may_be_null
+    assert list(empty["answer"]) == list(full["answer"])
+    for field, inner in (
+        ("gaps", full["gaps"][0]),
+        ("against_source", full["against_source"]),
+        ("answer", full["answer"]),
+        ("repaired", full["repaired"][0]),
+        ("first", full["recoverable"][0]["first"]),
+        ("last", full["recoverable"][0]["last"]),
+    ):
+        texts = [row for row in text.splitlines() if row.startswith(f"| `{field}` |")]
+        assert any(all(f"`{name}`" in row for name in inner) for row in texts), field
+
+
+def test_every_kind_of_defect_is_in_the_reference() -> None:
+    """With what follows, and what to do; and every field of an entry, whether it can lie unseen."""
+    text = section(REFERENCE, "What `verify` proves")
+    documented = [row[0].strip("`") for row in rows(text, "kind")]
+    assert documented == list(get_args(verify_report.Kind)) == list(verify_report.WORDS)
+    fields = json.loads(ENTRY.to_json()).keys() - {"format", "encoding", "encryption"}
+    named = [name for row in rows(text, "field that lies") for name in row[0].split(", ")]
+    assert {name.strip("`") for name in named} == fields
+    for row in rows(text, "field that lies"):
+        for name in row[0].replace("`", "").split(", "):
+            lies = [one for key, one in damage.FIELDS.items() if key.split(",")[0] == name]
+            assert all(one.deep for one in lies), name
+            found = {bool(one.looked) for one in lies}
+            expected = {"yes": {True}, "no": {False}}.get(row[1])
+            if name != "archived_at" and expected is not None:
+                assert found == expected, name
+            assert bool(lies) == (name != "archived_at"), name
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_documents_name_no_option_that_does_not_exist(path: Path) -> None:
     """Neither on the command line nor in the environment."""
     text = path.read_text(encoding="utf-8")
     ours = {f"--{option.name}" for option in OPTIONS} | {"--config", "--help", "--version"}
-    for command in (cli.list_, cli.status, cli.health):
+    for command in (cli.list_, cli.status, cli.pitr, cli.find, cli.verify, cli.health):
         ours |= {name for parameter in command.params for name in parameter.opts}
     named = set(re.findall(r"(?<![\w<!-])--[a-z][a-z0-9-]*", text))
     assert named - ours - FOREIGN == set()
     variables = set(re.findall(r"\bBINLOG2S3_[A-Z0-9_]+", text))
-    assert variables - {option.environment for option in OPTIONS} - {"BINLOG2S3_CONFIG"} == set()
+    known = {option.environment for option in FILE_OPTIONS}
+    assert variables - known - {"BINLOG2S3_CONFIG"} == set()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
@@ -181,7 +329,7 @@ def test_exit_codes_are_in_the_reference_and_in_the_help() -> None:
     """All of them, no others, each once."""
     documented = [int(row[0]) for row in rows(section(REFERENCE, "Exit codes"), "code")]
     assert sorted(documented) == sorted(exit_codes())
-    help_text = cli._EXIT_CODES.replace("\n", " ")
+    help_text = examples.EXIT_CODES.replace("\n", " ")
     assert {int(number) for number in re.findall(r"\b\d+\b", help_text)} == exit_codes()
 
 

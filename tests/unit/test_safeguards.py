@@ -793,6 +793,7 @@ def requests(stop: threading.Event, policy: RetryPolicy, client: Client) -> Requ
         get=lambda: client,
         forget=pytest.fail,
         config=StoreConfig(bucket="b", endpoint_url="http://s"),
+        endpoint="http://s",
     )
     return Requests(link, stop, policy, lambda *_: None)
 

@@ -658,3 +658,13 @@ def test_every_level_and_join_has_its_words() -> None:
         "and 2 more before: `binlog2s3 list`",
         f"lineage {IDLE.lineage}",
     ]
+
+
+def test_behind_a_fresh_gap_nothing_is_reachable_yet() -> None:
+    """No interval that ends before it begins."""
+    latest = IDLE.latest
+    assert latest is not None
+    begun = latest + timedelta(seconds=2)
+    status = replace(IDLE, history=History(lineages=2, complete=True, earliest=begun))
+    (_, reach, *_) = shown(status, "history")
+    assert reach == "nothing is reachable yet behind the gap, 2026-01-02 12:03:29Z"

@@ -1,0 +1,264 @@
+"""Transactions a second of a recovery, by both ways of applying: `python -m bench.restore`.
+
+    python -m bench.restore                    # 300 MB of small transactions of 8 writers, MySQL
+    python -m bench.restore --flavour mariadb
+    python -m bench.restore --megabytes 20     # a first look; kept nowhere
+
+Law: both ways bring the same archive to a server of their own with the same settings, one after the
+other, and each counts only if all tables are the source's in the end.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Any
+
+import pymysql
+
+from bench import ways
+from bench.reach import Bucket, covers, look
+from bench.rpo import RESULTS, keep
+from lab import get
+from lab.cache import Unavailable
+from lab.child import ServerFailedError
+from lab.disk import temporary_directory
+from lab.get import Flavour, ServerBinaries
+from lab.mysql import MariadbServer, MysqlServer
+from lab.s3 import REGION, MinioServer, environment_for
+
+WRITERS = 8
+WANTED = 5.0
+MEGABYTES = 300
+WAYS = ("relay-log", "pipe")
+RELAXED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=2", "--event-scheduler=OFF")
+ARCHIVED_SECONDS = 600.0
+BYTES_EACH = 860
+ROUND = 2000
+"""So many transactions one call of the procedure makes."""
+SCHEMA = (
+    "CREATE DATABASE bench",
+    """CREATE TABLE bench.t (
+      writer INT, n INT, v CHAR(150) CHARACTER SET latin1, changed INT, PRIMARY KEY (writer, n)
+    )""",
+    """CREATE PROCEDURE bench.work(who INT, first INT, many INT)
+    BEGIN
+      DECLARE at INT DEFAULT first;
+      WHILE at < first + many DO
+        START TRANSACTION;
+        INSERT INTO bench.t VALUES (who, at, RPAD(RAND(), 150, 'binlog'), 0);
+        UPDATE bench.t SET changed = changed + 1 WHERE writer = who AND n = at DIV 2;
+        COMMIT;
+        SET at = at + 1;
+      END WHILE;
+    END""",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """A source whose binlogs are in the bucket, from `first` on, and what its table is."""
+
+    server: MysqlServer
+    where: Bucket
+    checksum: int
+    transactions: int
+    size: int
+    first: str
+
+
+def measure(flavour: Flavour, megabytes: int) -> dict[str, Any]:
+    """Make the archive, restore from it by both ways; what the report is made from."""
+    binaries = get.mariadb() if flavour == "mariadb" else get.mysql()
+    load_before = os.getloadavg()[0]
+    started = datetime.now(UTC)
+    with ExitStack() as stack:
+        folder = stack.enter_context(temporary_directory("binlog2s3-restore-"))
+        store = stack.enter_context(MinioServer(get.minio(), folder / "store"))
+        source = stack.enter_context(_archived(binaries, store, folder, megabytes))
+        source.server.kill()  # it is lost, and takes no processor from what follows
+        done = {}
+        for number, way in enumerate(WAYS, 2):
+            done[way] = _restored(binaries, source, folder / way, number, way)
+            print(f"{way}: {done[way]}", flush=True)
+    speeds = [done[way]["transactions_per_second"] for way in WAYS]
+    return {
+        "name": f"restore-{flavour}",
+        "started": started.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "load_average": [round(load_before, 1), round(os.getloadavg()[0], 1)],
+        "server": binaries.version,
+        "writers": WRITERS,
+        "size": source.size,
+        "transactions": source.transactions,
+        "ways": done,
+        "ratio": round(speeds[0] / speeds[1], 1),
+    }
+
+
+@contextmanager
+def _archived(
+    binaries: ServerBinaries, store: MinioServer, folder: Path, megabytes: int
+) -> Iterator[Lab]:
+    """A source with so much in its binlogs, all of which is in the bucket."""
+    where = Bucket(
+        endpoint_url=store.endpoint_url,
+        access_key=store.access_key,
+        secret_key=store.secret_key,
+        bucket=store.make_bucket(),
+        prefix="pre",
+        source="bench",
+    )
+    kind = MariadbServer if binaries.flavour == "mariadb" else MysqlServer
+    options = [*RELAXED, "--max-binlog-size=100M", "--binlog-format=ROW"]
+    with kind(binaries, folder / "source", server_id=1, options=options) as server:
+        with ways.streamer(where, store.endpoint_url, server, folder, flush_interval=1) as alive:
+            transactions = _write(server, megabytes)
+            _wait(server, where, alive)
+        size = sum(size for _, size in server.binlogs())
+        print(
+            f"{transactions} transactions, {size} bytes, {size / transactions:.0f} each", flush=True
+        )
+        first = server.binlogs()[0][0]
+        yield Lab(server, where, _checksum(server), transactions, size, first)
+
+
+def _write(server: MysqlServer, megabytes: int) -> int:
+    """So many transactions by so many sessions at once; their number."""
+    server.query(*SCHEMA)
+    rounds = max(1, megabytes * 1_000_000 // (BYTES_EACH * ROUND * WRITERS))
+    failures: list[pymysql.Error] = []
+
+    def work(writer: int) -> None:
+        try:
+            with server.connect() as connection, connection.cursor() as cursor:
+                for number in range(rounds):
+                    cursor.execute("CALL bench.work(%s, %s, %s)", (writer, number * ROUND, ROUND))
+        except pymysql.Error as error:
+            failures.append(error)
+
+    threads = [Thread(target=work, args=(writer,)) for writer in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise ServerFailedError(f"the load failed: {failures[0]}")
+    return rounds * ROUND * WRITERS
+
+
+def _wait(server: MysqlServer, where: Bucket, alive: ways.Alive) -> None:
+    """Until all that was committed can be read from the bucket."""
+    done, client = server.binlogs(), where.client()
+    deadline, pause = monotonic() + ARCHIVED_SECONDS, Event()
+    while not covers(look(client, where), done):
+        alive()
+        if monotonic() > deadline:
+            raise ServerFailedError("what was committed does not reach the bucket")
+        pause.wait(0.5)
+    client.close()
+
+
+def _restored(
+    binaries: ServerBinaries, source: Lab, folder: Path, server_id: int, way: str
+) -> dict[str, Any]:
+    """A new server, brought to where the source was. Raises where it is not that."""
+    kind = MariadbServer if binaries.flavour == "mariadb" else MysqlServer
+    options = [*RELAXED, *(["--log-slave-updates=ON"] if kind is MariadbServer else [])]
+    with kind(binaries, folder, server_id=server_id, options=options) as target:
+        began = monotonic()
+        result = _pitr(source, target, folder, way)
+        seconds = monotonic() - began
+        if (found := _checksum(target)) != source.checksum:
+            raise ServerFailedError(
+                f"{way}: the table's checksum is {found}, the source's was {source.checksum}"
+            )
+        if result["how"] != way:
+            raise ServerFailedError(f"it was applied by {result['how']}, not by {way}")
+    return {
+        "seconds": round(result["seconds"], 1),
+        "seconds_in_all": round(seconds, 1),
+        "transactions_per_second": round(result["transactions"] / result["seconds"]),
+        "bytes_per_second": round(source.size / result["seconds"]),
+    }
+
+
+def _pitr(source: Lab, target: MysqlServer, folder: Path, way: str) -> dict[str, Any]:
+    """The command, as an operator calls it."""
+    empty = folder / "root.password"
+    empty.touch(0o600)
+    options = {
+        "source": source.where.source,
+        "s3-url": f"s3://{source.where.bucket}/{source.where.prefix}",
+        "endpoint-url": source.where.endpoint_url,
+        "region": REGION,
+        "addressing-style": "path",
+        "target-socket": target.socket,
+        "target-user": "root",
+        "target-password-file": empty,
+        "mysql-client": target.binaries.client,
+        "mysqlbinlog": target.binaries.binlog,
+        "apply": way,
+    }
+    argv = [sys.executable, "-m", "binlog2s3", "pitr", "--latest", "--yes", "--json"]
+    if target.binaries.flavour == "mariadb":  # it is empty, and its GTIDs do not say so
+        argv += [f"--from-binlog={source.first}", "--from-position=4"]
+    argv += [f"--{name}={value}" for name, value in options.items()]
+    keys = environment_for(source.where.access_key, source.where.secret_key)
+    done = subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **keys},
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ServerFailedError(f"pitr ended with {done.returncode}: {done.stderr.strip()}")
+    result: dict[str, Any] = json.loads(done.stdout)["result"]
+    return result
+
+
+def _checksum(server: MysqlServer) -> int:
+    ((_name, checksum),) = server.query("CHECKSUM TABLE bench.t")
+    return int(checksum)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 0 when both ways were measured and relay logs are as fast as is wanted."""
+    given = _arguments(arguments)
+    try:
+        result = measure(given.flavour, given.megabytes)
+    except (Unavailable, ServerFailedError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    print(f"{result['name']}: by relay logs {result['ratio']} times as fast as by pipe")
+    if given.megabytes >= MEGABYTES:
+        keep(given.results, result)
+    if result["ratio"] < WANTED:
+        print(f"bench: {WANTED:g} times was wanted", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.restore",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--flavour", choices=["mysql", "mariadb"], default="mysql")
+    parser.add_argument("--megabytes", type=int, default=MEGABYTES, help="of binlogs, about")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""The options of `find` beside those that it shares with `stream`.
+
+Place in the flow: as `options`, for `find_config` to judge and `cli` to declare. They have no place
+in the configuration file: what is looked for is said each time.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from binlog2s3.options import BY_NAME, Kind, Option
+
+DEFAULT_LIMIT = 100
+
+
+def _own(name: str, kind: Kind, metavar: str, help_: str, **more: Any) -> Option:
+    key = name.replace("-", "_")
+    return Option(name=name, table="", key=key, kind=kind, metavar=metavar, help=help_, **more)
+
+
+FIND_OPTIONS: tuple[Option, ...] = (
+    _own(
+        "table",
+        "text",
+        "DB.TABLE",
+        "Transactions that change or define this table, or (DB.*) anything in this database; may "
+        "be given several times.",
+        otherwise="any",
+        repeatable=True,
+    ),
+    _own(
+        "type",
+        "choice",
+        "TYPE",
+        "Transactions that do this, to the table if one is given; ddl is all that defines: "
+        "CREATE, ALTER, DROP, TRUNCATE, RENAME, GRANT and so on; may be given several times.",
+        choices=("insert", "update", "delete", "ddl"),
+        otherwise="any",
+        repeatable=True,
+    ),
+    _own(
+        "between",
+        "text",
+        "FROM/TO",
+        "Committed in this time, by the source's clock, both ends included: "
+        "2026-01-02T15:00Z/2026-01-02T16:00Z; the zones must be there, either end may be left "
+        "out.",
+        otherwise="any time",
+    ),
+    _own(
+        "gtid",
+        "gtid set",
+        "SET",
+        "Only these transactions; may be given several times.",
+        repeatable=True,
+    ),
+    _own(
+        "min-rows",
+        "integer",
+        "N",
+        "Transactions that change at least so many rows, of the tables and by the types that are "
+        "given.",
+        least=1,
+    ),
+    _own(
+        "order",
+        "choice",
+        "ORDER",
+        "Which come first.",
+        choices=("newest", "oldest"),
+        default="newest",
+    ),
+    _own(
+        "limit",
+        "integer",
+        "N",
+        "End after so many; 0: show all.",
+        default=DEFAULT_LIMIT,
+        least=0,
+    ),
+    _own(
+        "lineage",
+        "text",
+        "ID",
+        "Look through the history that ends in this lineage; all: through every lineage.",
+        otherwise="the last writer's",
+    ),
+    _own("json", "flag", "", "One JSON document, for programs."),
+)
+
+SHARED_OPTIONS: tuple[Option, ...] = (
+    replace(BY_NAME["source"], help="Server in the bucket whose history is searched."),
+    replace(BY_NAME["s3-url"], help="Where the archive is: s3://bucket/prefix."),
+    BY_NAME["endpoint-url"],
+    BY_NAME["region"],
+    BY_NAME["addressing-style"],
+    BY_NAME["profile"],
+    BY_NAME["concurrency"],
+)
+"""Options that `find` has as `stream` has them."""
+
+ALL_OPTIONS = (*FIND_OPTIONS, *SHARED_OPTIONS)
+"""All of `find`'s, in the order of its help."""

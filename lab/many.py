@@ -1,0 +1,264 @@
+"""Thousands of small binlogs with their entries, straight into a store: what a year leaves.
+
+    python -m lab.many --count 10000    # fills a throwaway MinIO, runs `list` and `verify`
+
+Law: the bytes are those of a server (`tests/binlog_writer.py`), the entries those that a streamer
+makes of them, so nothing that reads them can tell the difference.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from threading import Event
+from time import monotonic, sleep
+
+import boto3
+
+from binlog2s3.binlog import BinlogName
+from binlog2s3.catalog import Heartbeat, Layout, Lineage, Position
+from binlog2s3.checksum import crc64nvme
+from binlog2s3.chunk import Chunk
+from binlog2s3.grid import Grid
+from binlog2s3.gtid import GtidSet
+from binlog2s3.place import build_entry
+from binlog2s3.store import S3Store
+from binlog2s3.store_contract import Store, StoreConfig
+from binlog2s3.tailer import Track
+from binlog2s3.workers import Workers
+from lab import get
+from lab.disk import temporary_directory
+from lab.s3 import REGION, MinioServer
+from tests.binlog_writer import NOW, XID, BinlogWriter, statement
+from tests.binlog_writer import UUID_A as UUID
+
+THREADS = 8
+LAYOUT = Layout("pre", "test")
+ID = f"{datetime.fromtimestamp(NOW, UTC):%Y%m%dT%H%M%SZ}-{UUID[:8]}-a1b2"
+FIRST = BinlogName("mysql-bin", 1)
+_GRID = Grid(5 << 20)
+_SECONDS_EACH = 300
+_VERSION = "9.7.4"
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a command took. `cpu_seconds` are its own alone; `rss` are bytes, at its peak."""
+
+    status: int
+    seconds: float
+    cpu_seconds: float
+    rss: int
+    stdout: str
+    stderr: str
+
+
+def lineage() -> Lineage:
+    """The one that all are of."""
+    return Lineage(
+        id=ID,
+        source=LAYOUT.source,
+        server_uuid=UUID,
+        flavour="mysql",
+        server_version=_VERSION,
+        first_binlog=FIRST,
+        first_binlog_time=datetime.fromtimestamp(NOW, UTC),
+        gtid_set="",
+    )
+
+
+def binlog(number: int, transactions: int, row_bytes: int, *, rotate: bool = True) -> bytes:
+    """The bytes of the binlog of this number, from 1 on, as MySQL writes them."""
+    began = NOW + (number - 1) * _SECONDS_EACH
+    writer = BinlogWriter(server_version=_VERSION, timestamp=began)
+    before = (number - 1) * transactions
+    writer.previous_gtids(GtidSet({(UUID, ""): [(1, before)]} if before else {}))
+    for at in range(transactions):
+        row = statement(f"INSERT INTO t VALUES ({before + at}, '{'x' * row_bytes}')")
+        commit_us = began * 1_000_000 + at * 1_000
+        writer.transaction(
+            [statement("BEGIN"), row, XID], gtid=(UUID, "", before + at + 1), commit_us=commit_us
+        )
+    if rotate:
+        writer.rotate(str(name(number + 1)))
+    return bytes(writer.data)
+
+
+def name(number: int) -> BinlogName:
+    """The name of the binlog of this number."""
+    return BinlogName(FIRST.prefix, number)
+
+
+def fill(store: Store, count: int, *, transactions: int = 3, row_bytes: int = 100) -> int:
+    """Put lineage.json, so many archived binlogs, an open one and a heartbeat; their bytes."""
+    store.put(LAYOUT.lineage(ID), lineage().to_json())
+    workers = Workers(THREADS)
+    size = waiting = 0
+    for number in range(1, count + 1):
+        data = binlog(number, transactions, row_bytes)
+        size += len(data)
+        workers.submit(number, partial(_archive, store, name(number), data))
+        waiting += 1
+        while waiting > 4 * THREADS:
+            waiting -= _taken(workers)
+    while waiting:
+        waiting -= _taken(workers)
+    last = binlog(count + 1, transactions, row_bytes, rotate=False)
+    chunk = Chunk(0, len(last), crc64nvme(last))
+    store.put(LAYOUT.chunk(ID, name(count + 1), chunk), last)
+    store.put(LAYOUT.writer(1, "9c2d41aa"), _beat(name(count + 1), len(last)).to_json())
+    return size
+
+
+def _archive(store: Store, binlog_name: BinlogName, data: bytes) -> None:
+    track = Track(binlog_name, Path(), _GRID)
+    track.feed(memoryview(data))
+    store.put(LAYOUT.binlog(ID, binlog_name), data, crc64=track.digest.crc64, archived=True)
+    entry = replace(build_entry(track, datetime.now(UTC)), archived_at=datetime.now(UTC))
+    store.put(LAYOUT.entry(ID, binlog_name), entry.to_json())
+
+
+def _taken(workers: Workers) -> int:
+    outcome = workers.take(1.0)
+    if outcome is not None and outcome.error is not None:
+        raise outcome.error
+    return int(outcome is not None)
+
+
+def _beat(durable: BinlogName, offset: int) -> Heartbeat:
+    now = datetime.now(UTC)
+    return Heartbeat(
+        generation=1,
+        token="9c2d41aa",
+        source=LAYOUT.source,
+        host="db1",
+        pid=4711,
+        version="0.1.0",
+        since=now,
+        at=now,
+        interval_seconds=30.0,
+        state="stopped",
+        lineage=ID,
+        server_uuid=UUID,
+        durable=Position(binlog=str(durable), offset=offset, gtid_set=""),
+        server=None,
+        covered_until=datetime.fromtimestamp(NOW + durable.number * _SECONDS_EACH, UTC),
+    )
+
+
+def measured(argv: Sequence[str], environment: Mapping[str, str], timeout: float) -> Measured:
+    """Run a command to its end, and see what it took."""
+    with temporary_directory() as directory:
+        out, err = directory / "out", directory / "err"
+        began = monotonic()
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environment
+            )
+        rss = 0
+        while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
+            rss = max(rss, _peak(process.pid))
+            if monotonic() - began > timeout:
+                process.kill()
+            sleep(_LOOK_SECONDS)
+        _, status, usage = ended
+        process.returncode = os.waitstatus_to_exitcode(status)
+        return Measured(
+            process.returncode,
+            monotonic() - began,
+            usage.ru_utime + usage.ru_stime,
+            rss,
+            out.read_text(),
+            err.read_text(),
+        )
+
+
+def _peak(pid: int) -> int:
+    """The most memory that a process ever had, in bytes; 0 once it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM")), 0)
+
+
+def _cpu_seconds(minio: MinioServer) -> float:
+    """What a store has taken so far."""
+    words = Path(f"/proc/{minio.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def command(minio: MinioServer, bucket: str, *words: str) -> tuple[list[str], dict[str, str]]:
+    """Arguments and environment of `binlog2s3` on this store."""
+    argv = [sys.executable, "-m", "binlog2s3", *words, f"--s3-url=s3://{bucket}/{LAYOUT.prefix}"]
+    argv += [f"--endpoint-url={minio.endpoint_url}", "--addressing-style=path"]
+    given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
+    return [*argv, f"--region={REGION}"], {**given, **minio.env()}
+
+
+def store_of(minio: MinioServer, bucket: str) -> S3Store:
+    """The bucket, with all rights."""
+    config = StoreConfig(
+        bucket=bucket,
+        endpoint_url=minio.endpoint_url,
+        addressing_style="path",
+        region=REGION,
+        concurrency=THREADS,
+    )
+    session = boto3.Session(minio.access_key, minio.secret_key, region_name=REGION)
+    return S3Store(config, stop=Event(), session=lambda **_: session)
+
+
+def _lines(minio: MinioServer, bucket: str, runs: Sequence[Sequence[str]]) -> Iterator[str]:
+    for words in runs:
+        argv, environment = command(minio, bucket, *words)
+        before = _cpu_seconds(minio)
+        found = measured(argv, environment, 1800)
+        store = _cpu_seconds(minio) - before
+        yield (
+            f"{' '.join(words)}: exit {found.status}, {found.seconds:.1f} s "
+            f"({found.cpu_seconds:.1f} s of CPU, the store's {store:.1f} s), "
+            f"{found.rss / (1 << 20):.0f} MiB, {len(found.stdout)} characters"
+        )
+        if found.stderr:
+            yield found.stderr[-500:]
+
+
+def main() -> None:
+    """Fill a throwaway MinIO, measure, and say it."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--transactions", type=int, default=3)
+    parser.add_argument("--row-bytes", type=int, default=100)
+    parser.add_argument("--keep", action="store_true", help="wait for Enter in the end")
+    parser.add_argument(
+        "--run", action="append", help="a command with its options, instead of the usual ones"
+    )
+    given = parser.parse_args()
+    with temporary_directory() as directory, MinioServer(get.minio(), directory) as minio:
+        bucket = minio.make_bucket()
+        began = monotonic()
+        with closing(store_of(minio, bucket)) as store:
+            size = fill(
+                store, given.count, transactions=given.transactions, row_bytes=given.row_bytes
+            )
+        print(f"{given.count} binlogs, {size} bytes, in {monotonic() - began:.1f} s")
+        runs = [run.split() for run in given.run or ("list", "verify", "verify --deep")]
+        for line in _lines(minio, bucket, runs):
+            print(line)
+        if given.keep:
+            argv, _ = command(minio, bucket)
+            print(" ".join(argv))
+            print({key: value for key, value in minio.env().items() if key.startswith("AWS_")})
+            input("Enter ends it")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""A process of its own that applies a server's binlogs to another one: it can be killed.
+
+python -m tests.apply_process '{"directory": ..., "names": [...], ...}'
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from binlog2s3.client import find_client
+from binlog2s3.errors import Binlog2s3Error
+from binlog2s3.login import Login
+from binlog2s3.mysqlbinlog import Tool
+from binlog2s3.pipe import Pipe
+from binlog2s3.recovery import Progress
+from binlog2s3.server import Server
+from tests.own_files import own
+
+
+def main(told: dict[str, Any]) -> int:
+    flavour = told["flavour"]
+    login = Login(
+        host="127.0.0.1",
+        port=0,
+        socket=told["socket"],
+        user="root",
+        password="",
+        ssl_mode="PREFERRED",
+        ssl_ca=None,
+        ssl_cert=None,
+        ssl_key=None,
+        connect_timeout=10.0,
+    )
+    files = own(Path(told["directory"]), told["names"], cut=told.get("cut", 1 << 16))
+    tool = Tool(path=told["binlog"], flavour=flavour, version="", connection_server_id=True)
+    with Server(lambda: login) as server:
+        pipe = Pipe(
+            server,
+            login,
+            find_client(flavour, Path(told["client"])),
+            tool,
+            size=files.size,
+            transactions=files.count,
+        )
+        try:
+            pipe.apply(files.stream(), _tell)
+        except Binlog2s3Error as error:
+            sys.stderr.write(f"{type(error).__name__}: {error}\n")
+            return error.exit_code
+    return 0
+
+
+def _tell(at: Progress) -> None:
+    sys.stdout.write(f"{at.transactions}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

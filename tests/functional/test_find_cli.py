@@ -1,0 +1,249 @@
+"""`find` as a user meets it: real processes, a bucket of moto's, what is printed and exit codes."""
+
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from binlog2s3.binlog import BinlogName, EventType
+from binlog2s3.catalog import Layout
+from binlog2s3.checksum import crc64nvme
+from binlog2s3.chunk import Chunk
+from binlog2s3.gtid import GtidSet
+from binlog2s3.points import time_text
+from lab.s3 import REGION, MotoServer
+from tests.binlog_writer import NOW_US, UUID_A, BinlogWriter, query_body
+from tests.documents import BEAT, LINEAGE
+
+NAME = BinlogName.parse("mysql-bin.000001")
+SECOND = 1_000_000
+COMMAND = (sys.executable, "-m", "binlog2s3", "find")
+
+
+def environment(**more: str) -> dict[str, str]:
+    given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
+    return given | more
+
+
+def run(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        check=False,
+        env=environment(**more),
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=120,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+class Archive:
+    """A source with one open binlog of DDL, one statement a second; the fourth is a DROP."""
+
+    def __init__(self, moto: MotoServer, count: int = 6, padding: int = 0) -> None:
+        self.moto = moto
+        bucket = moto.make_bucket()
+        self.url = f"s3://{bucket}/pre"
+        self.binlog = BinlogWriter(in_use=True)
+        self.binlog.previous_gtids(GtidSet())
+        for number in range(1, count):
+            text = "DROP TABLE orders" if number == 4 else f"CREATE TABLE shop.x{number} (a int)"
+            text += f" /* {'x' * padding} */" if padding else ""
+            self.binlog.transaction(
+                [(EventType.QUERY, query_body(text, db="shop"))],
+                gtid=(UUID_A, "", number),
+                commit_us=NOW_US + number * SECOND,
+            )
+        data = bytes(self.binlog.data)
+        layout, lineage = Layout("pre", "orders"), replace(LINEAGE, source="orders", gtid_set="")
+        beat = replace(BEAT, source="orders", lineage=lineage.id, covered_until=None, durable=None)
+        chunk = Chunk(begin=0, end=len(data), crc64=crc64nvme(data))
+        with closing(moto.client()) as client:
+            for key, body in (
+                (layout.lineage(lineage.id), lineage.to_json()),
+                (layout.chunk(lineage.id, NAME, chunk), data),
+                (layout.writer(beat.generation, beat.token), beat.to_json()),
+            ):
+                client.put_object(Bucket=bucket, Key=key, Body=body)
+
+    def arguments(self, *more: str, source: str = "orders") -> list[str]:
+        options = ("--s3-url", self.url, "--endpoint-url", self.moto.endpoint_url)
+        where = (*options, "--addressing-style", "path", "--region", REGION, "--source", source)
+        return [*where, *more]
+
+    def run(self, *arguments: str, source: str = "orders") -> "subprocess.CompletedProcess[str]":
+        return run(*self.arguments(*arguments, source=source), **self.moto.env())
+
+
+@pytest.fixture
+def archive(moto: MotoServer) -> Archive:
+    return Archive(moto)
+
+
+def error(done: "subprocess.CompletedProcess[str]") -> tuple[int, str, str]:
+    """Exit code, message and hint."""
+    found = re.search(r"^error: (.*)\nhint: (.*)\n\Z", done.stderr, re.MULTILINE)
+    assert found, done.stderr
+    return done.returncode, found[1], found[2]
+
+
+def test_help_has_an_example_for_each_case() -> None:
+    """Who dropped it, many rows, a database, one GTID; each can be copied."""
+    done = run("-h")
+    assert (done.returncode, done.stderr) == (0, "")
+    examples = done.stdout.split("Examples")[1].split("Exit codes")[0]
+    for words in ("--type ddl --between 2026-", "--min-rows 1000", "'shop.*'", "--gtid 3e11fa47"):
+        assert words in examples
+    assert examples.count("\n    binlog2s3 find --config ") == 4
+
+
+def test_all_problems_at_once() -> None:
+    """Exit 3, before anything is connected to."""
+    done = run(
+        *("--table=orders", "--type=drop", "--between=2026-01-02", "--gtid=x", "--min-rows=0"),
+        *("--limit=-1", "--order=random", "--json"),
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    *errors, hint = done.stderr.splitlines()
+    assert [line.removeprefix("error: ")[:36] for line in errors] == [
+        "--type: 'drop' is not one of insert,",
+        "--gtid: not a server uuid: 'x' in GT",
+        "--min-rows: '0' is below the least, ",
+        "--order: 'random' is not one of newe",
+        "--limit: '-1' is not a whole number",
+        "--source is missing",
+        "--s3-url is missing",
+        "--table: 'orders' is not of the form",
+        "--between: '2026-01-02' is not of th",
+    ]
+    assert hint == "hint: see python -m binlog2s3 find -h"
+
+
+def test_who_dropped_it(archive: Archive) -> None:
+    """One command; what it prints goes back to before it, by the same bucket."""
+    between = f"{time_text(NOW_US)}/{time_text(NOW_US + 9 * SECOND)}"
+    done = archive.run("--table", "shop.orders", "--type", "ddl", "--between", between)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    begin = archive.binlog.transactions[3].begin
+    at = time_text(NOW_US + 4 * SECOND)
+    assert lines[2:5] == [
+        f"{at}  {UUID_A}:4  {NAME}:{begin}",
+        "    ddl shop.orders",
+        "    DROP TABLE orders",
+    ]
+    assert "1 transaction found; 1 binlog looked through" in done.stdout
+    assert "CREATE" not in done.stdout
+    words = shlex.split(lines[-1])
+    where = archive.arguments()
+    assert sorted(words[2:-2]) == sorted(where)
+    assert words[-2:] == ["--before-gtid", f"{UUID_A}:4"]
+    dry = subprocess.run(
+        [*COMMAND[:3], *words[1:], "--dry-run", f"--from-gtid-set={UUID_A}:1", "--json"],
+        env=environment(**archive.moto.env()),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    plan = json.loads(dry.stdout)["plan"]
+    assert (plan["stop"]["offset"], plan["left_out"][0]["gtid"]) == (begin, f"{UUID_A}:4")
+
+
+def test_the_command_names_the_file_that_was_named(archive: Archive, tmp_path: Path) -> None:
+    """What stands in it, or in the environment, need not be said again."""
+    file = tmp_path / "my orders.toml"
+    file.write_text(
+        f'[stream]\nsource = "orders"\n[s3]\nurl = "{archive.url}"\naddressing_style = "path"\n'
+        f'endpoint_url = "{archive.moto.endpoint_url}"\n'
+    )
+    done = run(
+        f"--config={file}",
+        f"--gtid={UUID_A}:4",
+        **archive.moto.env(),
+        BINLOG2S3_REGION=REGION,
+    )
+    assert done.returncode == 0, done.stderr
+    words = shlex.split(done.stdout.splitlines()[-1])
+    assert words == [
+        *("binlog2s3", "pitr", "--config", str(file), "--before-gtid", f"{UUID_A}:4"),
+    ]
+
+
+def test_for_programs(archive: Archive) -> None:
+    """One document; the newest first."""
+    done = archive.run("--json", "--limit=2")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert [one["gtid"] for one in found["transactions"]] == [f"{UUID_A}:5", f"{UUID_A}:4"]
+    assert (found["format"], found["found"], found["more"]) == (1, 2, True)
+    drop = found["transactions"][1]
+    assert drop["statements"] == ["DROP TABLE orders"]
+    assert drop["changes"] == [
+        {"kind": "ddl", "table": "shop.orders", "rows": None, "matched": True}
+    ]
+
+
+def test_nothing_found_is_no_error(archive: Archive) -> None:
+    """Exit 0, with what was looked through."""
+    done = archive.run("--table=shop.orders", "--type=delete")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "0 transactions found; 1 binlog looked through" in done.stdout
+    early = archive.run("--between=/2001-01-01T00:00Z")
+    assert "0 binlogs looked through, 1 left out for what their entries say" in early.stdout
+
+
+def test_what_is_not_there(archive: Archive) -> None:
+    """Exit 7: no such source, no such lineage, GTIDs of the other flavour."""
+    code, message, hint = error(archive.run(source="order"))
+    assert (code, archive.url in message, "binlog2s3 list" in hint) == (7, True, True)
+    code, message, hint = error(archive.run("--lineage=nope"))
+    assert (code, LINEAGE.id in hint) == (7, True)
+    assert message == "there is no lineage nope of source orders"
+    code, message, _ = error(archive.run("--gtid=0-1-5"))
+    assert (code, message) == (7, "0-1-5 is no GTID of mysql, which this history is of")
+
+
+def test_a_bar_on_a_terminal(moto: MotoServer) -> None:
+    """On standard error, out of the way of what is printed on the same terminal."""
+    archive = Archive(moto, count=40, padding=1_000_000)
+    master, slave = pty.openpty()
+    seen = bytearray()
+
+    def read() -> None:
+        with suppress(OSError):  # the other end is closed
+            while data := os.read(master, 65536):
+                seen.extend(data)
+
+    thread = Thread(target=read)
+    thread.start()
+    try:
+        done = subprocess.run(
+            [*COMMAND, *archive.arguments("--table=shop.orders")],
+            env=environment(**moto.env(), TERM="xterm-256color", COLUMNS="120", LINES="40"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=slave,
+            check=False,
+            timeout=120,
+        )
+    finally:
+        os.close(slave)
+        thread.join(60)
+        os.close(master)
+    assert done.returncode == 0
+    assert f"{UUID_A}:4" in done.stdout.decode()
+    shown = seen.decode()
+    assert re.search(r"MiB of 3\d\.\d MiB, \d found", shown)
+    assert UUID_A not in shown
+    assert "\x1b" not in done.stdout.decode()

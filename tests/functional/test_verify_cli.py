@@ -1,0 +1,179 @@
+"""`verify` as a user meets it: real processes, a bucket of moto's, what is printed, exit codes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import boto3
+import pytest
+
+from binlog2s3.store import S3Store, StoreConfig
+from lab.s3 import REGION, MotoServer
+from tests.damage import LAYOUT, NEW, OLD, Archive, fill
+from tests.documents import UUID
+
+
+def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "binlog2s3", "verify", *arguments],
+        capture_output=True,
+        check=False,
+        env=given | environment,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=180,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+class Bucket:
+    """An archive in a bucket, and the command that proves it."""
+
+    def __init__(self, moto: MotoServer) -> None:
+        self.moto = moto
+        bucket = moto.make_bucket()
+        self.url = f"s3://{bucket}/pre"
+        session = boto3.session.Session(moto.access_key, moto.secret_key, region_name=REGION)
+        config = StoreConfig(bucket=bucket, endpoint_url=moto.endpoint_url)
+        stop = threading.Event()
+        self.store = S3Store(config, stop=stop, session=lambda **_: session)
+        self.archive: Archive = fill(self.store)
+
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        where = ("--s3-url", self.url, "--endpoint-url", self.moto.endpoint_url)
+        options = (*where, "--addressing-style", "path", "--region", REGION)
+        return run(*options, *arguments, **self.moto.env())
+
+
+@pytest.fixture
+def bucket(moto: MotoServer) -> Bucket:
+    return Bucket(moto)
+
+
+def test_help_has_an_example_for_each_case() -> None:
+    """All, deep and since, a backup, the source, repair; each can be copied."""
+    done = run("-h")
+    assert (done.returncode, done.stderr) == (0, "")
+    examples = done.stdout.split("Examples")[1].split("Exit codes")[0]
+    for words in ("--deep --since", "--from-backup", "--against-source", "--repair"):
+        assert words in examples
+
+
+def test_all_problems_at_once(tmp_path: Path) -> None:
+    """Exit 3, before anything is connected to."""
+    done = run(
+        "--since=2026-01-02 03:04:05",
+        "--last=0",
+        f"--from-backup={tmp_path / 'none'}",
+        f"--from-gtid-set={UUID}:1",
+        "--against-source",
+        "--json",
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    *errors, hint = done.stderr.splitlines()
+    assert [line.removeprefix("error: ")[:44] for line in errors] == [
+        "--since: '2026-01-02 03:04:05' has no time z",
+        "--last: '0' is below the least, 1",
+        "--s3-url is missing",
+        "--from-backup and --from-gtid-set contradict",
+        f"--from-backup: {tmp_path / 'none'}: there is no such file"[:44],
+        "--mysql-user is missing (or a --mysql-defaul",
+    ]
+    assert hint == "hint: see python -m binlog2s3 verify -h"
+    both = run("--s3-url=s3://bucket", "--since=2026-01-02T03:04:05Z", "--last=3")
+    assert both.returncode == 3
+    assert "--since and --last contradict each other" in both.stderr
+
+
+def test_a_sound_archive(bucket: Bucket) -> None:
+    """Exit 0; what can be recovered, in times, GTIDs and binlogs; what was looked at."""
+    done = bucket.run()
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert f"recoverable, along the history that ends in {NEW}" in done.stdout
+    assert re.search(r"^  2026-11-21T09:28:29.000000Z to 2", done.stdout, re.MULTILINE)
+    assert f"mysql-bin.000001 of {OLD} to mysql-bin.000004:" in done.stdout
+    assert "looked at 9 of 9 binlogs" in done.stdout
+    assert done.stdout.endswith("no defects\n")
+
+
+def test_a_defect(bucket: Bucket) -> None:
+    """Exit 7; its kind, its object, what is wrong, what follows, what to do."""
+    key = bucket.archive.key(OLD, 2)
+    with closing(bucket.store):
+        bucket.store.delete([key])
+    done = bucket.run()
+    assert (done.returncode, done.stderr) == (7, "")
+    lines = done.stdout.splitlines()
+    at = lines.index(f"DEFECT object-missing: {key}")
+    assert lines[at + 1].strip() == "mysql-bin.000002 is not there, its entry is"
+    assert lines[at + 2].strip().startswith("for a recovery: no recovery crosses it")
+    assert lines[at + 3].strip().startswith("to do: ")
+    assert lines[-1] == "1 defect"
+    assert "ends there: mysql-bin.000002 is not there" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "looked_at", "kinds"),
+    [
+        ((), 9, {"object-missing"}),
+        (("--last=2",), 4, set()),
+        (("--since=2026-11-21T09:58:30Z",), 6, set()),
+        (("--since=2026-11-21T09:28:30Z",), 9, {"object-missing"}),
+        (("--lineage", OLD), 5, {"object-missing"}),
+        (("--source=test",), 9, {"object-missing"}),
+    ],
+)
+def test_what_is_looked_at(
+    bucket: Bucket, arguments: tuple[str, ...], looked_at: int, kinds: set[str]
+) -> None:
+    """The last ones, those since a time, one history: said, and nothing else is judged."""
+    with closing(bucket.store):
+        bucket.store.delete([bucket.archive.key(OLD, 2)])
+    done = bucket.run("--json", *arguments)
+    document = json.loads(done.stdout)
+    (source,) = document["sources"]
+    assert sum(one["looked_at"] for one in source["lineages"]) == looked_at
+    assert {one["kind"] for one in source["defects"]} == kinds
+    assert done.returncode == (7 if kinds else 0)
+    text = bucket.run(*arguments).stdout
+    assert f"looked at {looked_at} of " in text
+
+
+def test_nothing_there(bucket: Bucket) -> None:
+    """Exit 7, and where to look; a lineage or a source that is not there too."""
+    for arguments, words in (
+        (("--source=other",), "there is nothing of source other below"),
+        (("--lineage", "20200101T000000Z-3e11fa47-ffff"), "there is no lineage 2020"),
+    ):
+        done = bucket.run(*arguments)
+        assert (done.returncode, done.stdout) == (7, "")
+        assert words in done.stderr
+        assert "hint: " in done.stderr
+
+
+def test_names_from_the_bucket_command_no_terminal(bucket: Bucket) -> None:
+    """A foreign object's name is shown on one line, with nothing that a terminal would obey."""
+    with closing(bucket.store):
+        bucket.store.put(f"{LAYOUT.archive}a\x1b[31mb", b"")
+    done = bucket.run()
+    assert done.returncode == 7
+    assert "\x1b" not in done.stdout
+    assert "DEFECT foreign: pre/archive/test/a" in done.stdout
+
+
+def test_several_sources(bucket: Bucket) -> None:
+    """All are looked at; a question about a backup wants one of them."""
+    with closing(bucket.store):
+        bucket.store.put("pre/archive/other/notes.txt", b"")
+    done = bucket.run("--json")
+    assert [one["source"] for one in json.loads(done.stdout)["sources"]] == ["other", "test"]
+    asked = bucket.run(f"--from-gtid-set={UUID}:1-3")
+    assert asked.returncode == 3
+    assert "--source is missing: there are other, test" in asked.stderr

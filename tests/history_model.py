@@ -1,0 +1,323 @@
+"""A history told twice: as a list of what was really committed, and as what the bucket has of it.
+
+The list is the truth that plans are held against; the bucket side answers as `recovery.History`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from binlog2s3.binlog import BinlogName, Transaction
+from binlog2s3.catalog import Lineage
+from binlog2s3.content import Content
+from binlog2s3.executed import executed, gathered
+from binlog2s3.grid import Block
+from binlog2s3.gtid import Flavour, Gtids, MariadbGtidList, empty
+from binlog2s3.recovery import Known
+
+HEAD = 150
+BLOCK = 400
+ROTATE = 40
+
+
+@dataclass(frozen=True)
+class Real:
+    """Something that was committed: `number` tells it from all others, whatever its GTID."""
+
+    number: int
+    gtid: str | None
+    commit_us: int
+    size: int
+
+
+@dataclass
+class File:
+    """A binlog: what was executed before it, and what is in it."""
+
+    name: BinlogName
+    before: Gtids
+    first_us: int
+    reals: list[Real] = field(default_factory=list)
+    ended: bool = False
+    shared: int = 0
+    """So many of its first transactions are also in a lineage before."""
+    damaged: tuple[tuple[int, int], ...] = ()
+
+    def places(self) -> list[tuple[int, int, Real]]:
+        """Begin and end of each transaction."""
+        found, at = [], HEAD
+        for real in self.reals:
+            found.append((at, at + real.size, real))
+            at += real.size
+        return found
+
+    @property
+    def transaction_end(self) -> int:
+        return HEAD + sum(real.size for real in self.reals)
+
+    @property
+    def size(self) -> int:
+        return self.transaction_end + (ROTATE if self.ended else 0)
+
+    def gtids(self) -> Gtids:
+        return _set(self.reals, "mariadb" if self.is_mariadb else "mysql")
+
+    @property
+    def is_mariadb(self) -> bool:
+        return isinstance(self.before, MariadbGtidList)
+
+    def gtids_at_end(self) -> Gtids:
+        return executed(self.before).plus(self.gtids()).gtids
+
+
+@dataclass
+class Branch:
+    """A lineage, with its files."""
+
+    lineage: Lineage
+    files: list[File]
+
+
+class Model:
+    """Commits, rotations, fail-overs, servers put back; `truth` is the history that was kept."""
+
+    def __init__(self, *, gtids: bool = True, flavour: Flavour = "mysql") -> None:
+        self.with_gtids = gtids
+        self.flavour: Flavour = flavour
+        self.clock_us = 1_000_000_000_000_000
+        self.branches: list[Branch] = []
+        self.truth: list[Real] = []
+        self.lost: list[Real] = []
+        self.dead: list[Gtids] = []
+        self.covered_us: int | None = None
+        self.lost_text = ""
+        self._numbers = 0
+        self._servers = 0
+        self._uuid = ""
+        self._gno = 0
+        self._new_server()
+        self._begin_lineage(File(self._name(1), empty(self.flavour), self.clock_us), parent=None)
+
+    # What happens
+
+    def commit(self, size: int, wait_us: int) -> None:
+        self.clock_us += wait_us
+        self._gno += 1
+        self._numbers += 1
+        gtid = self._next_gtid() if self.with_gtids else None
+        real = Real(self._numbers, gtid, self.clock_us, size)
+        self.open.reals.append(real)
+        self.truth.append(real)
+
+    def rotate(self) -> None:
+        old = self.open
+        old.ended = True
+        self.branch.files.append(File(old.name.next(), old.gtids_at_end(), self.clock_us))
+
+    def fail_over(self, lost: int, back: int) -> None:
+        """To a replica without the last `lost` of the open binlog; its own begins `back` before.
+
+        Its own commit times of what it replicated are a little later.
+        """
+        cut_file, old = self.open, self.branch
+        lost = min(lost, len(cut_file.reals) - cut_file.shared)
+        kept = cut_file.reals[: len(cut_file.reals) - lost]
+        gone = cut_file.reals[len(kept) :]
+        self._lose(gone)
+        offset = HEAD + sum(real.size for real in kept)
+        at_cut = self._after(cut_file.before, kept)
+        parent = _parent(old, cut_file, offset, at_cut, "exact")
+        repeated = self.truth[max(0, len(self.truth) - back) :]
+        before = _set(self.truth[: len(self.truth) - len(repeated)], self.flavour)
+        self._new_server()
+        self.clock_us += 1
+        file = File(self._name(1 + back % 3), before, self.clock_us)
+        file.reals = [replace(real, commit_us=real.commit_us + 5) for real in repeated]
+        file.shared = len(repeated)
+        self._begin_lineage(file, parent=parent)
+
+    def put_back(self, lost: int) -> None:
+        """The same server without its last transactions, whose GTIDs it then uses again."""
+        cut_file, old = self.open, self.branch
+        lost = min(lost, len(cut_file.reals) - cut_file.shared)
+        kept = cut_file.reals[: len(cut_file.reals) - lost]
+        gone = cut_file.reals[len(kept) :]
+        self._lose(gone)
+        self._gno -= len(gone)  # all are its own
+        offset = HEAD + sum(real.size for real in kept)
+        parent = _parent(old, cut_file, offset, self._after(cut_file.before, kept), "exact")
+        file = File(cut_file.name, cut_file.before, cut_file.first_us, list(kept))
+        file.shared = len(kept)
+        self._begin_lineage(file, parent=parent)
+
+    def _lose(self, gone: Sequence[Real]) -> None:
+        """The last ones of the truth are not, any more; `dead` are what a server had then."""
+        first = len(self.truth) - len(gone)
+        self.dead += [_set(self.truth[: first + n], self.flavour) for n in range(1, len(gone) + 1)]
+        self.lost += gone
+        del self.truth[first:]
+
+    def gap(self, count: int) -> None:
+        """The source purges what it has committed meanwhile before anybody has read it."""
+        old_file, old = self.open, self.branch
+        at_end = old_file.gtids_at_end()
+        parent = _parent(old, old_file, old_file.transaction_end, at_end, "gap")
+        for _ in range(count):
+            self.commit(100, 1)
+        missing = old_file.reals[len(old_file.reals) - count :]
+        del old_file.reals[len(old_file.reals) - count :]
+        parent["missing"] = str(_set(missing, self.flavour))
+        file = File(
+            BinlogName("mysql-bin", old_file.name.number + 2),
+            self._after(at_end, missing),
+            self.clock_us,
+        )
+        self._begin_lineage(file, parent=parent)
+
+    def reset(self) -> None:
+        """RESET BINARY LOGS AND GTIDS: the same names and GTIDs again, nothing proves a join."""
+        old_file, old = self.open, self.branch
+        at_end = old_file.gtids_at_end()
+        parent = _parent(old, old_file, old_file.transaction_end, at_end, "unknown")
+        self.lost += self.truth
+        self.truth = []
+        self._gno = 0
+        self.clock_us += 1
+        self._begin_lineage(File(self._name(1), empty(self.flavour), self.clock_us), parent=parent)
+
+    # The bucket
+
+    @property
+    def branch(self) -> Branch:
+        return self.branches[-1]
+
+    @property
+    def open(self) -> File:
+        return self.branch.files[-1]
+
+    @property
+    def lineages(self) -> Sequence[Lineage]:
+        return [branch.lineage for branch in self.branches]
+
+    @property
+    def current(self) -> str:
+        return self.branch.lineage.id
+
+    def names(self, lineage: str) -> Sequence[BinlogName]:
+        return [file.name for file in self._files(lineage)]
+
+    def lost_end(self, lineage: str) -> str:
+        return self.lost_text if lineage == self.current else ""
+
+    def load(self, lineage: str, names: Sequence[BinlogName]) -> None:
+        pass
+
+    def known(self, lineage: str, name: BinlogName) -> Known:
+        file = self.file(lineage, name)
+        places = file.places()
+        blocks = []
+        for offset in range(0, file.size, BLOCK):
+            first = next(((b, r) for b, _, r in places if offset <= b < offset + BLOCK), None)
+            blocks.append(
+                Block(
+                    offset=offset,
+                    size=min(BLOCK, file.size - offset),
+                    crc64=0,
+                    first_offset=first[0] if first else None,
+                    first_commit_us=first[1].commit_us if first else None,
+                    first_gtid=first[1].gtid if first else None,
+                )
+            )
+        times = [real.commit_us for real in file.reals]
+        return Known(
+            name=name,
+            size=file.size,
+            state="archived" if file.ended else "open",
+            ended=file.ended,
+            first_us=file.first_us,
+            transaction_end=file.transaction_end if not file.ended else file.size,
+            least_commit_us=min(times, default=None),
+            greatest_commit_us=max(times, default=None),
+            commit_exact=True,
+            gtids_before=file.before,
+            gtids_added=file.gtids(),
+            transactions=len(file.reals),
+            anonymous=sum(real.gtid is None for real in file.reals),
+            blocks=tuple(blocks),
+            damaged=file.damaged,
+        )
+
+    def transactions(
+        self, lineage: str, name: BinlogName, begin: int = 0, end: int | None = None
+    ) -> Iterator[Transaction]:
+        for at, stop, real in self.file(lineage, name).places():
+            if at >= begin and (end is None or at < end):
+                yield Transaction(
+                    begin=at,
+                    end=stop,
+                    gtid=real.gtid,
+                    commit_us=real.commit_us,
+                    commit_exact=True,
+                    original_commit_us=None,
+                )
+
+    def content(self, *_: object) -> Content:
+        return Content()
+
+    def is_boundary(self, lineage: str, name: BinlogName, offset: int) -> bool:
+        file = self.file(lineage, name)
+        return offset in {4, HEAD, file.size, *(stop for _, stop, _ in file.places())}
+
+    def file(self, lineage: str, name: BinlogName) -> File:
+        return next(file for file in self._files(lineage) if file.name == name)
+
+    def _files(self, lineage: str) -> list[File]:
+        return next(one.files for one in self.branches if one.lineage.id == lineage)
+
+    def _new_server(self) -> None:
+        self._servers += 1
+        self._uuid = f"{self._servers:08d}-0000-0000-0000-000000000000"
+        self._gno = 0
+
+    def _next_gtid(self) -> str:
+        """MySQL numbers by server; MariaDB by domain, whoever is the primary."""
+        if self.flavour == "mysql":
+            return f"{self._uuid}:{self._gno}"
+        numbers = [int(real.gtid.split("-")[2]) for real in self.truth if real.gtid]
+        return f"0-{self._servers}-{max(numbers, default=0) + 1}"
+
+    def _after(self, before: Gtids, reals: Sequence[Real]) -> Gtids:
+        return executed(before).plus(_set(reals, self.flavour)).gtids
+
+    def _name(self, number: int) -> BinlogName:
+        return BinlogName("mysql-bin", number)
+
+    def _begin_lineage(self, file: File, parent: dict[str, object] | None) -> None:
+        number = len(self.branches)
+        lineage = Lineage(
+            id=f"20260102T0304{number:02d}Z-{self._uuid[:8]}-{number:04x}",
+            source="orders",
+            server_uuid=self._uuid,
+            flavour=self.flavour,
+            server_version="9.7.0",
+            first_binlog=file.name,
+            first_binlog_time=datetime(2026, 1, 2, tzinfo=UTC),
+            gtid_set=str(file.before),
+            parent=parent,
+        )
+        self.branches.append(Branch(lineage, [file]))
+
+
+def _set(reals: Sequence[Real], flavour: Flavour) -> Gtids:
+    return gathered([real.gtid for real in reals if real.gtid], flavour)
+
+
+def _parent(branch: Branch, file: File, offset: int, gtids: Gtids, join: str) -> dict[str, object]:
+    return {
+        "lineage": branch.lineage.id,
+        "binlog": str(file.name),
+        "offset": offset,
+        "gtid_set": str(gtids),
+        "join": join,
+        "missing": "",
+    }

@@ -1,0 +1,138 @@
+"""`binlog2s3 pitr` as users call it: a process of its own, with credentials that can only read."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lab.get import ServerBinaries
+from lab.mysql import MysqlServer
+from lab.s3 import MinioServer, Store, environment_for
+
+Way = Literal["relay-log", "pipe"]
+READ_ONLY = {
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Action": ["s3:GetObject", "s3:ListBucket", "s3:GetBucketLocation"],
+            "Resource": ["arn:aws:s3:::*"],
+        }
+    ]
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A command that has ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Of --json."""
+        found = json.loads(self.stdout)
+        assert isinstance(found, dict)
+        return found
+
+
+class Recovery:
+    """`binlog2s3 pitr` as users call it, with credentials that may only read.
+
+    Without a target server the outputs are others: --output-dir, --stdout, --dry-run. `way` is how
+    it applies, and has to; None: as --apply is by default.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        bucket: str,
+        environment: Mapping[str, str],
+        way: Way | None = None,
+    ) -> None:
+        self.way = way
+        self._store = store
+        self._bucket = bucket
+        given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
+        self._environment = {**given, **environment}
+
+    def argv(
+        self, binaries: ServerBinaries, target: MysqlServer | None, arguments: Sequence[str]
+    ) -> list[str]:
+        words = [sys.executable, "-m", "binlog2s3", "pitr", "--source=test"]
+        words += [f"--s3-url=s3://{self._bucket}/pre", f"--endpoint-url={self._store.endpoint_url}"]
+        words += ["--addressing-style=path", "--region=us-east-1"]
+        words += [f"--mysqlbinlog={binaries.binlog}"]
+        if target is not None:
+            empty = target.directory / "no-password"
+            empty.touch(0o600)
+            words += [f"--mysql-client={binaries.client}", f"--target-socket={target.socket}"]
+            words += ["--target-user=root", f"--target-password-file={empty}"]
+            words += [f"--apply={self.way}"] if self.way else []
+        return [*words, *arguments]
+
+    @contextmanager
+    def started(
+        self,
+        binaries: ServerBinaries,
+        target: MysqlServer | None,
+        *arguments: str,
+        stdout: int = subprocess.DEVNULL,
+        environment: Mapping[str, str] | None = None,
+    ) -> Iterator["subprocess.Popen[bytes]"]:
+        """The process; killed at the end if it still runs."""
+        process = subprocess.Popen(
+            self.argv(binaries, target, arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.DEVNULL,
+            env={**self._environment, **(environment or {})},
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait(60)
+
+    def run(self, binaries: ServerBinaries, target: MysqlServer | None, *arguments: str) -> Done:
+        """To its end."""
+        ended = subprocess.run(
+            self.argv(binaries, target, arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=self._environment,
+            timeout=600,
+            check=False,
+        )
+        return Done(
+            status=ended.returncode,
+            stdout=ended.stdout.decode(),
+            stderr=ended.stderr.decode(),
+        )
+
+    def to(self, target: MysqlServer, *arguments: str) -> dict[str, Any]:
+        """Run it to its end, which is a good one; the document."""
+        done = self.run(target.binaries, target, "--yes", "--json", *arguments)
+        said = f"{done.status}\n{done.stderr}\n{done.stdout[-3000:]}"
+        assert done.status == 0, f"{arguments}: {said}"
+        document = done.document
+        assert self.way is None or document["result"]["how"] in (self.way, "nothing")
+        return document
+
+    def refused(self, binaries: ServerBinaries, target: MysqlServer | None, *arguments: str) -> str:
+        """What it says when it refuses: exit code 8, and nothing but the reason."""
+        done = self.run(binaries, target, "--yes", *arguments)
+        assert done.status == 8, f"{arguments}: {done.status}\n{done.stderr}\n{done.stdout[-3000:]}"
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+
+def read_only(store: MinioServer) -> dict[str, str]:
+    """The environment with credentials that may look and read, and nothing else."""
+    return environment_for(**store.restricted(READ_ONLY))

@@ -1,0 +1,278 @@
+"""What a busy server's binlogs are made of: concurrent sessions, tables, all kinds of events.
+
+    Writers(server, seed=7, sessions=4, each=300).run()
+
+Law: all that is random follows from the seed, the order of commits does not. Rows of `skippable`
+are written once and never touched again, each by a transaction of its own, so that one of them can
+be left out; `precious` is written only where `precious` says so, and may be dropped afterwards.
+"""
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pymysql
+
+from lab.mysql import MysqlServer
+
+if TYPE_CHECKING:
+    from pymysql.connections import Connection
+    from pymysql.cursors import Cursor
+
+DEADLOCKS = (1205, 1213)
+PATIENCE = "SET innodb_lock_wait_timeout = 1"  # a lock and an ALTER wait for each other unnoticed
+SCHEMA = (
+    "CREATE DATABASE shop",
+    (
+        "CREATE TABLE shop.parent (writer INT, n INT, name VARCHAR(100), price DECIMAL(12, 3),"
+        " at DATETIME(6), note JSON, PRIMARY KEY (writer, n))"
+    ),
+    (
+        "CREATE TABLE shop.child (writer INT, n INT, line INT, amount DOUBLE, payload LONGBLOB,"
+        " PRIMARY KEY (writer, n, line), FOREIGN KEY (writer, n)"
+        " REFERENCES shop.parent (writer, n) ON DELETE CASCADE)"
+    ),
+    "CREATE TABLE shop.seen (id BIGINT AUTO_INCREMENT PRIMARY KEY, writer INT, what VARCHAR(20))",
+    (
+        "CREATE TRIGGER shop.parent_seen AFTER INSERT ON shop.parent FOR EACH ROW"
+        " INSERT INTO shop.seen (writer, what) VALUES (NEW.writer, 'new')"
+    ),
+    (
+        "CREATE TABLE shop.legacy (writer INT, n INT, text VARCHAR(200), PRIMARY KEY (writer, n))"
+        " CHARSET latin1"
+    ),
+    "CREATE TABLE shop.skippable (writer INT, n INT, PRIMARY KEY (writer, n))",
+    "CREATE TABLE shop.precious (writer INT, n INT, worth VARCHAR(200), PRIMARY KEY (writer, n))",
+)
+BURST = 15
+
+
+class Writers:
+    """Sessions that write side by side; `run` returns when each has done its share.
+
+    `ddl`: one more session changes and drops tables meanwhile, and the binlog is rotated now and
+    then. `first` is the number of the first session: those of another run must have others.
+    `large`: how many of some 90 transactions have some 100 kB.
+    """
+
+    def __init__(
+        self,
+        server: MysqlServer,
+        *,
+        seed: int,
+        sessions: int = 4,
+        each: int = 300,
+        first: int = 0,
+        ddl: bool = True,
+        precious: bool = True,
+        rotations: int = 2,
+        gtid: bool = True,
+        large: int = 1,
+    ) -> None:
+        self.server = server
+        self._seed = seed
+        self._each = each
+        self._ddl = ddl
+        self._precious = precious
+        self._rotations = rotations
+        self._large_weight = large
+        self._mysql = server.binaries.flavour == "mysql"
+        self._tags = self._mysql and gtid
+        self._first = first
+        self._failures: list[BaseException] = []
+        numbers = range(first, first + sessions)
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(self._write, number), name=f"w{number}")
+            for number in numbers
+        ]
+        if ddl:
+            self._threads.append(threading.Thread(target=self._guarded, args=(self._change, first)))
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(300)
+            assert not thread.is_alive(), f"{thread.name} does not end"
+        if self._failures:
+            raise RuntimeError("a writer failed") from self._failures[0]
+
+    def run(self) -> None:
+        self.start()
+        self.join()
+
+    def _guarded(self, work: Callable[["Connection[Cursor]", int], None], number: int) -> None:
+        try:
+            with self.server.connect(read_timeout=120, init_command=PATIENCE) as connection:
+                work(connection, number)
+        except BaseException as error:  # noqa: BLE001 - raised in join
+            self._failures.append(error)
+
+    def _write(self, connection: "Connection[Cursor]", number: int) -> None:
+        acts: list[tuple[Callable[[Cursor, random.Random, int, int], None], int]] = [
+            (self._insert, 30),
+            (self._update, 20),
+            (self._delete, 6),
+            (self._several, 12),
+            (self._burst, 3),
+            (self._large, self._large_weight),
+            (self._statement, 5),
+            (self._skippable, 4),
+        ]
+        if self._mysql:
+            acts += [(self._compressed, 4), (self._xa, 2)]
+        if self._tags:
+            acts.append((self._tagged, 4))
+        if self._precious:
+            acts.append((self._treasure, 5))
+        kinds, weights = zip(*acts, strict=True)
+        chance = random.Random(f"{self._seed}/{number}")
+        with connection.cursor() as cursor:
+            for n in range(self._each):
+                (act,) = chance.choices(kinds, weights)
+                try:
+                    act(cursor, chance, number, n)
+                except pymysql.OperationalError as error:
+                    if error.args[0] not in DEADLOCKS:
+                        raise
+                    cursor.execute("ROLLBACK")
+
+    def _insert(self, cursor: "Cursor", chance: random.Random, writer: int, n: int) -> None:
+        cursor.execute(
+            "INSERT INTO shop.parent VALUES (%s, %s, %s, %s, NOW(6), %s)",
+            (
+                writer,
+                n,
+                "ü\n'\"\\" * chance.randint(0, 9),
+                chance.random() * 999,
+                '{"a": [1, "é"]}',
+            ),
+        )
+
+    def _update(self, cursor: "Cursor", chance: random.Random, writer: int, n: int) -> None:
+        cursor.execute(
+            "UPDATE shop.parent SET price = price + 1, note = '{\"b\": 2}', name = %s"
+            " WHERE writer = %s AND n BETWEEN %s AND %s",
+            (str(chance.random()), writer, n - chance.randint(0, 20), n),
+        )
+
+    def _delete(self, cursor: "Cursor", chance: random.Random, writer: int, n: int) -> None:
+        cursor.execute(
+            "DELETE FROM shop.parent WHERE writer = %s AND n = %s", (writer, chance.randint(0, n))
+        )
+
+    def _several(self, cursor: "Cursor", chance: random.Random, writer: int, n: int) -> None:
+        """One transaction over several tables."""
+        cursor.execute("BEGIN")
+        self._insert(cursor, chance, writer, n)
+        for line in range(chance.randint(1, 20)):
+            cursor.execute(
+                "INSERT INTO shop.child VALUES (%s, %s, %s, %s, %s)",
+                (writer, n, line, chance.gauss(0, 1e9), chance.randbytes(chance.randint(0, 900))),
+            )
+        cursor.execute(
+            "INSERT INTO shop.legacy (writer, n, text) VALUES (%s, %s, 'élan')", (writer, n)
+        )
+        cursor.execute("DELETE FROM shop.seen WHERE writer = %s LIMIT 1", (writer,))
+        cursor.execute("COMMIT" if chance.random() < 0.9 else "ROLLBACK")
+
+    def _burst(self, cursor: "Cursor", _chance: random.Random, writer: int, n: int) -> None:
+        """As fast as it goes."""
+        for number in range(BURST):
+            cursor.execute(
+                "INSERT INTO shop.seen (writer, what) VALUES (%s, %s)", (writer, f"{n} {number}")
+            )
+
+    def _large(self, cursor: "Cursor", chance: random.Random, writer: int, n: int) -> None:
+        cursor.execute("BEGIN")
+        self._insert(cursor, chance, writer, n)
+        cursor.execute(
+            "INSERT INTO shop.child VALUES (%s, %s, 0, 0, %s)",
+            (writer, n, chance.randbytes(chance.randint(100_000, 700_000))),
+        )
+        cursor.execute("COMMIT")
+
+    def _statement(self, cursor: "Cursor", _chance: random.Random, writer: int, n: int) -> None:
+        """As text in the binlog."""
+        cursor.execute("SET SESSION binlog_format = STATEMENT")
+        try:
+            cursor.execute(
+                "INSERT INTO shop.legacy (writer, n, text) VALUES (%s, %s, 'it''s; \\\\ /*!*/;\nü')"
+                " ON DUPLICATE KEY UPDATE text = CONCAT(text, '.')",
+                (writer, n),
+            )
+            cursor.execute(
+                "UPDATE shop.legacy SET text = REVERSE(text) WHERE writer = %s", (writer,)
+            )
+        finally:
+            cursor.execute("SET SESSION binlog_format = ROW")
+
+    def _skippable(self, cursor: "Cursor", _chance: random.Random, writer: int, n: int) -> None:
+        cursor.execute("INSERT INTO shop.skippable VALUES (%s, %s)", (writer, n))
+
+    def _treasure(self, cursor: "Cursor", chance: random.Random, writer: int, n: int) -> None:
+        cursor.execute(
+            "INSERT INTO shop.precious VALUES (%s, %s, %s)", (writer, n, str(chance.random()))
+        )
+
+    def _compressed(self, cursor: "Cursor", chance: random.Random, writer: int, n: int) -> None:
+        cursor.execute("SET SESSION binlog_transaction_compression = ON")
+        try:
+            self._several(cursor, chance, writer, n)
+        finally:
+            cursor.execute("ROLLBACK")
+            cursor.execute("SET SESSION binlog_transaction_compression = OFF")
+
+    def _tagged(self, cursor: "Cursor", chance: random.Random, writer: int, n: int) -> None:
+        cursor.execute(f"SET SESSION gtid_next = 'AUTOMATIC:{chance.choice(['blue', 'green'])}'")
+        try:
+            self._insert(cursor, chance, writer, n)
+        finally:
+            cursor.execute("ROLLBACK")
+            cursor.execute("SET SESSION gtid_next = 'AUTOMATIC'")
+
+    def _xa(self, cursor: "Cursor", chance: random.Random, writer: int, n: int) -> None:
+        """Two transactions of the binlog, with others between them."""
+        name = f"'{self._seed}-{writer}-{n}'"
+        cursor.execute(f"XA START {name}")
+        try:
+            self._insert(cursor, chance, writer, n)
+        except pymysql.OperationalError:
+            with contextlib.suppress(pymysql.OperationalError):  # it was a deadlock's victim
+                cursor.execute(f"XA END {name}")
+            cursor.execute(f"XA ROLLBACK {name}")
+            return
+        cursor.execute(f"XA END {name}")
+        cursor.execute(f"XA PREPARE {name}")
+        cursor.execute(f"XA {chance.choice(['COMMIT', 'COMMIT', 'ROLLBACK'])} {name}")
+
+    def _change(self, connection: "Connection[Cursor]", first: int) -> None:
+        """Tables that come, change and go, and rotations; each round a table of its own."""
+        with connection.cursor() as cursor:
+            for turn in range(self._rotations + 1):
+                table = f"shop.ddl_{first}_{turn}"
+                statements = [
+                    f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(20))",
+                    f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b'), (3, NULL)",
+                    f"ALTER TABLE {table} ADD COLUMN more INT NOT NULL DEFAULT 7, ADD INDEX (v)",
+                    f"UPDATE {table} SET more = 8 WHERE id = 2",
+                    f"ALTER TABLE shop.legacy ADD COLUMN c_{first}_{turn} INT DEFAULT {turn}",
+                    f"CREATE TABLE {table}_like LIKE {table}",
+                    f"INSERT INTO {table}_like SELECT * FROM {table}",
+                    f"RENAME TABLE {table}_like TO {table}_old",
+                    f"CREATE OR REPLACE VIEW shop.latest AS SELECT * FROM {table}",
+                    f"CREATE PROCEDURE {table}_p()\nBEGIN\n  SELECT ';'; -- it's\nEND",
+                    f"TRUNCATE TABLE {table}_old",
+                    f"CREATE TABLE {table}_copy AS SELECT id, more FROM {table}",
+                    "ANALYZE TABLE shop.parent",
+                    f"DROP TABLE {table}_old, {table}_copy",
+                    f"DROP PROCEDURE {table}_p",
+                ]
+                for statement in statements:
+                    cursor.execute(statement)
+                if turn < self._rotations:
+                    cursor.execute("FLUSH BINARY LOGS")

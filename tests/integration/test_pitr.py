@@ -1,0 +1,376 @@
+"""Recoveries of a real MySQL with GTIDs, held against what replicas of its source hold.
+
+The hosts are lost: a source, in the middle of whose life a replica took over that lacked its last
+transactions, and the replica. Their servers' answers were collected before, see recovery_world.
+"""
+
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import cycle
+from pathlib import Path
+from shlex import quote
+
+import pytest
+from botocore.exceptions import ClientError
+
+from lab.get import ServerBinaries
+from lab.mysql import MysqlServer
+from lab.s3 import MinioServer, client_for
+from tests.integration.recovery_command import READ_ONLY, Recovery, Way, read_only
+from tests.integration.recovery_truth import (
+    ImageServer,
+    differences,
+    fetch_all,
+    gtids_of,
+    has,
+    load,
+    state_of,
+)
+from tests.integration.recovery_world import Target, World, build, shared
+from tests.waiting import wait_until
+
+Fresh = Callable[..., MysqlServer]
+KILLS = 10
+
+
+@pytest.fixture(scope="session")
+def world(
+    request: pytest.FixtureRequest,
+    mysql_binaries: ServerBinaries,
+    minio_binary: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[World]:
+    """Made once, also where several processes run tests; PITR_SEED makes the same one again."""
+    kind = getattr(request, "param", "lacking")
+
+    def make(folder: Path) -> None:
+        seed = int(os.environ.get("PITR_SEED") or secrets.randbelow(1_000_000))
+        chosen = {"lacking": kind != "whole", "large": kind == "large"}
+        build(folder, mysql_binaries, minio_binary, seed=seed, **chosen)
+
+    with shared(tmp_path_factory, f"pitr-world-{kind}", make) as folder:
+        yield World.load(folder)
+
+
+@pytest.fixture(scope="session")
+def bucket_server(world: World, minio_binary: Path) -> Iterator[MinioServer]:
+    """A store that has what the streamer left."""
+    with world.store(minio_binary) as store:
+        yield store
+
+
+@pytest.fixture
+def command(world: World, bucket_server: MinioServer) -> Recovery:
+    """The command, with credentials that can only read."""
+    sys.stdout.write(f"PITR_SEED={world.seed}\n")
+    return Recovery(bucket_server, world.bucket, read_only(bucket_server))
+
+
+@pytest.fixture(params=["relay-log", "pipe"])
+def recovery(request: pytest.FixtureRequest, command: Recovery) -> Recovery:
+    """The same, by both ways of applying."""
+    command.way = request.param
+    return command
+
+
+@pytest.fixture
+def fresh(world: World, mysql_binaries: ServerBinaries, disk_tmp_path: Path) -> Iterator[Fresh]:
+    """Servers restored from the dump; they are ended in the end."""
+    count = 0
+    with ExitStack() as stack:
+
+        def start() -> MysqlServer:
+            nonlocal count
+            count += 1
+            made = world.restored(mysql_binaries, disk_tmp_path / f"target-{count}", 100 + count)
+            return stack.enter_context(made)
+
+        yield start
+
+
+def check(server: MysqlServer, world: World, target: Target) -> None:
+    wrong = differences(state_of(server), world.state(target))
+    assert wrong == [], f"{target}: {wrong}"
+
+
+def one_of(world: World, kind: str) -> Target:
+    return next(target for target in world.targets if target.kind == kind)
+
+
+def at_fifty_places(world: World, recovery: Recovery, fresh: Fresh, ways: Sequence[Way]) -> None:
+    """One server goes from each place to the next, and each time on from where it stands."""
+    server = fresh()
+    for target, way in zip((one for one in world.targets if not one.skipped), cycle(ways)):
+        recovery.way = way
+        document = recovery.to(server, *target.arguments)
+        check(server, world, target)
+        assert document["result"] is not None, target
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        "lacking",
+        pytest.param("whole", marks=pytest.mark.wide),
+        pytest.param("large", marks=pytest.mark.wide),
+    ],
+    indirect=True,
+)
+def test_fifty_places(world: World, command: Recovery, fresh: Fresh) -> None:
+    """Times, GTIDs, positions, before a DROP, the newest: tables and GTIDs are the replica's.
+
+    Both ways of applying in turn.
+    """
+    at_fifty_places(world, command, fresh, ("relay-log", "pipe"))
+
+
+@pytest.mark.wide
+def test_fifty_places_one_way(world: World, recovery: Recovery, fresh: Fresh) -> None:
+    """All of them by the same way."""
+    assert recovery.way is not None
+    at_fifty_places(world, recovery, fresh, (recovery.way,))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["before-drop", *(pytest.param(kind, marks=pytest.mark.wide) for kind in ("time", "position"))],
+)
+def test_in_one_go(world: World, recovery: Recovery, fresh: Fresh, kind: str) -> None:
+    """From the dump straight to it."""
+    server = fresh()
+    target = [one for one in world.targets if one.kind == kind][-1]
+    recovery.to(server, *target.arguments)
+    check(server, world, target)
+
+
+def test_transactions_that_are_skipped(world: World, recovery: Recovery, fresh: Fresh) -> None:
+    """All but these; on to a later place it leaves one more out."""
+    server = fresh()
+    first, second = [one for one in world.targets if one.skipped]
+    recovery.to(server, *first.arguments)
+    check(server, world, first)
+    again = f"--skip-gtid={first.skipped[0]}"
+    recovery.to(server, *(word for word in second.arguments if word != again))
+    check(server, world, second)
+
+
+def test_a_skip_that_was_done_is_no_error(world: World, recovery: Recovery, fresh: Fresh) -> None:
+    """The same command again has nothing to do: so it can be run again after a kill -9."""
+    server = fresh()
+    number = world.first_alone
+    left_out, last = world.history[number].gtid, world.history[number + 20].gtid
+    for _ in range(2):
+        recovery.to(server, f"--to-gtid={last}", f"--skip-gtid={left_out}")
+        assert has(server, f"{left_out},{last}")
+
+
+def test_what_is_skipped_is_not_fetched_again(
+    world: World, recovery: Recovery, fresh: Fresh
+) -> None:
+    """A target that replicates from a server that has it; with --skip-leaves-hole it comes back."""
+    number = world.first_alone
+    left_out = world.history[number].gtid
+    last = world.history[number + 20].gtid
+    full = fresh()
+    recovery.to(full, f"--to-gtid={last}")
+    whole = state_of(full)
+    for hole in (False, True):
+        server = fresh()
+        words = ["--skip-leaves-hole"] if hole else []
+        recovery.to(server, f"--to-gtid={last}", f"--skip-gtid={left_out}", *words)
+        assert has(server, left_out) is not hole
+        before = state_of(server)
+        wrong = [text.partition(":")[0] for text in differences(before, whole)]
+        expected = ["table shop.skippable"]
+        assert [text for text in wrong if text.startswith("table")] == expected
+        full.query("CREATE DATABASE sentinel")
+        fetch_all(server, full)
+        server.query("START REPLICA SQL_THREAD")
+        wanted = gtids_of(full)
+        wait_until(
+            lambda server=server, wanted=wanted: has(server, wanted), 30, "the target has followed"
+        )
+        found = state_of(server)["tables"]["shop.skippable"]
+        assert (found == whole["tables"]["shop.skippable"]) is hole
+        full.query("DROP DATABASE sentinel")
+
+
+def test_killed_again_and_again(world: World, recovery: Recovery, fresh: Fresh) -> None:
+    """kill -9 at ten random moments of the apply; run again it ends where it should."""
+    server = fresh()
+    chance = random.Random(world.seed)
+    target = one_of(world, "latest")
+    there = world.base
+    in_the_middle = 0
+    # the server's own applier goes on with what it has, until the next run stops it
+    enough = KILLS // 2 if recovery.way == "pipe" else 1
+    for goal in sorted(chance.sample(range(world.base + 1, len(world.history) - 200), KILLS)):
+        with recovery.started(server.binaries, server, "--yes", *target.arguments) as process:
+
+            def came(goal: int = goal, process: "subprocess.Popen[bytes]" = process) -> bool:
+                assert process.poll() in (None, 0), process.returncode
+                return process.poll() == 0 or world.count(server) >= goal
+
+            wait_until(came, 120, f"{goal} transactions", interval=0.005)
+            process.kill()
+        now = world.count(server)
+        in_the_middle += there < now < len(world.history)
+        there = now
+    assert in_the_middle >= enough
+    recovery.to(server, *target.arguments)
+    check(server, world, target)
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_while_the_channel_is_made(
+    command: Recovery, fresh: Fresh, which: signal.Signals
+) -> None:
+    """Where it is tried whether it can be made, and where it is made: exit 130, nothing is left."""
+    command.way = "relay-log"
+    server = fresh()
+    folder = Path(server.query("SELECT @@datadir")[0][0])
+
+    def is_there() -> bool:
+        return any(folder.glob("*pitr*"))
+
+    for times in (1, 2):
+        with command.started(server.binaries, server, "--yes", "--latest") as process:
+            for time in range(times):
+                wait_until(is_there, 60, "a file of the channel", interval=0.0005)
+                if time + 1 < times:
+                    wait_until(lambda: not is_there(), 60, "it is gone", interval=0.0005)
+            process.send_signal(which)
+            assert process.wait(60) == 130
+        assert not is_there()
+        assert not server.query("SHOW REPLICA STATUS")
+
+
+def test_files_and_text_give_the_same(
+    world: World, command: Recovery, fresh: Fresh, mysql_binaries: ServerBinaries, tmp_path: Path
+) -> None:
+    """--output-dir, as its README says to apply it, and --stdout: the database of the apply."""
+    target = one_of(world, "before-drop")
+    start = f"--from-gtid-set={world.base_gtids}"
+    out = tmp_path / "out"
+    done = command.run(mysql_binaries, None, f"--output-dir={out}", start, *target.arguments)
+    assert done.status == 0, done.stderr
+    server = fresh()
+    run_readme(out, server)
+    check(server, world, target)
+    text = tmp_path / "all.sql"
+    with (
+        text.open("wb") as given,
+        command.started(
+            mysql_binaries, None, "--stdout", start, *target.arguments, stdout=given.fileno()
+        ) as process,
+    ):
+        assert process.wait(120) == 0
+    server = fresh()
+    load(server, text)
+    check(server, world, target)
+
+
+def run_readme(out: Path, server: MysqlServer) -> None:
+    """Do what the directory's README.txt says, word by word, at this server."""
+    lines = (out / "README.txt").read_text().splitlines()
+    begin = next(n for n, line in enumerate(lines) if line.strip().startswith("cd "))
+    end = next(n for n, line in enumerate(lines) if line.strip().startswith("| mysql"))
+    script = "\n".join(line.strip() for line in lines[begin : end + 1])
+    tools = server.binaries
+    script = script.replace("UTC mysqlbinlog ", f"UTC {quote(str(tools.binlog))} ")
+    client = f"| {quote(str(tools.client))} --no-defaults --user=root"
+    script = script.replace("| mysql ", f"{client} --socket={quote(str(server.socket))} ")
+    subprocess.run(["bash", "-e", "-c", script], check=True, timeout=300)
+
+
+def test_a_dead_branch(world: World, recovery: Recovery, fresh: Fresh) -> None:
+    """What the replica lacked: refused by itself, had with --lineage, and then no way back."""
+    if not world.lost:
+        pytest.skip("nothing was lost in this fail-over")
+    server = fresh()
+    last = world.lost[-1]
+    said = recovery.refused(server.binaries, server, f"--to-gtid={last}")
+    assert world.lineages[0] in said
+    assert gtids_of(server) == world.base_gtids
+    recovery.to(server, f"--to-gtid={last}", f"--lineage={world.lineages[0]}")
+    ((lost,),) = server.query("SELECT COUNT(*) FROM shop.skippable WHERE writer = -1")
+    assert lost == len(world.lost)
+    before = gtids_of(server)
+    said = recovery.refused(server.binaries, server, "--latest")
+    assert world.lineages[0] in said
+    assert gtids_of(server) == before
+
+
+def test_refusals(world: World, command: Recovery, fresh: Fresh) -> None:
+    """Exit code 8, a reason, what is reachable instead; and the target is as it was."""
+    server = fresh()
+    history = world.history
+    inside = history[-1]
+    uuid = inside.gtid.partition(":")[0]
+    for arguments, words in (
+        (["--to-time=2037-01-01T00:00:00Z"], ["reach"]),
+        (["--to-time=2001-01-01T00:00:00Z"], ["reach"]),
+        ([f"--to-gtid={uuid}:999999999"], [f"{uuid}:999999999"]),
+        ([f"--before-gtid={uuid}:999999999"], [f"{uuid}:999999999"]),
+        ([f"--to-position={inside.binlog}:{inside.end + 1}"], [inside.binlog]),
+        ([f"--to-position={inside.binlog}:{inside.begin + 70}"], [inside.binlog]),
+        (["--to-position=mysql-bin.999999:4"], ["mysql-bin.999999"]),
+        ([f"--to-gtid={history[world.base // 2].gtid}"], ["already"]),
+        (["--latest", f"--skip-gtid={uuid}:999999999"], [f"{uuid}:999999999"]),
+        (["--latest", "--lineage=20260102T030405Z-3e11fa47-a1b2"], world.lineages),
+    ):
+        said = command.refused(server.binaries, server, *arguments)
+        assert all(word in said for word in words), f"{arguments}: {said}"
+    server.query("SET GLOBAL event_scheduler = ON")
+    assert "--stop-target-threads" in command.refused(server.binaries, server, "--latest")
+    server.query("SET GLOBAL event_scheduler = OFF")
+    assert gtids_of(server) == world.base_gtids
+    server.query("CREATE DATABASE mine")
+    said = command.refused(server.binaries, server, "--latest")
+    assert "--allow-extra-gtids" in said
+    server.query("RESET BINARY LOGS AND GTIDS", "SET GLOBAL super_read_only = ON")
+    said = command.refused(server.binaries, server, "--latest")
+    assert "read_only" in said
+    server.query("SET GLOBAL super_read_only = OFF", "SET GLOBAL read_only = OFF")
+
+
+def test_the_source_is_no_target(
+    world: World, command: Recovery, mysql_binaries: ServerBinaries, disk_tmp_path: Path
+) -> None:
+    """Nor is a copy of its data directory, which has its server_uuid."""
+    place = disk_tmp_path / "image"
+    world.image_with_uuid(place, world.source_uuids[1])
+    copy = ImageServer(mysql_binaries, disk_tmp_path / "copy", place, 1, world.password)
+    with copy as server:
+        assert server.query("SELECT @@server_uuid")[0][0] == world.source_uuids[1]
+        said = command.refused(server.binaries, server, "--latest")
+        assert world.source_uuids[1] in said
+        assert "--allow-source" in said
+        assert gtids_of(server) == world.base_gtids
+
+
+def test_a_dry_run_changes_nothing(world: World, command: Recovery, fresh: Fresh) -> None:
+    """Neither the target nor the bucket; and it shows the DROP that it would leave out."""
+    server = fresh()
+    before = state_of(server)
+    target = one_of(world, "before-drop")
+    done = command.run(server.binaries, server, "--dry-run", *target.arguments)
+    assert done.status == 0, done.stderr
+    assert world.history[target.applied].gtid in done.stdout
+    assert "DROP TABLE" in done.stdout
+    assert differences(state_of(server), before) == []
+
+
+def test_the_credentials_can_only_read(world: World, bucket_server: MinioServer) -> None:
+    """Those that all recoveries here are made with."""
+    given = bucket_server.restricted(READ_ONLY)
+    with closing(client_for(bucket_server.endpoint_url, **given)) as client:
+        assert client.list_objects_v2(Bucket=world.bucket)["KeyCount"] > 0
+        with pytest.raises(ClientError, match="AccessDenied"):
+            client.put_object(Bucket=world.bucket, Key="pre/x", Body=b"x")

@@ -1,0 +1,345 @@
+"""docs/recovery.md, word for word: each of its commands is run at an accident that has happened.
+
+Law: no block of the page is left out; what it shows is what comes; and what the tables hold in the
+end is what the servers themselves said before they were lost.
+"""
+
+import re
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from binlog2s3.checksum import crc64_hex, crc64nvme
+from lab.accident import accident, install_db
+from lab.company import BUCKET, Checksums, Site
+from lab.disk import temporary_directory
+from lab.get import ServerBinaries
+from tests.integration.bucket import Bucket
+from tests.integration.lineage_lab import PREFIX, on_disk
+from tests.integration.lineage_lab import masked as masked_bytes
+from tests.integration.recovery_page import (
+    PAGE,
+    VARIABLES,
+    Block,
+    Shell,
+    differs,
+    masked,
+    programs,
+    read_page,
+)
+
+ROOT = PAGE.parents[1]
+SETTINGS, EMPTY = "Its settings", "An empty one, and the dump"
+STREAM = "Stream the new server"
+
+
+class Second:
+    """The second server, asked by hand."""
+
+    def __init__(self, site: Site) -> None:
+        self._socket = Path(site.variables["WORK"]) / "mysql.sock"
+        self._is_mariadb = site.is_mariadb
+
+    def query(self, statement: str) -> list[tuple[object, ...]]:
+        with (
+            pymysql.connect(
+                unix_socket=str(self._socket), user="root", autocommit=True
+            ) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def checksums(self) -> Checksums:
+        rows = self.query("CHECKSUM TABLE shop.orders, shop.stock, shop.audit")
+        return {str(name): None if found is None else int(str(found)) for name, found in rows}
+
+    def gtids(self) -> str:
+        return str(self.query("SELECT @@gtid_executed")[0][0]).replace("\n", "")
+
+
+# What must be so in the end
+
+
+def check_dropped_table(site: Site, second: Second) -> None:
+    before, end = site.held["before the mistake"], site.held["at the end"]
+    assert before["shop.orders"] is not None
+    assert end["shop.orders"] is None
+    assert second.checksums() == {**end, "shop.orders": before["shop.orders"]}
+    ((_name, live),) = site.source.query("CHECKSUM TABLE shop.orders")
+    assert live == before["shop.orders"]
+    ((count,),) = site.source.query("SELECT COUNT(*) FROM shop.orders")
+    assert count == 80
+
+
+def check_at_the_end(site: Site, second: Second) -> None:
+    assert second.checksums() == site.held["at the end"]
+    assert second.gtids() == site.gtids["at the end"]
+
+
+def check_streamed_again(site: Site, second: Second) -> None:
+    check_at_the_end(site, second)
+    second.query("INSERT INTO shop.audit (what) VALUES ('we are back')")
+    ((uuid,),) = second.query("SELECT @@server_uuid")
+    (place,) = second.query("SHOW BINARY LOG STATUS")
+    site.arrives(str(uuid), str(place[0]), int(str(place[1])))
+    assert site.streamers[-1].wait() != 0, "the old streamer goes on"
+
+
+def check_gap(site: Site, second: Second) -> None:
+    held = second.checksums()
+    end, before = site.held["at the end"], site.held["before the gap"]
+    assert held["shop.orders"] == end["shop.orders"]
+    assert held["shop.audit"] == before["shop.audit"] != end["shop.audit"]
+
+
+def check_fail_over(site: Site, second: Second) -> None:
+    assert second.checksums() == site.held["on the old source"]
+    assert second.checksums() != site.held["at the end"]
+
+
+def check_without_gtids(site: Site, second: Second) -> None:
+    assert second.checksums() == site.held["at the end"]
+
+
+def check_only_aws(site: Site, second: Second) -> None:
+    assert second.checksums() == site.held["before the mistake"]
+    assert second.gtids() == site.gtids["before the mistake"]
+    fetched = sorted((Path(site.variables["WORK"]) / "binlogs").glob(f"{PREFIX}*"))
+    assert {path.name: masked_bytes(path.read_bytes()) for path in fetched} == on_disk(site.source)
+
+
+def check_mariadb(site: Site, second: Second) -> None:
+    assert second.checksums() == site.held["before the mistake"]
+    ((_name, live),) = site.source.query("CHECKSUM TABLE shop.orders")
+    assert live == site.held["before the mistake"]["shop.orders"]
+
+
+def overlap(site: Site) -> None:
+    """The open binlog in chunks that overlap, as they may; one has nothing of its own."""
+    site.streamers[-1].stop()
+    bucket = Bucket(site.store, BUCKET)
+    before = bucket.chunks()
+    (name,) = {chunk.binlog for chunk in before}
+    body = bucket.binlogs()[name]
+    size = len(body)
+    folder = before[0].key.rpartition("/")[0]
+    with closing(site.store.client()) as client:
+        for chunk in before:
+            client.delete_object(Bucket=BUCKET, Key=chunk.key)
+        for begin, end in ((0, size // 2), (0, 99), (size // 4, size // 3), (size // 3, size)):
+            data = body[begin:end]
+            key = f"{folder}/{begin:016}-{end:016}-{crc64_hex(crc64nvme(data))}"
+            client.put_object(Bucket=BUCKET, Key=key, Body=data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """An accident, the page's sections to follow, and what must be so in the end.
+
+    `prepare` does something to what the accident has left, before.
+    """
+
+    accident: str
+    sections: tuple[str, ...]
+    check: Callable[[Site, Second], None]
+    prepare: Callable[[Site], None] | None = None
+    flavour: str = "mysql"
+    gtid: bool = True
+
+
+CASES = {
+    "dropped table": Case(
+        accident="dropped-table",
+        sections=(
+            "The three facts",
+            SETTINGS,
+            EMPTY,
+            "1. A table was dropped by mistake",
+            "The whole server without that one transaction",
+            "The table goes back",
+        ),
+        check=check_dropped_table,
+    ),
+    "lost host": Case(
+        accident="lost-host",
+        sections=(SETTINGS, EMPTY, "2. The database host is lost", STREAM),
+        check=check_streamed_again,
+    ),
+    "only the bucket": Case(
+        accident="lost-all",
+        sections=(SETTINGS, EMPTY, "3. Only the bucket is left", STREAM),
+        check=check_streamed_again,
+    ),
+    "gap": Case(
+        accident="gap",
+        sections=(SETTINGS, EMPTY, "4. The archive has a gap"),
+        check=check_gap,
+    ),
+    "fail-over": Case(
+        accident="fail-over",
+        sections=(SETTINGS, EMPTY, "5. A fail-over lost transactions"),
+        check=check_fail_over,
+    ),
+    "snapshot": Case(
+        accident="snapshot",
+        sections=(SETTINGS, "6. A snapshot as base"),
+        check=check_at_the_end,
+    ),
+    "without GTIDs": Case(
+        accident="snapshot",
+        sections=(SETTINGS, "Without GTIDs"),
+        check=check_without_gtids,
+        gtid=False,
+    ),
+    "only aws": Case(
+        accident="dropped-table",
+        sections=(SETTINGS, EMPTY, "7. Only aws and mysqlbinlog are at hand"),
+        check=check_only_aws,
+        prepare=overlap,
+    ),
+    "mariadb": Case(
+        accident="dropped-table",
+        sections=("8. MariaDB",),
+        check=check_mariadb,
+        flavour="mariadb",
+    ),
+}
+END = "Put the second server away"
+
+
+def _blocks(page: list[Block], section: str) -> list[Block]:
+    return [block for block in page if block.section == section and not block.not_run]
+
+
+@pytest.fixture
+def follow(
+    request: pytest.FixtureRequest, minio_binary: Path, aws_command: Path
+) -> Callable[[Case], None]:
+    """Let the accident of a case happen, and do what the page says."""
+
+    def run(case: Case) -> None:
+        binaries: ServerBinaries = request.getfixturevalue(f"{case.flavour}_binaries")
+        page = read_page()
+        with (
+            temporary_directory("b2s-") as folder,
+            accident(
+                case.accident, folder / "site", binaries, minio_binary, gtid=case.gtid
+            ) as site,
+        ):
+            path = programs(folder / "programs", binaries, aws_command)
+            if case.flavour == "mariadb":
+                install_db(path[0], binaries)
+            if case.prepare is not None:
+                case.prepare(site)
+            variables = {**site.variables, "DB": "shop", "TABLE": "orders"}
+            with Shell(folder / "shell", path, variables, site.environment) as shell:
+                for section in case.sections:
+                    for block in _blocks(page, section):
+                        shell.run(block)
+                case.check(site, Second(site))
+                if case.flavour == "mysql":
+                    for block in _blocks(page, END):
+                        shell.run(block)
+                assert not shell.problems, "\n".join(shell.problems)
+
+    return run
+
+
+@pytest.mark.parametrize("name", [*CASES])
+def test_the_page_word_for_word(follow: Callable[[Case], None], name: str) -> None:
+    """Pasted block by block, it brings back what was lost, and prints what it shows."""
+    follow(CASES[name])
+
+
+def test_no_block_is_left_out() -> None:
+    """Each one is run at some accident, or says why not; few do."""
+    page = read_page()
+    followed = {VARIABLES, END}.union(*(case.sections for case in CASES.values()))
+    assert {block.section for block in page} <= followed
+    assert followed <= {block.section for block in page}
+    assert len([block for block in page if block.not_run]) <= 2
+    fences = re.findall(r"(?m)^```(\w*)$", PAGE.read_text(encoding="utf-8"))
+    assert len(fences) == 2 * len(page) + 2 * len([b for b in page if b.shown is not None])
+    assert len([fence for fence in fences if fence == "sh"]) == len(page)
+
+
+def test_the_variables_are_those_that_the_accidents_have() -> None:
+    """All that stand at the top of the page, and no other; its blocks use each."""
+    page = read_page()
+    (block,) = (block for block in page if block.section == VARIABLES)
+    names = re.findall(r"(?m)^(?:export )?([A-Z0-9_]+)=", block.text)
+    assert set(names) == {
+        "AWS_DEFAULT_REGION",
+        "S3URL",
+        "SOURCE",
+        "BACKUP",
+        "LATER",
+        "SNAPSHOT",
+        "WORK",
+        "PORT",
+        "LIVE",
+        "PASSWORD_FILE",
+        "DB",
+        "TABLE",
+    }
+    rest = "".join(one.text for one in page if one is not block)
+    assert [name for name in names if f"${name}" not in rest] == ["AWS_DEFAULT_REGION"]
+
+
+def _anchors(path: Path) -> set[str]:
+    """As they are made of headings."""
+    headings = re.findall(r"(?m)^#{1,6} (.*)$", path.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_leads_somewhere() -> None:
+    """To a heading of this page, or to a file here and a heading in it."""
+    links = re.findall(r"\]\(([^)\s]+)\)", PAGE.read_text(encoding="utf-8"))
+    assert len(links) > 20
+    for link in links:
+        name, _, anchor = link.partition("#")
+        path = PAGE.parent / name if name else PAGE
+        assert path.is_file(), link
+        assert not anchor or anchor in _anchors(path), link
+
+
+def test_the_messages_that_it_names_are_there() -> None:
+    """Each that stands in the page as a program's words is one of ours, exit code and all."""
+    text = PAGE.read_text(encoding="utf-8")
+    sources = "".join(
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / "binlog2s3").glob("*.py"))
+    )
+    sources = re.sub(r'"\n\s*f?"', "", sources)
+    rows = re.findall(r"(?m)^\| (\d+) \| `([^`]+)`", text)
+    assert len(rows) > 8
+    missing = [words for _code, words in rows if words not in sources]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("a 1\n", "a 27\n", True),
+        ("a\n", "b\n", False),
+        ("a\n...\nb\n", "a\nx\ny\nb\n", True),
+        ("a\n...\nb\n", "a\nx\nb\nc\n", False),
+        ("...b...\n", "a b c\n", True),
+        ("at 2026-01-02 03:04:05Z\n", "at 2030-10-20 13:14:15Z\n", True),
+        ("...\n", "", True),
+        ("a\n", "", False),
+    ],
+)
+def test_what_is_shown_is_compared(shown: str, printed: str, *, same: bool) -> None:
+    """Numbers and times may be others, words and lines may not."""
+    assert (differs(shown, printed) == "") == same
+
+
+def test_a_range_is_masked_as_a_number() -> None:
+    """A GTID set of one transaction looks like one of many."""
+    uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+    assert masked(f"{uuid}:7") == masked(f"{uuid}:1-103") == "UUID:N"

@@ -1,0 +1,222 @@
+"""Questions to a real target, and what is done to it besides the apply."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from binlog2s3.errors import RecoveryError
+from binlog2s3.gtid import GtidSet
+from binlog2s3.login import Login
+from binlog2s3.server import Server
+from binlog2s3.target import (
+    DATABASE,
+    Marker,
+    TargetFacts,
+    alone,
+    commit_empty,
+    executed,
+    facts,
+    problems,
+    stop_threads,
+)
+from lab.disk import temporary_directory
+from lab.get import ServerBinaries
+from lab.mysql import MariadbServer, MysqlServer
+
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+def login_of(server: MysqlServer, **changes: Any) -> Login:
+    login = Login(
+        host="127.0.0.1",
+        port=server.port,
+        socket=str(server.socket),
+        user="root",
+        password="",
+        ssl_mode="PREFERRED",
+        ssl_ca=None,
+        ssl_cert=None,
+        ssl_key=None,
+        connect_timeout=10.0,
+        prefix="target",
+    )
+    return replace(login, **changes)
+
+
+def ask(server: MysqlServer, **changes: Any) -> TargetFacts:
+    login = login_of(server, **changes)
+    with Server(lambda: login) as asks:
+        return facts(asks, login)
+
+
+@pytest.fixture(scope="module", params=["mysql", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Iterator[MysqlServer]:
+    """One of each flavour in turn."""
+    binaries = request.getfixturevalue(f"{request.param}_binaries")
+    kind = MysqlServer if request.param == "mysql" else MariadbServer
+    with temporary_directory() as directory, kind(binaries, directory, server_id=5) as made:
+        yield made
+
+
+def is_mysql(server: MysqlServer) -> bool:
+    return server.binaries.flavour == "mysql"
+
+
+def lacking(server: MysqlServer, grants: str) -> tuple[str, ...]:
+    server.query(
+        "SET sql_log_bin = 0",
+        "DROP USER IF EXISTS applier@localhost",
+        "CREATE USER applier@localhost",
+        f"GRANT {grants} ON *.* TO applier@localhost",
+    )
+    return ask(server, user="applier").lacks
+
+
+def test_facts(server: MysqlServer) -> None:
+    """As the server itself says."""
+    found = ask(server)
+    ((version, host, packet),) = server.query("SELECT @@version, @@hostname, @@max_allowed_packet")
+    assert (found.version, found.host_name, found.max_allowed_packet) == (version, host, packet)
+    assert (found.flavour, found.server_id, found.log_bin) == (server.binaries.flavour, 5, True)
+    assert found.lacks == ()
+    assert found.channels == ()
+    assert not found.read_only
+    ((events,),) = server.query("SELECT @@event_scheduler")
+    assert found.event_scheduler == (events == "ON")
+    assert found.keeps_gtids == is_mysql(server)
+    if is_mysql(server):
+        ((uuid, gtids),) = server.query("SELECT @@server_uuid, @@global.gtid_executed")
+        assert (found.uuid, str(found.executed)) == (uuid, gtids.replace("\n", ""))
+    else:
+        assert (found.uuid, found.executed) == ("00000005-00000000", None)
+        assert found.gtid_strict
+
+
+def test_a_server_without_binary_log(mysql_binaries: ServerBinaries) -> None:
+    """It may be a target, with and without GTIDs."""
+    with temporary_directory() as directory:
+        options = ["--skip-log-bin", "--log-replica-updates=OFF"]
+        with MysqlServer(mysql_binaries, directory, options=options, gtid=False) as one:
+            found = ask(one)
+            assert (found.log_bin, found.gtid_mode, found.executed) == (False, False, None)
+
+
+def test_read_only_and_the_events(server: MysqlServer) -> None:
+    """Both are seen, and the events are stopped on demand."""
+    server.query("SET GLOBAL read_only = ON", "SET GLOBAL event_scheduler = ON")
+    login = login_of(server)
+    try:
+        with Server(lambda: login) as asks:
+            found = facts(asks, login)
+            assert found.read_only
+            assert found.event_scheduler
+            refused = problems(found, login, flavour=found.flavour, server_uuids=[])
+            assert len(refused) == 2
+            stop_threads(asks, found)
+            assert not facts(asks, login).event_scheduler
+    finally:
+        server.query("SET GLOBAL read_only = OFF")
+
+
+def test_replica_threads(mysql_binaries: ServerBinaries, mariadb_binaries: ServerBinaries) -> None:
+    """A channel that runs is named and stopped."""
+    for binaries, kind in ((mysql_binaries, MysqlServer), (mariadb_binaries, MariadbServer)):
+        with ExitStack() as stack:
+            one = stack.enter_context(
+                kind(binaries, stack.enter_context(temporary_directory()), server_id=6)
+            )
+            mysql = is_mysql(one)
+            one.query(
+                "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1 "
+                "FOR CHANNEL 'other'"
+                if mysql
+                else "CHANGE MASTER 'other' TO MASTER_HOST = '127.0.0.1', MASTER_PORT = 1",
+                "START REPLICA" if mysql else "START SLAVE 'other'",
+            )
+            login = login_of(one)
+            with Server(lambda login=login: login) as asks:  # type: ignore[misc]
+                found = facts(asks, login)
+                assert found.channels == ("other",)
+                stop_threads(asks, found)
+                assert facts(asks, login).channels == ()
+
+
+def test_what_an_account_lacks(server: MysqlServer) -> None:
+    """Each privilege that every apply needs, found by trying, without any harm."""
+    if is_mysql(server):
+        all_of_them = ["REPLICATION CLIENT", "SESSION_VARIABLES_ADMIN", "REPLICATION_APPLIER"]
+    else:
+        all_of_them = ["SLAVE MONITOR", "BINLOG REPLAY", "BINLOG ADMIN"]
+    before = server.query("SHOW BINARY LOGS")
+    assert lacking(server, "SELECT") == tuple(all_of_them)
+    for one in all_of_them:
+        others = [name for name in all_of_them if name != one]
+        assert lacking(server, ", ".join(others)) == (one,)
+    assert lacking(server, ", ".join(all_of_them)) == ()
+    assert server.query("SHOW BINARY LOGS") == before
+
+
+def test_empty_transactions(mysql: MysqlServer) -> None:
+    """Each GTID is executed afterwards, tagged ones too, and a replica will not fetch it again."""
+    login = login_of(mysql)
+    wanted = GtidSet.parse(f"{UUID}:3-5:9:blue:2-3")
+    with Server(lambda: login) as asks:
+        commit_empty(asks, wanted)
+        assert executed(asks) == wanted
+        commit_empty(asks, wanted | GtidSet.parse(f"{UUID}:1"), binlog_off=True)
+        assert executed(asks) == wanted | GtidSet.parse(f"{UUID}:1")
+    logged = [row[5] for row in mysql.query("SHOW BINLOG EVENTS") if ":blue:" in str(row[5])]
+    assert len(logged) == 2
+    mysql.query("CREATE DATABASE afterwards")  # under a GTID of its own
+    assert len(list(GtidSet.parse(str(mysql.query("SELECT @@gtid_executed")[0][0])).runs())) == 3
+
+
+def test_a_marker(server: MysqlServer) -> None:
+    """It says what the run was that left it, and how far it came; the binary log has none of it."""
+    login = login_of(server)
+    server.query("RESET BINARY LOGS AND GTIDS" if is_mysql(server) else "RESET MASTER")
+    before = server.query("SHOW BINLOG EVENTS")
+    with Server(lambda: login) as asks:
+        marker = Marker(asks)
+        assert marker.find() is None
+        marker.write(start="l/b.000001:4", stop="l/b.000003:100", asked="b.000001:4", reached="")
+        found = marker.find()
+        assert found is not None
+        assert (found.start, found.stop, found.asked) == (
+            "l/b.000001:4",
+            "l/b.000003:100",
+            "b.000001:4",
+        )
+        assert found.reached == ""
+        assert found.begun.endswith(" UTC")
+        marker.reach("l/b.000002:157")
+        found = marker.find()
+        assert found is not None
+        assert found.reached == "l/b.000002:157"
+        marker.write(start="l/b.000002:4", stop="l/b.000003:100", asked="", reached="")
+        found = marker.find()
+        assert found is not None
+        assert (found.start, found.reached) == ("l/b.000002:4", "")
+        marker.remove()
+        assert marker.find() is None
+    assert server.query(f"SHOW DATABASES LIKE '{DATABASE}'") == []
+    assert server.query("SHOW BINLOG EVENTS") == before
+
+
+def test_one_recovery_at_a_time(server: MysqlServer) -> None:
+    """A second one is refused as long as the first has its connection, and not afterwards."""
+    login = login_of(server)
+    with alone(lambda: login):
+        with (
+            pytest.raises(RecoveryError, match="another recovery is at work"),
+            alone(lambda: login),
+        ):
+            pass
+        with pytest.raises(RecoveryError, match="its connection") as refused, alone(lambda: login):
+            pass
+        assert "KILL" in refused.value.hint
+    with alone(lambda: login):
+        pass

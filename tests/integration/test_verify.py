@@ -1,0 +1,360 @@
+"""`binlog2s3 verify` on a real store: damage, beside a real stream, against its server."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from binlog2s3.store import S3Store, StoreConfig
+from lab.load import Load, Shape
+from lab.mysql import MariadbServer, MysqlServer
+from lab.proxy import RecordingProxy
+from lab.s3 import REGION, MinioServer, allow, environment_for
+from tests.damage import BYTES, DAMAGES, FIELDS, NEW, OLD, Damage, fill
+from tests.integration.recovery_truth import dump_of
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+
+READ_ONLY = ("s3:GetObject", "s3:ListBucket")
+
+
+@dataclass(frozen=True)
+class Done:
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        found = json.loads(self.stdout)
+        assert isinstance(found, dict)
+        assert found["sound"] == (self.status == 0), self.stderr
+        return found
+
+    @property
+    def source(self) -> dict[str, Any]:
+        (source,) = self.document["sources"]
+        assert isinstance(source, dict)
+        return source
+
+    def kinds(self) -> set[str]:
+        return {one["kind"] for one in self.source["defects"] if not one["mended"]}
+
+
+class Verify:
+    """The command, with these credentials and no other settings."""
+
+    def __init__(self, minio: MinioServer, bucket: str) -> None:
+        self.minio, self.bucket = minio, bucket
+        self.endpoint_url = minio.endpoint_url
+        self.rights: Mapping[str, str] = environment_for(**minio.restricted(allow(*READ_ONLY)))
+
+    def run(self, *arguments: str) -> Done:
+        given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "binlog2s3", "verify", f"--s3-url=s3://{self.bucket}/pre"),
+                *(f"--endpoint-url={self.endpoint_url}", "--addressing-style=path"),
+                *(f"--region={REGION}", *arguments),
+            ],
+            capture_output=True,
+            check=False,
+            env={**given, **self.rights},
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=300,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def json(self, *arguments: str) -> Done:
+        done = self.run("--json", *arguments)
+        assert done.status in (0, 7), done.stderr
+        return done
+
+
+@pytest.fixture
+def verify(minio: MinioServer, bucket: str) -> Verify:
+    """With credentials that may only read."""
+    return Verify(minio, bucket)
+
+
+@pytest.fixture
+def store(minio: MinioServer, bucket: str) -> Iterator[S3Store]:
+    session = boto3.session.Session(minio.access_key, minio.secret_key, region_name=REGION)
+    config = StoreConfig(bucket=bucket, endpoint_url=minio.endpoint_url, addressing_style="path")
+    stop = threading.Event()
+    with closing(S3Store(config, stop=stop, session=lambda **_: session)) as made:
+        yield made
+
+
+def contents(minio: MinioServer, bucket: str) -> dict[str, str]:
+    with closing(minio.client()) as client:
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        keys = [row["Key"] for page in pages for row in page.get("Contents", ())]
+        found = {}
+        for key in keys:
+            body = client.get_object(Bucket=bucket, Key=key)["Body"]
+            with body:
+                found[key] = hashlib.sha256(body.read()).hexdigest()
+        return found
+
+
+def bare(minio: MinioServer, bucket: str, key: str, data: bytes) -> None:
+    """Put an object of which the store keeps no CRC64NVME."""
+    with closing(minio.client(request_checksum_calculation="when_required")) as client:
+        client.put_object(Bucket=bucket, Key=key, Body=data)
+
+
+def test_a_sound_archive(minio: MinioServer, bucket: str, store: S3Store, verify: Verify) -> None:
+    """Exit 0, only GET and HEAD on the wire, and nothing in the bucket has changed."""
+    archive = fill(store)
+    before = contents(minio, bucket)
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        verify.endpoint_url = proxy.url
+        looked, deep = verify.json(), verify.json("--deep")
+        assert {record.request.method for record in proxy.records} == {"GET", "HEAD"}
+    verify.endpoint_url = minio.endpoint_url
+    for done in (looked, deep):
+        assert done.source["defects"] == []
+        (whole,) = done.source["recoverable"]
+        assert whole["first"] == {"lineage": OLD, "binlog": "mysql-bin.000001"}
+        size = len(archive.data[NEW, 4])
+        assert whole["last"] == {"lineage": NEW, "binlog": "mysql-bin.000004", "offset": size}
+    everything = sum(len(data) for data in archive.data.values())
+    assert deep.source["read_bytes"] == everything
+    assert contents(minio, bucket) == before
+    text = verify.run()
+    assert text.status == 0
+    assert "no defects" in text.stdout
+    assert "recoverable, along the history" in text.stdout
+    assert text.stderr == ""
+
+
+SOME = ("a missing object", "a missing entry", "a truncated object", "foreign in the archive")
+"""Kinds that a process of its own is started for; all others are in tests/unit/test_verify.py."""
+CHOSEN = {
+    **BYTES,
+    **{name: DAMAGES[name] for name in (*SOME, "a missing chunk", "a rotten chunk")},
+    "an entry's gtid_set_before": FIELDS["gtid_set_before"],
+    "a parent with other GTIDs": DAMAGES["a parent with other GTIDs"],
+    "a missing lineage.json": DAMAGES["a missing lineage.json"],
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_damage_is_found(name: str, store: S3Store, verify: Verify) -> None:
+    """Exit 7, each defect with object, what follows and what to do; by looking or by reading."""
+    damage = CHOSEN[name]
+    damage.act(fill(store))
+    for arguments, expected in (((), damage.looked), (("--deep",), damage.deep)):
+        done = verify.json(*arguments)
+        assert done.kinds() == expected
+        assert done.status == (7 if expected else 0)
+        for one in done.source["defects"]:
+            assert one["object"].startswith("pre/")
+            assert all(one[field] for field in ("text", "follows", "todo"))
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_other_bytes_of_which_the_store_knows_no_checksum(
+    name: str, minio: MinioServer, bucket: str, store: S3Store, verify: Verify
+) -> None:
+    """Then a look finds nothing, and only --deep does."""
+    damage: Damage = BYTES[name]
+    damage.act(fill(store, lambda key, data: bare(minio, bucket, key, data)))
+    assert verify.json().kinds() == set()
+    assert verify.json("--deep").kinds() == {"bytes"}
+
+
+def test_intervals_end_at_damage(store: S3Store, verify: Verify) -> None:
+    """What lies before it and behind it is recoverable by itself."""
+    archive = fill(store)
+    store.delete([archive.key(OLD, 3), archive.entry(OLD, 3)])
+    first, second = verify.json().source["recoverable"]
+    assert (first["first"]["binlog"], first["last"]["binlog"]) == (
+        "mysql-bin.000001",
+        "mysql-bin.000002",
+    )
+    assert first["ends"] == "mysql-bin.000003 is not there"
+    assert second["first"] == {"lineage": OLD, "binlog": "mysql-bin.000004"}
+    assert second["last"]["lineage"] == NEW
+
+
+def repairing(minio: MinioServer, verify: Verify) -> None:
+    verify.rights = environment_for(**minio.restricted(allow(*READ_ONLY, "s3:PutObject")))
+
+
+def test_repair(minio: MinioServer, bucket: str, store: S3Store, verify: Verify) -> None:
+    """Entries that lack are what they were; nothing else has changed; then nothing is wrong."""
+    archive = fill(store)
+    keys = [archive.entry(OLD, 1), archive.entry(OLD, 3), archive.entry(NEW, 3)]
+    before = {key: json.loads(store.get(key)) for key in keys}
+    rest = {key: sha for key, sha in contents(minio, bucket).items() if key not in keys}
+    store.delete(keys)
+    refused = verify.run("--repair")
+    assert refused.status == 6
+    assert "access denied" in refused.stderr
+    assert "s3:PutObject" in refused.stderr
+    repairing(minio, verify)
+    done = verify.json("--repair")
+    assert (done.status, done.kinds()) == (0, set())
+    assert {one["object"] for one in done.source["repaired"]} == set(keys)
+    for key in keys:
+        after = json.loads(store.get(key))
+        assert {**after, "archived_at": ""} == {**before[key], "archived_at": ""}
+    now = contents(minio, bucket)
+    assert {key: sha for key, sha in now.items() if key not in keys} == rest
+    assert verify.json("--deep").status == 0
+    assert contents(minio, bucket) == now
+
+
+@pytest.mark.parametrize("name", ["cut", "rotten", "another", "foreign"])
+def test_repair_refuses(
+    name: str, minio: MinioServer, bucket: str, store: S3Store, verify: Verify
+) -> None:
+    """An object that is not proved to be the whole binlog that belongs there gets no entry."""
+    archive = fill(store)
+    data = archive.data[OLD, 2]
+    flipped = bytes([*data[:300], data[300] ^ 1, *data[301:]])
+    wrong = {"cut": data[:-50], "rotten": flipped, "another": archive.data[OLD, 3]}
+    store.put(archive.key(OLD, 2), wrong.get(name, b"nothing of the kind"))
+    store.delete([archive.entry(OLD, 2)])
+    before = contents(minio, bucket)
+    repairing(minio, verify)
+    done = verify.json("--repair")
+    assert done.status == 7
+    (one,) = done.source["repaired"]
+    assert one["refused"]
+    assert contents(minio, bucket) == before
+
+
+def test_can_this_backup_be_brought_to_now(store: S3Store, verify: Verify) -> None:
+    """Yes, from where to where; no, with the reason, where something on its way is wrong."""
+    archive = fill(store)
+    has = f"--from-gtid-set={archive_gtids(7)}"
+    answer = verify.json(has).source["answer"]
+    assert answer["possible"]
+    assert answer["to"] == f"mysql-bin.000004:{len(archive.data[NEW, 4])}"
+    assert answer["transactions"] == 14 - 7 + 12
+    text = verify.run(has)
+    assert text.status == 0
+    assert "YES: --from-gtid-set can be brought to mysql-bin.000004" in text.stdout
+    store.delete([archive.key(NEW, 2)])
+    done = verify.json(has)
+    assert done.status == 7
+    assert not done.source["answer"]["possible"]
+    assert "NO: " in verify.run(has).stdout
+    stranger = f"--from-gtid-set={'0' * 8}-71ca-11e1-9e33-c80aa9429562:1-7"
+    assert not verify.json(stranger).source["answer"]["possible"]
+
+
+def archive_gtids(last: int) -> str:
+    return f"3e11fa47-71ca-11e1-9e33-c80aa9429562:1-{last}"
+
+
+def source_options(mysql: MysqlServer) -> Sequence[str]:
+    return (
+        "--source=test",
+        "--against-source",
+        "--mysql-host=127.0.0.1",
+        f"--mysql-port={mysql.port}",
+        f"--mysql-user={mysql.repl_user}",
+        f"--mysql-password-file={mysql.password_file}",
+    )
+
+
+def test_beside_a_stream_and_against_the_server(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, verify: Verify
+) -> None:
+    """Under load and rotations nothing is called a defect; then what is taken away is found."""
+    dump = disk_tmp_path / "dump.sql"
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        dump_of(mysql, dump)
+        shape = Shape(row_bytes=(1, 3000))
+        with Load(mysql, threads=2, flush_seconds=0.3, seconds=240, shape=shape) as load:
+            for rotations in (3, 6):
+                wait_until(lambda rotations=rotations: load.flushes >= rotations, 90, "rotations")
+                for arguments in ((), ("--deep",), source_options(mysql)):
+                    done = verify.json(*arguments)
+                    assert done.source["defects"] == [], done.stdout
+                    assert stream.process.poll() is None, stream.stderr()
+            load.stop()
+        last = mysql.binlogs()[-1][0]
+
+        def all_there() -> bool:
+            compared = verify.json(*source_options(mysql)).source["against_source"]
+            return bool(compared["lag_bytes"] == 0)
+
+        wait_until(all_there, 120, "everything is in the bucket")
+        done = verify.json("--deep", f"--from-backup={dump}", *source_options(mysql))
+        assert done.status == 0, done.stdout
+        compared, answer = done.source["against_source"], done.source["answer"]
+        assert compared["listed"] == compared["compared"] == len(mysql.binlogs())
+        assert answer["possible"]
+        assert answer["to"].startswith(f"{last}:")
+        assert stream.terminate() == 0
+    with closing(minio.client()) as client:
+        (lineage,) = (one["lineage"] for one in done.source["lineages"])
+        for key in (
+            f"pre/archive/test/{lineage}/binlogs/mysql-bin.000002",
+            f"pre/archive/test/{lineage}/entries/mysql-bin.000002.json",
+        ):
+            client.delete_object(Bucket=bucket, Key=key)
+    gone = verify.json(*source_options(mysql))
+    assert gone.kinds() == {"binlog-missing", "source-has-it"}
+    asked = verify.json(f"--from-backup={dump}", "--source=test")
+    assert asked.status == 7
+    assert not asked.source["answer"]["possible"]
+
+
+def test_another_server(mysql: MysqlServer, store: S3Store, verify: Verify) -> None:
+    """One that has nothing to do with the archive is said to be so."""
+    fill(store)
+    done = verify.json(*source_options(mysql))
+    assert done.kinds() == {"source-is-another"}
+    (defect,) = done.source["defects"]
+    assert mysql.query("SELECT @@server_uuid")[0][0] in defect["text"]
+
+
+def test_a_mariadb_and_a_repair_while_it_streams(
+    mariadb: MariadbServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, verify: Verify
+) -> None:
+    """Its archive is sound by its bytes and its server; an entry that is lost is made again."""
+    with StreamProcess(disk_tmp_path, mariadb, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        mariadb.query("CREATE DATABASE d", "CREATE TABLE d.t (a INT PRIMARY KEY)")
+        for number in range(4):
+            mariadb.query(f"INSERT INTO d.t VALUES ({number})", "FLUSH BINARY LOGS")
+        closed = len(mariadb.binlogs()) - 1
+        wait_until(lambda: len(stream.events("binlog archived")) >= closed, 60, "all archived")
+
+        def sound() -> Done | None:
+            done = verify.json("--deep", *source_options(mariadb))
+            assert done.source["defects"] == [], done.stdout
+            return done if done.source["against_source"]["lag_bytes"] == 0 else None
+
+        done = wait_until(sound, 90, "nothing lags")
+        assert done is not None
+        assert done.source["against_source"]["compared"] == closed + 1
+        (lineage,) = (one["lineage"] for one in done.source["lineages"])
+        key = f"pre/archive/test/{lineage}/entries/{mariadb.binlogs()[1][0]}.json"
+        with closing(minio.client()) as client:
+            client.delete_object(Bucket=bucket, Key=key)
+        assert verify.json().kinds() == {"entry-missing"}
+        repairing(minio, verify)
+        mended = verify.json("--repair")
+        assert (mended.status, [one["object"] for one in mended.source["repaired"]]) == (0, [key])
+        assert verify.json("--deep", *source_options(mariadb)).status == 0
+        assert stream.terminate() == 0

@@ -1,0 +1,82 @@
+"""A recovery's stream made from a server's own files, as `extract` makes it from a bucket."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from binlog2s3 import gtid
+from binlog2s3.binlog import BinlogName, Scanner, Transaction
+from binlog2s3.recovery import Checked, Piece, Stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """Pieces of a server's binlogs, and what is in them."""
+
+    pieces: tuple[Piece, ...]
+    transactions: tuple[tuple[Piece, Transaction], ...]
+    directory: Path
+    cut: int
+
+    @property
+    def size(self) -> int:
+        return sum(piece.size for piece in self.pieces)
+
+    @property
+    def count(self) -> int:
+        return len(self.transactions)
+
+    def stream(self) -> Stream:
+        """As `Extract.stream`."""
+        for piece in self.pieces:
+            yield piece, self._checked(piece)
+
+    def _checked(self, piece: Piece) -> Iterator[Checked]:
+        data = (self.directory / str(piece.binlog)).read_bytes()
+        scanner = Scanner()
+        scanner.feed(data[: 1 << 16] if len(data) > 1 << 16 else data)
+        form = scanner.formats[0]
+        yield Checked(data=data[: form.offset + form.size])
+        left = [(0, piece.begin), *piece.left_out, (piece.end, len(data))]
+        mine = [one for where, one in self.transactions if where is piece]
+        for (_, begin), (end, _) in pairwise(left):
+            for at in range(begin, end, self.cut):
+                upto = min(at + self.cut, end)
+                done = tuple(one for one in mine if at < one.end <= upto)
+                yield Checked(data=data[at:upto], done=done)
+
+
+def own(
+    directory: Path,
+    names: Sequence[str],
+    *,
+    begin: int = 0,
+    end: int | None = None,
+    skip: Sequence[str] = (),
+    cut: int = 1 << 20,
+) -> Own:
+    """Pieces of these binlogs, from `begin` of the first to `end` of the last, without `skip`."""
+    pieces, found = [], []
+    for name in names:
+        scanner = Scanner()
+        all_of_it = scanner.feed((directory / name).read_bytes())
+        form = scanner.formats[0]
+        first = max(begin if name == names[0] else 0, form.offset + form.size)
+        last = end if end is not None and name == names[-1] else scanner.transaction_end
+        mine = [t for t in all_of_it if first <= t.begin and t.end <= last]
+        out = tuple((t.begin, t.end) for t in mine if t.gtid in skip)
+        kept = [t for t in mine if t.gtid not in skip]
+        flavour = scanner.flavour or "mysql"
+        piece = Piece(
+            lineage="own",
+            binlog=BinlogName.parse(name),
+            begin=first,
+            end=last,
+            left_out=out,
+            transactions=len(kept),
+            gtids=gtid.parse(",".join(t.gtid for t in kept if t.gtid), flavour),
+        )
+        pieces.append(piece)
+        found += [(piece, one) for one in kept]
+    return Own(pieces=tuple(pieces), transactions=tuple(found), directory=directory, cut=cut)

@@ -1,0 +1,275 @@
+"""A plan brings a target exactly to where it was asked to, whatever history the bucket has."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from binlog2s3.errors import RecoveryError
+from binlog2s3.executed import gathered
+from binlog2s3.gtid import Flavour, GtidSet
+from binlog2s3.plan import make
+from binlog2s3.recovery import (
+    BeforeGtid,
+    Goal,
+    Latest,
+    Plan,
+    Request,
+    Start,
+    ToGtid,
+    ToPosition,
+    ToTime,
+)
+from tests.history_model import Model, Real
+
+PLANS = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
+)
+COMMIT = st.tuples(st.just("commit"), st.integers(60, 500), st.integers(0, 3))
+ROTATE = st.tuples(st.just("rotate"), st.just(0), st.just(0))
+FAIL_OVER = st.tuples(st.just("fail over"), st.integers(0, 3), st.integers(0, 8))
+PUT_BACK = st.tuples(st.just("put back"), st.integers(0, 3), st.just(0))
+EVENTS = st.lists(
+    st.one_of(COMMIT, COMMIT, COMMIT, COMMIT, ROTATE, FAIL_OVER, PUT_BACK), min_size=1, max_size=40
+)
+PLAIN = st.lists(st.one_of(COMMIT, COMMIT, COMMIT, ROTATE), min_size=1, max_size=40)
+
+
+def lived(
+    events: Sequence[tuple[str, int, int]], *, gtids: bool = True, flavour: Flavour = "mysql"
+) -> Model:
+    model = Model(gtids=gtids, flavour=flavour)
+    for kind, one, other in events:
+        match kind:
+            case "commit":
+                model.commit(one, other)
+            case "rotate":
+                model.rotate()
+            case "fail over":
+                model.fail_over(one, other)
+            case "put back":
+                model.put_back(one)
+    return model
+
+
+def applied(plan: Plan, model: Model) -> list[Real]:
+    """What its pieces bring, in order."""
+    found = []
+    for piece in plan.pieces:
+        inside = [
+            real
+            for begin, end, real in model.file(piece.lineage, piece.binlog).places()
+            if piece.begin <= begin
+            and end <= piece.end
+            and not any(a <= begin and end <= b for a, b in piece.left_out)
+        ]
+        assert len(inside) == piece.transactions
+        found += inside
+    return found
+
+
+def numbers(reals: Sequence[Real]) -> list[int]:
+    return [real.number for real in reals]
+
+
+def having(reals: Sequence[Real]) -> GtidSet:
+    found = gathered([real.gtid for real in reals if real.gtid], "mysql")
+    assert isinstance(found, GtidSet)
+    return found
+
+
+def reused(model: Model) -> bool:
+    """Whether a GTID was given to two transactions."""
+    return bool(having(model.lost) & having(model.truth))
+
+
+@PLANS
+@given(events=EVENTS, data=st.data())
+def test_a_gtid_is_reached_exactly(
+    events: Sequence[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    """From any backup to any later transaction: those between, each once, in order."""
+    model = lived(events)
+    assume(model.truth)
+    goal_at = data.draw(st.integers(0, len(model.truth) - 1))
+    backup_at = data.draw(st.integers(0, goal_at + 1))
+    target = model.truth[goal_at]
+    assert target.gtid is not None
+    have = having(model.truth[:backup_at])
+    goal: Goal = ToGtid(target.gtid)
+    before = data.draw(st.booleans())
+    if before and backup_at <= goal_at:
+        goal = BeforeGtid(target.gtid)
+    request = Request(goal=goal, start=Start(gtids=have))
+    if have in model.dead:  # a backup of another history says the same of itself
+        with pytest.raises(RecoveryError, match="two different histories"):
+            make(request, model)
+        return
+    plan = make(request, model)
+    upto = goal_at if isinstance(goal, BeforeGtid) else goal_at + 1
+    assert numbers(applied(plan, model)) == numbers(model.truth[backup_at:upto])
+    assert plan.adds == having(model.truth[backup_at:upto])
+    assert [shown.transaction.gtid for shown in plan.kept][-1:] == [
+        real.gtid for real in model.truth[:upto][-1:]
+    ]
+
+
+@PLANS
+@given(events=PLAIN, data=st.data())
+def test_a_time_is_reached_exactly(
+    events: Sequence[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    """All that was committed until then, and nothing that came later; refused if it is past."""
+    model = lived(events)
+    assume(model.truth)
+    model.covered_us = model.clock_us
+    at_us = data.draw(st.integers(model.branches[0].files[0].first_us, model.clock_us))
+    upto = sum(real.commit_us <= at_us for real in model.truth)
+    backup_at = data.draw(st.integers(0, len(model.truth)))
+    request = Request(
+        goal=ToTime(at_us, "then"), start=Start(gtids=having(model.truth[:backup_at]))
+    )
+    if backup_at > upto:
+        with pytest.raises(RecoveryError, match="already past"):
+            make(request, model)
+    else:
+        plan = make(request, model)
+        assert numbers(applied(plan, model)) == numbers(model.truth[backup_at:upto])
+
+
+@PLANS
+@given(events=EVENTS, data=st.data())
+def test_a_time_is_reached_over_fail_overs(
+    events: Sequence[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    """Each transaction counts where it was committed first; what is near a cut may be refused."""
+    model = lived(events)
+    assume(model.truth)
+    model.covered_us = model.clock_us
+    at_us = data.draw(st.integers(model.branches[0].files[0].first_us, model.clock_us))
+    backup_at = data.draw(st.integers(0, len(model.truth)))
+    have = having(model.truth[:backup_at])
+    upto = sum(real.commit_us <= at_us for real in model.truth)
+    plan = tried(Request(goal=ToTime(at_us, "then"), start=Start(gtids=have)), model)
+    if backup_at == 0:
+        assert plan is not None
+    if plan is not None:
+        assert numbers(applied(plan, model)) == numbers(model.truth[backup_at:upto])
+
+
+def tried(request: Request, model: Model) -> Plan | None:
+    try:
+        return make(request, model)
+    except RecoveryError:
+        return None
+
+
+@PLANS
+@given(events=EVENTS, data=st.data())
+def test_everything_is_reached(events: Sequence[tuple[str, int, int]], data: st.DataObject) -> None:
+    """From any backup to the newest byte; what was lost in a fail-over never comes back."""
+    model = lived(events)
+    backup_at = data.draw(st.integers(0, len(model.truth)))
+    have = having(model.truth[:backup_at])
+    assume(have not in model.dead)
+    plan = make(Request(goal=Latest(), start=Start(gtids=have)), model)
+    assert numbers(applied(plan, model)) == numbers(model.truth[backup_at:])
+    assert not plan.left_out
+
+
+@PLANS
+@given(events=EVENTS, data=st.data())
+def test_a_target_of_a_dead_branch_is_refused(
+    events: Sequence[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    """Who has a transaction that history left behind is told so, and nothing is planned."""
+    model = lived(events)
+    assume(model.lost)
+    lost = data.draw(st.sampled_from(model.lost))
+    have = having([*model.truth, lost])
+    assume(not having([lost]) <= having(model.truth))
+    with pytest.raises(RecoveryError):
+        make(Request(goal=Latest(), start=Start(gtids=have)), model)
+
+
+@PLANS
+@given(events=EVENTS, data=st.data())
+def test_a_target_past_the_goal_is_refused(
+    events: Sequence[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    """It is told that it is past, and nothing is planned."""
+    model = lived(events)
+    assume(len(model.truth) > 1)
+    goal_at = data.draw(st.integers(0, len(model.truth) - 2))
+    backup_at = data.draw(st.integers(goal_at + 2, len(model.truth)))
+    gtid = model.truth[goal_at].gtid
+    assert gtid is not None
+    have = having(model.truth[:backup_at])
+    with pytest.raises(RecoveryError, match=r"already past|two different histories"):
+        make(Request(goal=ToGtid(gtid), start=Start(gtids=have)), model)
+
+
+@PLANS
+@given(events=EVENTS, data=st.data())
+def test_what_is_skipped_is_all_that_lacks(
+    events: Sequence[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    """The others come in order, and the plan names the skipped ones."""
+    model = lived(events)
+    backup_at = data.draw(st.integers(0, len(model.truth)))
+    rest = model.truth[backup_at:]
+    assume(rest and having(model.truth[:backup_at]) not in model.dead)
+    skipped = data.draw(st.lists(st.sampled_from(rest), min_size=1, max_size=4, unique=True))
+    request = Request(
+        goal=Latest(),
+        start=Start(gtids=having(model.truth[:backup_at])),
+        skip=tuple(str(real.gtid) for real in skipped),
+    )
+    plan = make(request, model)
+    assert numbers(applied(plan, model)) == numbers([r for r in rest if r not in skipped])
+    assert plan.skipped == having(skipped)
+
+
+@PLANS
+@given(events=PLAIN, data=st.data())
+def test_positions_alone_are_enough(
+    events: Sequence[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    """Without GTIDs: from a place to a place, all between, each once."""
+    model = lived(events, gtids=False)
+    ends = [
+        (file.name, end, real.number)
+        for file in model.branch.files
+        for _, end, real in file.places()
+    ]
+    assume(ends)
+    first = data.draw(st.integers(0, len(ends) - 1))
+    last = data.draw(st.integers(first, len(ends) - 1))
+    request = Request(
+        goal=ToPosition(ends[last][0], ends[last][1]), start=Start(place=ends[first][:2])
+    )
+    plan = make(request, model)
+    assert numbers(applied(plan, model)) == [number for *_, number in ends[first + 1 : last + 1]]
+
+
+@PLANS
+@given(events=EVENTS, data=st.data())
+def test_mariadbs_position_is_enough(
+    events: Sequence[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    """From the last GTID of any backup to any later one: those between, each once, in order."""
+    model = lived(events, flavour="mariadb")
+    assume(model.truth)
+    goal_at = data.draw(st.integers(0, len(model.truth) - 1))
+    backup_at = data.draw(st.integers(0, goal_at + 1))
+    goal = ToGtid(str(model.truth[goal_at].gtid))
+    last = [str(real.gtid) for real in model.truth[:backup_at][-1:]]
+    start = Start(gtids=gathered(last, "mariadb"))
+    plan = tried(Request(goal=goal, start=start), model)
+    if plan is None:  # numbers that a server that was put back has used again
+        assert last[0] in {real.gtid for real in model.lost}
+    else:
+        assert numbers(applied(plan, model)) == numbers(model.truth[backup_at : goal_at + 1])
+    if any(real.gtid in last for real in model.lost):
+        assert plan is None

@@ -1,0 +1,163 @@
+"""A large recovery: little memory, and next to nothing on disk outside the target; `make soak`."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lab.get import ServerBinaries
+from lab.mysql import MysqlServer
+from lab.s3 import MinioServer
+from tests.integration.bucket import Bucket
+from tests.integration.recovery_command import Recovery, read_only
+from tests.integration.recovery_truth import (
+    RELAXED,
+    ImageServer,
+    differences,
+    dump_of,
+    restored,
+    state_of,
+)
+from tests.integration.recovery_world import wait_durable
+from tests.integration.stream_process import StreamProcess
+
+MIB = 1 << 20
+SIZE = int(float(os.environ.get("RECOVERY_GB", "2")) * 1_000_000_000)
+ROW = 400_000
+MOST_MEMORY = 256 * MIB
+MOST_DISK = 100 * MIB
+ROOM = ("--innodb-redo-log-capacity=1G", "--max-binlog-size=200M", "--max-allowed-packet=64M")
+
+pytestmark = pytest.mark.soak
+
+
+class Watch:
+    """Samples what a process and its children take, and what grows in a directory."""
+
+    def __init__(self, pid: int, directory: Path) -> None:
+        self._pid = pid
+        self._directory = directory
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self.memory = 0
+        self.peak = 0
+        self.disk = 0
+        self.written = 0
+        self.samples = 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._thread.join(30)
+
+    def _look(self) -> None:
+        while not self._over.wait(0.05):
+            family = [self._pid, *_children(self._pid)]
+            self.memory = max(self.memory, sum(_status(pid, "VmRSS") for pid in family))
+            self.peak = max(self.peak, sum(_status(pid, "VmHWM") for pid in family))
+            self.disk = max(self.disk, _size(self._directory))
+            self.written = max(self.written, sum(_written(pid) for pid in family))
+            self.samples += 1
+
+
+def _children(pid: int) -> list[int]:
+    """All descendants that there are now."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in _read(task).split():
+            found += [int(child), *_children(int(child))]
+    return found
+
+
+def _status(pid: int, name: str) -> int:
+    """Bytes, 0 for what is gone."""
+    for line in _read(Path(f"/proc/{pid}/status")).splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _written(pid: int) -> int:
+    """Bytes that went to a disk."""
+    for line in _read(Path(f"/proc/{pid}/io")).splitlines():
+        if line.startswith("write_bytes:"):
+            return int(line.split()[1])
+    return 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    for path in directory.rglob("*"):
+        try:
+            total += path.lstat().st_blocks * 512
+        except OSError:
+            continue
+    return total
+
+
+def test_a_large_archive(
+    mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """2 GB: under 256 MiB of memory with all children, under 100 MB of disk beside the target."""
+    dump, image = disk_tmp_path / "dump.sql", disk_tmp_path / "image"
+    options = (*RELAXED, *ROOM)
+    with MysqlServer(mysql_binaries, disk_tmp_path / "source", options=options) as source:
+        source.query("CREATE DATABASE big", "CREATE TABLE big.t (id INT PRIMARY KEY, v LONGBLOB)")
+        dump_of(source, dump, "--set-gtid-purged=ON")
+        with StreamProcess(disk_tmp_path / "stream", source, minio, bucket) as stream:
+            _fill(source)
+            wait_durable(stream, Bucket(minio, bucket), source, timeout=1200)
+            stream.kill()
+        wanted = state_of(source)
+        password = source.password
+    with MysqlServer(mysql_binaries, disk_tmp_path / "r", options=RELAXED) as one:
+        restored(one, dump, image)
+    recovery = Recovery(minio, bucket, read_only(minio))
+    beside = disk_tmp_path / "beside"
+    beside.mkdir()
+    places = {name: str(beside) for name in ("TMPDIR", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME")}
+    server = ImageServer(mysql_binaries, disk_tmp_path / "target", image, 9, password)
+    server.options = (*server.options, *ROOM)
+    with (
+        server,
+        recovery.started(
+            mysql_binaries, server, "--yes", "--latest", environment=places
+        ) as process,
+    ):
+        watch = Watch(process.pid, beside)
+        with watch.watching():
+            assert process.wait(3600) == 0
+        assert differences(state_of(server), wanted) == []
+    said = f"memory {watch.memory >> 20} MiB, peaks {watch.peak >> 20} MiB, disk {watch.disk} B"
+    sys.stdout.write(f"{said}, written {watch.written} B, {watch.samples} samples\n")
+    assert watch.samples > 20
+    assert watch.memory < MOST_MEMORY, said
+    assert watch.peak < MOST_MEMORY, said
+    assert max(watch.disk, watch.written) < MOST_DISK, f"{said}, written {watch.written} B"
+
+
+def _fill(source: MysqlServer) -> None:
+    """Large rows, several to a transaction, and small ones between them."""
+    with source.connect(read_timeout=600) as connection, connection.cursor() as cursor:
+        for number in range(SIZE // (8 * ROW)):
+            cursor.execute("BEGIN")
+            for line in range(8):
+                value = f"REPEAT('{number:08}', {ROW // 8})"
+                cursor.execute(f"INSERT INTO big.t VALUES ({number * 10 + line}, {value})")
+            cursor.execute("COMMIT")
+            cursor.execute(f"INSERT INTO big.t VALUES ({number * 10 + 9}, 'small')")
