@@ -12,8 +12,8 @@ where it crashed while it removed the channel it would not start at all.
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
@@ -40,6 +40,16 @@ _FILTERS = (
 )
 _LIST = "multi-master.info"
 """Of all channels; the server reads it when it starts, and writes it when one comes or goes."""
+_HOME = "aria_log_control"
+"""Lies in each data directory."""
+_OWN_NOTE = f"\n{CHANNEL_HOST}\n\n".encode()
+"""In the server's note on the channel: its host, and no user."""
+_ANNOUNCED = (
+    f"33\n\n4\n{CHANNEL_HOST}\nannounced\n\n3306\n60\n0\n\n\n\n\n\n0\n30.000\n\n0\n\n0"
+    f"{14 * chr(10)}using_gtid=0\ndo_domain_ids=0\nignore_domain_ids=0\nEND_MARKER\n"
+).encode()
+"""A note that the server can read: of the 33 lines that it says to have, most are empty."""
+_RUNNING = 1198
 _STOP_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 
@@ -74,15 +84,29 @@ class Channel:
                 return _state(row)
         return None
 
-    def create(self) -> State:
+    def create(self, reach: "Reach") -> State:
         """Make it. The server makes a relay log of its own for it, and an index."""
-        self._server.rows(
-            f"CHANGE MASTER '{CHANNEL}' TO master_host = '{CHANNEL_HOST}', master_use_gtid = no"
-        )
+        with reach.announced() as note:
+            try:
+                self._make()
+            except SourceError as error:
+                self.state()  # raises if it went away: it may need the note when it starts again
+                if f"({_RUNNING})" in str(error):  # without a host it is not shown
+                    self.stop()
+                    self.remove()
+                elif note is not None:
+                    note.unlink(missing_ok=True)  # it may be that this version reads it otherwise
+                self._make()
         state = self.state()
         if state is None:
             raise RecoveryError(f"the target has not made the replica channel {CHANNEL!r}")
         return state
+
+    def _make(self) -> None:
+        self._server.rows(
+            f"CHANGE MASTER '{CHANNEL}' TO master_host = '{CHANNEL_HOST}', master_user = '', "
+            "master_use_gtid = no"
+        )
 
     def start(self) -> None:
         """Start the applier, and nothing else."""
@@ -195,9 +219,30 @@ class Reach:
         for directory in self.notes:
             path, note = directory / _LIST, directory / f"master-{CHANNEL}.info"
             with suppress(OSError):
-                if f"\n{CHANNEL_HOST}\n".encode() in note.read_bytes() and os.access(path, os.W_OK):
+                if _OWN_NOTE in note.read_bytes() and os.access(path, os.W_OK):
                     return path
         return None
+
+    @contextmanager
+    def announced(self) -> Iterator[Path | None]:
+        """While a channel is made there is a whole note on it from the beginning.
+
+        The server names the channel in its list, then makes a note that is empty for a moment; with
+        such a one it would not start again.
+        """
+        home = next((path for path in self.notes if (path / _HOME).is_file()), None)
+        note = None if home is None else home / f"master-{CHANNEL}.info"
+        if home is None or note is None or note.exists():
+            yield None
+            return
+        with suppress(RecoveryError):
+            out = Beside(note, home)
+            out.write(_ANNOUNCED)
+            out.done()
+        yield note
+        with suppress(OSError):
+            if note.read_bytes() == _ANNOUNCED:  # this is not where the server keeps its notes
+                note.unlink()
 
     def hide(self) -> None:
         """Take the channel from the list, in which nothing looks as long as the server runs."""

@@ -91,7 +91,7 @@ def _reach(server: Server, directory: Path | None) -> str | None:
         return reach.missing(state) or None
     reach.clear()
     try:
-        return reach.missing(channel.create()) or None
+        return reach.missing(channel.create(reach)) or None
     except BaseException:
         server.close()  # it may be in the middle of an answer
         raise

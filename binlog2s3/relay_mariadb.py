@@ -160,7 +160,7 @@ class Relay:
             )
         self._reach.clear()
         try:
-            self._index = self._reach.found(self._channel.create())
+            self._index = self._reach.found(self._channel.create(self._reach))
             self._reach.hide()
             self._channel.start()
             yield

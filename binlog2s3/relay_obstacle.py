@@ -216,8 +216,7 @@ def put_away(channel: Channel, files: RelayFiles) -> None:
         return
     was_there = files.index.exists()
     channel.remove()
-    if was_there and not files.index.exists():
-        files.remove(numbered=True)
+    files.remove(numbered=was_there and not files.index.exists())
 
 
 def _not_its(files: RelayFiles) -> str:

@@ -1,32 +1,28 @@
 """Relay logs for a real MariaDB's own applier: all arrives, nothing twice, nothing is left."""
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 
-from binlog2s3 import relay, target
-from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.login import Login
+from binlog2s3 import relay
+from binlog2s3.errors import ArchiveError, RecoveryError, SourceError
+from binlog2s3.mariadb_channel import Channel, Reach
 from binlog2s3.recovery import Place, Progress, Stream
 from binlog2s3.server import Server
-from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer
-from tests.integration.apply_pair import RELAXED, content, gtids, same, write_all_kinds
-from tests.integration.apply_pair import Pair as Servers
-from tests.own_files import Own, own
+from tests.integration import relay_pair
+from tests.integration.apply_pair import RELAXED, content, gtids, same, two, write_all_kinds
+from tests.integration.relay_pair import LARGE_BYTES, Process, kill_again_and_again, write_large
+from tests.own_files import Own
 from tests.waiting import wait_until
 
 # CREATE TABLE ... SELECT comes as two transactions, the second without a GTID
@@ -34,38 +30,8 @@ OPTIONS = (*RELAXED, "--gtid-strict-mode=OFF", "--log-slave-updates=ON")
 
 
 @dataclass(frozen=True, slots=True)
-class Pair(Servers):
-    """Two servers: what one has written is brought to the other as relay logs."""
-
-    def obstacle(self, login: Login | None = None, **changes: Any) -> str | None:
-        """Why it cannot be had."""
-        login = login or self.login()
-        asked: dict[str, Any] = {"directory": None, "binlog_off": False, "server_ids": {1}}
-        with Server(lambda: login) as server:
-            return relay.obstacle(server, target.facts(server, login), **(asked | changes))
-
-    def apply(
-        self,
-        files: Own,
-        told: Callable[[Progress], None] = lambda _: None,
-        *,
-        stream: Stream | None = None,
-        **options: Any,
-    ) -> relay.Way:
-        """Bring them to the target; nothing of ours is there afterwards."""
-        login = self.login()
-        with Server(lambda: login) as server:
-            way = relay.way(
-                server,
-                login,
-                target.facts(server, login),
-                directory=None,
-                size=files.size,
-                transactions=files.count,
-                **options,
-            )
-            way.apply(stream or files.stream(), told)
-        return way
+class Pair(relay_pair.Pair):
+    """Two of MariaDB."""
 
     def refused(self, files: Own, **options: Any) -> RecoveryError:
         """The error; nothing of ours is left."""
@@ -73,22 +39,6 @@ class Pair(Servers):
             self.apply(files, **options)
         assert self.left() == []
         return caught.value
-
-    def settle(self) -> relay.LeftOver | None:
-        """As the next run begins: what was left is stopped and removed; what that was."""
-        login = self.login()
-        with Server(lambda: login) as server:
-            found = target.facts(server, login)
-            left = relay.halt(server, found)
-            relay.settle(server, found, directory=None)
-            return left
-
-    def left(self) -> list[str]:
-        """What there is of ours: files, the channel, notes."""
-        found = [path.name for path in self.target.datadir.glob("*pitr*")]
-        rows = self.target.query("SHOW ALL SLAVES STATUS")
-        found += [str(row[0]) for row in self.target.query("SHOW DATABASES LIKE 'binlog2s3%'")]
-        return sorted(found) + ["the channel" for row in rows if "pitr" in row]
 
     def forget(self) -> None:
         """What it has applied, it has not."""
@@ -98,19 +48,8 @@ class Pair(Servers):
 @pytest.fixture(scope="module")
 def servers(mariadb_binaries: ServerBinaries) -> Iterator[Pair]:
     """Two of MariaDB."""
-    with ExitStack() as stack:
-        made = [
-            stack.enter_context(
-                MariadbServer(
-                    mariadb_binaries,
-                    stack.enter_context(temporary_directory()),
-                    server_id=number,
-                    options=OPTIONS,
-                )
-            )
-            for number in (1, 2)
-        ]
-        yield Pair(*made)
+    with two(MariadbServer, mariadb_binaries, OPTIONS) as both:
+        yield Pair(*both)
 
 
 @pytest.fixture
@@ -140,9 +79,10 @@ def test_everything_arrives(pair: Pair, disk_tmp_path: Path, cut: int, batch_byt
     noted: list[Place] = []
     assert pair.obstacle() is None
     assert pair.left() == []
-    way = pair.apply(files, told.append, batch_bytes=batch_bytes, on_place=noted.append)
+    made: list[relay.Way] = []
+    pair.apply(files, told.append, made=made, batch_bytes=batch_bytes, on_place=noted.append)
     same(pair)
-    assert way.touched
+    assert made[0].touched
     last = told[-1]
     assert (last.size, last.transactions) == (files.size, files.count)
     assert (last.of_size, last.of_transactions) == (files.size, files.count)
@@ -157,16 +97,9 @@ def test_it_ends_exactly_where_it_shall(pair: Pair) -> None:
     """At whatever transaction the plan ends, that one is the last, and no other was passed over."""
     seed = random.randrange(1 << 32)
     write_counting(pair.source, 20)
-    names = [name for name, _ in pair.source.binlogs()]
     every = pair.files().transactions
-    chance = random.Random(seed)
-    places = sorted(chance.sample(range(1, len(every)), int(os.environ.get("PLACES", "6"))))
-    for before, upto in pairwise([0, *places]):
-        (piece, first), (last_piece, last) = every[before], every[upto - 1]
-        begin, end = (names.index(str(one.binlog)) for one in (piece, last_piece))
-        pair.apply(
-            own(pair.source.datadir, names[begin : end + 1], begin=first.begin, end=last.end)
-        )
+    for upto, files in pair.parts(random.Random(seed)):
+        pair.apply(files)
         newest = {str(one.gtid).split("-")[0]: str(one.gtid) for _, one in every[:upto]}
         wanted = ",".join(newest[domain] for domain in sorted(newest))
         assert gtids(pair.target) == wanted, f"seed {seed}"
@@ -193,27 +126,16 @@ def test_what_is_left_out_is_not_applied(pair: Pair) -> None:
 @pytest.mark.parametrize("batch_bytes", [1 << 20, 1 << 30])
 def test_large_transactions(pair: Pair, batch_bytes: int) -> None:
     """One that is greater than a batch goes whole; the directory has two batches at most."""
-    pair.source.query(
-        "SET GLOBAL binlog_checksum = NONE",
-        "CREATE DATABASE shop",
-        "CREATE TABLE shop.a (id INT PRIMARY KEY AUTO_INCREMENT, b LONGBLOB)",
-        *("INSERT INTO shop.a (b) VALUES (REPEAT('x', 300000))" for _ in range(12)),
-        "FLUSH BINARY LOGS",
-        "INSERT INTO shop.a (b) SELECT b FROM shop.a",
-        *("INSERT INTO shop.a (b) VALUES (REPEAT('y', 300000))" for _ in range(12)),
-        "SET GLOBAL binlog_checksum = CRC32",
-    )
+    write_large(pair.source)
     sizes = [0]
 
     def look(_progress: Progress) -> None:
-        found = pair.target.datadir.glob("*pitr*")
-        sizes.append(sum(path.stat().st_size for path in found if path.exists()))
+        sizes.append(pair.left_size())
 
     pair.apply(pair.files(cut=1 << 18), look, batch_bytes=batch_bytes)
     same(pair)
-    large = 12 * 300_000
-    if batch_bytes < large:
-        assert 0 < max(sizes) < 2 * (batch_bytes + large)
+    if batch_bytes < LARGE_BYTES:
+        assert 0 < max(sizes) < 2 * (batch_bytes + LARGE_BYTES)
 
 
 def test_temporary_tables_end_with_the_server_that_had_them(pair: Pair) -> None:
@@ -237,38 +159,6 @@ def test_temporary_tables_end_with_the_server_that_had_them(pair: Pair) -> None:
 
 
 # Killed, and again
-
-
-class Process:
-    """An apply in a process of its own."""
-
-    def __init__(self, pair: Pair, note: Path, **changes: Any) -> None:
-        told = {
-            "socket": str(pair.target.socket),
-            "directory": str(pair.source.datadir),
-            "names": [name for name, _ in pair.source.binlogs()],
-            "note": str(note),
-            "by_place": True,
-        } | changes
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.relay_process", json.dumps(told)],
-            cwd=Path(__file__).parents[2],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def wait_for(self, lines: int) -> None:
-        """Until it has told so often how far it is, or has ended."""
-        assert self.process.stdout is not None
-        for _ in range(lines):
-            self.process.stdout.readline()
-
-    def end(self, by: signal.Signals | None = None, timeout: float = 120) -> str:
-        """Wait for its end; what it said on standard error."""
-        if by is not None:
-            self.process.send_signal(by)
-        return self.process.communicate(timeout=timeout)[1]
 
 
 def write_counting(server: MariadbServer, rounds: int = 150) -> None:
@@ -299,18 +189,14 @@ def test_killed_anywhere_and_again(pair: Pair, disk_tmp_path: Path, what: str) -
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     write_counting(pair.source)
-    note, kills = disk_tmp_path / "note", 0
-    for _ in range(int(os.environ.get("ROUNDS", "3"))):
-        run = Process(pair, note, batch_bytes=chance.choice([1, 10_000, 40_000, 1 << 20]))
-        run.wait_for(chance.randrange(0, 4))
-        Event().wait(chance.random() * 0.4)  # any moment will do
-        kills += run.process.poll() is None
-        if what != "us":
-            pair.target.kill()
-        said = run.end(signal.SIGKILL if what != "the server" else None)
-        assert "Traceback" not in said, f"seed {seed}: {said}"
-        if what != "us":
-            pair.target.start()
+    note = disk_tmp_path / "note"
+
+    def begin() -> Process:
+        return Process(pair, note, batch_bytes=chance.choice([1, 10_000, 40_000, 1 << 20]))
+
+    rounds = int(os.environ.get("ROUNDS", "3"))
+    kills, said = kill_again_and_again(chance, begin, pair.target, what, rounds)
+    assert "Traceback" not in said, f"seed {seed}: {said}"
     assert Process(pair, note).end() == "", f"seed {seed}"
     assert kills, f"seed {seed}"
     assert content(pair.target) == content(pair.source), f"seed {seed}"
@@ -331,6 +217,59 @@ def test_a_crashed_server_applies_nothing_by_itself(pair: Pair, disk_tmp_path: P
     assert 30 < now < len(pair.files().transactions)
     assert Process(pair, note).end() == ""
     assert content(pair.target) == content(pair.source)
+
+
+def test_killed_while_the_channel_is_made(pair: Pair) -> None:
+    """The server starts again: its note on the channel is whole at any moment."""
+    home = pair.target.datadir
+    login = pair.login()
+    with Server(lambda: login) as server:
+        reach = Reach.of(server, None)
+        with reach.announced() as note:
+            assert note is not None
+            whole = note.read_bytes()
+            Channel(server).create(reach)
+            assert note.read_bytes() != whole, "the server has made it its own"
+        Channel(server).remove()
+    pair.target.stop()
+    (home / "multi-master.info").write_text("pitr\n")
+    note.write_bytes(whole)
+    try:
+        _start_again(pair.target)
+    except BaseException:
+        note.unlink()
+        pair.target.start()  # for the tests behind this one
+        raise
+    assert pair.settle() is not None
+    assert pair.left() == []
+    write_counting(pair.source, 20)
+    pair.apply(pair.files())
+    assert content(pair.target) == content(pair.source)
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.wide)])
+def test_killed_at_any_moment_of_that(pair: Pair, rounds: int) -> None:
+    """Whatever lies there then, it starts, and the next run begins as on the first day."""
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    for _ in range(rounds):
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(pair.obstacle)
+            Event().wait(0.03 + chance.random() * 0.08)  # any moment will do
+            pair.target.kill()
+            assert asked.exception() is None or isinstance(asked.exception(), SourceError)
+        _start_again(pair.target)
+        pair.settle()
+        assert pair.obstacle() is None, f"seed {seed}"
+        assert pair.left() == [], f"seed {seed}"
+
+
+def _start_again(server: MariadbServer) -> None:
+    """It answers a moment before it has read what channels it has."""
+    server.start()
+    listed = server.datadir / "multi-master.info"
+    if listed.exists() and "pitr" in listed.read_text():
+        wait_until(lambda: server.query("SHOW ALL SLAVES STATUS") != [], 20, "the channel")
 
 
 def _applied(pair: Pair) -> int:
