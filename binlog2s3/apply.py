@@ -240,14 +240,16 @@ class Apply:
         if not self.by_gtid:
             self._marker.reach(_text(place))
 
+    def again(self, chosen: Chosen) -> str:
+        """What the next run does where this one did not come to its end, for people."""
+        if self.by_gtid or chosen.way == "relay-log":
+            return "the same command again goes on from there"
+        return "what was applied stays, and without GTIDs nobody knows how far that is"
+
     @contextmanager
     def _told(self, chosen: Chosen) -> Iterator[None]:
         """Errors from elsewhere say what has become of the target, and what to do next."""
-        again = (
-            "the same command again goes on from there"
-            if self.by_gtid or chosen.way == "relay-log"
-            else "what was applied stays, and without GTIDs nobody knows how far that is"
-        )
+        again = self.again(chosen)
         try:
             yield
         except ArchiveError as error:

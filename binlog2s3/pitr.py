@@ -34,7 +34,7 @@ from binlog2s3.pitr_config import PitrConfig
 from binlog2s3.pitr_view import About, Result, confirmed, document, preview, show_result
 from binlog2s3.plan import make
 from binlog2s3.progress import showing
-from binlog2s3.recovery import Plan, Request, Start, Stream
+from binlog2s3.recovery import Plan, Progress, Request, Start, Stream
 from binlog2s3.server import Server
 from binlog2s3.store import S3Store
 from binlog2s3.survey import Survey
@@ -102,15 +102,12 @@ class _Recovery:
         self._show(plan, about)
         if config.dry_run:
             return self._done(plan, about, None)
-        stream = Extract(survey.blocks, concurrency=config.s3.concurrency).stream
+        extract = Extract(survey.blocks, concurrency=config.s3.concurrency)
         if self._apply is not None and chosen is not None:
             self._apply.check(plan, start)
             self._confirm(plan, about)
-            asked = _asked(config)
-            with closing(stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
-                result = self._apply.run(plan, chosen, pieces, progress, asked=asked)
-            return self._done(plan, about, result)
-        with closing(stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
+            return self._done(plan, about, self._applied(plan, chosen, extract))
+        with closing(extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
             if config.output_dir is not None:
                 result = to_directory(plan, about, pieces, config.output_dir, on_progress=progress)
             else:
@@ -306,6 +303,26 @@ class _Recovery:
         return bool(plan.pieces or (plan.skipped and not self._config.skip_leaves_hole))
 
     # Doing it
+
+    def _applied(self, plan: Plan, chosen: Chosen, blocks: Extract) -> Result:
+        """Into the target. Ctrl-C says how far it came, and what the next run does."""
+        assert self._apply is not None  # noqa: S101 - it is known how it is applied
+        seen = [0]
+        try:
+            with closing(blocks.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
+
+                def told(at: Progress) -> None:
+                    seen[0] = at.transactions
+                    progress(at)
+
+                return self._apply.run(plan, chosen, pieces, told, asked=_asked(self._config))
+        except KeyboardInterrupt:
+            print(  # noqa: T201
+                f"interrupted behind {seen[0]:,} or more of {plan.transactions:,} transactions; "
+                f"{self._apply.again(chosen)}",
+                file=sys.stderr,
+            )
+            raise
 
     def _to_stdout(self, plan: Plan, about: About, stream: Stream) -> Result:
         tool = mysqlbinlog.find(plan.flavour, self._config.mysqlbinlog)

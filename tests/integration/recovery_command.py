@@ -1,9 +1,7 @@
 """`binlog2s3 pitr` as users call it: a process of its own, with credentials that can only read."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from typing import Any, Literal
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer, Store, environment_for
+from tests import command
 
 Way = Literal["relay-log", "pipe"]
 READ_ONLY = {
@@ -58,13 +57,12 @@ class Recovery:
         self.way = way
         self._store = store
         self._bucket = bucket
-        given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
-        self._environment = {**given, **environment}
+        self._environment = command.environment(**environment)
 
     def argv(
         self, binaries: ServerBinaries, target: MysqlServer | None, arguments: Sequence[str]
     ) -> list[str]:
-        words = [sys.executable, "-m", "binlog2s3", "pitr", "--source=test"]
+        words = command.argv("pitr", "--source=test")
         words += [f"--s3-url=s3://{self._bucket}/pre", f"--endpoint-url={self._store.endpoint_url}"]
         words += ["--addressing-style=path", "--region=us-east-1"]
         words += [f"--mysqlbinlog={binaries.binlog}"]
@@ -83,6 +81,7 @@ class Recovery:
         target: MysqlServer | None,
         *arguments: str,
         stdout: int = subprocess.DEVNULL,
+        stderr: int = subprocess.DEVNULL,
         environment: Mapping[str, str] | None = None,
     ) -> Iterator["subprocess.Popen[bytes]"]:
         """The process; killed at the end if it still runs."""
@@ -90,7 +89,7 @@ class Recovery:
             self.argv(binaries, target, arguments),
             stdin=subprocess.DEVNULL,
             stdout=stdout,
-            stderr=subprocess.DEVNULL,
+            stderr=stderr,
             env={**self._environment, **(environment or {})},
         )
         try:

@@ -227,6 +227,23 @@ def test_killed_again_and_again(world: World, recovery: Recovery, fresh: Fresh) 
     check(server, world, target)
 
 
+def test_interrupted_in_the_middle(world: World, recovery: Recovery, fresh: Fresh) -> None:
+    """Exit 130, with a word on how far it came; the same command goes on from there."""
+    server, target = fresh(), one_of(world, "latest")
+    with recovery.started(
+        server.binaries, server, "--yes", *target.arguments, stderr=subprocess.PIPE
+    ) as process:
+        wait_until(lambda: world.count(server) > world.base, 120, "a transaction", interval=0.005)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert b"interrupted behind " in said
+    assert b"the same command again goes on from there" in said
+    assert b"Traceback" not in said
+    recovery.to(server, *target.arguments)
+    check(server, world, target)
+
+
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_while_the_channel_is_made(
     command: Recovery, fresh: Fresh, which: signal.Signals
