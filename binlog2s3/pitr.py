@@ -104,7 +104,7 @@ class _Recovery:
             return self._done(plan, about, None)
         extract = Extract(survey.blocks, concurrency=config.s3.concurrency)
         if self._apply is not None and chosen is not None:
-            self._apply.check(plan, start)
+            self._apply.standing.check(plan, start)
             self._confirm(plan, about)
             return self._done(plan, about, self._applied(plan, chosen, extract))
         with closing(extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
@@ -161,8 +161,7 @@ class _Recovery:
     @property
     def _by_gtid(self) -> bool:
         """Whether the target keeps GTIDs that tell what it has, at any moment."""
-        facts = self._facts
-        return facts is not None and facts.flavour == "mysql" and facts.gtid_mode
+        return self._facts is not None and self._facts.keeps_gtids
 
     # Where it begins
 
@@ -195,7 +194,10 @@ class _Recovery:
                 hint="say where its base backup ends: --from-backup PATH, or --from-binlog NAME "
                 "and --from-position N",
             )
-        if self._apply is not None and (stands := self._apply.stands(_asked(config))) is not None:
+        if (
+            self._apply is not None
+            and (stands := self._apply.standing.place(_asked(config))) is not None
+        ):
             self._warnings.append(
                 f"the target stands at {stands}, where a run that began as this one was cut off, "
                 "and goes on from there; if its base backup was restored again since, DROP "

@@ -256,6 +256,12 @@ class Plan:
     others: tuple[str, ...] = ()
 
     @property
+    def begin(self) -> Place:
+        """Where the first piece begins; there has to be one."""
+        first = self.pieces[0]
+        return Place(lineage=first.lineage, binlog=first.binlog, offset=first.begin)
+
+    @property
     def transactions(self) -> int:
         """How many are applied."""
         return sum(piece.transactions for piece in self.pieces)

@@ -20,6 +20,7 @@ LAYERS = (
     {"verify_open", "verify_parent", "verify_stock"},
     {"verify_chain", "verify_entry", "verify_report"},
     {"apply"},
+    {"standing"},
     {"listing_view", "status_view"},
     {"find_progress", "find_view"},
     {"board", "status_watch", "export", "pitr_view", "progress"},
