@@ -5,20 +5,14 @@ in the configuration file: what is looked for is said each time.
 """
 
 from dataclasses import replace
-from typing import Any
 
-from binlog2s3.options import BY_NAME, Kind, Option
+from binlog2s3.options import BY_NAME, Option, of_command
 
 DEFAULT_LIMIT = 100
 
 
-def _own(name: str, kind: Kind, metavar: str, help_: str, **more: Any) -> Option:
-    key = name.replace("-", "_")
-    return Option(name=name, table="", key=key, kind=kind, metavar=metavar, help=help_, **more)
-
-
 FIND_OPTIONS: tuple[Option, ...] = (
-    _own(
+    of_command(
         "table",
         "text",
         "DB.TABLE",
@@ -27,7 +21,7 @@ FIND_OPTIONS: tuple[Option, ...] = (
         otherwise="any",
         repeatable=True,
     ),
-    _own(
+    of_command(
         "type",
         "choice",
         "TYPE",
@@ -37,7 +31,7 @@ FIND_OPTIONS: tuple[Option, ...] = (
         otherwise="any",
         repeatable=True,
     ),
-    _own(
+    of_command(
         "between",
         "text",
         "FROM/TO",
@@ -46,14 +40,14 @@ FIND_OPTIONS: tuple[Option, ...] = (
         "out.",
         otherwise="any time",
     ),
-    _own(
+    of_command(
         "gtid",
         "gtid set",
         "SET",
         "Only these transactions; may be given several times.",
         repeatable=True,
     ),
-    _own(
+    of_command(
         "min-rows",
         "integer",
         "N",
@@ -61,7 +55,7 @@ FIND_OPTIONS: tuple[Option, ...] = (
         "given.",
         least=1,
     ),
-    _own(
+    of_command(
         "order",
         "choice",
         "ORDER",
@@ -69,7 +63,7 @@ FIND_OPTIONS: tuple[Option, ...] = (
         choices=("newest", "oldest"),
         default="newest",
     ),
-    _own(
+    of_command(
         "limit",
         "integer",
         "N",
@@ -77,14 +71,14 @@ FIND_OPTIONS: tuple[Option, ...] = (
         default=DEFAULT_LIMIT,
         least=0,
     ),
-    _own(
+    of_command(
         "lineage",
         "text",
         "ID",
         "Look through the history that ends in this lineage; all: through every lineage.",
         otherwise="the last writer's",
     ),
-    _own("json", "flag", "", "One JSON document, for programs."),
+    of_command("json", "flag", "", "One JSON document, for programs."),
 )
 
 SHARED_OPTIONS: tuple[Option, ...] = (

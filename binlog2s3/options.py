@@ -100,6 +100,12 @@ class Option:
         return _amount(self, self.default)
 
 
+def of_command(name: str, kind: Kind, metavar: str, help_: str, **more: Any) -> Option:
+    """An option that one command has for itself: it has no place in the configuration file."""
+    key = name.replace("-", "_")
+    return Option(name=name, table="", key=key, kind=kind, metavar=metavar, help=help_, **more)
+
+
 def _in(table: str, name: str, kind: Kind, metavar: str, help_: str, **more: Any) -> Option:
     key = name.removeprefix(f"{table}-").replace("-", "_")
     return Option(name=name, table=table, key=key, kind=kind, metavar=metavar, help=help_, **more)

@@ -8,7 +8,7 @@ not: that is said each time.
 from dataclasses import replace
 from typing import Any
 
-from binlog2s3.options import BY_NAME, Kind, Option
+from binlog2s3.options import BY_NAME, Option, of_command
 
 GOALS = ("to-time", "to-gtid", "before-gtid", "to-position", "latest")
 """Where to stop: exactly one of them."""
@@ -53,29 +53,24 @@ TARGET_OPTIONS: tuple[Option, ...] = (
 )
 
 
-def _own(name: str, kind: Kind, metavar: str, help_: str, **more: Any) -> Option:
-    key = name.replace("-", "_")
-    return Option(name=name, table="", key=key, kind=kind, metavar=metavar, help=help_, **more)
-
-
 PITR_OPTIONS: tuple[Option, ...] = (
-    _own(
+    of_command(
         "to-time",
         "time",
         "TIME",
         "Stop before the first transaction that was committed later, by the source's clock: "
         "2026-01-02T03:04:05.123456Z, or with +02:00; the zone must be there.",
     ),
-    _own("to-gtid", "gtid", "GTID", "Stop behind this transaction."),
-    _own("before-gtid", "gtid", "GTID", "Stop just before this transaction."),
-    _own(
+    of_command("to-gtid", "gtid", "GTID", "Stop behind this transaction."),
+    of_command("before-gtid", "gtid", "GTID", "Stop just before this transaction."),
+    of_command(
         "to-position",
         "position",
         "NAME:N",
         "Stop at this offset of a binlog, between two transactions.",
     ),
-    _own("latest", "flag", "", "Go on to the end of what is in the bucket."),
-    _own(
+    of_command("latest", "flag", "", "Go on to the end of what is in the bucket."),
+    of_command(
         "skip-gtid",
         "gtid set",
         "SET",
@@ -83,28 +78,28 @@ PITR_OPTIONS: tuple[Option, ...] = (
         "end, so that no replica fetches them again.",
         repeatable=True,
     ),
-    _own(
+    of_command(
         "skip-leaves-hole",
         "flag",
         "",
         "Do not commit the skipped ones empty: their GTIDs stay free.",
     ),
-    _own(
+    of_command(
         "from-gtid-set",
         "gtid set",
         "SET",
         "What the base backup has.",
         otherwise="the target's own @@gtid_executed",
     ),
-    _own("from-binlog", "binlog", "NAME", "Binlog that the base backup goes up to."),
-    _own("from-position", "integer", "N", "And the offset in it.", least=4),
-    _own(
+    of_command("from-binlog", "binlog", "NAME", "Binlog that the base backup goes up to."),
+    of_command("from-position", "integer", "N", "And the offset in it.", least=4),
+    of_command(
         "from-lineage",
         "text",
         "ID",
         "The lineage whose binlog that is, where several have one of that name.",
     ),
-    _own(
+    of_command(
         "from-backup",
         "path",
         "PATH",
@@ -112,35 +107,39 @@ PITR_OPTIONS: tuple[Option, ...] = (
         "directory of xtrabackup, mariabackup, mydumper or MySQL Shell, or the file in it that "
         "tells.",
     ),
-    _own(
+    of_command(
         "lineage",
         "text",
         "ID",
         "Follow the history that ends in this lineage.",
         otherwise="the last writer's",
     ),
-    _own("allow-gap", "flag", "", "Go on across gaps and damage that are known: data will lack."),
-    _own(
+    of_command(
+        "allow-gap", "flag", "", "Go on across gaps and damage that are known: data will lack."
+    ),
+    of_command(
         "allow-source",
         "flag",
         "",
         "The target may be the server that was streamed, or have its server_uuid.",
     ),
-    _own(
+    of_command(
         "allow-extra-gtids",
         "flag",
         "",
         "The target may have GTIDs that the history does not have.",
     ),
-    _own("no-target-binlog", "flag", "", "Do not write what is applied into the target's binlog."),
-    _own(
+    of_command(
+        "no-target-binlog", "flag", "", "Do not write what is applied into the target's binlog."
+    ),
+    of_command(
         "stop-target-threads",
         "flag",
         "",
         "Stop the target's event scheduler (MySQL's is on by default) and replication, and leave "
         "them off; else a target where they run is refused.",
     ),
-    _own(
+    of_command(
         "apply",
         "choice",
         "HOW",
@@ -149,16 +148,16 @@ PITR_OPTIONS: tuple[Option, ...] = (
         choices=("auto", "relay-log", "pipe"),
         otherwise="auto: relay-log where it can be",
     ),
-    _own(
+    of_command(
         "output-dir",
         "path",
         "DIR",
         "Instead of applying: write the binlogs' parts there, ready for mysqlbinlog.",
     ),
-    _own("stdout", "flag", "", "Instead of applying: print SQL."),
-    _own("dry-run", "flag", "", "Show the plan, and change nothing."),
-    _own("json", "flag", "", "One JSON document, for programs."),
-    _own("yes", "flag", "", "Do not ask before applying."),
+    of_command("stdout", "flag", "", "Instead of applying: print SQL."),
+    of_command("dry-run", "flag", "", "Show the plan, and change nothing."),
+    of_command("json", "flag", "", "One JSON document, for programs."),
+    of_command("yes", "flag", "", "Do not ask before applying."),
 )
 
 _SOURCE = "The source, where the file has it: it is refused as the target."

@@ -79,10 +79,8 @@ class Channel:
 
     def state(self) -> State | None:
         """What it is; None where there is no channel of that name."""
-        for row in self._server.rows("SHOW REPLICA STATUS"):
-            if str(row["Channel_Name"]).lower() == NAME:
-                return _state(row)
-        return None
+        row = self._row()
+        return None if row is None else _state(row)
 
     def create(self, binlog: str, position: int, *, workers: int | None) -> None:
         """Make it, standing at this place. `workers`: to be kept for later, see `State`."""
@@ -175,11 +173,14 @@ class Channel:
                     (NAME,),
                 )
             ]
-        if not found:
-            for row in self._server.rows("SHOW REPLICA STATUS"):
-                if str(row["Channel_Name"]).lower() == NAME and int(row["Last_SQL_Errno"]):
-                    found.append((int(row["Last_SQL_Errno"]), str(row["Last_SQL_Error"])))
+        row = None if found else self._row()
+        if row is not None and int(row["Last_SQL_Errno"]):
+            found = [(int(row["Last_SQL_Errno"]), str(row["Last_SQL_Error"]))]
         return _failure(*found[0]) if found else None
+
+    def _row(self) -> Mapping[str, Any] | None:
+        rows = self._server.rows("SHOW REPLICA STATUS")
+        return next((row for row in rows if str(row["Channel_Name"]).lower() == NAME), None)
 
 
 def _state(row: Mapping[str, Any]) -> State:

@@ -5,33 +5,23 @@ python -m tests.apply_process '{"directory": ..., "names": [...], ...}'
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from binlog2s3.client import find_client
 from binlog2s3.errors import Binlog2s3Error
-from binlog2s3.login import Login
 from binlog2s3.mysqlbinlog import Tool
 from binlog2s3.pipe import Pipe
 from binlog2s3.recovery import Progress
 from binlog2s3.server import Server
+from tests.login import ROOT
 from tests.own_files import own
 
 
 def main(told: dict[str, Any]) -> int:
     flavour = told["flavour"]
-    login = Login(
-        host="127.0.0.1",
-        port=0,
-        socket=told["socket"],
-        user="root",
-        password="",
-        ssl_mode="PREFERRED",
-        ssl_ca=None,
-        ssl_cert=None,
-        ssl_key=None,
-        connect_timeout=10.0,
-    )
+    login = replace(ROOT, socket=told["socket"])
     files = own(Path(told["directory"]), told["names"], cut=told.get("cut", 1 << 16))
     tool = Tool(path=told["binlog"], flavour=flavour, version="", connection_server_id=True)
     with Server(lambda: login) as server:

@@ -9,31 +9,21 @@ from the place in the channel, or else from the one in the file `note`.
 import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from binlog2s3 import relay, target
 from binlog2s3.errors import Binlog2s3Error
-from binlog2s3.login import Login
 from binlog2s3.recovery import Place, Progress
 from binlog2s3.server import Server
+from tests.login import ROOT
 from tests.own_files import Own, own
 
 
 def main(told: dict[str, Any]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    login = Login(
-        host="127.0.0.1",
-        port=0,
-        socket=told["socket"],
-        user="root",
-        password="",
-        ssl_mode="PREFERRED",
-        ssl_ca=None,
-        ssl_cert=None,
-        ssl_key=None,
-        connect_timeout=10.0,
-    )
+    login = replace(ROOT, socket=told["socket"])
     note = Path(told["note"])
     with Server(lambda: login) as server:
         try:

@@ -6,96 +6,41 @@ import pty
 import re
 import shlex
 import subprocess
-import sys
-from contextlib import closing, suppress
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from binlog2s3.binlog import BinlogName, EventType
-from binlog2s3.catalog import Layout
-from binlog2s3.checksum import crc64nvme
-from binlog2s3.chunk import Chunk
-from binlog2s3.gtid import GtidSet
 from binlog2s3.points import time_text
 from lab.s3 import REGION, MotoServer
-from tests.binlog_writer import NOW_US, UUID_A, BinlogWriter, query_body
-from tests.documents import BEAT, LINEAGE
-
-NAME = BinlogName.parse("mysql-bin.000001")
-SECOND = 1_000_000
-COMMAND = (sys.executable, "-m", "binlog2s3", "find")
-
-
-def environment(**more: str) -> dict[str, str]:
-    given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
-    return given | more
+from tests import command
+from tests.binlog_writer import NOW_US, UUID_A
+from tests.command import argv, environment, error
+from tests.documents import LINEAGE
+from tests.functional.open_archive import NAME, SECOND, OpenArchive
 
 
 def run(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        capture_output=True,
-        check=False,
-        env=environment(**more),
-        stdin=subprocess.DEVNULL,
-        text=True,
-        timeout=120,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+    return command.run("find", *arguments, **more)
 
 
-class Archive:
+class Archive(OpenArchive):
     """A source with one open binlog of DDL, one statement a second; the fourth is a DROP."""
 
     def __init__(self, moto: MotoServer, count: int = 6, padding: int = 0) -> None:
-        self.moto = moto
-        bucket = moto.make_bucket()
-        self.url = f"s3://{bucket}/pre"
-        self.binlog = BinlogWriter(in_use=True)
-        self.binlog.previous_gtids(GtidSet())
-        for number in range(1, count):
-            text = "DROP TABLE orders" if number == 4 else f"CREATE TABLE shop.x{number} (a int)"
-            text += f" /* {'x' * padding} */" if padding else ""
-            self.binlog.transaction(
-                [(EventType.QUERY, query_body(text, db="shop"))],
-                gtid=(UUID_A, "", number),
-                commit_us=NOW_US + number * SECOND,
-            )
-        data = bytes(self.binlog.data)
-        layout, lineage = Layout("pre", "orders"), replace(LINEAGE, source="orders", gtid_set="")
-        beat = replace(BEAT, source="orders", lineage=lineage.id, covered_until=None, durable=None)
-        chunk = Chunk(begin=0, end=len(data), crc64=crc64nvme(data))
-        with closing(moto.client()) as client:
-            for key, body in (
-                (layout.lineage(lineage.id), lineage.to_json()),
-                (layout.chunk(lineage.id, NAME, chunk), data),
-                (layout.writer(beat.generation, beat.token), beat.to_json()),
-            ):
-                client.put_object(Bucket=bucket, Key=key, Body=body)
+        comment = f" /* {'x' * padding} */" if padding else ""
+        tables = [f"CREATE TABLE shop.x{number} (a int)" for number in range(1, count)]
+        tables[3] = "DROP TABLE orders"
+        super().__init__(moto, [text + comment for text in tables], db="shop")
 
-    def arguments(self, *more: str, source: str = "orders") -> list[str]:
-        options = ("--s3-url", self.url, "--endpoint-url", self.moto.endpoint_url)
-        where = (*options, "--addressing-style", "path", "--region", REGION, "--source", source)
-        return [*where, *more]
-
-    def run(self, *arguments: str, source: str = "orders") -> "subprocess.CompletedProcess[str]":
-        return run(*self.arguments(*arguments, source=source), **self.moto.env())
+    def find(self, *arguments: str, source: str = "orders") -> "subprocess.CompletedProcess[str]":
+        return self.run("find", *arguments, source=source)
 
 
 @pytest.fixture
 def archive(moto: MotoServer) -> Archive:
     return Archive(moto)
-
-
-def error(done: "subprocess.CompletedProcess[str]") -> tuple[int, str, str]:
-    """Exit code, message and hint."""
-    found = re.search(r"^error: (.*)\nhint: (.*)\n\Z", done.stderr, re.MULTILINE)
-    assert found, done.stderr
-    return done.returncode, found[1], found[2]
 
 
 def test_help_has_an_example_for_each_case() -> None:
@@ -133,10 +78,10 @@ def test_all_problems_at_once() -> None:
 def test_who_dropped_it(archive: Archive) -> None:
     """One command; what it prints goes back to before it, by the same bucket."""
     between = f"{time_text(NOW_US)}/{time_text(NOW_US + 9 * SECOND)}"
-    done = archive.run("--table", "shop.orders", "--type", "ddl", "--between", between)
+    done = archive.find("--table", "shop.orders", "--type", "ddl", "--between", between)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    begin = archive.binlog.transactions[3].begin
+    begin = archive.begin(4)
     at = time_text(NOW_US + 4 * SECOND)
     assert lines[2:5] == [
         f"{at}  {UUID_A}:4  {NAME}:{begin}",
@@ -146,11 +91,11 @@ def test_who_dropped_it(archive: Archive) -> None:
     assert "1 transaction found; 1 binlog looked through" in done.stdout
     assert "CREATE" not in done.stdout
     words = shlex.split(lines[-1])
-    where = archive.arguments()
+    where = archive.where()
     assert sorted(words[2:-2]) == sorted(where)
     assert words[-2:] == ["--before-gtid", f"{UUID_A}:4"]
     dry = subprocess.run(
-        [*COMMAND[:3], *words[1:], "--dry-run", f"--from-gtid-set={UUID_A}:1", "--json"],
+        [*argv(*words[1:]), "--dry-run", f"--from-gtid-set={UUID_A}:1", "--json"],
         env=environment(**archive.moto.env()),
         capture_output=True,
         check=True,
@@ -182,7 +127,7 @@ def test_the_command_names_the_file_that_was_named(archive: Archive, tmp_path: P
 
 def test_for_programs(archive: Archive) -> None:
     """One document; the newest first."""
-    done = archive.run("--json", "--limit=2")
+    done = archive.find("--json", "--limit=2")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert [one["gtid"] for one in found["transactions"]] == [f"{UUID_A}:5", f"{UUID_A}:4"]
@@ -196,21 +141,21 @@ def test_for_programs(archive: Archive) -> None:
 
 def test_nothing_found_is_no_error(archive: Archive) -> None:
     """Exit 0, with what was looked through."""
-    done = archive.run("--table=shop.orders", "--type=delete")
+    done = archive.find("--table=shop.orders", "--type=delete")
     assert (done.returncode, done.stderr) == (0, "")
     assert "0 transactions found; 1 binlog looked through" in done.stdout
-    early = archive.run("--between=/2001-01-01T00:00Z")
+    early = archive.find("--between=/2001-01-01T00:00Z")
     assert "0 binlogs looked through, 1 left out for what their entries say" in early.stdout
 
 
 def test_what_is_not_there(archive: Archive) -> None:
     """Exit 7: no such source, no such lineage, GTIDs of the other flavour."""
-    code, message, hint = error(archive.run(source="order"))
+    code, message, hint = error(archive.find(source="order"))
     assert (code, archive.url in message, "binlog2s3 list" in hint) == (7, True, True)
-    code, message, hint = error(archive.run("--lineage=nope"))
+    code, message, hint = error(archive.find("--lineage=nope"))
     assert (code, LINEAGE.id in hint) == (7, True)
     assert message == "there is no lineage nope of source orders"
-    code, message, _ = error(archive.run("--gtid=0-1-5"))
+    code, message, _ = error(archive.find("--gtid=0-1-5"))
     assert (code, message) == (7, "0-1-5 is no GTID of mysql, which this history is of")
 
 
@@ -229,7 +174,7 @@ def test_a_bar_on_a_terminal(moto: MotoServer) -> None:
     thread.start()
     try:
         done = subprocess.run(
-            [*COMMAND, *archive.arguments("--table=shop.orders")],
+            argv("find", *archive.where(), "--table=shop.orders"),
             env=environment(**moto.env(), TERM="xterm-256color", COLUMNS="120", LINES="40"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -1,83 +1,34 @@
 """`pitr` as a user meets it: real processes, a bucket of moto's, what is printed and exit codes."""
 
 import json
-import os
-import re
 import subprocess
-import sys
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from binlog2s3.binlog import BinlogName, EventType
-from binlog2s3.catalog import Layout
-from binlog2s3.checksum import crc64nvme
-from binlog2s3.chunk import Chunk
-from binlog2s3.gtid import GtidSet
 from binlog2s3.points import time_text
-from lab.s3 import REGION, MotoServer
-from tests.binlog_writer import NOW_US, UUID_A, BinlogWriter, query_body
+from lab.s3 import MotoServer
+from tests import command
+from tests.binlog_writer import NOW_US, UUID_A
+from tests.command import error
 from tests.documents import BEAT, LINEAGE
-
-NAME = BinlogName.parse("mysql-bin.000001")
-SECOND = 1_000_000
+from tests.functional.open_archive import NAME, SECOND, OpenArchive
 
 
-def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "binlog2s3", "pitr", *arguments],
-        capture_output=True,
-        check=False,
-        env=given | environment,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        timeout=120,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return command.run("pitr", *arguments)
 
 
-class Archive:
+class Archive(OpenArchive):
     """A source with one open binlog of five transactions, one a second; the fourth is a DROP."""
 
     def __init__(self, moto: MotoServer) -> None:
-        self.moto = moto
-        bucket = moto.make_bucket()
-        self.url = f"s3://{bucket}/pre"
-        self.binlog = BinlogWriter(in_use=True)
-        self.binlog.previous_gtids(GtidSet())
-        for number in range(1, 6):
-            text = "DROP TABLE `t`.`orders`" if number == 4 else f"CREATE TABLE t.x{number} (a int)"
-            self.binlog.transaction(
-                [(EventType.QUERY, query_body(text))],
-                gtid=(UUID_A, "", number),
-                commit_us=NOW_US + number * SECOND,
-            )
-        data = bytes(self.binlog.data)
-        layout, lineage = Layout("pre", "orders"), replace(LINEAGE, source="orders", gtid_set="")
-        beat = replace(BEAT, source="orders", lineage=lineage.id, covered_until=None)
-        chunk = Chunk(begin=0, end=len(data), crc64=crc64nvme(data))
-        with closing(moto.client()) as client:
-            for key, body in (
-                (layout.lineage(lineage.id), lineage.to_json()),
-                (layout.chunk(lineage.id, NAME, chunk), data),
-                (layout.writer(beat.generation, beat.token), beat.to_json()),
-            ):
-                client.put_object(Bucket=bucket, Key=key, Body=body)
+        tables = [f"CREATE TABLE t.x{number} (a int)" for number in range(1, 6)]
+        tables[3] = "DROP TABLE `t`.`orders`"
+        super().__init__(moto, tables, db="t", durable=BEAT.durable)
 
-    def run(self, *arguments: str, source: str = "orders") -> "subprocess.CompletedProcess[str]":
-        options = ("--s3-url", self.url, "--endpoint-url", self.moto.endpoint_url)
-        where = (*options, "--addressing-style", "path", "--region", REGION, "--source", source)
-        return run(*where, *arguments, **self.moto.env())
-
-    def begin(self, number: int) -> int:
-        return self.binlog.transactions[number - 1].begin
-
-    def end(self, number: int) -> int:
-        return self.binlog.transactions[number - 1].end
+    def pitr(self, *arguments: str, source: str = "orders") -> "subprocess.CompletedProcess[str]":
+        return self.run("pitr", *arguments, source=source)
 
 
 @pytest.fixture
@@ -86,13 +37,6 @@ def archive(moto: MotoServer) -> Archive:
 
 
 NOWHERE = ("--dry-run", f"--from-gtid-set={UUID_A}:1")
-
-
-def error(done: "subprocess.CompletedProcess[str]") -> tuple[int, str, str]:
-    """Exit code, message and hint."""
-    found = re.search(r"^error: (.*)\nhint: (.*)\n\Z", done.stderr, re.MULTILINE)
-    assert found, done.stderr
-    return done.returncode, found[1], found[2]
 
 
 def test_help_has_an_example_for_each_case() -> None:
@@ -129,7 +73,7 @@ def test_all_problems_at_once() -> None:
 
 def test_a_dry_run_shows_the_plan(archive: Archive) -> None:
     """To people: where it stops, and the transactions on both sides."""
-    done = archive.run(*NOWHERE, f"--before-gtid={UUID_A}:4")
+    done = archive.pitr(*NOWHERE, f"--before-gtid={UUID_A}:4")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == f"orders  to just before {UUID_A}:4"
@@ -144,7 +88,7 @@ def test_a_dry_run_shows_the_plan(archive: Archive) -> None:
 def test_a_dry_run_for_programs(archive: Archive) -> None:
     """One document, with no result; a time stops before the first transaction that is later."""
     at = time_text(NOW_US + 3 * SECOND)
-    done = archive.run(*NOWHERE, "--json", f"--to-time={at}")
+    done = archive.pitr(*NOWHERE, "--json", f"--to-time={at}")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     plan = found["plan"]
@@ -153,7 +97,7 @@ def test_a_dry_run_for_programs(archive: Archive) -> None:
     assert plan["gtids_added"] == f"{UUID_A}:2-3"
     assert [one["gtid"] for one in plan["left_out"]] == [f"{UUID_A}:4", f"{UUID_A}:5"]
     (before,) = (
-        json.loads(archive.run(*NOWHERE, "--json", f"--to-time={time_text(us)}").stdout)["plan"]
+        json.loads(archive.pitr(*NOWHERE, "--json", f"--to-time={time_text(us)}").stdout)["plan"]
         for us in (NOW_US + 3 * SECOND - 1,)
     )
     assert before["gtids_added"] == f"{UUID_A}:2"
@@ -163,7 +107,7 @@ def test_files(archive: Archive, tmp_path: Path) -> None:
     """The binlog's head and the transactions that are wanted, byte for byte; then never again."""
     directory = tmp_path / "out"
     to = (f"--output-dir={directory}", f"--from-gtid-set={UUID_A}:1", "--latest")
-    done = archive.run(*to, f"--skip-gtid={UUID_A}:4", "--json")
+    done = archive.pitr(*to, f"--skip-gtid={UUID_A}:4", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)["result"]
     assert (result["how"], result["transactions"]) == ("output-dir", 3)
@@ -173,7 +117,7 @@ def test_files(archive: Archive, tmp_path: Path) -> None:
     assert (directory / LINEAGE.id / str(NAME)).read_bytes() == head + wanted
     assert f"'{UUID_A}:4'; BEGIN; COMMIT;" in (directory / "skipped.sql").read_text()
     assert result["files"] == [f"{LINEAGE.id}/{NAME}", "skipped.sql"]
-    again = archive.run(*to)
+    again = archive.pitr(*to)
     code, message, _ = error(again)
     assert (code, "is not empty" in message) == (8, True)
 
@@ -197,7 +141,7 @@ def test_what_cannot_be_reached_is_refused(
 ) -> None:
     """Exit 8, with what was asked for, and a hint; nothing on standard output."""
     own = ("--output-dir=/no/such", "--dry-run")
-    done = archive.run(*own, *arguments)
+    done = archive.pitr(*own, *arguments)
     code, message, hint = error(done)
     assert code == 8
     assert words in message
@@ -207,7 +151,7 @@ def test_what_cannot_be_reached_is_refused(
 
 def test_a_source_that_is_not_there(archive: Archive) -> None:
     """Exit 8, with where it was looked for."""
-    code, message, hint = error(archive.run(*NOWHERE, "--latest", source="order"))
+    code, message, hint = error(archive.pitr(*NOWHERE, "--latest", source="order"))
     assert code == 8
     assert archive.url in message
     assert "binlog2s3 list" in hint
@@ -217,7 +161,7 @@ def test_a_target_that_is_silent_is_named_by_its_own_options(archive: Archive) -
     """Exit 4; hints say --target-..., never the source's options."""
     port = archive.moto.endpoint_url.rpartition(":")[2]  # waits for a request, as HTTP has it
     target = ("--target-host=127.0.0.1", f"--target-port={port}", "--target-user=u")
-    done = archive.run("--latest", *target, "--target-connect-timeout=1s")
+    done = archive.pitr("--latest", *target, "--target-connect-timeout=1s")
     code, message, hint = error(done)
     assert code == 4
     assert f"127.0.0.1:{port}: no answer within 1 s" in message

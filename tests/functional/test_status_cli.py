@@ -12,7 +12,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +31,8 @@ from binlog2s3.status import Lag, Purge, Status, Trouble, document
 from binlog2s3.status_view import Looks
 from lab.s3 import REGION, MotoServer
 from lab.status_examples import IDLE
+from tests import command
+from tests.command import argv, environment
 from tests.documents import BEAT, LINEAGE
 from tests.waiting import wait_until
 
@@ -39,30 +40,10 @@ CRITICAL = Trouble(code="store", level="critical", text="access denied", hint="a
 WARNING = Trouble(code="starting", level="warning", text="not streaming yet")
 
 
-def argv(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "binlog2s3", *arguments]
-
-
-def environment(moto: MotoServer | None = None, **more: str) -> dict[str, str]:
-    """Ours, without settings of binlog2s3 and AWS but for the keys of this store."""
-    given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
-    return given | (moto.env() if moto else {}) | more
-
-
 def run(
     *arguments: str, moto: MotoServer | None = None, **more: str
 ) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run(
-        argv(*arguments),
-        capture_output=True,
-        check=False,
-        env=environment(moto, **more),
-        stdin=subprocess.DEVNULL,
-        text=True,
-        timeout=60,
-    )
-    assert "Traceback" not in done.stderr
-    return done
+    return command.run(*arguments, **(moto.env() if moto else {}), **more)
 
 
 class Streamer:
@@ -363,10 +344,10 @@ def test_without_a_check_errors_are_as_ever() -> None:
 
 def test_help_has_examples() -> None:
     """That can be copied, and the exit codes."""
-    for command in ("status", "health"):
-        done = run(command, "-h")
+    for name in ("status", "health"):
+        done = run(name, "-h")
         assert (done.returncode, done.stderr) == (0, "")
-        assert f"\n    binlog2s3 {command} --" in done.stdout
+        assert f"\n    binlog2s3 {name} --" in done.stdout
         assert "Exit codes:\n" in done.stdout
     assert run("status", "--check", "-h").returncode == 0
 
@@ -407,7 +388,7 @@ def watching(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment(moto),
+        env=environment(**(moto.env() if moto else {})),
         text=True,
     )
     try:

@@ -1,14 +1,27 @@
 """Two servers: what one has written is brought to the other; how to see that all of it arrived."""
 
-from dataclasses import dataclass
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from binlog2s3.login import Login
+from lab.disk import temporary_directory
+from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
+from tests.login import ROOT
 from tests.own_files import Own, own
 
 OWN = ("mysql", "information_schema", "performance_schema", "sys")
+GTID_MODES = ("ON", "ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF")
 RELAXED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=2")
 
 
@@ -24,28 +37,89 @@ class Pair:
         return self.source.binaries.flavour == "mysql"
 
     def login(self, **changes: Any) -> Login:
-        settings: dict[str, Any] = {
-            "host": "127.0.0.1",
-            "port": self.target.port,
-            "socket": str(self.target.socket),
-            "user": "root",
-            "password": "",
-            "ssl_mode": "PREFERRED",
-            "ssl_ca": None,
-            "ssl_cert": None,
-            "ssl_key": None,
-            "connect_timeout": 10.0,
-        }
-        return Login(**(settings | changes))
+        there = {"port": self.target.port, "socket": str(self.target.socket)}
+        return replace(ROOT, **(there | changes))
+
+    @property
+    def names(self) -> list[str]:
+        """The source's binlogs."""
+        return [name for name, _ in self.source.binlogs()]
 
     def files(self, **options: Any) -> Own:
         """All that the source has written."""
-        return own(self.source.datadir, [name for name, _ in self.source.binlogs()], **options)
+        return own(self.source.datadir, self.names, **options)
+
+    def parts(self, chance: random.Random) -> Iterator[tuple[int, Own]]:
+        """The same in parts, each with the number of transactions that have come with its end.
+
+        They end at random transactions; the environment's PLACES says how many.
+        """
+        names, every = self.names, self.files().transactions
+        count = int(os.environ.get("PLACES", "6"))
+        places = sorted(chance.sample(range(1, len(every)), count))
+        for before, upto in pairwise([0, *places]):
+            (piece, first), (last_piece, last) = every[before], every[upto - 1]
+            begin, end = (names.index(str(one.binlog)) for one in (piece, last_piece))
+            of = names[begin : end + 1]
+            yield upto, own(self.source.datadir, of, begin=first.begin, end=last.end)
 
     def clear(self) -> None:
         """Both as new."""
         for server in (self.source, self.target):
             _clear(server)
+
+
+@contextmanager
+def two(
+    kind: type[MysqlServer],
+    binaries: ServerBinaries,
+    options: Sequence[str] = RELAXED,
+    *,
+    target_options: Sequence[str] | None = None,
+) -> Iterator[tuple[MysqlServer, MysqlServer]]:
+    """Two servers, with the ids 1 and 2; where `target_options` are given the second has those."""
+    both = (options, options if target_options is None else target_options)
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(
+                kind(
+                    binaries,
+                    stack.enter_context(temporary_directory()),
+                    server_id=number,
+                    options=own_options,
+                )
+            )
+            for number, own_options in enumerate(both, 1)
+        )
+        yield first, second
+
+
+class Process:
+    """An apply in a process of its own: `python -m module`, which is told so much."""
+
+    def __init__(
+        self, module: str, told: Mapping[str, Any], environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, json.dumps(told)],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, **(environment or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_for(self, lines: int) -> None:
+        """Until it has told so often how far it is, or has ended."""
+        assert self.process.stdout is not None
+        for _ in range(lines):
+            self.process.stdout.readline()
+
+    def end(self, by: signal.Signals | None = None, timeout: float = 120) -> str:
+        """Wait for its end; what it said on standard error."""
+        if by is not None:
+            self.process.send_signal(by)
+        return self.process.communicate(timeout=timeout)[1]
 
 
 def _clear(server: MysqlServer) -> None:
@@ -99,6 +173,53 @@ def same(pair: Pair) -> None:
     """The target is what the source is."""
     assert content(pair.target) == content(pair.source)
     assert gtids(pair.target) == gtids(pair.source)
+
+
+def gtids_off(server: MysqlServer) -> None:
+    """To gtid_mode OFF, step by step."""
+    server.query(*(f"SET GLOBAL gtid_mode = {mode}" for mode in GTID_MODES[1:]))
+
+
+def gtids_on(server: MysqlServer) -> None:
+    """Back to gtid_mode ON."""
+    server.query(*(f"SET GLOBAL gtid_mode = {mode}" for mode in GTID_MODES[-2::-1]))
+
+
+def write_rows(server: MysqlServer) -> None:
+    """Thirty rows in two binlogs, behind the first two transactions, some of them in one."""
+    server.query(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.a (id INT PRIMARY KEY, v VARCHAR(20))",
+        *(f"INSERT INTO shop.a VALUES ({n}, 'x')" for n in range(10)),
+        "FLUSH BINARY LOGS",
+        *(f"INSERT INTO shop.a VALUES ({n}, 'x')" for n in range(10, 20)),
+        "BEGIN",
+        "INSERT INTO shop.a VALUES (20, 'x')",
+        "UPDATE shop.a SET v = 'y' WHERE id = 3",
+        "INSERT INTO shop.a VALUES (21, 'x'), (22, 'x')",
+        "COMMIT",
+        *(f"INSERT INTO shop.a VALUES ({n}, 'x')" for n in range(23, 30)),
+    )
+
+
+def stand_in_the_way(server: MysqlServer) -> None:
+    """That table with a row that `write_rows` writes, outside of the binlog."""
+    server.query(
+        "SET sql_log_bin = 0",
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.a (id INT PRIMARY KEY, v VARCHAR(20))",
+        "INSERT INTO shop.a VALUES (21, 'there')",
+    )
+
+
+def leave_temporary_table(pair: Pair) -> tuple[Own, str]:
+    """A session has one and goes on: what the source has written until then, and its GTIDs."""
+    with pair.source.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE shop")
+        cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+        cursor.execute("CREATE TEMPORARY TABLE shop.tmp (i INT)")
+        cursor.execute("INSERT INTO shop.tmp VALUES (1)")
+        return pair.files(), gtids(pair.source)
 
 
 def write_all_kinds(server: MysqlServer, directory: Path) -> None:

@@ -11,6 +11,7 @@ from binlog2s3.mysqlbinlog import Child, find
 from binlog2s3.server import Server, ServerFacts
 from lab.mysql import MysqlServer
 from tests.integration.certificates import Pair
+from tests.login import ROOT
 from tests.waiting import wait_until
 
 NASTY = "a#b\"c\\d'e;f = é€ü%"  # everything an option file or a charset can get wrong
@@ -36,16 +37,11 @@ class Keys:
 
 def login_to(server: MysqlServer, **changes: Any) -> Login:
     """The streamer's login over TCP; `changes` are fields of Login."""
-    login = Login(
-        host="127.0.0.1",
+    login = replace(
+        ROOT,
         port=server.port,
-        socket=None,
         user=server.repl_user,
         password=server.password,
-        ssl_mode="PREFERRED",
-        ssl_ca=None,
-        ssl_cert=None,
-        ssl_key=None,
         connect_timeout=5.0,
     )
     return replace(login, **changes)

@@ -6,10 +6,7 @@ lies in chunks is the beginning of one.
 """
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from botocore.exceptions import ClientError
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import Store
+from tests import command
 from tests.integration.bucket import ARCHIVED, Bucket
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
@@ -304,18 +302,10 @@ class Archive:
 
 def listing(bucket: Bucket) -> dict[str, Any]:
     """What `binlog2s3 list --json` says."""
-    given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "binlog2s3", "list", "--json"),
-            *("--s3-url", f"s3://{bucket.name}/pre", "--addressing-style", "path"),
-            *("--endpoint-url", bucket.store.endpoint_url, "--region", "us-east-1"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={**given, **bucket.store.env()},
+    done = command.run(
+        *("list", "--json", "--s3-url", f"s3://{bucket.name}/pre", "--addressing-style", "path"),
+        *("--endpoint-url", bucket.store.endpoint_url, "--region", "us-east-1"),
+        **bucket.store.env(),
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     document = json.loads(done.stdout)

@@ -9,11 +9,9 @@ Law: it sees no AWS or BINLOG2S3 settings but those given here; it is ended by i
 """
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +19,7 @@ from typing import Any, Self
 
 from lab.mysql import MysqlServer
 from lab.s3 import Store
+from tests import command
 from tests.waiting import wait_until
 
 Line = dict[str, Any]
@@ -64,11 +63,10 @@ class StreamProcess:
             **(options or {}),
         }
         pairs = [(f"--{name}", str(value)) for name, value in chosen.items() if value is not None]
-        self.argv = [sys.executable, "-m", "binlog2s3", "stream"]
+        self.argv = command.argv("stream")
         self.argv += [word for pair in pairs for word in pair]
         self.argv += arguments
-        given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
-        merged = {**given, **store.env(), **(environment or {})}
+        merged = {**command.environment(**store.env()), **(environment or {})}
         self.environment = {name: value for name, value in merged.items() if value is not None}
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -23,6 +23,7 @@ from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer
 from tests.integration.bucket import CHUNK, Bucket
+from tests.integration.small_disk import mount, mount_small
 from tests.integration.stream_process import StreamProcess
 from tests.integration.test_stream import (
     documents,
@@ -57,19 +58,11 @@ def disk(disk_tmp_path: Path) -> Iterator[Disk]:
 
         def make(size: int) -> Path:
             place = disk_tmp_path / f"disk-{size}"
-            place.mkdir()
-            done = mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", place)
-            if done.returncode and not os.environ.get("CI"):
-                pytest.skip(f"cannot mount: {done.stderr.decode()}")
-            assert done.returncode == 0, done.stderr
+            mount_small(place, size)
             stack.callback(lambda: subprocess.run(["umount", place], check=False))
             return place
 
         yield make
-
-
-def mount(*words: str | Path) -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(["mount", *words], capture_output=True, check=False)
 
 
 def no_binlogs(request: Request) -> Answer | None:

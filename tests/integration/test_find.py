@@ -5,7 +5,6 @@ was executed: rows by the server's own count, times by its own clock, GTIDs as i
 """
 
 import json
-import os
 import random
 import shlex
 import subprocess
@@ -24,6 +23,7 @@ from lab.get import ServerBinaries
 from lab.many import measured
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer, environment_for
+from tests.command import argv, environment
 from tests.integration.bucket import Bucket
 from tests.integration.lineage_lab import follow, reset, uuid_of
 from tests.integration.recovery_command import READ_ONLY
@@ -60,8 +60,7 @@ class Finder:
     """`binlog2s3 find` as users call it, with credentials that may only read."""
 
     def __init__(self, store: MinioServer, bucket: str) -> None:
-        given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
-        self.environment = {**given, **environment_for(**store.restricted(READ_ONLY))}
+        self.environment = environment(**environment_for(**store.restricted(READ_ONLY)))
         self.where = (
             *("--source=test", f"--s3-url=s3://{bucket}/pre", "--region=us-east-1"),
             *(f"--endpoint-url={store.endpoint_url}", "--addressing-style=path"),
@@ -69,8 +68,7 @@ class Finder:
 
     def run(self, *arguments: str) -> Ended:
         """To its end."""
-        argv = [sys.executable, "-m", "binlog2s3", "find", *self.where, *arguments]
-        done = measured(argv, self.environment, timeout=900)
+        done = measured(argv("find", *self.where, *arguments), self.environment, timeout=900)
         assert "Traceback" not in done.stderr, done.stderr
         return Ended(
             status=done.status,

@@ -6,7 +6,6 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -27,6 +26,7 @@ from lab.load import Load, Shape
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import REGION, MinioServer, allow, environment_for
+from tests import command
 from tests.documents import ENTRY, ID, LINEAGE
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
@@ -43,15 +43,13 @@ class List:
     def __init__(self, minio: MinioServer, bucket: str, rights: Mapping[str, str]) -> None:
         self.endpoint_url = minio.endpoint_url
         self.url = f"s3://{bucket}/pre"
-        given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
-        self.environment = {**given, **rights}
+        self.environment = command.environment(**rights)
 
     def argv(self, *arguments: str) -> list[str]:
-        return [
-            *(sys.executable, "-m", "binlog2s3", "list", "--s3-url", self.url),
-            *("--endpoint-url", self.endpoint_url, "--addressing-style", "path"),
-            *("--region", REGION, *arguments),
-        ]
+        return command.argv(
+            *("list", "--s3-url", self.url, "--endpoint-url", self.endpoint_url),
+            *("--addressing-style", "path", "--region", REGION, *arguments),
+        )
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         done = subprocess.run(

@@ -1,6 +1,5 @@
 """mysqlbinlog's text into a real target: everything arrives, and no half of anything."""
 
-import json
 import os
 import random
 import re
@@ -10,7 +9,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -25,17 +23,28 @@ from binlog2s3.mysqlbinlog import find
 from binlog2s3.pipe import Pipe, decode
 from binlog2s3.recovery import Progress
 from binlog2s3.server import Server
-from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
-from tests.integration.apply_pair import RELAXED, content, gtids, same, write_all_kinds
-from tests.integration.apply_pair import Pair as Servers
+from tests.integration import apply_pair
+from tests.integration.apply_pair import (
+    RELAXED,
+    content,
+    gtids,
+    gtids_off,
+    gtids_on,
+    leave_temporary_table,
+    same,
+    stand_in_the_way,
+    two,
+    write_all_kinds,
+    write_rows,
+)
 from tests.own_files import Own, own
 from tests.waiting import wait_until
 
 
 @dataclass(frozen=True, slots=True)
-class Pair(Servers):
+class Pair(apply_pair.Pair):
     """Two servers: what one has written is brought to the other, through the pipe."""
 
     def apply(
@@ -67,38 +76,18 @@ class Pair(Servers):
 @pytest.fixture(scope="module")
 def mysql_pair(mysql_binaries: ServerBinaries) -> Iterator[Pair]:
     """Two of MySQL."""
-    with ExitStack() as stack:
-        made = [
-            stack.enter_context(
-                MysqlServer(
-                    mysql_binaries,
-                    stack.enter_context(temporary_directory()),
-                    server_id=number,
-                    options=RELAXED,
-                )
-            )
-            for number in (1, 2)
-        ]
-        yield Pair(*made)
+    with two(MysqlServer, mysql_binaries) as both:
+        yield Pair(*both)
 
 
 @pytest.fixture(scope="module")
 def mariadb_pair(mariadb_binaries: ServerBinaries) -> Iterator[Pair]:
     """Two of MariaDB."""
-    with ExitStack() as stack:
-        made = [
-            stack.enter_context(
-                MariadbServer(
-                    mariadb_binaries,
-                    stack.enter_context(temporary_directory()),
-                    server_id=number,
-                    # CREATE TABLE ... SELECT comes as two transactions, the second without a GTID
-                    options=[*RELAXED, f"--gtid-strict-mode={strict}"],
-                )
-            )
-            for number, strict in ((1, "ON"), (2, "OFF"))
-        ]
-        yield Pair(*made)
+    strict = [*RELAXED, "--gtid-strict-mode=ON"]
+    # CREATE TABLE ... SELECT comes as two transactions, the second without a GTID
+    loose = [*RELAXED, "--gtid-strict-mode=OFF"]
+    with two(MariadbServer, mariadb_binaries, strict, target_options=loose) as both:
+        yield Pair(*both)
 
 
 @pytest.fixture(params=["mysql", "mariadb"])
@@ -135,7 +124,7 @@ def test_everything_arrives(pair: Pair, disk_tmp_path: Path, cut: int) -> None:
 # No half of a statement
 
 
-class Process:
+class Process(apply_pair.Process):
     """An apply in a process of its own."""
 
     def __init__(self, pair: Pair, names: Sequence[str], **changes: Any) -> None:
@@ -147,22 +136,14 @@ class Process:
             "names": list(names),
             "binlog": str(binaries.binlog),
             "client": str(binaries.client),
-        } | changes
+        }
         self.pair = pair
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.apply_process", json.dumps(told)],
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, "TMPDIR": str(pair.target.directory / "tmp")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        temporary = {"TMPDIR": str(pair.target.directory / "tmp")}
+        super().__init__("tests.apply_process", told | changes, temporary)
 
     def end(self, by: signal.Signals | None = None, timeout: float = 60) -> str:
         """Wait for its end, and for its session's; what it said on standard error."""
-        if by is not None:
-            self.process.send_signal(by)
-        said = self.process.communicate(timeout=timeout)[1]
+        said = super().end(by, timeout)
         self.wait_without_session()
         return said
 
@@ -300,13 +281,11 @@ def test_killed_anywhere_and_again(mysql2: Pair) -> None:
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     _write_pairs(mysql2.source, 40)
-    names = [name for name, _ in mysql2.source.binlogs()]
+    names = mysql2.names
     kills = 0
     for _ in range(int(os.environ.get("ROUNDS", "4"))):
         run = Process(mysql2, names, cut=chance.choice([100, 1000, 1 << 16]))
-        assert run.process.stdout is not None
-        for _ in range(chance.randrange(1, 3)):
-            run.process.stdout.readline()
+        run.wait_for(chance.randrange(1, 3))
         Event().wait(chance.random() * 0.2)  # any moment will do
         kills += run.process.poll() is None
         run.end(signal.SIGKILL)
@@ -321,22 +300,6 @@ def test_killed_anywhere_and_again(mysql2: Pair) -> None:
 # What fails is named
 
 
-def _some(server: MysqlServer) -> None:
-    server.query(
-        "CREATE DATABASE shop",
-        "CREATE TABLE shop.a (id INT PRIMARY KEY, v VARCHAR(20))",
-        *(f"INSERT INTO shop.a VALUES ({n}, 'x')" for n in range(10)),
-        "FLUSH BINARY LOGS",
-        *(f"INSERT INTO shop.a VALUES ({n}, 'x')" for n in range(10, 20)),
-        "BEGIN",
-        "INSERT INTO shop.a VALUES (20, 'x')",
-        "UPDATE shop.a SET v = 'y' WHERE id = 3",
-        "INSERT INTO shop.a VALUES (21, 'x'), (22, 'x')",
-        "COMMIT",
-        *(f"INSERT INTO shop.a VALUES ({n}, 'x')" for n in range(23, 30)),
-    )
-
-
 def _refused(pair: Pair, files: Own, **options: Any) -> RecoveryError:
     with pytest.raises(RecoveryError) as caught:
         pair.apply(files, **options)
@@ -349,19 +312,14 @@ def test_a_statement_that_fails_is_named(pair: Pair, compressed: bool, cut: int)
     """Binlog, position and GTID of the transaction, the server's own words; no more is applied."""
     if compressed and pair.is_mysql:
         pair.source.query("SET GLOBAL binlog_transaction_compression = ON")
-    _some(pair.source)
+    write_rows(pair.source)
     if pair.is_mysql:
         pair.source.query("SET GLOBAL binlog_transaction_compression = OFF")
     files = pair.files(cut=cut)
-    pair.target.query(
-        "SET sql_log_bin = 0",
-        "CREATE DATABASE shop",
-        "CREATE TABLE shop.a (id INT PRIMARY KEY, v VARCHAR(20))",
-        "INSERT INTO shop.a VALUES (21, 'there')",
-    )
+    stand_in_the_way(pair.target)
     skip = [one.gtid for _, one in files.transactions[:2] if one.gtid]
     out = [one.gtid for _, one in files.transactions[14:16] if one.gtid]
-    names = [name for name, _ in pair.source.binlogs()]
+    names = pair.names
     files = own(pair.source.datadir, names, skip=[*skip, *out], cut=cut)
     wrong = files.transactions[-8][1]
     error = _refused(pair, files)
@@ -382,27 +340,21 @@ def test_a_statement_that_fails_is_named(pair: Pair, compressed: bool, cut: int)
 @pytest.fixture
 def without_gtids(mysql2: Pair) -> Iterator[Pair]:
     """Two of MySQL with gtid_mode OFF."""
-    modes = ["ON", "ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF"]
     for server in (mysql2.source, mysql2.target):
-        server.query(*(f"SET GLOBAL gtid_mode = {mode}" for mode in modes[1:]))
+        gtids_off(server)
         server.query("RESET BINARY LOGS AND GTIDS")
     yield mysql2
     for server in (mysql2.source, mysql2.target):
-        server.query(*(f"SET GLOBAL gtid_mode = {mode}" for mode in modes[-2::-1]))
+        gtids_on(server)
 
 
 def test_a_statement_that_fails_without_gtids(without_gtids: Pair) -> None:
     """It is the position that names it, and the hint says how to go on."""
     pair = without_gtids
-    _some(pair.source)
-    pair.target.query(
-        "SET sql_log_bin = 0",
-        "CREATE DATABASE shop",
-        "CREATE TABLE shop.a (id INT PRIMARY KEY, v VARCHAR(20))",
-        "INSERT INTO shop.a VALUES (21, 'there')",
-    )
+    write_rows(pair.source)
+    stand_in_the_way(pair.target)
     begin = pair.files().transactions[2][1].begin
-    names = [name for name, _ in pair.source.binlogs()]
+    names = pair.names
     files = own(pair.source.datadir, names, begin=begin, cut=200)
     wrong = files.transactions[-8][1]
     error = _refused(pair, files, skip_gtids=True)
@@ -416,20 +368,19 @@ def test_a_statement_that_fails_without_gtids(without_gtids: Pair) -> None:
 
 def test_gtids_into_a_target_without_them(mysql2: Pair) -> None:
     """skip_gtids: what has GTIDs goes to a server that keeps none."""
-    _some(mysql2.source)
-    modes = ["ON", "ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF"]
-    mysql2.target.query(*(f"SET GLOBAL gtid_mode = {mode}" for mode in modes[1:]))
+    write_rows(mysql2.source)
+    gtids_off(mysql2.target)
     try:
         mysql2.apply(mysql2.files(), skip_gtids=True)
         assert content(mysql2.target) == content(mysql2.source)
         assert gtids(mysql2.target) == ""
     finally:
-        mysql2.target.query(*(f"SET GLOBAL gtid_mode = {mode}" for mode in modes[-2::-1]))
+        gtids_on(mysql2.target)
 
 
 def test_nothing_reaches_the_targets_binlog(pair: Pair) -> None:
     """binlog_off: the target does not log it; MySQL logs empty transactions with their GTIDs."""
-    _some(pair.source)
+    write_rows(pair.source)
     pair.apply(pair.files(), binlog_off=True)
     assert content(pair.target) == content(pair.source)
     logged = {str(row[2]) for row in pair.target.query("SHOW BINLOG EVENTS")}
@@ -502,7 +453,7 @@ def test_a_row_greater_than_the_targets_packets(pair: Pair) -> None:
 
 def test_the_least_privileges(pair: Pair, disk_tmp_path: Path) -> None:
     """What the documents say is enough for rows and for the tables that they are in."""
-    _some(pair.source)
+    write_rows(pair.source)
     pair.apply(pair.files(), login=_account(pair, LEAST[pair.target.binaries.flavour]))
     pair.target.query("SET sql_log_bin = 0", "DROP USER theirs@localhost")
     same(pair)
@@ -511,7 +462,7 @@ def test_the_least_privileges(pair: Pair, disk_tmp_path: Path) -> None:
 
 def test_a_privilege_that_is_missing(pair: Pair) -> None:
     """It is named, and what to grant."""
-    _some(pair.source)
+    write_rows(pair.source)
     error = _refused(pair, pair.files(), login=_account(pair, "PROCESS"))
     assert "(1227)" in str(error)
     assert "GRANT" in error.hint
@@ -519,7 +470,7 @@ def test_a_privilege_that_is_missing(pair: Pair) -> None:
 
 def test_the_password_is_nowhere_to_be_seen(pair: Pair) -> None:
     """Not in an argument or the environment of any process of ours."""
-    _some(pair.source)
+    write_rows(pair.source)
     login = _account(pair, LEAST[pair.target.binaries.flavour])
     secret, seen = login.password.encode(), []
 
@@ -590,12 +541,7 @@ def test_temporary_tables_end_with_the_server_that_had_them(pair: Pair, restart:
 
 def test_a_temporary_table_that_is_left(pair: Pair) -> None:
     """At the end of the session the target drops it, and logs nothing of its own for that."""
-    with pair.source.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE shop")
-        cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
-        cursor.execute("CREATE TEMPORARY TABLE shop.tmp (i INT)")
-        cursor.execute("INSERT INTO shop.tmp VALUES (1)")
-        files, there = pair.files(), gtids(pair.source)
+    files, there = leave_temporary_table(pair)
     before = pair.target.query("SELECT @@global.binlog_format")[0][0]
     pair.target.query("SET GLOBAL binlog_format = 'STATEMENT'")
     try:

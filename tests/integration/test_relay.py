@@ -1,116 +1,50 @@
 """Relay logs for a real target's own applier: all arrives, nothing twice, nothing is left."""
 
-import json
 import os
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from itertools import pairwise
+from contextlib import suppress
 from pathlib import Path
-from threading import Event
-from typing import Any
 
 import pytest
 
-from binlog2s3 import relay, target
+from binlog2s3 import relay
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.login import Login
 from binlog2s3.recovery import Checked, Place, Progress, Stream
-from binlog2s3.server import Server
-from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
-from tests.integration.apply_pair import RELAXED, content, gtids, same, write_all_kinds
-from tests.integration.apply_pair import Pair as Servers
-from tests.own_files import Own, own
+from tests.integration.apply_pair import (
+    RELAXED,
+    content,
+    gtids,
+    gtids_off,
+    gtids_on,
+    leave_temporary_table,
+    same,
+    stand_in_the_way,
+    two,
+    write_all_kinds,
+    write_rows,
+)
+from tests.integration.relay_pair import (
+    LARGE_BYTES,
+    Pair,
+    Process,
+    kill_again_and_again,
+    write_large,
+)
+from tests.integration.small_disk import mount_small
+from tests.own_files import own
 from tests.waiting import wait_until
-
-MODES = ("ON", "ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF")
-
-
-@dataclass(frozen=True, slots=True)
-class Pair(Servers):
-    """Two servers: what one has written is brought to the other as relay logs."""
-
-    def obstacle(self, login: Login | None = None, **changes: Any) -> str | None:
-        """Why it cannot be had."""
-        login = login or self.login()
-        asked: dict[str, Any] = {"directory": None, "binlog_off": False, "server_ids": {1}}
-        with Server(lambda: login) as server:
-            return relay.obstacle(server, target.facts(server, login), **(asked | changes))
-
-    def apply(
-        self,
-        files: Own,
-        told: Callable[[Progress], None] = lambda _: None,
-        *,
-        login: Login | None = None,
-        stream: Stream | None = None,
-        **options: Any,
-    ) -> None:
-        """Bring them to the target; nothing of ours is there afterwards."""
-        login = login or self.login()
-        made = options.pop("made", [])
-        with Server(lambda: login) as server:
-            way = relay.way(
-                server,
-                login,
-                target.facts(server, login),
-                directory=options.pop("directory", None),
-                size=files.size,
-                transactions=files.count,
-                **options,
-            )
-            made.append(way)
-            way.apply(stream or files.stream(), told)
-
-    def settle(self) -> relay.LeftOver | None:
-        """As the next run begins: what was left is stopped and removed; what that was."""
-        login = self.login()
-        with Server(lambda: login) as server:
-            found = target.facts(server, login)
-            left = relay.halt(server, found)
-            relay.settle(server, found, directory=None)
-            return left
-
-    def left_files(self) -> list[str]:
-        """What there is of our files."""
-        return sorted(path.name for path in self.target.datadir.glob("*pitr*"))
-
-    def left_size(self) -> int:
-        """How many bytes they have."""
-        size = 0
-        for path in self.target.datadir.glob("*pitr*"):
-            with suppress(FileNotFoundError):  # the server removes them as it goes
-                size += path.stat().st_size
-        return size
-
-    def left(self) -> list[str]:
-        """What there is of ours: files, and the channel."""
-        rows = self.target.query("SHOW REPLICA STATUS")
-        return self.left_files() + ["the channel" for row in rows if "pitr" in row]
 
 
 @pytest.fixture(scope="module")
 def servers(mysql_binaries: ServerBinaries) -> Iterator[Pair]:
     """Two of MySQL."""
-    with ExitStack() as stack:
-        made = [
-            stack.enter_context(
-                MysqlServer(
-                    mysql_binaries,
-                    stack.enter_context(temporary_directory()),
-                    server_id=number,
-                    options=RELAXED,
-                )
-            )
-            for number in (1, 2)
-        ]
-        yield Pair(*made)
+    with two(MysqlServer, mysql_binaries) as both:
+        yield Pair(*both)
 
 
 @pytest.fixture
@@ -141,12 +75,12 @@ def restarted(pair: Pair) -> Iterator[Callable[..., None]]:
 @pytest.fixture
 def without_gtids(pair: Pair) -> Iterator[Pair]:
     """Both with gtid_mode OFF, the target also behind a crash."""
-    pair.source.query(*(f"SET GLOBAL gtid_mode = {mode}" for mode in MODES[1:]))
+    gtids_off(pair.source)
     pair.target.restart([*RELAXED, "--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"])
     for server in (pair.source, pair.target):
         server.query("RESET BINARY LOGS AND GTIDS")
     yield pair
-    pair.source.query(*(f"SET GLOBAL gtid_mode = {mode}" for mode in MODES[-2::-1]))
+    gtids_on(pair.source)
     pair.target.restart(RELAXED)
 
 
@@ -208,16 +142,7 @@ def write_some(server: MysqlServer, rounds: int = 20) -> None:
 @pytest.mark.parametrize("batch_bytes", [1 << 20, 1 << 30])
 def test_large_transactions(pair: Pair, batch_bytes: int) -> None:
     """One that is greater than a batch goes whole; the directory has two batches at most."""
-    pair.source.query(
-        "SET GLOBAL binlog_checksum = NONE",
-        "CREATE DATABASE shop",
-        "CREATE TABLE shop.a (id INT PRIMARY KEY AUTO_INCREMENT, b LONGBLOB)",
-        *("INSERT INTO shop.a (b) VALUES (REPEAT('x', 300000))" for _ in range(12)),
-        "FLUSH BINARY LOGS",
-        "INSERT INTO shop.a (b) SELECT b FROM shop.a",
-        *("INSERT INTO shop.a (b) VALUES (REPEAT('y', 300000))" for _ in range(12)),
-        "SET GLOBAL binlog_checksum = CRC32",
-    )
+    write_large(pair.source)
     sizes = [0]
 
     def look(_progress: Progress) -> None:
@@ -225,31 +150,17 @@ def test_large_transactions(pair: Pair, batch_bytes: int) -> None:
 
     pair.apply(pair.files(cut=1 << 18), look, batch_bytes=batch_bytes)
     same(pair)
-    large = 12 * 300_000
-    if batch_bytes < large:
-        assert 0 < max(sizes) < 2 * (batch_bytes + large)
+    if batch_bytes < LARGE_BYTES:
+        assert 0 < max(sizes) < 2 * (batch_bytes + LARGE_BYTES)
 
 
 def test_it_ends_exactly_where_it_shall(pair: Pair) -> None:
     """At whatever transaction the plan ends, that one is the last, and no other was passed over."""
     seed = random.randrange(1 << 32)
     write_some(pair.source, 8)
-    names = [name for name, _ in pair.source.binlogs()]
-    every = pair.files().transactions
-    places = sorted(
-        random.Random(seed).sample(range(1, len(every)), int(os.environ.get("PLACES", "6")))
-    )
-    for before, upto in pairwise([0, *places]):
-        (piece, first), (last_piece, last) = every[before], every[upto - 1]
-        begin, end = str(piece.binlog), str(last_piece.binlog)
-        files = own(
-            pair.source.datadir,
-            names[names.index(begin) : names.index(end) + 1],
-            begin=first.begin,
-            end=last.end,
-        )
+    uuid = str(pair.files().transactions[0][1].gtid).partition(":")[0]
+    for upto, files in pair.parts(random.Random(seed)):
         pair.apply(files)
-        uuid = str(first.gtid).partition(":")[0]
         assert gtids(pair.target) == f"{uuid}:1" + (f"-{upto}" if upto > 1 else ""), f"seed {seed}"
 
 
@@ -284,12 +195,7 @@ def test_temporary_tables_end_with_the_server_that_had_them(pair: Pair) -> None:
 )
 def test_a_temporary_table_that_is_left(pair: Pair, form: str) -> None:
     """The target drops it at the end, and logs nothing of its own for that."""
-    with pair.source.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE shop")
-        cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
-        cursor.execute("CREATE TEMPORARY TABLE shop.tmp (i INT)")
-        cursor.execute("INSERT INTO shop.tmp VALUES (1)")
-        files, there = pair.files(), gtids(pair.source)
+    files, there = leave_temporary_table(pair)
     before = pair.target.query("SELECT @@global.binlog_format")[0][0]
     pair.target.query(f"SET GLOBAL binlog_format = '{form}'")
     try:
@@ -300,37 +206,6 @@ def test_a_temporary_table_that_is_left(pair: Pair, form: str) -> None:
 
 
 # Killed, and again
-
-
-class Process:
-    """An apply in a process of its own."""
-
-    def __init__(self, pair: Pair, note: Path, **changes: Any) -> None:
-        told = {
-            "socket": str(pair.target.socket),
-            "directory": str(pair.source.datadir),
-            "names": [name for name, _ in pair.source.binlogs()],
-            "note": str(note),
-        } | changes
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.relay_process", json.dumps(told)],
-            cwd=Path(__file__).parents[2],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def wait_for(self, lines: int) -> None:
-        """Until it has told so often how far it is, or has ended."""
-        assert self.process.stdout is not None
-        for _ in range(lines):
-            self.process.stdout.readline()
-
-    def end(self, by: signal.Signals | None = None, timeout: float = 120) -> str:
-        """Wait for its end; what it said on standard error."""
-        if by is not None:
-            self.process.send_signal(by)
-        return self.process.communicate(timeout=timeout)[1]
 
 
 def write_counting(server: MysqlServer, rounds: int = 150) -> None:
@@ -370,20 +245,16 @@ def test_killed_anywhere_and_again(
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     write_counting(pair.source)
-    note, kills = disk_tmp_path / "note", 0
-    for _ in range(int(os.environ.get("ROUNDS", "2"))):
+    note, by_place = disk_tmp_path / "note", not keeps_gtids
+
+    def begin() -> Process:
         batch = chance.choice([1000, 5000, 20_000, 1 << 20])
-        run = Process(pair, note, batch_bytes=batch, by_place=not keeps_gtids)
-        run.wait_for(chance.randrange(0, 4))
-        Event().wait(chance.random() * 0.4)  # any moment will do
-        kills += run.process.poll() is None
-        if what != "us":
-            pair.target.kill()
-        said = run.end(signal.SIGKILL if what != "the server" else None)
-        assert "Traceback" not in said, f"seed {seed}"
-        if what != "us":
-            pair.target.start()
-    assert Process(pair, note, by_place=not keeps_gtids).end() == "", f"seed {seed}"
+        return Process(pair, note, batch_bytes=batch, by_place=by_place)
+
+    rounds = int(os.environ.get("ROUNDS", "2"))
+    kills, said = kill_again_and_again(chance, begin, pair.target, what, rounds)
+    assert "Traceback" not in said, f"seed {seed}: {said}"
+    assert Process(pair, note, by_place=by_place).end() == "", f"seed {seed}"
     assert kills, f"seed {seed}"
     assert content(pair.target) == content(pair.source), f"seed {seed}"
     assert gtids(pair.target) == gtids(pair.source), f"seed {seed}"
@@ -410,7 +281,7 @@ def test_the_target_starts_again_by_itself(pair: Pair, disk_tmp_path: Path) -> N
     write_counting(pair.source, 60)
     files = pair.files()
     end = files.transactions[90][1]
-    names = [name for name, _ in pair.source.binlogs()]
+    names = pair.names
     piece = files.transactions[90][0]
     part = own(pair.source.datadir, names[: names.index(str(piece.binlog)) + 1], end=end.end)
 
@@ -443,7 +314,7 @@ def test_relay_log_recovery_removes_the_files(
     modes = () if keeps_gtids else ("--gtid-mode=OFF", "--enforce-gtid-consistency=OFF")
     restarted("--relay-log-recovery=ON", *modes)
     write_counting(pair.source, 60)
-    names = [name for name, _ in pair.source.binlogs()]
+    names = pair.names
 
     class EndedError(Exception):
         pass
@@ -535,11 +406,11 @@ def test_gtids_into_a_target_without_them(without_gtids: Pair) -> None:
     """It is said before, and refused before anything is touched."""
     pair = without_gtids
     assert "gtid_mode is OFF there" in str(pair.obstacle(with_gtids=True))
-    pair.source.query(*(f"SET GLOBAL gtid_mode = {mode}" for mode in MODES[-2::-1]))
+    gtids_on(pair.source)
     try:
         pair.source.query("CREATE DATABASE shop")
     finally:
-        pair.source.query(*(f"SET GLOBAL gtid_mode = {mode}" for mode in MODES[1:]))
+        gtids_off(pair.source)
     made: list[relay.Way] = []
     with pytest.raises(RecoveryError, match="gtid_mode is OFF"):
         pair.apply(pair.files(), made=made)
@@ -687,42 +558,17 @@ def test_privileges(pair: Pair) -> None:
 # What fails is named
 
 
-def _some(server: MysqlServer) -> None:
-    server.query(
-        "CREATE DATABASE shop",
-        "CREATE TABLE shop.a (id INT PRIMARY KEY, v VARCHAR(20))",
-        *(f"INSERT INTO shop.a VALUES ({n}, 'x')" for n in range(10)),
-        "FLUSH BINARY LOGS",
-        *(f"INSERT INTO shop.a VALUES ({n}, 'x')" for n in range(10, 20)),
-        "BEGIN",
-        "INSERT INTO shop.a VALUES (20, 'x')",
-        "UPDATE shop.a SET v = 'y' WHERE id = 3",
-        "INSERT INTO shop.a VALUES (21, 'x'), (22, 'x')",
-        "COMMIT",
-        *(f"INSERT INTO shop.a VALUES ({n}, 'x')" for n in range(23, 30)),
-    )
-
-
-def _stand_in_the_way(server: MysqlServer) -> None:
-    server.query(
-        "SET sql_log_bin = 0",
-        "CREATE DATABASE shop",
-        "CREATE TABLE shop.a (id INT PRIMARY KEY, v VARCHAR(20))",
-        "INSERT INTO shop.a VALUES (21, 'there')",
-    )
-
-
 @pytest.mark.parametrize("batch_bytes", [500, 1 << 20])
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_transaction_that_fails_is_named(pair: Pair, compressed: bool, batch_bytes: int) -> None:
     """Binlog, position and GTID, the server's own words; all before it is applied, no more."""
     if compressed:
         pair.source.query("SET GLOBAL binlog_transaction_compression = ON")
-    _some(pair.source)
+    write_rows(pair.source)
     pair.source.query("SET GLOBAL binlog_transaction_compression = OFF")
-    _stand_in_the_way(pair.target)
+    stand_in_the_way(pair.target)
     skip = [str(one.gtid) for _, one in pair.files().transactions[:2]]
-    names = [name for name, _ in pair.source.binlogs()]
+    names = pair.names
     files = own(pair.source.datadir, names, skip=skip)
     wrong = files.transactions[-8][1]
     with pytest.raises(RecoveryError) as caught:
@@ -746,10 +592,10 @@ def test_a_transaction_that_fails_is_named(pair: Pair, compressed: bool, batch_b
 def test_a_transaction_that_fails_without_gtids(without_gtids: Pair) -> None:
     """It is the position that names it, and what is noted is where the next run begins."""
     pair = without_gtids
-    _some(pair.source)
-    _stand_in_the_way(pair.target)
+    write_rows(pair.source)
+    stand_in_the_way(pair.target)
     begin = pair.files().transactions[2][1].begin
-    names = [name for name, _ in pair.source.binlogs()]
+    names = pair.names
     files = own(pair.source.datadir, names, begin=begin)
     wrong = files.transactions[-8][1]
     noted: list[Place] = []
@@ -802,7 +648,7 @@ def test_what_comes_before_damage_is_applied(
 ) -> None:
     """Where the bucket breaks off within a transaction, all that is whole before it is applied."""
     pair: Pair = request.getfixturevalue("pair" if keeps_gtids else "without_gtids")
-    _some(pair.source)
+    write_rows(pair.source)
     files, noted = pair.files(cut=50), list[Place]()
     end = files.transactions[17][1].end
 
@@ -887,13 +733,7 @@ def test_settings_that_do_not_matter(pair: Pair, settings: dict[str, str]) -> No
 def small_disk(disk_tmp_path: Path) -> Iterator[Path]:
     """A file system of one megabyte."""
     place = disk_tmp_path / "small"
-    place.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", place], capture_output=True, check=False
-    )
-    if done.returncode and not os.environ.get("CI"):
-        pytest.skip(f"cannot mount: {done.stderr.decode()}")
-    assert done.returncode == 0, done.stderr
+    mount_small(place, 1 << 20)
     yield place
     subprocess.run(["umount", "--lazy", place], check=True)
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from time import monotonic
@@ -18,7 +19,6 @@ import pymysql
 import pytest
 
 from binlog2s3.binlog import BinlogName
-from binlog2s3.login import Login
 from binlog2s3.mysqlbinlog import Child, Tool
 from lab.fault import Record
 from lab.get import ServerBinaries
@@ -36,6 +36,7 @@ from tests.integration.test_stream import (
     wait_until_archived,
     write,
 )
+from tests.login import ROOT
 from tests.waiting import wait_until
 
 MIXED = Shape(row_bytes=(1, 3000), many_rows_chance=0.2, large_chance=0.01)
@@ -588,17 +589,8 @@ def test_the_thread_that_started_a_child_may_end(disk_tmp_path: Path) -> None:
         children.append(
             Child(
                 Tool(path=str(program), flavour="mysql", version="9", connection_server_id=True),
-                Login(
-                    host="127.0.0.1",
-                    port=1,
-                    socket=None,
-                    user="u",
-                    password="p",
-                    ssl_mode="DISABLED",
-                    ssl_ca=None,
-                    ssl_cert=None,
-                    ssl_key=None,
-                    connect_timeout=1,
+                replace(
+                    ROOT, port=1, user="u", password="p", ssl_mode="DISABLED", connect_timeout=1
                 ),
                 server_id=1,
                 directory=disk_tmp_path,

@@ -25,25 +25,14 @@ from binlog2s3.target import (
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
+from tests.login import ROOT
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
 def login_of(server: MysqlServer, **changes: Any) -> Login:
-    login = Login(
-        host="127.0.0.1",
-        port=server.port,
-        socket=str(server.socket),
-        user="root",
-        password="",
-        ssl_mode="PREFERRED",
-        ssl_ca=None,
-        ssl_cert=None,
-        ssl_key=None,
-        connect_timeout=10.0,
-        prefix="target",
-    )
-    return replace(login, **changes)
+    there = {"port": server.port, "socket": str(server.socket), "prefix": "target"}
+    return replace(ROOT, **(there | changes))
 
 
 def ask(server: MysqlServer, **changes: Any) -> TargetFacts:

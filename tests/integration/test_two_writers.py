@@ -22,8 +22,9 @@ from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import Store
-from lab.verify import closed_binlogs, compare
+from lab.verify import closed_binlogs
 from tests.integration.stream_process import Line, StreamProcess, run_to_end
+from tests.integration.test_stream import wait_until_archived, write
 from tests.waiting import wait_until
 
 # What a writer is frozen in the middle of: method and path of the request, megabytes to write. Of
@@ -59,35 +60,17 @@ def writers(store: Store, bucket: str) -> dict[int, dict[str, Any]]:
     return found
 
 
-def write(server: MysqlServer, megabytes: int) -> None:
+def write_binlog(server: MysqlServer, megabytes: int) -> None:
     """Write so many megabytes in transactions of one, and close the binlog."""
-    server.query("CREATE DATABASE IF NOT EXISTS bulk")
-    server.query(
-        "CREATE TABLE IF NOT EXISTS bulk.t (id INT AUTO_INCREMENT PRIMARY KEY, v LONGBLOB)"
-    )
-    with server.connect() as connection, connection.cursor() as cursor:
-        for _ in range(megabytes):
-            cursor.execute("INSERT INTO bulk.t (v) VALUES (REPEAT(%s, 1000000))", ("x",))
-            connection.commit()
+    write(server, megabytes)
     server.query("FLUSH BINARY LOGS")
 
 
-def wait_until_archived(
+def wait_until_proved(
     stream: StreamProcess, server: MysqlServer, store: Store, bucket: str
 ) -> None:
-    """Close the open binlog, wait for the entries of all, compare every byte with the server's."""
-    closed = closed_binlogs(server)
-    names = {binlog.name for binlog in closed}
-
-    def done() -> bool:
-        assert stream.process.poll() is None, stream.stderr()
-        keys = objects(store, bucket, "archive")
-        return names <= {Path(key).name.removesuffix(".json") for key in keys if "/entries/" in key}
-
-    wait_until(done, 90, f"entries of {len(names)} binlogs", interval=0.2)
-    with closing(store.client()) as client:
-        result = compare(server, client, bucket, "pre", "test", binlogs=closed)
-    assert result.ok, result
+    """As `wait_until_archived`; and all is of one lineage."""
+    wait_until_archived(stream, server, store, bucket, 90)
     assert sum("lineage.json" in key for key in objects(store, bucket, "archive")) == 1
 
 
@@ -141,8 +124,8 @@ def undisturbed(
     assert child_of(stream) == child
     assert Path(f"/proc/{child}").exists()
     assert not stream.events("mysqlbinlog says")
-    write(server, 1)
-    wait_until_archived(stream, server, store, bucket)
+    write_binlog(server, 1)
+    wait_until_proved(stream, server, store, bucket)
 
 
 def note_of(stream: StreamProcess) -> Path:
@@ -201,7 +184,7 @@ def test_the_first_one_ends_and_stays_ended(
             assert started_again["generation"] == line["generation"] + 1
             started(a)
             assert not (spool / "superseded.json").exists()
-            wait_until_archived(a, mysql, store, bucket)
+            wait_until_proved(a, mysql, store, bucket)
             assert a.terminate() == 0
 
 
@@ -218,8 +201,8 @@ def test_a_writer_that_was_killed_is_not_waited_for_longer_than_its_heartbeats(
         with StreamProcess(disk_tmp_path / "a2", mysql, store, bucket, options=options) as a:
             a.wait_for_event("the other writer is gone", why="it renews its object no more")
             started(a)
-            write(mysql, 1)
-            wait_until_archived(a, mysql, store, bucket)
+            write_binlog(mysql, 1)
+            wait_until_proved(a, mysql, store, bucket)
             options = {"spool": b.spool}
             with StreamProcess(disk_tmp_path / "b2", mysql, store, bucket, options=options) as b2:
                 started(b2)
@@ -310,13 +293,13 @@ def test_the_older_one_is_frozen_in_the_middle_of_a_request(
         a.wait_for_event("new lineage")
         proxy.clear()
         proxy.rules.append(gate)
-        write(mysql, megabytes)
+        write_binlog(mysql, megabytes)
         wait_until(gate.held.is_set, 60, "a request that is held")
         frozen = freeze(a)
         b = stack.enter_context(StreamProcess(disk_tmp_path / "b", mysql, store, bucket))
         started(b)
-        write(mysql, 1)
-        wait_until_archived(b, mysql, store, bucket)
+        write_binlog(mysql, 1)
+        wait_until_proved(b, mysql, store, bucket)
         before = objects(store, bucket, "archive")
         gate.open()
         if held != "body":
@@ -354,7 +337,7 @@ def test_the_newer_one_is_frozen_in_the_middle_of_a_request(
         ended_by_another(a)
         proxy.clear()
         proxy.rules.append(gate)
-        write(mysql, megabytes)
+        write_binlog(mysql, megabytes)
         wait_until(gate.held.is_set, 60, "a request that is held")
         frozen = freeze(b)
         options = {"spool": a.spool}
@@ -363,8 +346,8 @@ def test_the_newer_one_is_frozen_in_the_middle_of_a_request(
         )
         again.wait_for_event("the other writer is gone", why="it renews its object no more")
         started(again)
-        write(mysql, 1)
-        wait_until_archived(again, mysql, store, bucket)
+        write_binlog(mysql, 1)
+        wait_until_proved(again, mysql, store, bucket)
         before = objects(store, bucket, "archive")
         gate.open()
         heard_late(proxy, method, path)
@@ -394,7 +377,7 @@ def test_both_start_at_once(mysql: MysqlServer, store: Store, disk_tmp_path: Pat
             return stack.enter_context(StreamProcess(place, mysql, store, bucket, options=options))
 
         running = {name: start(name, 0) for name in ("a", "b")}
-        write(mysql, 2)
+        write_binlog(mysql, 2)
         ended = settled(running, mysql, store, bucket)
         assert ended is not None
         ended_by_another(running.pop(ended))

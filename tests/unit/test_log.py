@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from binlog2s3.errors import SpoolError
 from binlog2s3.log import LEVELS, Log, configure
-from binlog2s3.login import Login
+from tests.login import ROOT
 
 PART = Log("test")
 
@@ -154,18 +155,7 @@ def test_to_configure_again_replaces_what_was() -> None:
 @pytest.mark.parametrize("style", ["text", "json"])
 def test_a_login_does_not_show_its_password(style: str) -> None:
     """Even if it is logged as a whole."""
-    login = Login(
-        host="db1",
-        port=3306,
-        socket=None,
-        user="repl",
-        password="hunter2",
-        ssl_mode="PREFERRED",
-        ssl_ca=None,
-        ssl_cert=None,
-        ssl_key=None,
-        connect_timeout=10.0,
-    )
+    login = replace(ROOT, host="db1", port=3306, user="repl", password="hunter2")
     stream = io.StringIO()
     configure(style, "debug", stream)
     PART.info("x", login=login)

@@ -17,26 +17,15 @@ from binlog2s3.client import Client, ClientEndedError, ClientTool, find_client
 from binlog2s3.decoder import DELIMITER, Decoder
 from binlog2s3.errors import RecoveryError
 from binlog2s3.gtid import GtidSet
-from binlog2s3.login import Login
 from binlog2s3.mysqlbinlog import Tool
 from binlog2s3.recovery import Checked, Piece, Progress
 from binlog2s3.trace import Offsets, Trace
+from tests.login import ROOT
 from tests.waiting import wait_until
 
 NAME = BinlogName.parse("mysql-bin.000007")
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
-LOGIN = Login(
-    host="db",
-    port=3306,
-    socket=None,
-    user="me",
-    password="secret",
-    ssl_mode="PREFERRED",
-    ssl_ca=None,
-    ssl_cert=None,
-    ssl_key=None,
-    connect_timeout=5.0,
-)
+LOGIN = replace(ROOT, host="db", port=3306, user="me", password="secret", connect_timeout=5.0)
 Program = Callable[..., Path]
 
 

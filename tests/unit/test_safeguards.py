@@ -37,7 +37,6 @@ from binlog2s3.errors import (
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
 from binlog2s3.intake import Intake
-from binlog2s3.login import Login
 from binlog2s3.mysqlbinlog import Child, Tool
 from binlog2s3.place import build_entry, sweep
 from binlog2s3.server import Server, ServerBinlog, ServerFacts
@@ -49,6 +48,7 @@ from binlog2s3.tailer import Tailer, Track
 from binlog2s3.writer import Progress, Writer
 from tests.binlog_writer import UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import BEAT
+from tests.login import ROOT
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, LAYOUT, LINEAGE, Source, Streamer
 from tests.waiting import wait_until
@@ -628,18 +628,7 @@ def test_what_is_not_in_the_bucket_yet_is_not_given_back(world: World) -> None:
 # The child
 
 
-LOGIN = Login(
-    host="db1",
-    port=3306,
-    socket=None,
-    user="repl",
-    password="secret",
-    ssl_mode="PREFERRED",
-    ssl_ca=None,
-    ssl_cert=None,
-    ssl_key=None,
-    connect_timeout=10,
-)
+LOGIN = replace(ROOT, host="db1", port=3306, user="repl", password="secret")
 
 
 def program(directory: Path, script: str) -> Tool:

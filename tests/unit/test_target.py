@@ -10,22 +10,11 @@ from binlog2s3.gtid import GtidSet, MariadbGtidList
 from binlog2s3.login import Login
 from binlog2s3.pitr_config import Address
 from binlog2s3.target import TargetFacts, problems, prove, warnings
+from tests.login import ROOT
 
 UUID_A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 UUID_B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
-LOGIN = Login(
-    host="127.0.0.1",
-    port=3307,
-    socket=None,
-    user="me",
-    password="",
-    ssl_mode="PREFERRED",
-    ssl_ca=None,
-    ssl_cert=None,
-    ssl_key=None,
-    connect_timeout=5.0,
-    prefix="target",
-)
+LOGIN = replace(ROOT, port=3307, user="me", connect_timeout=5.0, prefix="target")
 FACTS = TargetFacts(
     address="127.0.0.1:3307",
     host_name="db2",

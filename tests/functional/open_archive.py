@@ -1,0 +1,81 @@
+"""An archive in a bucket of moto's that has one open binlog, and a command that reads it."""
+
+import subprocess
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from binlog2s3.binlog import BinlogName, EventType
+from binlog2s3.catalog import Layout, Position
+from binlog2s3.checksum import crc64nvme
+from binlog2s3.chunk import Chunk
+from binlog2s3.gtid import GtidSet
+from lab.s3 import REGION, MotoServer
+from tests.binlog_writer import NOW_US, UUID_A, BinlogWriter, query_body
+from tests.command import run
+from tests.documents import BEAT, LINEAGE
+
+NAME = BinlogName.parse("mysql-bin.000001")
+SECOND = 1_000_000
+
+
+class OpenArchive:
+    """The source `orders`: these statements, one a second, the first at NOW_US + SECOND.
+
+    They are executed in the database `db`, with the GTIDs 1, 2 and so on of UUID_A. `durable` is
+    what the writer's object says of itself.
+    """
+
+    def __init__(
+        self,
+        moto: MotoServer,
+        statements: Sequence[str],
+        *,
+        db: str,
+        durable: Position | None = None,
+    ) -> None:
+        self.moto = moto
+        bucket = moto.make_bucket()
+        self.url = f"s3://{bucket}/pre"
+        self.binlog = BinlogWriter(in_use=True)
+        self.binlog.previous_gtids(GtidSet())
+        for number, statement in enumerate(statements, 1):
+            self.binlog.transaction(
+                [(EventType.QUERY, query_body(statement, db=db))],
+                gtid=(UUID_A, "", number),
+                commit_us=NOW_US + number * SECOND,
+            )
+        data = bytes(self.binlog.data)
+        layout, lineage = Layout("pre", "orders"), replace(LINEAGE, source="orders", gtid_set="")
+        beat = replace(
+            BEAT, source="orders", lineage=lineage.id, covered_until=None, durable=durable
+        )
+        chunk = Chunk(begin=0, end=len(data), crc64=crc64nvme(data))
+        with closing(moto.client()) as client:
+            for key, body in (
+                (layout.lineage(lineage.id), lineage.to_json()),
+                (layout.chunk(lineage.id, NAME, chunk), data),
+                (layout.writer(beat.generation, beat.token), beat.to_json()),
+            ):
+                client.put_object(Bucket=bucket, Key=key, Body=body)
+
+    def where(self, source: str = "orders") -> list[str]:
+        """The options that lead there."""
+        return [
+            *("--s3-url", self.url, "--endpoint-url", self.moto.endpoint_url),
+            *("--addressing-style", "path", "--region", REGION, "--source", source),
+        ]
+
+    def run(
+        self, command: str, *arguments: str, source: str = "orders"
+    ) -> "subprocess.CompletedProcess[str]":
+        """A command that reads it."""
+        return run(command, *self.where(source), *arguments, **self.moto.env())
+
+    def begin(self, number: int) -> int:
+        """Where the transaction with this number begins."""
+        return self.binlog.transactions[number - 1].begin
+
+    def end(self, number: int) -> int:
+        """Where it ends."""
+        return self.binlog.transactions[number - 1].end
