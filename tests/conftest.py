@@ -49,6 +49,7 @@ WIDE = re.compile(
     r"|what_is_archived_is_purged\[no-gtid-open-unknown\]"
     r"|a_reset_that_uses_the_same_gtids_again(_behind_a_kill_9)?\[(no-)?gtid-longer\]"
     r"|a_gap_that_is_to_stop_it\[mariadb\])"
+    r"|test_find\.py::test_rows_are_found_as_they_were_written\[mariadb\]"
     r"|test_two_writers\.py::test_the_("
     r"newer_one_is_frozen_in_the_middle_of_a_request\[(nanio-put|minio-complete)\]"
     r"|older_one_is_frozen_in_the_middle_of_a_request\[(nanio-body|nanio-complete|minio-entry"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.chaos.run import run, summary
 
-ROUNDS = 3
+ROUNDS = 2
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 
 

@@ -245,7 +245,7 @@ def write_rows(truth: Truth, seed: int, count: int, *, large: bool = False) -> N
                 rows = dice.choice([1, 1, 2, 7, 40])
                 kind = dice.choice([*KINDS, "insert"])
                 if kind == "insert":
-                    size = dice.choice([0, 10, 300_000]) if large else 10
+                    size = dice.choice([0, 10, 60_000]) if large else 10
                     values = []
                     for _ in range(rows):
                         number += 1

@@ -476,9 +476,9 @@ def test_a_full_spool_is_survived(
         with StreamProcess(place, mysql, store, bucket, options=options) as stream:
             stream.wait_for_event("new lineage")
             proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
-            shape = Shape(row_bytes=(1, 3000))
+            shape = Shape(row_bytes=(1, 20_000))
             load = Load(
-                mysql, threads=2, flush_seconds=0.1, seconds=150, pause_seconds=0.002, shape=shape
+                mysql, threads=2, flush_seconds=0.3, seconds=150, pause_seconds=0.002, shape=shape
             )
             with load:
                 stream.wait_for_event("paused: the spool has no room", 120)
