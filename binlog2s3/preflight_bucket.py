@@ -6,20 +6,24 @@ Place in the flow: under `preflight_run`, over the store; `preflight_rules` judg
 Law: nothing is written here.
 """
 
+import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from binlog2s3.catalog import Layout
 from binlog2s3.config import Config
-from binlog2s3.errors import StoreError, UnsupportedError
-from binlog2s3.preflight import Row, clock_row, failed, ok, skipped, tried, warn
+from binlog2s3.errors import ObjectMissingError, StoreError, UnsupportedError
+from binlog2s3.preflight import Row, clock_row, fail, failed, ok, skipped, tried, warn
 from binlog2s3.preflight_rules import retention_row, rule_rows, versioning_rows
 from binlog2s3.store_contract import Store
 
 UNREACHED = "the bucket was not reached"
-_READING = ("list live/", "list archive/", "read archive/", "write archive/")
+_READING = ("list live/", "list archive/", "read archive/")
+_NO_RULES = "every chunk that was deleted stays: delete old versions below live/ by other means"
+_NO_STORE = "such a store cannot hold an archive"
 _SETTINGS = ("Object Lock", "lifecycle rules", "versioning")
 
 
@@ -65,6 +69,31 @@ def is_denied(error: StoreError) -> bool:
     return str(error).startswith("access denied")
 
 
+def permission(hint: str, bucket: str, keys: str) -> str:
+    """A denial's hint with the resources in it that a policy names.
+
+    Actions on objects are for all below the prefix `keys`, the others for the bucket itself.
+    """
+    found = re.match(r"allow (s3:\S+(?: and s3:\S+)*) on it(?= )", hint)
+    if found is None:
+        return hint
+    whole = f"arn:aws:s3:::{bucket}"
+    wanted = [
+        f"{action} on {whole if _OF_BUCKET.match(action) else f'{whole}/{keys}*'}"
+        for action in found[1].split(" and ")
+    ]
+    return f"allow {' and '.join(wanted)}{hint[found.end() :]}"
+
+
+_OF_BUCKET = re.compile("s3:((List|Get)Bucket|GetLifecycleConfiguration)")
+
+
+def tried_there(name: str, bucket: str, keys: str, act: Callable[[], Row | str]) -> Row:
+    """What comes of a request about `keys`; if it is denied, the hint says what to allow."""
+    row = tried("store", name, act)
+    return replace(row, hint=permission(row.hint, bucket, keys)) if row.result == "fail" else row
+
+
 class BucketCheck:
     """Looks at the bucket, part after part; `target` is the archive's address."""
 
@@ -105,26 +134,43 @@ class BucketCheck:
             return
         yield ok("store", "reachable", f"{self._target}{f' at {endpoint}' if endpoint else ''}")
         live, archive = self._layout.live, self._layout.archive
-        yield tried("store", "list live/", lambda: self._listed(live))
-        listed = tried("store", "list archive/", lambda: self._listed(archive))
+        yield self._tried("list live/", live, lambda: self._listed(live))
+        listed = self._tried("list archive/", archive, lambda: self._listed(archive))
         yield listed
         if listed.result == "ok":
-            yield tried("store", "read archive/", self._read_archive)
+            yield self._tried("read archive/", archive, self._read_archive)
         else:
             yield skipped("store", "read archive/", "what is there could not be listed")
-        why = "nothing is written there; the policy must allow s3:PutObject there as below live/"
-        yield skipped("store", "write archive/", why)
+
+    def _tried(self, name: str, keys: str, act: Callable[[], Row | str]) -> Row:
+        return tried_there(name, self._config.s3.bucket, keys, act)
 
     def _listed(self, prefix: str) -> str:
         self._store.check_access(prefix)
         return prefix
 
-    def _read_archive(self) -> str:
+    def _read_archive(self) -> Row | str:
+        """An object, if there is one, and a key that is absent, as the streamer looks for them.
+
+        S3 says of an absent key that there is none to those who may both read it and list the
+        bucket, and denies it to all others.
+        """
         first = next(self._store.list(self._layout.archive), None)
-        if first is None:
-            return "nothing is there yet"
-        self._store.get(first.key, 0, min(1, first.size))
-        return first.key
+        if first is not None:
+            self._store.get(first.key, 0, min(1, first.size))
+        try:
+            self._store.get(f"{self._layout.archive}check-{secrets.token_hex(4)}/none")
+        except ObjectMissingError:
+            return "allowed; nothing is there yet" if first is None else first.key
+        except StoreError as error:
+            if not is_denied(error):
+                raise
+            hint = (
+                f"{error.hint}, and s3:ListBucket without a condition on s3:prefix: else S3 denies "
+                "an object that is not there, too"
+            )
+            return fail("store", "read archive/", str(error), hint)
+        return fail("store", "read archive/", "it shows an object that nobody put", _NO_STORE)
 
     # How it is set up
 
@@ -135,29 +181,38 @@ class BucketCheck:
                 yield skipped("bucket", name, UNREACHED)
             return
         settings, layout = self._settings, self._layout
-        yield from _asked("Object Lock", lambda: [retention_row(settings.default_retention())])
-        yield from _asked(
+        yield from self._asked("Object Lock", lambda: [retention_row(settings.default_retention())])
+        yield from self._asked(
             "lifecycle rules",
             lambda: rule_rows(settings.lifecycle(), archive=layout.archive, live=layout.live),
         )
-        yield from _asked("versioning", self._versioning)
+        yield from self._asked("versioning", self._versioning)
 
     def _versioning(self) -> Iterable[Row]:
         status, layout = self._settings.versioning(), self._layout
+        try:
+            rules = self._settings.lifecycle() if status else ()
+        except StoreError as error:
+            hint = permission(error.hint, self._config.s3.bucket, layout.live) or _NO_RULES
+            unseen = f"whether a rule ends them could not be looked at: {error}"
+            return [
+                ok("bucket", "versioning", status),
+                warn("bucket", "old versions", unseen, hint),
+            ]
         return versioning_rows(
             status,
-            self._settings.lifecycle() if status else (),
+            rules,
             bucket=self._config.s3.bucket,
             whole_live=layout.live.removesuffix(f"{layout.source}/"),
             live=layout.live,
         )
 
-
-def _asked(name: str, act: Callable[[], Iterable[Row]]) -> list[Row]:
-    """The rows that come of a question; where it may not be asked, that."""
-    try:
-        return list(act())
-    except UnsupportedError:
-        return [ok("bucket", name, "the store does not have it")]
-    except StoreError as error:
-        return [warn("bucket", name, f"could not be looked at: {error}", error.hint)]
+    def _asked(self, name: str, act: Callable[[], Iterable[Row]]) -> list[Row]:
+        """The rows that come of a question; where it may not be asked, that."""
+        try:
+            return list(act())
+        except UnsupportedError:
+            return [ok("bucket", name, "the store does not have it")]
+        except StoreError as error:
+            hint = permission(error.hint, self._config.s3.bucket, self._layout.live)
+            return [warn("bucket", name, f"could not be looked at: {error}", hint)]

@@ -2,9 +2,10 @@
 
 Place in the flow: under `preflight_run`, beside `preflight_bucket`, over the store.
 
-Law: written is only below `live/<source>/check-<random>/`, which every reader passes over. What was
-written is taken away again, whatever happens: nothing is put where it could not be deleted, no
-upload is begun that could not be aborted. Below `archive/` nothing is written.
+Law: objects are put only below `live/<source>/check-<random>/`, which every reader passes over.
+What was put is taken away again, whatever happens: nothing is put where it could not be deleted, no
+upload is begun that could not be aborted. Below `archive/` no object is ever made: one upload of no
+binlog is begun there and aborted.
 """
 
 import re
@@ -17,14 +18,17 @@ from binlog2s3.catalog import Layout
 from binlog2s3.checksum import crc64nvme, md5
 from binlog2s3.config import Config
 from binlog2s3.errors import PreconditionError, SpoolError, StoreError, UnsupportedError
-from binlog2s3.preflight import Row, fail, ok, skipped, tried, warn
-from binlog2s3.preflight_bucket import Settings, is_denied
+from binlog2s3.preflight import Row, fail, ok, skipped, warn
+from binlog2s3.preflight_bucket import Settings, is_denied, tried_there
+from binlog2s3.preflight_rules import ending_rule
 from binlog2s3.store_contract import PartInfo, Store
 
 _OBJECT = ("put", "put if absent", "head", "get a range", "CRC64NVME")
 _UPLOAD = ("begin an upload", "list uploads", "copy a part", "list parts", "complete if absent")
 NAMES = ("delete", *_OBJECT, "abort an upload", *_UPLOAD)
 """The rows, in their order, but for what became of the cleaning up."""
+ARCHIVE_NAMES = ("abort in archive/", "write archive/", "list parts in archive/")
+"""The same of what is tried below archive/."""
 _SIZE = 1000
 _LEFT_SECONDS = 3600.0
 """What an earlier check left is deleted once it is so old: none takes that long."""
@@ -60,18 +64,21 @@ class Probes:
             yield from _skip(NAMES, f"{_STAYS}, for Object Lock's default retention")
             return
         self._sweep()
-        deletes = tried("store", "delete", self._delete_nothing)
+        deletes = self._tried("delete", self._delete_nothing)
         yield deletes
         if deletes.result == "fail":
             yield from _skip(NAMES[1:], _STAYS)
             return
         yield from self._object_rows()
-        aborts = tried("store", "abort an upload", self._abort_nothing)
+        aborts = self._tried("abort an upload", self._abort_nothing)
         yield aborts
         if aborts.result == "fail":
             yield from _skip(_UPLOAD, "an upload could not be aborted again")
             return
         yield from self._upload_rows()
+
+    def _tried(self, name: str, act: Callable[[], Row | str]) -> Row:
+        return tried_there(name, self._config.s3.bucket, self._layout.live, act)
 
     def _is_locked(self) -> bool:
         """Whether the bucket keeps each new object; also, whether it keeps old versions."""
@@ -84,20 +91,25 @@ class Probes:
     # Objects
 
     def _object_rows(self) -> Iterator[Row]:
-        put = tried("store", "put", self._put)
+        put = self._tried("put", self._put)
         yield put
         if put.result == "fail":
             yield from _skip(_OBJECT[1:], "nothing could be put")
             return
-        yield tried("store", "put if absent", self._put_again)
-        yield tried("store", "head", self._head)
-        yield tried("store", "get a range", self._get)
-        yield tried("store", "CRC64NVME", self._crc64)
+        yield self._tried("put if absent", self._put_again)
+        yield self._tried("head", self._head)
+        yield self._tried("get a range", self._get)
+        yield self._tried("CRC64NVME", self._crc64)
 
     def _delete_nothing(self) -> str:
         key = f"{self.prefix}none"
         self._keys.add(key)  # on a versioned bucket this leaves a marker
-        self._store.delete([key])
+        try:
+            self._store.delete([key])
+        except StoreError as error:
+            if is_denied(error):
+                self._keys.discard(key)
+            raise
         return f"below {self.prefix}"
 
     def _put(self) -> str:
@@ -161,20 +173,20 @@ class Probes:
     # Uploads
 
     def _upload_rows(self) -> Iterator[Row]:
-        begun = tried("store", _UPLOAD[0], self._begin)
+        begun = self._tried(_UPLOAD[0], self._begin)
         yield begun
         if begun.result == "fail":
             yield from _skip(_UPLOAD[1:], "no upload could be begun")
             return
-        yield tried("store", "list uploads", self._list_uploads)
+        yield self._tried("list uploads", self._list_uploads)
         if not self._is_put:
             yield from _skip(_UPLOAD[2:], "there is no object to copy from")
             return
         parts: list[PartInfo] = []
-        yield tried("store", "copy a part", lambda: self._copy(parts))
-        yield tried("store", "list parts", self._list_parts)
+        yield self._tried("copy a part", lambda: self._copy(parts))
+        yield self._tried("list parts", self._list_parts)
         if parts:
-            yield tried("store", "complete if absent", lambda: self._complete(parts))
+            yield self._tried("complete if absent", lambda: self._complete(parts))
         else:
             yield from _skip(_UPLOAD[4:], "there is no part")
 
@@ -270,11 +282,15 @@ class Probes:
         troubles = [str(error) for error in self._abort_all()]
         try:
             self._store.delete(sorted(self._keys))
-            troubles += [f"{info.key} is still there" for info in self._store.list(self.prefix)]
         except StoreError as error:
             troubles.append(str(error))
+        try:
+            troubles += [f"{info.key} is still there" for info in self._store.list(self.prefix)]
+        except StoreError as error:
+            troubles.append(f"what is left could not be listed ({error})")
         if troubles:
-            hint = f"delete by hand what is below {self.prefix}"
+            where = f"s3://{self._config.s3.bucket}/{self.prefix}"
+            hint = f"all that is left there may go: {_aws(self._config)} s3 rm --recursive {where}"
             return fail("store", "clean-up", "; ".join(dict.fromkeys(troubles)), hint)
         return self._clean_versions()
 
@@ -295,11 +311,125 @@ class Probes:
             try:
                 self._settings.delete_versions(self._settings.versions(self.prefix))
             except StoreError as error:
-                hint = "a rule for old versions below live/ ends them; a streamer needs no more"
                 if self._versioned:
-                    found = f"{clean} but {len(self._keys)} old versions: {error}"
-                    return ok("store", "clean-up", found, hint)
+                    return self._old_versions(f"{clean} but old versions ({error})")
+                clean += "; whether it has old versions, nobody may see"
         return ok("store", "clean-up", clean)
+
+    def _old_versions(self, left: str) -> Row:
+        """They stay: well if a rule ends them, as it will end the streamer's."""
+        rules, unknown = "no rule ends them", ""
+        try:
+            if rule := ending_rule(self._settings.lifecycle(), self._layout.live):
+                return ok("store", "clean-up", f"{left}; {rule}")
+        except StoreError as error:
+            rules, unknown = "whether a rule ends them is not known", f" ({error})"
+        bucket = f"arn:aws:s3:::{self._config.s3.bucket}"
+        hint = (
+            "make the rule that `old versions` wants, which the streamer's need as well; or allow, "
+            f"for checks alone, s3:ListBucketVersions on {bucket} and s3:DeleteObjectVersion on "
+            f"{bucket}/{self._layout.live}*"
+        )
+        return warn("store", "clean-up", f"{left}; {rules}{unknown}", hint)
+
+
+class ArchiveProbes:
+    """Tries what is done below `archive/`, by an upload that never becomes an object.
+
+    `clean` aborts what was begun, and must be called. Its key is of no lineage: no reader takes it
+    for a binlog, and the streamer aborts uploads of its own binlogs' keys only.
+    """
+
+    def __init__(self, config: Config, store: Store) -> None:
+        self._config = config
+        self._store = store
+        self._keys = Layout(config.s3.prefix, config.stream.source).archive
+        self.key = f"{self._keys}check-{secrets.token_hex(4)}/upload"
+        self._uploads: list[str] = []
+        self._is_begun = False  # or its answer was lost
+
+    def rows(self) -> Iterator[Row]:
+        """Everything, in the order of ARCHIVE_NAMES; then what became of the abort."""
+        aborts = self._tried(ARCHIVE_NAMES[0], self._abort_nothing)
+        yield aborts
+        if aborts.result == "fail":
+            yield from _skip(ARCHIVE_NAMES[1:], "an upload could not be aborted again")
+            return
+        self._sweep()
+        yield from self._upload_rows()  # at once, however slowly they are shown
+
+    def _tried(self, name: str, act: Callable[[], Row | str]) -> Row:
+        return tried_there(name, self._config.s3.bucket, self._keys, act)
+
+    def _abort_nothing(self) -> str:
+        self._store.abort_upload(self.key, _NO_UPLOAD)
+        return "allowed"
+
+    def _upload_rows(self) -> Sequence[Row]:
+        rows = [self._tried(ARCHIVE_NAMES[1], self._begin)]
+        if rows[0].result == "fail":
+            rows += _skip(ARCHIVE_NAMES[2:], "no upload could be begun")
+        else:
+            rows.append(self._tried(ARCHIVE_NAMES[2], self._list_parts))
+        cleaned = self.clean()
+        return rows if cleaned is None else [*rows, cleaned]
+
+    def _begin(self) -> str:
+        self._is_begun = True
+        try:
+            self._uploads.append(self._store.create_upload(self.key))
+        except StoreError as error:
+            self._is_begun = not is_denied(error)
+            raise
+        return (
+            "an upload may be begun; no object was put, which could not be deleted again: putting "
+            "and completing need the same s3:PutObject"
+        )
+
+    def _list_parts(self) -> str:
+        self._store.list_parts(self.key, self._uploads[-1])
+        return "allowed"
+
+    def _sweep(self) -> None:
+        """Abort what checks left that were killed, once it is old."""
+        before = datetime.now(UTC) - timedelta(seconds=_LEFT_SECONDS)
+        probe = re.compile(f"{re.escape(self._keys)}check-[0-9a-f]{{8}}/upload")
+        with suppress(StoreError):
+            for upload in self._store.uploads_below(f"{self._keys}check-"):
+                if probe.fullmatch(upload.key) and upload.initiated < before:
+                    self._store.abort_upload(upload.key, upload.upload_id)
+
+    def clean(self) -> Row | None:
+        """Abort what was begun; None if nothing was, or it is done already."""
+        if not self._is_begun:
+            return None
+        troubles, left = [], ""
+        try:
+            self._uploads += [info.upload_id for info in self._store.list_uploads(self.key)]
+        except StoreError as error:
+            if not self._uploads:
+                troubles.append(f"whether an upload of {self.key} was begun is not known ({error})")
+        for upload_id in dict.fromkeys(self._uploads):
+            try:
+                self._store.abort_upload(self.key, upload_id)
+            except StoreError as error:
+                troubles.append(f"upload {upload_id} of {self.key} is still there ({error})")
+                left = left or upload_id
+        self._is_begun = False
+        if not troubles:
+            return ok("store", "clean-up archive/", f"no upload of {self.key} is left")
+        which = f"--bucket {self._config.s3.bucket} --key {self.key} --upload-id {left or 'ID'}"
+        hint = (
+            f"{_aws(self._config)} s3api abort-multipart-upload {which}; list-multipart-uploads "
+            "shows what is there"
+        )
+        return fail("store", "clean-up archive/", "; ".join(troubles), hint)
+
+
+def _aws(config: Config) -> str:
+    """How a command of the AWS CLI begins for this store."""
+    endpoint = config.s3.endpoint_url
+    return f"aws --endpoint-url {endpoint}" if endpoint else "aws"
 
 
 def _skip(names: Sequence[str], why: str) -> Iterator[Row]:

@@ -99,15 +99,9 @@ def versioning_rows(
         yield ok("bucket", "versioning", "off")
         return
     yield ok("bucket", "versioning", status)
-    for rule in rules:
-        prefix, ending = prefix_of(rule), rule.get("NoncurrentVersionExpiration") or {}
-        days = ending.get("NoncurrentDays")
-        if prefix is None or not days or ending.get("NewerNoncurrentVersions"):
-            continue
-        if live.startswith(prefix):
-            said = f"rule {_name(rule)} ends old versions below {prefix!r} after {days} days"
-            yield ok("bucket", "old versions", said)
-            return
+    if said := ending_rule(rules, live):
+        yield ok("bucket", "old versions", said)
+        return
     whole = {"Rules": [*(dict(rule) for rule in rules), wanted_rule(whole_live)]}
     yield warn(
         "bucket",
@@ -117,6 +111,18 @@ def versioning_rows(
         "file://rules.json, which replaces all rules: these are the present ones and the new one",
         paste=json.dumps(whole, indent=1, default=_plain),
     )
+
+
+def ending_rule(rules: Iterable[Rule], live: str) -> str:
+    """The rule that ends old versions of all below `live`, in words; "" if there is none."""
+    for rule in rules:
+        prefix, ending = prefix_of(rule), rule.get("NoncurrentVersionExpiration") or {}
+        days = ending.get("NoncurrentDays")
+        if prefix is None or not days or ending.get("NewerNoncurrentVersions"):
+            continue
+        if live.startswith(prefix):
+            return f"rule {_name(rule)} ends old versions below {prefix!r} after {days} days"
+    return ""
 
 
 def wanted_rule(whole_live: str) -> dict[str, Any]:

@@ -28,8 +28,8 @@ from binlog2s3.errors import Binlog2s3Error, ConfigError, StoreError
 from binlog2s3.lifesign import LifeSign, life_sign
 from binlog2s3.page import clean
 from binlog2s3.preflight import EXIT_CODES, Part, Row, exit_code, failed, ok, skipped, warn
-from binlog2s3.preflight_bucket import UNREACHED, BucketCheck
-from binlog2s3.preflight_probes import NAMES, Probes
+from binlog2s3.preflight_bucket import UNREACHED, BucketCheck, permission
+from binlog2s3.preflight_probes import ARCHIVE_NAMES, NAMES, ArchiveProbes, Probes
 from binlog2s3.preflight_source import SourceCheck, login_rows
 from binlog2s3.preflight_spool import holder, spool_rows, superseded_row
 from binlog2s3.preflight_view import Shown
@@ -81,15 +81,16 @@ def look(config: Config, held: Callable[[], AbstractContextManager[None]]) -> Ge
         if bucket.heard().reached:
             with held():
                 yield from _probe_rows(Probes(config, store, store.settings))
+                yield from _probe_rows(ArchiveProbes(config, store))
         else:
-            yield from (skipped("store", name, UNREACHED) for name in NAMES)
+            yield from (skipped("store", name, UNREACHED) for name in (*NAMES, *ARCHIVE_NAMES))
         yield from _guarded("bucket", bucket.setting_rows())
         yield from _guarded("spool", spool_rows(config, target))
         reached = bucket.heard().reached
         yield from _guarded("streamer", _streamer_rows(config, store, reached=reached))
 
 
-def _probe_rows(probes: Probes) -> Iterator[Row]:
+def _probe_rows(probes: Probes | ArchiveProbes) -> Iterator[Row]:
     """What is done in the bucket, and taken away, also where nobody asks for the next row."""
     try:
         yield from probes.rows()
@@ -150,7 +151,8 @@ def _streamer_rows(config: Config, store: S3Store, *, reached: bool) -> Iterator
         clock = store.settings.clock(layout.live) or datetime.now(UTC)
         sign = life_sign(store, Catalog(store, layout), layout, clock)
     except StoreError as error:
-        yield warn("streamer", "heartbeat", f"could not be looked at: {error}", error.hint)
+        hint = permission(error.hint, config.s3.bucket, layout.live)
+        yield warn("streamer", "heartbeat", f"could not be looked at: {error}", hint)
         return
     yield _heartbeat_row(config, sign)
     noted = superseded_row(config.spool)

@@ -136,7 +136,11 @@ def _log_bin(seen: Seen) -> Row:
 def _server_id(seen: Seen) -> Row:
     own = int(seen.value("server_id") or 0)
     if own == 0:
-        hint = f"server_id {_IN_FILE}, one that no other server of the topology has"
+        where = "N is one that no other server of the topology has (1 to 4294967295)"
+        if seen.flavour == "mysql" and numbers_of(seen.version) >= (8, 0):
+            hint = f"SET PERSIST server_id = N there, where {where}"
+        else:
+            hint = f"SET GLOBAL server_id = N there, and so {_IN_FILE}, where {where}"
         return fail("settings", "server_id", "0: it refuses every replica, and mysqlbinlog", hint)
     another = "give the streamer another one: --mysql-server-id"
     if seen.replicas is not None and seen.our_id in seen.replicas:

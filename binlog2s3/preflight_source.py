@@ -17,7 +17,7 @@ from typing import Any
 
 from binlog2s3.binlog import MAGIC, BinlogName
 from binlog2s3.config import Config
-from binlog2s3.errors import SourceError
+from binlog2s3.errors import SourceError, SpoolError
 from binlog2s3.gtid import Flavour
 from binlog2s3.login import Login, resolve
 from binlog2s3.mysqlbinlog import Child, Tool, derive_server_id, find
@@ -39,6 +39,8 @@ _LARGEST_START = (1 << 32) - 1
 _SLAVE, _CLIENT = "REPLICATION SLAVE", "REPLICATION CLIENT"
 _UNREACHED = "the server was not reached"
 _SILENT = "the server writes no binlog"
+_OFFLINE = 3032
+_TRY_AGAIN = "check again; if it stays, the server's error log says why"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,7 @@ class SourceCheck:
             row = self._server.rows("SELECT CURRENT_USER() AS account, @@version AS version")[0]
             cipher = self._server.rows("SHOW SESSION STATUS LIKE 'Ssl_%'")
         except SourceError as error:
-            yield failed("server", "reachable", error)
+            yield fail("server", "reachable", str(error), error.hint or _by_hand(login, error))
             yield skipped("server", "TLS", _UNREACHED)
             yield skipped("server", "version", _UNREACHED)
             return
@@ -201,12 +203,9 @@ class SourceCheck:
             yield skipped("mysqlbinlog", "connection", why)
             return
         yield self._client_row(self._account)
-        reads = self._slave_refusal(self._account)
         connection = self._connection_row()
-        denied = f"you need (at least one of) the {_SLAVE}" in connection.found
-        if reads is None and denied:
-            reads = SourceError(connection.found)
-        yield self._privilege_row(self._account, _SLAVE, reads)
+        refusal = self._slave_refusal(self._account, connection)
+        yield self._privilege_row(self._account, _SLAVE, refusal)
         yield from program
         yield connection
 
@@ -218,16 +217,23 @@ class SourceCheck:
             error = refusal
         return self._privilege_row(account, account.client, error)
 
-    def _slave_refusal(self, account: Account) -> SourceError | None:
+    def _slave_refusal(self, account: Account, connection: Row) -> SourceError | None:
         """What MySQL says to SHOW BINLOG EVENTS; of MariaDB only a dump tells, or the grants."""
+        if connection.result == "ok":
+            return None
+        if f"you need (at least one of) the {_SLAVE}" in connection.found:
+            return SourceError(connection.found)
         try:
             if account.flavour == "mysql":
                 self._server.rows("SHOW BINLOG EVENTS LIMIT 1")
-            elif self._tool is None and self._newest is not None:
-                self._server.check_privileges(self._newest[0])
+            elif not any(map(_grants_slave, self._grants())):
+                return SourceError(f"no grant shows the privilege {_SLAVE}")
         except SourceError as error:
             return error
         return None
+
+    def _grants(self) -> list[str]:
+        return [str(next(iter(row.values()))) for row in self._server.rows("SHOW GRANTS")]
 
     def _privilege_row(self, account: Account, privilege: str, error: SourceError | None) -> Row:
         if error is None:
@@ -247,12 +253,12 @@ class SourceCheck:
     def _roles(self) -> str:
         """The roles that the user was granted, as SHOW GRANTS names them."""
         try:
-            rows = self._server.rows("SHOW GRANTS")
+            grants = self._grants()
         except SourceError:
             return ""
         found = []
-        for row in rows:
-            given = re.match(r"GRANT (.+?) TO ", str(next(iter(row.values()))))
+        for grant in grants:
+            given = re.match(r"GRANT (.+?) TO ", grant)
             if given and " ON " not in given[1]:
                 found.append(given[1])
         return ", ".join(found)
@@ -279,6 +285,8 @@ class SourceCheck:
     def _connection_row(self) -> Row:
         if self._tool is None:
             return skipped("mysqlbinlog", "connection", "there is no mysqlbinlog")
+        if self._seen is not None and self._seen.value("server_id") == "0":
+            return skipped("mysqlbinlog", "connection", "a server with server_id 0 refuses it")
         try:
             where = self._newest or self._oldest()
             if where is None:
@@ -286,7 +294,12 @@ class SourceCheck:
                 return skipped("mysqlbinlog", "connection", why)
             size = _read_some(self._tool, resolve(self._config.mysql), *where)
         except SourceError as error:
-            return failed("mysqlbinlog", "connection", error)
+            hint = error.hint if error.hint and not error.transient else _TRY_AGAIN
+            return fail("mysqlbinlog", "connection", str(error), hint)
+        except (SpoolError, OSError) as error:  # a streamer writes into its spool
+            found = f"could not be tried, for want of a temporary directory: {error}"
+            hint = "make room there, or name another one: TMPDIR"
+            return warn("mysqlbinlog", "connection", found, hint)
         return ok("mysqlbinlog", "connection", f"it reads {where[0]} ({size} bytes came)")
 
     def _oldest(self) -> tuple[BinlogName, int] | None:
@@ -325,11 +338,28 @@ def login_rows(config: Config) -> Iterator[Row]:
         yield ok("configuration", "login", found)
 
 
+def _by_hand(login: Login, error: SourceError) -> str:
+    """What to do about an answer that has no hint of its own."""
+    if f"({_OFFLINE})" in str(error):
+        return "SET GLOBAL offline_mode = OFF there, as an administrator: it refuses all others"
+    where = (
+        f"--socket={login.socket}" if login.socket else f"--host={login.host} --port={login.port}"
+    )
+    return f"see whether this gets in: mysql {where} --user={login.user} --password"
+
+
 def _others_read(path: Path) -> bool:
     try:
         return bool(path.stat().st_mode & 0o004)
     except OSError:
         return False
+
+
+def _grants_slave(grant: str) -> bool:
+    """Whether this line of SHOW GRANTS gives the right to read binlogs."""
+    given, _, where = grant.upper().partition(" ON ")
+    enough = re.search(r"REPLICATION SLAVE(?! ADMIN)|ALL PRIVILEGES", given)
+    return bool(enough) and where.startswith("*.* ")
 
 
 def _tls_row(login: Login, status: Mapping[str, str]) -> Row:

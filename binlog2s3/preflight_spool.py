@@ -6,9 +6,11 @@ Law: as it was found it is left: a directory that was not there is made and take
 the one who streams may be another user. A spool that a streamer holds is not touched.
 """
 
+import errno
 import fcntl
 import json
 import os
+import pwd
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
@@ -39,14 +41,40 @@ def spool_rows(config: Config, target: str) -> Iterator[Row]:
             yield from _rows(config, target, made)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            hint = "this program's user must own it; --spool names another one"
-            yield fail("spool", "directory", f"{error.filename or directory}: {reason}", hint)
+            found = f"{error.filename or directory}: {reason}"
+            yield fail("spool", "directory", found, unusable_hint(error, directory))
             for name in _NAMES:
                 yield skipped("spool", name, "the directory cannot be used")
     finally:
         for path in reversed(made):
             with suppress(OSError):
                 path.rmdir()
+
+
+def unusable_hint(error: OSError, directory: Path) -> str:
+    """What to do about a directory that cannot be made, or written to."""
+    match error.errno:
+        case errno.EACCES | errno.EPERM:
+            make = f"install -d -m 700 -o {_user()} {directory}"
+            return f"give it to the user that streams, with all that is in it: {make}"
+        case errno.ENOSPC | errno.EDQUOT:
+            return "make room there, but never delete run-*; or name another one with --spool"
+        case errno.EROFS:
+            return (
+                "it is on a file system that may only be read (in a systemd unit: add it to "
+                "ReadWritePaths=); or name another one with --spool"
+            )
+        case errno.ENOTDIR | errno.EEXIST:
+            return "something that is no directory is in its place: name another with --spool"
+    return "name another one with --spool"
+
+
+def _user() -> str:
+    """Who runs this, as `install` wants it."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def holder(directory: Path) -> int | None:

@@ -18,7 +18,6 @@ from functools import partial
 from time import monotonic
 
 from binlog2s3.bucket import MOST_THREADS, for_reading, url
-from binlog2s3.catalog import sources
 from binlog2s3.errors import ArchiveError, ConfigError, StoreError
 from binlog2s3.login import resolve
 from binlog2s3.page import page_on, progress_of
@@ -31,6 +30,7 @@ from binlog2s3.verify_config import VerifyConfig
 from binlog2s3.verify_one import Doing, One
 from binlog2s3.verify_report import Defect, Report
 from binlog2s3.verify_source import AgainstSource
+from binlog2s3.verify_stock import sources_below, where_to_look
 from binlog2s3.verify_view import document, print_report
 from binlog2s3.workers import Workers
 
@@ -97,25 +97,17 @@ class Verify:
         if config.lineage is not None and report.sources:
             self._check_lineage(report)
         if not report.sources:
-            raise self._nothing(names)
+            raise self._nothing()
         report.seconds = monotonic() - began
         return report
 
     def _sources(self, report: Report) -> list[str]:
         """All below the prefix; what lies beside them is named."""
-        prefix = self._config.s3.prefix
-        names, foreign = sources(self._store, prefix)
-        root = f"{prefix}/" if prefix else ""
-        for name in self._store.list_names(f"{root}live/"):
-            found = name.rstrip("/")
-            if not name.endswith("/"):
-                foreign.append(f"{root}live/{name}")
-            elif found not in names:
-                names.append(found)
+        names, foreign = sources_below(self._store, self._config.s3.prefix)
         report.foreign += [
             Defect(kind="foreign", key=key, text="it lies beside the sources") for key in foreign
         ]
-        return sorted(names)
+        return names
 
     def _doing(self) -> Doing:
         return Doing(
@@ -144,14 +136,12 @@ class Verify:
                 hint="`binlog2s3 list` shows those that there are",
             )
 
-    def _nothing(self, names: list[str]) -> ArchiveError:
+    def _nothing(self) -> ArchiveError:
         config = self._config
         whose = f" of source {config.source}" if config.source else ""
-        del names
         return ArchiveError(
             f"there is nothing{whose} below {url(config.s3)}",
-            hint="are bucket and prefix of --s3-url those of the streamer, and has it begun? "
-            "`binlog2s3 list --s3-url ...` shows the sources",
+            hint=where_to_look(self._store, config.s3.prefix),
         )
 
 

@@ -5,7 +5,7 @@ Place in the flow: `verify` asks when it knows what is wrong; `plan` answers as 
 Law: the answer is yes only if `pitr --latest` would begin, and nothing on its way was found wrong.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from binlog2s3.backup import read_backup
@@ -34,6 +34,7 @@ _ON_THE_WAY = frozenset(
     }
 )
 """Kinds of defects that a recovery meets, or should not trust."""
+_DOCUMENTS = frozenset({"entry-lies", "entry-unreadable", "lineage-lies", "parent-lies"})
 
 
 def answer(
@@ -42,7 +43,7 @@ def answer(
     backup: Path | None,
     gtid_set: str | None,
     lineage: str | None,
-    defects: Iterable[Defect],
+    defects: Sequence[Defect],
 ) -> Answer:
     """Whether what was backed up can be brought to the newest that is in the bucket."""
     said = f"the backup {backup}" if backup is not None else f"a backup that has {gtid_set}"
@@ -54,6 +55,12 @@ def answer(
         return Answer(
             start=said, possible=False, why=str(error), hint=error.hint, warnings=warnings
         )
+    except (LookupError, TypeError, ValueError):
+        lies = [one for one in defects if one.kind in _DOCUMENTS]
+        if not lies:
+            raise
+        why = f"no plan can be made of what is wrong: {lies[0].key}: {lies[0].text}"
+        return Answer(start=said, possible=False, why=why, hint=lies[0].todo, warnings=warnings)
     why = _met(plan, defects)
     return Answer(
         start=said,

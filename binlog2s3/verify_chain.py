@@ -26,7 +26,8 @@ class Facts:
     """What is known of one binlog. `whole`: the server has finished it, and all of it is here.
 
     GTIDs are None where nobody knows them: of one without an entry, or that the server keeps none.
-    `damaged`: by the source itself, so that its GTIDs may not be all.
+    `damaged`: by the source itself, so that its GTIDs may not be all. `unread`: nothing tells what
+    is in it but its bytes, and they were not read.
     """
 
     name: BinlogName
@@ -40,6 +41,7 @@ class Facts:
     transactions: int = 0
     anonymous: int = 0
     damaged: bool = False
+    unread: bool = False
 
     @property
     def after(self) -> Gtids | None:
@@ -159,6 +161,7 @@ class Intervals:
                     last_offset=last.size,
                     from_us=first.first_us,
                     to_us=max(times, default=None),
+                    untimed="" if times else _untimed(last),
                     gtids_before=_text(first.before),
                     gtids_after=_text(last.after) if last.after is not None else gtids,
                     binlogs=self._binlogs,
@@ -169,6 +172,15 @@ class Intervals:
             )
         self._first = self._last = self._greatest = None
         self._binlogs = self._size = self._transactions = 0
+
+
+def _untimed(last: Facts) -> str:
+    """Why nothing tells when an interval ends that ends with this binlog."""
+    if not last.unread:
+        return "nothing was committed in it, and no writer vouches for a time"
+    if last.whole:
+        return f"{last.name} has no entry, and was not read"
+    return f"{last.name} is open, and was not read: --deep tells"
 
 
 def _text(gtids: Gtids | None) -> str | None:
@@ -216,12 +228,17 @@ def _until(one: Interval, cut: Parent, name: BinlogName, facts: Facts | None) ->
     if name < one.last or facts is None or cut.offset < facts.size:
         to_us = None if facts is None else facts.least_us
     if facts is not None and cut.offset >= facts.size:
-        to_us = facts.greatest_us
+        to_us = one.to_us if name == one.last else facts.greatest_us
+    untimed = ""
+    if to_us is None:
+        is_unread = facts is not None and facts.unread
+        untimed = _untimed(facts) if facts and is_unread else f"no commit in {name} tells"
     return replace(
         one,
         last=name,
         last_offset=cut.offset,
         to_us=to_us,
+        untimed=untimed,
         gtids_after=cut.gtid_set or None,
         binlogs=name.number - one.first.number + 1,
         why="",
@@ -236,6 +253,7 @@ def _merged(one: Interval, other: Interval) -> Interval:
         first=one.first,
         from_us=one.from_us,
         to_us=max(times, default=None),
+        untimed="" if times else other.untimed,
         gtids_before=one.gtids_before,
         binlogs=one.binlogs + other.binlogs,
         size=one.size + other.size,

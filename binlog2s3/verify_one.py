@@ -15,11 +15,11 @@ from functools import partial
 from binlog2s3.ancestry import Line, line_of
 from binlog2s3.binlog import BinlogName
 from binlog2s3.blocks import Ahead
-from binlog2s3.catalog import Catalog, Entry, Layout, Lineage
+from binlog2s3.catalog import Entry, Layout, Lineage
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
 from binlog2s3.executed import gathered
 from binlog2s3.gtid import Gtids
-from binlog2s3.lifesign import life_sign
+from binlog2s3.lifesign import LifeSign, life_sign
 from binlog2s3.listing import current_of
 from binlog2s3.page import moment_text
 from binlog2s3.store_contract import Store
@@ -30,8 +30,8 @@ from binlog2s3.verify_config import VerifyConfig
 from binlog2s3.verify_deep import Deep, read_all
 from binlog2s3.verify_parent import gap_of, own_problems, parent_problems
 from binlog2s3.verify_repair import make_entry
-from binlog2s3.verify_report import Defect, Kind, LineageReport, Repaired, SourceReport
-from binlog2s3.verify_stock import strangers, take_stock
+from binlog2s3.verify_report import NO_WRITER, Defect, Kind, LineageReport, Repaired, SourceReport
+from binlog2s3.verify_stock import CheckedCatalog, strangers, take_stock
 from binlog2s3.verify_walk import AHEAD, Look, Walk, Walked
 from binlog2s3.workers import Workers
 
@@ -63,16 +63,19 @@ class One:
         self.refused: StoreError | None = None
         self.known_lineages: list[Lineage] = []
         layout = Layout(config.s3.prefix, name)
-        catalog = Catalog(store, layout)
+        catalog = CheckedCatalog(store, layout)
+        stock = take_stock(store, layout)
+        self._sign = life_sign(store, catalog, layout, doing.now())
         self.look = Look(
             store=store,
             layout=layout,
             catalog=catalog,
             survey=Survey(store, catalog, workers),
-            stock=take_stock(store, layout),
+            stock=stock,
             threads=workers.count,
             deep=config.deep,
-            alive=self._writes(catalog, layout),
+            alive=self._sign.alive,
+            clock=lambda: max(doing.now(), self._sign.clock),
             pause=doing.pause,
             advance=lambda: self._advance(),  # noqa: PLW0108 - it is another one later
         )
@@ -87,6 +90,7 @@ class One:
         """Look at all of it."""
         report, stock = self.report, self.look.stock
         report.defects += stock.defects
+        self._say_writer(self._sign)
         self.known_lineages = [*self._lineages()]
         line = self._line()
         mine = self._chosen(line)
@@ -114,13 +118,12 @@ class One:
 
     # Lineages
 
-    def _writes(self, catalog: Catalog, layout: Layout) -> bool:
-        sign = life_sign(self._store, catalog, layout, self._doing.now())
+    def _say_writer(self, sign: LifeSign) -> None:
         beat = sign.beat
         if beat is not None:
-            at = moment_text(beat.at)
-            self.report.writer = f"{sign.state} on {beat.host}, heartbeat of {at}"
-        return sign.alive
+            self.report.writer = f"{sign.state} on {beat.host}, heartbeat of {moment_text(beat.at)}"
+        elif not sign.exists and self.look.stock.shelves:
+            self.report.notes.append(NO_WRITER.format(self.look.layout.writers))
 
     def _lineages(self) -> Iterator[Lineage]:
         """Those that can be read, oldest first."""
@@ -135,8 +138,7 @@ class One:
             except ArchiveError as error:
                 self._wrong("lineage-unreadable", id_, key, str(error))
                 continue
-            problems = [*own_problems(lineage, id_, self.report.name)]
-            for problem in problems:
+            for problem in own_problems(lineage, id_, self.report.name):
                 self._wrong("lineage-lies", id_, key, problem)
             if lineage.id == id_:
                 yield lineage
@@ -303,6 +305,8 @@ class One:
     def _gtids_at(self, lineage: str, name: BinlogName, offset: int) -> Gtids | str | None:
         """What was executed at a place, by the bytes before it; why it is none; None: who knows."""
         survey = self.look.survey
+        if any((one.lineage, one.binlog) == (lineage, name) for one in self.report.defects):
+            return None  # nothing of it is believed, and it was said
         try:
             found = survey.find(lineage, name)
             start = found.boundary(offset)
@@ -317,7 +321,7 @@ class One:
                 (one.gtid for one in those if one.gtid and one.end <= offset), found.lineage.flavour
             )
         except (ArchiveError, DamageError):
-            return None  # it was said of the binlog
+            return None
         return joined(found.known.gtids_before, added)
 
     def _check_durable(self, walked: dict[str, Walked]) -> None:

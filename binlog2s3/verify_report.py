@@ -162,6 +162,13 @@ WORDS: Mapping[Kind, tuple[str, str, str]] = {
 }
 """Of each kind of defect: what it is, what follows for a recovery, and what to do."""
 
+NO_WRITER = (
+    "no writer's object is below {}, so as far as the bucket tells nobody streams. That alone "
+    "loses nothing: a streamer that runs puts its object again with its next heartbeat, else start "
+    "`stream`, which makes one and goes on where the bucket ends. Until then nobody knows how much "
+    "was durable, and whether something lacks at the end"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defect:
@@ -207,8 +214,9 @@ class Interval:
     """Binlogs without a break: a base backup from within can be brought to any point behind it.
 
     From the beginning of `first` to `last_offset` of `last`, which may be of a later lineage. Times
-    in microseconds; `to_us` is None where nothing was committed and nobody vouches for more.
-    GTIDs as texts, None where they are not known. `why`: why it ends; "" at what is newest.
+    in microseconds; `to_us` is None where nothing was committed and nobody vouches for more, or
+    where it was not read: `untimed` says which. GTIDs as texts, None where they are not known.
+    `why`: why it ends; "" at what is newest.
     """
 
     lineage: str
@@ -224,6 +232,7 @@ class Interval:
     size: int
     transactions: int
     why: str = ""
+    untimed: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

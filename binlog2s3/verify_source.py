@@ -98,13 +98,30 @@ class AgainstSource:
                 self._wrong("source-differs", lineage.id, row.name, key, text)
             return
         size = shelf.open(row.name).end
-        if size >= row.size:
+        if size > row.size and row.name != self._newest and not self._is_left(lineage, row.name):
+            key = self._look.layout.chunks(lineage.id, row.name)
+            text = f"{size} bytes are there, the source's {row.name} has {row.size}"
+            self._wrong("source-differs", lineage.id, row.name, key, text)
+        elif size >= row.size:
             agree.append((lineage, row))
         elif _is_past(lineage, stock, row.name):
             text = f"{size} of the source's {row.size} bytes are there, and history goes on"
             self._wrong("source-has-it", lineage.id, row.name, key, text)
         else:
             lagging.append((row, row.size - size))
+
+    def _is_left(self, lineage: Lineage, name: BinlogName) -> bool:
+        """Whether another lineage goes on from here or before: what is behind is a dead branch."""
+        for one in self._lineages:
+            try:
+                origin = one.origin
+            except ArchiveError:
+                continue  # it was said
+            if origin is None or origin.lineage != lineage.id:
+                continue
+            if origin.binlog is None or BinlogName.parse(origin.binlog) <= name:
+                return True
+        return False
 
     def _first_events(self, lineage: Lineage, row: ServerBinlog) -> None:
         """What its first events say is what the entry says."""

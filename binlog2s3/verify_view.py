@@ -131,11 +131,13 @@ def _cells(one: LineageReport) -> tuple[str, ...]:
 
 
 def _print_interval(one: Interval, page: Plain) -> None:
-    begin = "unknown" if one.from_us is None else time_text(one.from_us)
-    end = "unknown" if one.to_us is None else time_text(one.to_us)
-    page.field("", f"{begin} to {end}", 2, "green")
-    places = f"{one.first} of {one.lineage}" if one.lineage != one.last_lineage else str(one.first)
     until = f"{one.last}:{one.last_offset}"
+    begin = f"the begin of {one.first}" if one.from_us is None else time_text(one.from_us)
+    end = until if one.to_us is None else time_text(one.to_us)
+    page.field("", f"{begin} to {end}", 2, "green")
+    if one.untimed:
+        page.field("", f"when that is, is not known: {one.untimed}", 6)
+    places = f"{one.first} of {one.lineage}" if one.lineage != one.last_lineage else str(one.first)
     amount = f"{count_text(one.binlogs, 'binlog')}, {size_text(one.size)}"
     page.field("", f"{places} to {until}, {amount}", 6)
     if one.gtids_before is not None or one.gtids_after is not None:

@@ -30,14 +30,17 @@ from binlog2s3.verify_stock import Shelf, Stock
 AHEAD = 64
 _MOST_PROBLEMS = 5
 _MOST_ASKED = 32
-_ENTRY_SOON = timedelta(minutes=15)
+_LOOKS = 2
+ENTRY_SOON = timedelta(minutes=10)
+"""So long after the binlog its entry may be on its way, as long as its writer lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """What all parts of `verify` need of one source. `pause` waits a moment before a second look.
 
-    `alive`: the last writer renews its object. `advance` is told each binlog that was looked at.
+    `alive`: the last writer renews its object. `clock`: the moment, not before what the store is
+    known to have reached. `advance` is told each binlog that was looked at.
     """
 
     store: Store
@@ -48,6 +51,7 @@ class Look:
     threads: int
     deep: bool
     alive: bool
+    clock: Callable[[], datetime]
     pause: Callable[[], object]
     advance: Callable[[], object]
 
@@ -177,14 +181,14 @@ class Walk:
     def _see(self, name: BinlogName) -> _Seen:
         """Called by any thread."""
         store, layout, id_ = self._look.store, self._look.layout, self._lineage.id
-        key, data = layout.entry(id_, name), b""
+        key, data = layout.entry(id_, name), None
         info = store.head(layout.binlog(id_, name))
         if info is not None or name in self._shelf.entries:
             try:
                 data = store.get(key)
             except ObjectMissingError:
                 return _Seen(name=name, info=info)
-        if not data:
+        if data is None:
             return _Seen(name=name, info=info)
         try:
             entry, problems = read_entry(data, key, name, self._lineage.flavour)
@@ -197,16 +201,17 @@ class Walk:
         if seen.info is None and seen.name in self._shelf.chunks:
             self._take_open(seen.name)
             return
+        seen = self._described_meanwhile(seen)
         if seen.info is None:
             self._take_without_object(seen)
             return
         self._walked.size += seen.info.size
         why = self._judge(seen, seen.info) or self._known_bad(seen.name)
-        facts = Facts(name=seen.name, size=seen.info.size, whole=True)
+        facts = Facts(name=seen.name, size=seen.info.size, whole=True, unread=True)
         if seen.entry is not None:
             facts = of_entry(seen.entry, seen.info.size, self._lineage.flavour)
             facts = facts if facts.name == seen.name else Facts(
-                name=seen.name, size=seen.info.size, whole=True
+                name=seen.name, size=seen.info.size, whole=True, unread=True
             )  # fmt: skip
             self._check_first(seen.entry)
             why = why or self._damaged(seen.entry)
@@ -253,14 +258,37 @@ class Walk:
         return f"the entry of {name} lies" if seen.problems else ""
 
     def _without_entry(self, name: BinlogName, key: str, info: ObjectInfo) -> None:
-        later = any(other > name for other in self._shelf.entries)
-        young = datetime.now(UTC) - info.last_modified < _ENTRY_SOON
-        writes = self._look.alive and self._look.writer_of(self._lineage.id) is not None
-        if writes and young and not later:
-            self._walked.notes.append(f"{name} is being archived: its entry comes next")
+        if self._may_come(name) and self._is_young(info):
+            minutes = ENTRY_SOON.total_seconds() / 60
+            self._walked.notes.append(
+                f"{name} is being archived: its entry comes next; where it has not come "
+                f"{minutes:.0f} minutes after the binlog, it is missing"
+            )
             return
         self._walked.undescribed.append(name)
         self._wrong("entry-missing", name, key, f"{name} has no entry")
+
+    def _may_come(self, name: BinlogName) -> bool:
+        """Whether its writer lives, which puts entries in their order, and is not past it."""
+        writes = self._look.alive and self._look.writer_of(self._lineage.id) is not None
+        return writes and not any(other > name for other in self._shelf.entries)
+
+    def _is_young(self, info: ObjectInfo) -> bool:
+        return self._look.clock() - info.last_modified < ENTRY_SOON
+
+    def _described_meanwhile(self, seen: _Seen) -> _Seen:
+        """A second look at an old binlog without an entry: its writer may be putting that now.
+
+        Some stores date an object by when its upload was begun, so an old one may be new.
+        """
+        for _ in range(_LOOKS):
+            if seen.info is None or seen.entry is not None or seen.error is not None:
+                break
+            if self._is_young(seen.info) or not self._may_come(seen.name):
+                break
+            self._look.pause()
+            seen = self._see(seen.name)
+        return seen
 
     def _check_first(self, entry: Entry) -> None:
         """What lineage.json says of its first binlog is so."""
@@ -303,7 +331,8 @@ class Walk:
         if not checked.size:
             return
         self._walked.size += checked.size
-        facts = Facts(name=name, size=checked.size, whole=False)
+        begun = lineage.first_binlog_time if name == lineage.first_binlog else None
+        facts = Facts(name=name, size=checked.size, whole=False, first_us=_us(begun), unread=True)
         why = self._known_bad(name)
         if not why and (look.deep or not is_last):
             try:  # what it adds is not told by names

@@ -117,13 +117,17 @@ def test_a_password_file_without_a_password_in_it(tmp_path: Path, *, readable: b
 
 
 def test_readers_do_not_mind_what_a_killed_check_left(moto: MotoServer, tmp_path: Path) -> None:
-    """`list` and `status` of that source say what they would say without."""
+    """`list`, `status` and `verify` of that source say what they would say without."""
     bucket, layout = moto.make_bucket(), Layout("pre", "orders")
     lineage = replace(LINEAGE, source="orders", gtid_set="")
     beat = replace(BEAT, source="orders", lineage=lineage.id, covered_until=None)
     where = [f"--s3-url=s3://{bucket}/pre", f"--endpoint-url={moto.endpoint_url}",
              "--addressing-style=path", f"--region={REGION}", "--source=orders"]  # fmt: skip
-    commands = (["status", "--from=bucket", "--json", *where], ["list", *where])
+    commands = (
+        ["status", "--from=bucket", "--json", *where],
+        ["list", *where],
+        ["verify", *where],
+    )
 
     def said() -> list[tuple[int, str, str]]:
         done = [run(*words, **moto.env()) for words in commands]
@@ -137,9 +141,10 @@ def test_readers_do_not_mind_what_a_killed_check_left(moto: MotoServer, tmp_path
         ):
             client.put_object(Bucket=bucket, Key=key, Body=body)
         before = said()
-        assert [code for code, _, _ in before] == [0, 0]
+        assert [code for code, _, _ in before] == [0, 0, 7]  # verify misses the binlogs
         client.put_object(Bucket=bucket, Key=f"{layout.probes('0123abcd')}object", Body=b"x")
-        client.create_multipart_upload(Bucket=bucket, Key=f"{layout.probes('0123abcd')}upload")
+        for key in (f"{layout.probes('0123abcd')}upload", f"{layout.archive}check-0123abcd/upload"):
+            client.create_multipart_upload(Bucket=bucket, Key=key)
     assert said() == before
     done = run("check", *options(tmp_path, moto.endpoint_url, bucket), **moto.env())
     assert done.returncode == 4

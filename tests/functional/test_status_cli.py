@@ -390,6 +390,7 @@ def watching(
         stderr=subprocess.PIPE,
         env=environment(**(moto.env() if moto else {})),
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509 - nohup
     )
     try:
         yield process

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -18,10 +19,12 @@ from tests.damage import LAYOUT, NEW, OLD, Archive, fill
 from tests.documents import UUID
 
 
-def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def run(
+    *arguments: str, command: str = "verify", **environment: str
+) -> "subprocess.CompletedProcess[str]":
     given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
     done = subprocess.run(
-        [sys.executable, "-m", "binlog2s3", "verify", *arguments],
+        [sys.executable, "-m", "binlog2s3", command, *arguments],
         capture_output=True,
         check=False,
         env=given | environment,
@@ -46,10 +49,10 @@ class Bucket:
         self.store = S3Store(config, stop=stop, session=lambda **_: session)
         self.archive: Archive = fill(self.store)
 
-    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, *arguments: str, command: str = "verify") -> "subprocess.CompletedProcess[str]":
         where = ("--s3-url", self.url, "--endpoint-url", self.moto.endpoint_url)
         options = (*where, "--addressing-style", "path", "--region", REGION)
-        return run(*options, *arguments, **self.moto.env())
+        return run(*options, *arguments, command=command, **self.moto.env())
 
 
 @pytest.fixture
@@ -150,12 +153,45 @@ def test_nothing_there(bucket: Bucket) -> None:
     """Exit 7, and where to look; a lineage or a source that is not there too."""
     for arguments, words in (
         (("--source=other",), "there is nothing of source other below"),
+        (("--source=other",), "hint: the sources there are: test\n"),
         (("--lineage", "20200101T000000Z-3e11fa47-ffff"), "there is no lineage 2020"),
     ):
         done = bucket.run(*arguments)
         assert (done.returncode, done.stdout) == (7, "")
         assert words in done.stderr
         assert "hint: " in done.stderr
+
+
+GARBAGE: Mapping[str, tuple[Callable[[Archive], str], str]] = {
+    "an entry": (lambda a: a.entry(OLD, 2), "entry-unreadable"),
+    "a lineage.json": (lambda _: LAYOUT.lineage(OLD), "lineage-unreadable"),
+    "a writer's object": (lambda _: LAYOUT.writer(1, "9c2d41aa"), "writer-unreadable"),
+}
+
+
+@pytest.mark.parametrize("what", GARBAGE)
+def test_garbage_never_ends_in_a_traceback(bucket: Bucket, what: str, tmp_path: Path) -> None:
+    """`verify` names it; the other commands show what they can, or say what is wrong."""
+    key_of, kind = GARBAGE[what]
+    key = key_of(bucket.archive)
+    with closing(bucket.store):
+        bucket.store.put(key, b"\xff{")
+    for arguments in ((), ("--deep",)):
+        done = bucket.run(*arguments)
+        assert (done.returncode, done.stderr) == (7, "")
+        assert f"DEFECT {kind}: {key}" in done.stdout
+        assert "to do: " in done.stdout.split(f"DEFECT {kind}: {key}")[1]
+    source = "--source=test"
+    dry = (f"--from-gtid-set={UUID}:1-4", "--latest", "--dry-run", f"--output-dir={tmp_path / 'o'}")
+    for command, more in (
+        ("list", (source,)),
+        ("status", (source, "--from=bucket")),
+        ("find", (source,)),
+        ("pitr", (source, *dry)),
+    ):
+        done = bucket.run(*more, command=command)
+        assert done.returncode in (0, 7, 8)
+        assert (done.returncode == 0) == ("error: " not in done.stderr)
 
 
 def test_names_from_the_bucket_command_no_terminal(bucket: Bucket) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from binlog2s3.preflight_rules import wanted_rule
 from lab.disk import temporary_directory
 from lab.fault import Answer, Gate, Rewrite, on
 from lab.get import ServerBinaries
@@ -77,6 +78,8 @@ class Check:
         done = self.run("--json")
         document = json.loads(done.stdout)
         assert document["exit_code"] == done.returncode == code, done.stdout
+        ill = [row for row in document["parts"] if row["result"] in ("warn", "fail")]
+        assert all(row["hint"] for row in ill), ill
         return {(row["part"], row["name"]): row for row in document["parts"]}
 
 
@@ -142,10 +145,7 @@ def test_everything_is_well(check: Check) -> None:
     """Every row is OK, in the parts' order; nothing is left in the bucket or on the disk."""
     rows = check.rows()
     assert not_well(rows) == {}
-    assert {row["result"] for row in rows.values()} == {"ok", "skipped"}
-    assert [key for key, row in rows.items() if row["result"] == "skipped"] == [
-        ("store", "write archive/")
-    ]
+    assert {row["result"] for row in rows.values()} == {"ok"}
     assert list(dict.fromkeys(part for part, _ in rows)) == [
         "configuration",
         "server",
@@ -215,7 +215,7 @@ def test_the_table_is_for_people(check: Check) -> None:
     lines = done.stdout.splitlines()
     at = next(n for n, line in enumerate(lines) if re.match(r"  FAIL +settings +server_id ", line))
     assert "hint: give the streamer another one: --mysql-server-id" in lines[at + 1]
-    assert re.fullmatch(r"1 FAIL, 0 WARN, \d+ OK, 1 not looked at: exit code 4", lines[-1])
+    assert re.fullmatch(r"1 FAIL, 0 WARN, \d+ OK: exit code 4", lines[-1])
 
 
 # The server
@@ -290,6 +290,68 @@ def test_a_server_without_binlog_gtids_or_server_id(
         assert rows["settings", "log_replica_updates"]["result"] == "fail"
 
 
+def test_a_server_that_lost_its_id(check: Check) -> None:
+    """server_id 0 fails, once; the statement of its hint, with a number, makes it well."""
+    check.server.query("SET GLOBAL server_id = 0")
+    try:
+        rows = check.rows(4)
+        assert not_well(rows) == {("settings", "server_id"): "fail"}
+        assert rows["mysqlbinlog", "connection"]["result"] == "skipped"
+        statement, found, _ = rows["settings", "server_id"]["hint"].partition(" there, where N ")
+        assert found
+        check.server.query(statement.replace("N", "5"))
+        assert not_well(check.rows()) == {}
+    finally:
+        check.server.query("SET GLOBAL server_id = 5", "RESET PERSIST IF EXISTS server_id")
+
+
+def test_a_server_that_is_offline(check: Check) -> None:
+    """offline_mode lets only administrators in; the hint begins with the statement to run."""
+    check.server.query("SET GLOBAL offline_mode = ON")
+    try:
+        rows = check.rows(4)
+        assert not_well(rows) == {("server", "reachable"): "fail"}
+        statement, found, _ = rows["server", "reachable"]["hint"].partition(" there, ")
+        assert found
+        check.server.query(statement)
+        assert not_well(check.rows()) == {}
+    finally:
+        check.server.query("SET GLOBAL offline_mode = OFF")
+
+
+ACCOUNTS = {
+    "expired": ("PASSWORD EXPIRE", "change the account's password"),
+    "locked": ("ACCOUNT LOCK", "ACCOUNT UNLOCK"),
+    "encrypted": ("REQUIRE SSL", "REQUIRE SSL"),
+}
+
+
+@pytest.mark.parametrize("name", ACCOUNTS)
+def test_an_account_that_does_not_get_in(check: Check, name: str) -> None:
+    """The server is not reachable for it; what to do about it is said."""
+    how, hint = ACCOUNTS[name]
+    check.server.query("SET sql_log_bin = 0", f"CREATE USER {name} {how}")
+    check.options |= {"mysql-user": name, "mysql-password-file": None, "mysql-ssl-mode": "DISABLED"}
+    rows = check.rows(4)
+    assert not_well(rows) == {("server", "reachable"): "fail"}
+    assert hint in rows["server", "reachable"]["hint"]
+
+
+def test_without_a_temporary_directory(check: Check) -> None:
+    """A streamer needs none: a warning that mysqlbinlog could not be tried, and all other rows."""
+    none = "import tempfile, runpy; tempfile.tempdir = '/nowhere'; "
+    argv = check.argv("--json")
+    argv[1:3] = ["-c", f"{none}runpy.run_module('binlog2s3', run_name='__main__', alter_sys=True)"]
+    done = subprocess.run(
+        argv, capture_output=True, check=False, env=check.variables(), text=True, timeout=180
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = {(row["part"], row["name"]): row for row in json.loads(done.stdout)["parts"]}
+    assert not_well(rows) == {("mysqlbinlog", "connection"): "warn"}
+    assert "TMPDIR" in rows["mysqlbinlog", "connection"]["hint"]
+    assert rows["privileges", "REPLICATION SLAVE"]["result"] == "ok"
+
+
 def test_a_replica_with_the_streamers_id(check: Check, mysql_binaries: ServerBinaries) -> None:
     """They would end each other: it fails; with another id it is well."""
     with (
@@ -349,16 +411,13 @@ def test_a_privilege_that_is_missing_on_mariadb(
     check.options |= {"mysql-user": name, "mysql-password-file": None}
     rows = check.rows(4)
     assert rows["mysqlbinlog", "connection"]["result"] != "ok"
-    if "REPLICATION CLIENT" in missing:
-        assert rows["privileges", "BINLOG MONITOR"]["result"] == "fail"
-        mariadb.query(rows["privileges", "BINLOG MONITOR"]["hint"])
-        rows = check.rows(4 if "REPLICATION SLAVE" in missing else 0)
-    else:
-        assert rows["privileges", "BINLOG MONITOR"]["result"] == "ok"
-    if "REPLICATION SLAVE" in missing:
-        assert rows["privileges", "REPLICATION SLAVE"]["result"] == "fail"
-        mariadb.query(rows["privileges", "REPLICATION SLAVE"]["hint"])
-        rows = check.rows()
+    lacking = [
+        key for key, row in rows.items() if key[0] == "privileges" if row["result"] == "fail"
+    ]
+    named = {"REPLICATION CLIENT": "BINLOG MONITOR"}
+    assert {name for _, name in lacking} == {named.get(one, one) for one in missing}
+    mariadb.query(*(rows[key]["hint"] for key in lacking))
+    rows = check.rows()
     assert rows["privileges", "REPLICATION SLAVE"]["result"] == "ok"
     assert rows["mysqlbinlog", "connection"]["result"] == "ok"
 
@@ -449,6 +508,72 @@ def test_an_action_that_is_denied(check: Check, minio: MinioServer, action: str)
     assert left(minio, check.bucket) == []
 
 
+def test_what_may_not_be_deleted_is_not_put(check: Check, minio: MinioServer) -> None:
+    """The only row that fails says which action on which keys; there is nothing to clean up."""
+    check.environment |= denying(minio, "s3:DeleteObject", resource=f"{check.bucket}/pre/live/*")
+    rows = check.rows(6)
+    assert not_well(rows) == {("store", "delete"): "fail"}
+    wanted = f"allow s3:DeleteObject on arn:aws:s3:::{check.bucket}/pre/live/test/* for"
+    assert rows["store", "delete"]["hint"].startswith(wanted)
+    assert rows["store", "write archive/"]["result"] == "ok"
+    assert left(minio, check.bucket) == []
+
+
+DENIED_IN_ARCHIVE = {
+    "s3:GetObject": "read archive/",
+    "s3:AbortMultipartUpload": "abort in archive/",
+    "s3:PutObject": "write archive/",
+    "s3:ListMultipartUploadParts": "list parts in archive/",
+}
+
+
+@pytest.mark.parametrize("action", DENIED_IN_ARCHIVE)
+def test_an_action_that_is_denied_in_the_archive(
+    check: Check, minio: MinioServer, action: str
+) -> None:
+    """Though it is allowed below live/: its row alone fails, and nothing is left, ever."""
+    with closing(minio.client()) as client:
+        client.put_bucket_versioning(
+            Bucket=check.bucket, VersioningConfiguration={"Status": "Enabled"}
+        )
+    lifecycle(minio, check.bucket, wanted_rule("pre/live/"))
+    check.environment |= denying(minio, action, resource=f"{check.bucket}/pre/archive/*")
+    rows = check.rows(6)
+    assert not_well(rows) == {("store", DENIED_IN_ARCHIVE[action]): "fail"}
+    wanted = f"allow {action} on arn:aws:s3:::{check.bucket}/pre/archive/test/* for"
+    assert rows["store", DENIED_IN_ARCHIVE[action]]["hint"].startswith(wanted)
+    assert left(minio, check.bucket) == []
+    assert versions(minio, check.bucket) == []
+
+
+def test_an_upload_that_cannot_be_aborted_is_named(check: Check, minio: MinioServer) -> None:
+    """The store refuses the abort after all: it fails, and the hint is the command that does it."""
+    denied = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+    answer = Answer(403, headers={"x-amz-request-id": "1"}, body=denied)
+    with RecordingProxy(minio.endpoint_url) as proxy:
+        seen: list[str] = []
+
+        def rule(request: Any) -> Any:
+            if request.method != "DELETE" or "/archive/" not in request.path:
+                return None
+            seen.append(request.path)
+            return answer if len(seen) > 1 else None
+
+        proxy.rules.append(rule)
+        check.options["endpoint-url"] = proxy.url
+        rows = check.rows(6)
+    assert not_well(rows) == {("store", "clean-up archive/"): "fail"}
+    with closing(minio.client()) as client:
+        (upload,) = client.list_multipart_uploads(Bucket=check.bucket)["Uploads"]
+    assert upload["Key"].startswith("pre/archive/test/check-")
+    assert upload["UploadId"] in rows["store", "clean-up archive/"]["found"]
+    words = rows["store", "clean-up archive/"]["hint"].partition(";")[0].split()
+    assert words == [
+        "aws", "--endpoint-url", proxy.url, "s3api", "abort-multipart-upload",
+        "--bucket", check.bucket, "--key", upload["Key"], "--upload-id", upload["UploadId"],
+    ]  # fmt: skip
+
+
 SETTINGS_DENIED = {
     "s3:GetBucketVersioning": "versioning",
     "s3:GetLifecycleConfiguration": "lifecycle rules",
@@ -468,13 +593,22 @@ def test_a_setting_that_may_not_be_asked(check: Check, minio: MinioServer, actio
 
 
 def test_a_policy_for_the_sources_own_prefixes_is_enough(check: Check, minio: MinioServer) -> None:
-    """Nothing is asked outside of live/<source>/ and archive/<source>/, but by listing."""
+    """Nothing is asked outside of live/<source>/ and archive/<source>/, but by listing.
+
+    Nor is anything deleted below archive/.
+    """
     statement = [
         {
             "Effect": "Allow",
             "Action": ["s3:PutObject", "s3:GetObject", "s3:AbortMultipartUpload",
                        "s3:ListMultipartUploadParts", "s3:DeleteObject"],
             "Resource": [f"arn:aws:s3:::{check.bucket}/pre/live/test/*"],
+        },
+        {
+            "Effect": "Allow",
+            "Action": ["s3:PutObject", "s3:GetObject", "s3:AbortMultipartUpload",
+                       "s3:ListMultipartUploadParts"],
+            "Resource": [f"arn:aws:s3:::{check.bucket}/pre/archive/test/*"],
         },
         {
             "Effect": "Allow",
@@ -526,16 +660,22 @@ def test_a_versioned_bucket_wants_one_rule(check: Check, minio: MinioServer) -> 
 
 
 def test_old_versions_that_may_not_be_deleted_are_said(check: Check, minio: MinioServer) -> None:
-    """A streamer need not have that right: no failure, and the objects are gone."""
+    """A streamer need not have that right: a warning, unless a rule ends them as the streamer's."""
     with closing(minio.client()) as client:
         client.put_bucket_versioning(
             Bucket=check.bucket, VersioningConfiguration={"Status": "Enabled"}
         )
     check.environment |= denying(minio, "s3:DeleteObjectVersion")
     rows = check.rows()
-    assert rows["store", "clean-up"]["result"] == "ok"
-    assert "old versions" in rows["store", "clean-up"]["found"]
+    assert not_well(rows) == {("store", "clean-up"): "warn", ("bucket", "old versions"): "warn"}
+    assert "no rule ends them" in rows["store", "clean-up"]["found"]
+    assert "s3:DeleteObjectVersion" in rows["store", "clean-up"]["hint"]
+    lifecycle(minio, check.bucket, wanted_rule("pre/live/"))
+    rows = check.rows()
+    assert not_well(rows) == {}
+    assert "rule 'binlog2s3-live' ends old versions" in rows["store", "clean-up"]["found"]
     assert left(minio, check.bucket) == []
+    assert {key.split("/")[1] for key in versions(minio, check.bucket)} == {"live"}
 
 
 def test_default_retention_fails_and_nothing_is_put(check: Check, minio: MinioServer) -> None:
@@ -606,7 +746,10 @@ def test_encryption_that_a_store_does_not_confirm(
 def test_a_storage_class_that_the_store_does_not_have(check: Check) -> None:
     """It fails before a binlog is to be archived in it."""
     check.options["storage-class"] = "GLACIER_IR"
-    assert not_well(check.rows(6)) == {("store", "begin an upload"): "fail"}
+    assert not_well(check.rows(6)) == {
+        ("store", "begin an upload"): "fail",
+        ("store", "write archive/"): "fail",
+    }
     assert left(check.store, check.bucket) == []
 
 
@@ -639,6 +782,7 @@ def test_a_store_whose_clock_is_wrong(check: Check, minio: MinioServer) -> None:
         ("PUT", r"check-\w+/object", signal.SIGINT),
         ("POST", r"check-\w+/upload", signal.SIGTERM),
         ("PUT", r"check-\w+/upload", signal.SIGINT),
+        ("POST", r"archive/test/check-\w+/upload", signal.SIGTERM),
     ],
 )
 def test_a_signal_in_the_middle_leaves_nothing(

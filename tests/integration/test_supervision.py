@@ -146,7 +146,8 @@ def test_the_child_is_killed_again_and_again(
     assert [line["position"] for line in runs[1:] if line["position"] <= 4] == []
     written = sum(binlog.size for binlog in closed_binlogs(either, flush=False))
     assert written < sent(records) < written * 1.01 + 100_000
-    assert all(line["failures"] <= 2 for line in stream.events("reading again"))
+    # a busy server lets go of the connection of a killed child only after a while
+    assert all(line["failures"] <= 4 for line in stream.events("reading again"))
 
 
 def test_the_child_is_killed_inside_a_big_event(

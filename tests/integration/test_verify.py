@@ -319,6 +319,58 @@ def test_beside_a_stream_and_against_the_server(
     assert not asked.source["answer"]["possible"]
 
 
+def test_the_newest_entry_is_lost(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, verify: Verify
+) -> None:
+    """On its way while its writer lives; missing when that is dead; then made again as it was."""
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        lineage = str(stream.wait_for_event("new lineage")["lineage"])
+        mysql.query("CREATE DATABASE d", "CREATE TABLE d.t (a INT PRIMARY KEY)")
+        for number in range(3):
+            mysql.query(f"INSERT INTO d.t VALUES ({number})", "FLUSH BINARY LOGS")
+        closed = [name for name, *_ in mysql.binlogs()[:-1]]
+        for name in closed:
+            stream.wait_for_event("binlog archived", 60, binlog=name)
+        key = f"pre/archive/test/{lineage}/entries/{closed[-1]}.json"
+        with closing(minio.client()) as client:
+            before = json.loads(client.get_object(Bucket=bucket, Key=key)["Body"].read())
+            client.delete_object(Bucket=bucket, Key=key)
+        living = verify.json()
+        assert living.source["defects"] == []
+        assert any("its entry comes next" in note for note in living.source["notes"])
+        stream.kill()
+
+    def is_missing() -> bool:
+        return verify.json().kinds() == {"entry-missing"}
+
+    wait_until(is_missing, 60, "its writer counts as dead")
+    text = verify.run()
+    assert text.status == 7
+    assert f"DEFECT entry-missing: {key}\n" in text.stdout
+    assert "to do: verify --repair makes it again" in text.stdout
+    repairing(minio, verify)
+    mended = verify.json("--repair")
+    assert (mended.status, [one["object"] for one in mended.source["repaired"]]) == (0, [key])
+    with closing(minio.client()) as client:
+        after = json.loads(client.get_object(Bucket=bucket, Key=key)["Body"].read())
+    assert after["archived_at"] > before["archived_at"]
+    assert {**after, "archived_at": ""} == {**before, "archived_at": ""}
+    assert verify.json("--deep").source["defects"] == []
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        mysql.query("INSERT INTO d.t VALUES (9)", "FLUSH BINARY LOGS")
+        stream.wait_for_event("binlog archived", 60, binlog=f"mysql-bin.{len(closed) + 1:06d}")
+        assert stream.terminate() == 0
+    assert verify.json("--deep", *source_options(mysql)).status == 0
+    with closing(minio.client()) as client:
+        listed = client.list_objects_v2(Bucket=bucket, Prefix="pre/live/test/writers/")
+        for row in listed["Contents"]:
+            client.delete_object(Bucket=bucket, Key=row["Key"])
+    alone = verify.run()
+    assert (alone.status, alone.stderr) == (0, "")
+    assert "note: no writer's object is below pre/live/test/writers/" in alone.stdout
+    assert "no defects" in alone.stdout
+
+
 def test_another_server(mysql: MysqlServer, store: S3Store, verify: Verify) -> None:
     """One that has nothing to do with the archive is said to be so."""
     fill(store)

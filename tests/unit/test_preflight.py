@@ -1,5 +1,6 @@
 """What a preflight judges, tries and leaves, without servers."""
 
+import errno
 import fcntl
 import io
 import json
@@ -28,8 +29,8 @@ from binlog2s3.preflight import (
     tried,
     warn,
 )
-from binlog2s3.preflight_bucket import BucketCheck
-from binlog2s3.preflight_probes import NAMES, Probes
+from binlog2s3.preflight_bucket import BucketCheck, permission
+from binlog2s3.preflight_probes import ARCHIVE_NAMES, NAMES, ArchiveProbes, Probes
 from binlog2s3.preflight_rules import (
     retention_row,
     rule_rows,
@@ -38,7 +39,7 @@ from binlog2s3.preflight_rules import (
 )
 from binlog2s3.preflight_settings import Seen, settings_rows, version_row
 from binlog2s3.preflight_source import Account, login_rows
-from binlog2s3.preflight_spool import holder, spool_rows
+from binlog2s3.preflight_spool import holder, spool_rows, unusable_hint
 from binlog2s3.preflight_view import Shown
 from binlog2s3.store_errors import Failure, translate
 from tests.memory_store import MemoryStore
@@ -194,6 +195,19 @@ def test_a_server_as_it_should_be() -> None:
 def test_one_setting(variables: dict[str, str], expected: dict[str, str]) -> None:
     """Each is judged by itself."""
     assert results(settings_rows(seen(**variables))) == expected
+
+
+def test_a_server_without_an_id() -> None:
+    """The hint is the statement for its version."""
+
+    def hint(flavour: Flavour, version: str) -> str:
+        lost = replace(seen(flavour, server_id="0"), version=version)
+        return next(row.hint for row in settings_rows(lost) if row.name == "server_id")
+
+    assert hint("mysql", "8.0.36").startswith("SET PERSIST server_id = N")
+    for flavour, version in (("mysql", "5.7.44-log"), ("mariadb", "10.11.2-MariaDB")):
+        assert hint(flavour, version).startswith("SET GLOBAL server_id = N")
+        assert "option file" in hint(flavour, version)
 
 
 def test_a_replica_that_does_not_log_what_it_applies() -> None:
@@ -432,6 +446,24 @@ def denied(operation: str) -> StoreError:
     return translate(failure)
 
 
+def test_a_denial_says_what_to_allow_where() -> None:
+    """Actions on objects for the keys, those on the bucket for the bucket; other hints stay."""
+
+    def wanted(operation: str) -> str:
+        return permission(denied(operation).hint, "b", "pre/live/test/").partition(" for ")[0]
+
+    keys = "arn:aws:s3:::b/pre/live/test/*"
+    assert wanted("delete_objects") == f"allow s3:DeleteObject on {keys}"
+    assert wanted("list_parts") == f"allow s3:ListMultipartUploadParts on {keys}"
+    assert wanted("upload_part_copy") == f"allow s3:GetObject on {keys} and s3:PutObject on {keys}"
+    assert wanted("list_objects_v2") == "allow s3:ListBucket on arn:aws:s3:::b"
+    both = f"allow s3:GetObject on {keys} and s3:ListBucket on arn:aws:s3:::b"
+    assert wanted("head_object") == both
+    for operation in ("list_multipart_uploads", "get_bucket_lifecycle_configuration"):
+        assert wanted(operation).endswith(" on arn:aws:s3:::b")
+    assert permission("look at the network", "b", "k") == "look at the network"
+
+
 def everything(
     store: MemoryStore, settings: Settings | None = None, **s3: Any
 ) -> tuple[dict[str, Row], Row | None]:
@@ -521,9 +553,10 @@ def test_what_cannot_be_deleted_is_not_put() -> None:
     """Where deleting is denied, or each new object is kept."""
     store = MemoryStore()
     store.on_call = lambda name: ("before", denied("delete_objects")) if name == "delete" else None
-    rows, _ = everything(store)
+    rows, cleaned = everything(store)
+    assert cleaned is None
     assert rows["delete"].result == "fail"
-    assert "s3:DeleteObject" in rows["delete"].hint
+    assert "s3:DeleteObject on arn:aws:s3:::b/pre/live/test/* " in rows["delete"].hint
     assert {row.result for row in list(rows.values())[1:]} == {"skipped"}
     rows, cleaned = everything(store, Settings(default_retention="GOVERNANCE 1 days"))
     assert {row.result for row in rows.values()} == {"skipped"}
@@ -554,6 +587,25 @@ def test_old_versions_are_deleted_too() -> None:
     assert settings.deleted == []
 
 
+@pytest.mark.parametrize(
+    ("answers", "result", "found"),
+    [
+        ({}, "warn", "no rule ends them"),
+        ({"lifecycle": [wanted_rule("pre/live/")]}, "ok", "rule 'binlog2s3-live' ends old"),
+        ({"lifecycle": denied("get_bucket_lifecycle_configuration")}, "warn", "is not known"),
+        ({"versioning": denied("get_bucket_versioning")}, "ok", "nobody may see"),
+    ],
+)
+def test_old_versions_that_stay(answers: dict[str, Any], result: str, found: str) -> None:
+    """Well where a rule ends them; else a warning that says what to do."""
+    no = denied("list_object_versions")
+    settings = Settings(**{"versioning": "Enabled", "versions": no, **answers})
+    _, cleaned = everything(MemoryStore(), settings)
+    assert cleaned is not None
+    assert (cleaned.result, bool(cleaned.hint)) == (result, result == "warn")
+    assert found in cleaned.found
+
+
 def test_what_an_earlier_check_left_is_swept_away_once_it_is_old() -> None:
     """Objects and uploads, an hour later; nothing else below live/ is touched."""
     times = [datetime.now(UTC) - timedelta(hours=2)]
@@ -569,6 +621,130 @@ def test_what_an_earlier_check_left_is_swept_away_once_it_is_old() -> None:
     everything(store)
     assert sorted(store.objects) == sorted([new, *others])
     assert store.uploads == {}
+
+
+# What is tried in the archive
+
+
+def archive(store: MemoryStore) -> tuple[dict[str, Row], list[Row]]:
+    """The rows by name, and what became of cleaning up."""
+    probes = ArchiveProbes(config(), store)
+    rows = list(probes.rows())
+    rows += [row] if (row := probes.clean()) else []
+    tried_rows = rows[: len(ARCHIVE_NAMES)]
+    assert [row.name for row in tried_rows] == list(ARCHIVE_NAMES)
+    return {row.name: row for row in tried_rows}, rows[len(ARCHIVE_NAMES) :]
+
+
+def test_an_archive_where_all_is_allowed() -> None:
+    """Nothing is put, nothing deleted, and no upload is left; no reader knows its key."""
+    store = MemoryStore()
+    keys: set[str] = set()
+    store.on_act = lambda name, about, _: keys.update(about) if name == "create_upload" else None
+    rows, (cleaned,) = archive(store)
+    assert results([*rows.values(), cleaned]) == {}
+    assert (store.objects, store.uploads) == ({}, {})
+    assert not {"put", "delete", "complete_upload", "copy_part"} & store.calls.keys()
+    (key,) = keys
+    assert key.startswith(LAYOUT.archive)
+    assert not LAYOUT.is_binlog(key)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("operation", ["create_upload", "list_parts", "list_uploads"])
+def test_an_error_in_the_archive_leaves_nothing(operation: str, when: str) -> None:
+    """An upload whose answer was lost is found, and aborted."""
+    store = MemoryStore()
+    lost = StoreError("no answer", hint="look", transient=True)
+    store.fail_next(operation, when, lost)  # type: ignore[arg-type]
+    rows, (cleaned,) = archive(store)
+    failing = {"create_upload": "write archive/", "list_parts": "list parts in archive/"}
+    expected = [failing[operation]] if operation in failing else []
+    assert [name for name, row in rows.items() if row.result == "fail"] == expected
+    assert cleaned.result == "ok"
+    assert store.uploads == {}
+
+
+def test_an_upload_that_was_begun_twice_is_aborted_twice() -> None:
+    """The store did what a first attempt asked for, and its answer was lost; a second came."""
+
+    class Twice(MemoryStore):
+        def create_upload(self, key: str, *, crc64: bool = True) -> str:
+            super().create_upload(key, crc64=crc64)
+            return super().create_upload(key, crc64=crc64)
+
+    store = Twice()
+    archive(store)
+    assert store.uploads == {}
+
+
+def test_what_may_not_be_aborted_is_not_begun_in_the_archive() -> None:
+    """It would stay; where it is found out too late, the upload is named."""
+    store = MemoryStore()
+    no = ("before", denied("abort_multipart_upload"))
+    store.on_call = lambda name: no if name == "abort_upload" else None  # type: ignore[assignment, return-value]
+    rows, left = archive(store)
+    assert rows["abort in archive/"].result == "fail"
+    assert (
+        "s3:AbortMultipartUpload on arn:aws:s3:::b/pre/archive/" in rows["abort in archive/"].hint
+    )
+    assert (store.calls["create_upload"], left) == (0, [])
+    store = MemoryStore()
+    store.on_call = lambda name: no if name == "abort_upload" and store.uploads else None  # type: ignore[assignment, return-value]
+    rows, left = archive(store)
+    ((upload_id, upload),) = store.uploads.items()
+    assert [row.result for row in left] == ["fail"]
+    assert f"--key {upload.info.key} --upload-id {upload_id}" in left[0].hint
+
+
+def test_an_upload_of_which_nothing_is_known_is_named() -> None:
+    """Neither its answer came nor can it be listed: it fails, and says where to look."""
+    store = MemoryStore()
+    lost = StoreError("no answer", hint="look", transient=True)
+    store.fail_next("create_upload", "after", lost)
+    store.fail_next("list_uploads", "before", lost)
+    _, (cleaned,) = archive(store)
+    assert cleaned.result == "fail"
+    ((_, upload),) = store.uploads.items()
+    assert upload.info.key in cleaned.found
+
+
+def test_old_uploads_of_killed_checks_are_swept_from_the_archive() -> None:
+    """An hour later; no other upload there is touched, however old."""
+    times = [datetime.now(UTC) - timedelta(hours=2)]
+    store = MemoryStore(now=lambda: times[0])
+    store.create_upload(f"{LAYOUT.archive}check-00000001/upload")
+    others = [
+        f"{LAYOUT.archive}check-mine/upload",
+        f"{LAYOUT.archive}check-00000001/binlogs/upload",
+        f"{LAYOUT.archive}20260102T030405Z-3e11fa47-a1b2/binlogs/mysql-bin.000001",
+    ]
+    for key in others:
+        store.create_upload(key)
+    times[0] = datetime.now(UTC)
+    others.append(f"{LAYOUT.archive}check-00000002/upload")
+    store.create_upload(others[-1])
+    archive(store)
+    assert sorted(upload.info.key for upload in store.uploads.values()) == sorted(others)
+
+
+def reading(store: MemoryStore) -> Row:
+    check = BucketCheck(config(), store, Settings(), "s3://b/pre")
+    return next(row for row in check.reading_rows() if row.name == "read archive/")
+
+
+def test_reading_the_archive() -> None:
+    """A key that is absent is asked for, as the streamer does: to be denied that fails."""
+    store = MemoryStore()
+    assert reading(store).result == "ok"
+    store.put(f"{LAYOUT.archive}x", b"x")
+    assert (reading(store).result, reading(store).found) == ("ok", f"{LAYOUT.archive}x")
+    no = [None, ("before", denied("get_object"))]  # what is there, then what is not
+    store.on_call = lambda name: no.pop(0) if name == "get" else None  # type: ignore[return-value]
+    row = reading(store)
+    assert row.result == "fail"
+    assert row.hint.startswith("allow s3:GetObject on arn:aws:s3:::b/pre/archive/test/* ")
+    assert "s3:ListBucket without a condition on s3:prefix" in row.hint
 
 
 def test_readers_pass_over_what_a_check_puts() -> None:
@@ -603,7 +779,6 @@ def test_a_bucket_that_says_no_is_reached() -> None:
         "list live/": "skipped",
         "list archive/": "skipped",
         "read archive/": "skipped",
-        "write archive/": "skipped",
     }
     assert {row.result for row in check.setting_rows()} == {"skipped"}
     assert check.clock_row().result == "skipped"
@@ -623,6 +798,19 @@ def test_settings_of_a_bucket_that_may_not_be_asked() -> None:
     settings = Settings(versioning=lacking, lifecycle=lacking, default_retention=lacking)
     check = BucketCheck(config(), MemoryStore(), settings, "s3://b/pre")
     assert results(check.setting_rows()) == {}
+
+
+def test_rules_that_may_not_be_asked_of_a_versioned_bucket() -> None:
+    """It is versioned, that much is known; whether old versions end is not."""
+    no = denied("get_bucket_lifecycle_configuration")
+    check = BucketCheck(
+        config(), MemoryStore(), Settings(versioning="Enabled", lifecycle=no), "s3://b/pre"
+    )
+    rows = {row.name: row for row in check.setting_rows()}
+    assert (rows["versioning"].result, rows["versioning"].found) == ("ok", "Enabled")
+    assert rows["old versions"].result == "warn"
+    wanted = "allow s3:GetLifecycleConfiguration on arn:aws:s3:::b "
+    assert rows["old versions"].hint.startswith(wanted)
 
 
 # The spool
@@ -646,7 +834,22 @@ def test_a_spool_that_cannot_be(tmp_path: Path) -> None:
     rows = spool(tmp_path / "file" / "spool")
     assert rows["directory"].result == "fail"
     assert "not a directory" in rows["directory"].found
+    assert "something that is no directory is in its place" in rows["directory"].hint
     assert {row.result for name, row in rows.items() if name != "directory"} == {"skipped"}
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EACCES, "install -d -m 700 -o "),
+        (errno.ENOSPC, "make room there, but never delete run-*"),
+        (errno.EROFS, "ReadWritePaths="),
+        (errno.EIO, "--spool"),
+    ],
+)
+def test_why_a_spool_cannot_be(number: int, hint: str) -> None:
+    """Each reason has a remedy of its own."""
+    assert hint in unusable_hint(OSError(number, os.strerror(number)), Path("/spool"))
 
 
 def test_a_spool_in_use(disk_tmp_path: Path) -> None:

@@ -1,21 +1,48 @@
 """`verify` on an archive in memory: each kind of damage, by looking and by reading every byte."""
 
+import io
 import json
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from binlog2s3.catalog import Lineage
 from binlog2s3.checksum import crc64nvme
+from binlog2s3.chunk import Chunk
 from binlog2s3.config import S3Config
+from binlog2s3.errors import ArchiveError
+from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet, MariadbGtidList
+from binlog2s3.page import Plain
+from binlog2s3.place import Place
+from binlog2s3.server import ServerBinlog
+from binlog2s3.tailer import Track
 from binlog2s3.verify import Verify
 from binlog2s3.verify_config import VerifyConfig
-from binlog2s3.verify_report import SourceReport
+from binlog2s3.verify_one import Doing, One
+from binlog2s3.verify_report import Report, SourceReport
+from binlog2s3.verify_source import AgainstSource
+from binlog2s3.verify_view import print_report
+from binlog2s3.verify_walk import ENTRY_SOON
+from binlog2s3.workers import Workers
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
-from tests.damage import BYTES, DAMAGES, FIELDS, LAYOUT, NEW, OLD, binlog, fill, name
+from tests.damage import (
+    BYTES,
+    DAMAGES,
+    FIELDS,
+    LAYOUT,
+    NEW,
+    OLD,
+    Archive,
+    Damage,
+    binlog,
+    fill,
+    name,
+)
 from tests.documents import LINEAGE
 from tests.memory_store import MemoryStore
 from tests.surveyed import Bucket, written
@@ -34,7 +61,57 @@ S3 = S3Config(
     part_size=5 << 20,
     concurrency=4,
 )
-EVERY = {**BYTES, **DAMAGES, **{f"an entry's {name}": one for name, one in FIELDS.items()}}
+WRITER = LAYOUT.writer(1, "9c2d41aa")
+
+
+def found(kind: str, key: str, data: bytes) -> Damage:
+    return Damage(lambda a: a.store.put(key, data), frozenset({kind}), frozenset({kind}))
+
+
+def lies(**fields: object) -> Damage:
+    kinds = frozenset({"entry-lies"})
+    return Damage(lambda a: a.change(a.entry(OLD, 2), **fields), kinds, kinds)
+
+
+GARBAGE = {
+    "nothing": b"",
+    "half a document": b"{",
+    "no text": b"\xff\xfe\x00",
+    "a list": b"[]",
+    "too deep": b"[" * 100_000,
+    "no fields": b'{"format": 1}',
+    "no number": b'{"format": 1' + b"0" * 5_000 + b"}",
+}
+OTHERS = {
+    "an entry's blocks, offset": lies(blocks__0__offset=4 << 20),
+    "an entry's blocks, none": lies(blocks=[]),
+    "an entry's blocks, first_offset behind it": lies(blocks__0__first_offset=1 << 30),
+    "an entry's blocks, first_gtid of nobody": lies(blocks__0__first_gtid="x"),
+    **{
+        f"an entry that is {what}": found("entry-unreadable", LAYOUT.entry(OLD, name(2)), data)
+        for what, data in GARBAGE.items()
+    },
+    **{
+        f"a lineage.json that is {what}": found("lineage-unreadable", LAYOUT.lineage(NEW), data)
+        for what, data in GARBAGE.items()
+    },
+    **{
+        f"a writer's object that is {what}": found("writer-unreadable", WRITER, data)
+        for what, data in GARBAGE.items()
+    },
+}
+for number, lineage in enumerate(([], {}, 1.5, float("nan"))):
+    OTHERS[f"a writer's object with a lineage that is none, {number}"] = Damage(
+        lambda a, lineage=lineage: a.change(WRITER, lineage=lineage),
+        frozenset({"writer-unreadable"}),
+        frozenset({"writer-unreadable"}),
+    )
+EVERY = {
+    **BYTES,
+    **DAMAGES,
+    **{f"an entry's {name}": one for name, one in FIELDS.items()},
+    **OTHERS,
+}
 
 
 def verified(store: MemoryStore, **options: object) -> SourceReport:
@@ -226,6 +303,340 @@ def test_a_binlog_whose_entry_comes_next() -> None:
     source = verified(store)
     assert kinds(source) == {"entry-missing"}
     assert [defect.binlog for defect in source.defects] == [name(2)]
+
+
+def writing(archive: Archive) -> None:
+    """Its writer's object, as of one that runs."""
+    assert archive.beat is not None
+    archive.store.put(WRITER, replace(archive.beat, state="streaming").to_json())
+
+
+class Clock:
+    """The store's: so many seconds from this machine's, and earlier by what it is set back."""
+
+    def __init__(self, ahead: float = 0) -> None:
+        self.ahead = timedelta(seconds=ahead)
+        self.back = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead - self.back
+
+
+OLDER = ENTRY_SOON + timedelta(seconds=10)
+
+
+@pytest.mark.parametrize("ahead", [0, 3600])
+@pytest.mark.parametrize("what", ["new", "old", "dead", "old and dead"])
+def test_how_long_an_entry_may_be_on_its_way(what: str, ahead: float) -> None:
+    """As long as the binlog is new, by the store's clock, and its writer renews its object."""
+    clock = Clock(ahead)
+    store = MemoryStore(now=clock)
+    clock.back = OLDER if "old" in what else timedelta()
+    archive = fill(store)
+    store.delete([archive.entry(NEW, 3)])
+    clock.back = timedelta(seconds=100 + ahead) if "dead" in what else timedelta()
+    writing(archive)
+    source = verified(store)
+    on_its_way = what == "new"
+    assert kinds(source) == (set() if on_its_way else {"entry-missing"})
+    assert any("its entry comes next" in note for note in source.notes) == on_its_way
+    if not on_its_way:
+        (defect,) = source.defects
+        assert "verify --repair" in defect.todo
+        clock.back = timedelta()
+        assert verified(store, repair=True).sound
+        assert verified(store, deep=True).defects == []
+
+
+def test_an_entry_that_comes_under_the_look() -> None:
+    """Of an object that its store calls old, the upload may have been long: a second look."""
+    clock = Clock()
+    clock.back = OLDER
+    store = MemoryStore(now=clock)
+    archive = fill(store)
+    last = store.get(archive.entry(NEW, 3))
+    store.delete([archive.entry(NEW, 3)])
+    clock.back = timedelta()
+    writing(archive)
+    config = VerifyConfig(s3=S3, source="test", repair=True)
+    verify = Verify(config, store, pause=lambda: store.put(archive.entry(NEW, 3), last))
+    (source,) = verify.run().sources
+    assert (source.defects, source.repaired) == ([], [])
+    assert store.get(archive.entry(NEW, 3)) == last
+
+
+def test_a_repair_that_the_writer_overtakes() -> None:
+    """The first entry stands, whoever made it; the other one finds that it says the same."""
+    store = MemoryStore()
+    archive = fill(store)
+    key = archive.entry(NEW, 3)
+    first = store.get(key)
+    store.delete([key])
+
+    def overtakes(operation: str, keys: Sequence[str], _: object) -> None:
+        if operation == "put" and keys[0] == key:
+            store.on_act = lambda *_: None
+            store.put(key, first)
+
+    store.on_act = overtakes
+    source = verified(store, repair=True)
+    assert [(one.key, one.why) for one in source.repaired] == [(key, "")]
+    assert source.sound
+    assert store.get(key) == first
+
+
+def test_a_writer_that_a_repair_overtakes() -> None:
+    """It accepts the entry that is there, and leaves it as it is."""
+    store = MemoryStore()
+    archive = fill(store)
+    key = archive.entry(NEW, 3)
+    store.delete([key])
+    assert verified(store, repair=True).sound
+    made = store.get(key)
+    track = Track(name(3), Path(), Grid(5 << 20))
+    track.feed(memoryview(archive.data[NEW, 3]))
+    track.closed = True
+    Place(store, LAYOUT, NEW, Grid(5 << 20), track).put_entry()
+    assert store.get(key) == made
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_an_archive_without_a_writer(deep: bool) -> None:
+    """Said, with what it means and what to do; no defect, and all can be recovered."""
+    store = MemoryStore()
+    archive = fill(store)
+    whole = verified(store, deep=deep).history[0]
+    assert not any("nobody streams" in note for note in verified(store).notes)
+    store.delete([WRITER])
+    source = verified(store, deep=deep)
+    assert source.sound
+    assert source.defects == []
+    (note,) = source.notes
+    assert LAYOUT.writers in note
+    assert "nobody streams" in note
+    assert "loses nothing" in note
+    assert "start `stream`" in note
+    (without,) = source.history
+    assert (without.last, without.last_offset) == (whole.last, len(archive.data[NEW, 4]))
+    store.put(WRITER, b"{}")  # then it is that one that is wrong
+    assert not any("nobody streams" in note for note in verified(store).notes)
+
+
+def printed(source: SourceReport) -> str:
+    with io.TextIOWrapper(io.BytesIO(), encoding="utf-8") as file:
+        print_report(Report(target="s3://b", deep=False, sources=[source]), Plain(file))
+        file.flush()
+        assert isinstance(file.buffer, io.BytesIO)
+        return file.buffer.getvalue().decode()
+
+
+def opened(writer: BinlogWriter, *, transactions: bool) -> Bucket:
+    """One binlog, in a chunk, and no writer."""
+    bucket = Bucket(lineage_of(writer))
+    end = len(writer.data) if transactions else writer.transactions[0].begin
+    bucket.chunks(writer.data, 0, end, name=name(1))
+    return bucket
+
+
+def test_an_end_of_which_no_time_is_known() -> None:
+    """The place is said, and why it has no time; from when on is known of a first binlog."""
+    writer = written()
+    begun = f"{datetime.fromtimestamp(writer.timestamp, UTC):%Y-%m-%dT%H:%M:%S}.000000Z"
+    bucket = opened(writer, transactions=True)
+    source = of(bucket)
+    (one,) = source.history
+    assert (one.to_us, one.untimed) == (
+        None,
+        "mysql-bin.000001 is open, and was not read: --deep tells",
+    )
+    text = printed(source)
+    assert "unknown" not in text
+    assert f"{begun} to mysql-bin.000001:{len(writer.data)}\n" in text
+    assert "when that is, is not known: mysql-bin.000001 is open, and was not read" in text
+    (read,) = of(bucket, deep=True).history
+    assert read.to_us is not None
+    assert read.untimed == ""
+    (empty,) = of(opened(writer, transactions=False), deep=True).history
+    assert (empty.to_us, empty.untimed) == (
+        None,
+        "nothing was committed in it, and no writer vouches for a time",
+    )
+
+
+def test_an_interval_that_begins_with_a_binlog_without_an_entry() -> None:
+    """Its begin and, where it is all, its end are said as places."""
+    store = MemoryStore()
+    archive = fill(store)
+    gone = [archive.key(OLD, 1), archive.entry(OLD, 1), archive.entry(OLD, 2)]
+    store.delete([*gone, archive.key(OLD, 3), archive.entry(OLD, 3)])
+    source = verified(store)
+    one = source.history[0]
+    assert (str(one.first), one.from_us, one.to_us) == ("mysql-bin.000002", None, None)
+    size = len(archive.data[OLD, 2])
+    assert f"the begin of mysql-bin.000002 to mysql-bin.000002:{size}\n" in printed(source)
+    assert "mysql-bin.000002 has no entry, and was not read" in printed(source)
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["looked", "deep"])
+@pytest.mark.parametrize("whole", [False, True], ids=["a part", "all"])
+def test_the_time_of_a_history_that_was_left(whole: bool, deep: bool) -> None:
+    """Left at the end of a binlog without a commit: what came before tells; else why nothing."""
+    store = MemoryStore()
+    archive = fill(store)
+    empty = binlog(5, f"{UUID_A}:1-12", UUID_A, 13, 0, rotate=False)
+    store.delete([key for key in store.objects if key.startswith(f"{LAYOUT.live}{OLD}/")])
+    chunk = Chunk(0, len(empty.data), crc64nvme(empty.data))
+    store.put(LAYOUT.chunk(OLD, name(5), chunk), bytes(empty.data))
+    archive.change(
+        LAYOUT.lineage(NEW),
+        parent__offset=len(empty.data) if whole else empty.ends[0],
+        parent__gtid_set=f"{UUID_A}:1-12",
+        parent__join="gap",
+        parent__missing=f"{UUID_A}:13-14",
+    )
+    source = verified(store, deep=deep)
+    assert source.defects == []
+    left, _ = source.history
+    assert (left.last, left.last_offset) == (name(5), len(empty.data) if whole else empty.ends[0])
+    before = json.loads(store.get(archive.entry(OLD, 4)))["greatest_commit_us"]
+    assert left.to_us == (before if whole else None)
+    why = "no commit in mysql-bin.000005 tells" if deep else "was not read: --deep tells"
+    assert left.untimed.endswith("" if whole else why)
+    assert bool(left.untimed) == (not whole)
+
+
+LIES = {
+    "no blocks": {"blocks": []},
+    "a GTID that is none": {"blocks__0__first_gtid": "x"},
+    "no such formats": {"formats": [""]},
+}
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["looked", "deep"])
+@pytest.mark.parametrize("what", LIES)
+def test_a_backup_that_needs_an_entry_that_lies(what: str, deep: bool) -> None:
+    """The answer is no, and names the entry."""
+    store = MemoryStore()
+    archive = fill(store)
+    archive.change(archive.entry(OLD, 2), **LIES[what])
+    source = verified(store, deep=deep, from_gtid_set=f"{UUID_A}:1-4")
+    assert kinds(source) <= {"entry-lies", "entry-unreadable"}
+    assert source.answer is not None
+    assert not source.answer.possible
+    assert source.answer.hint
+    assert "mysql-bin.000002" in source.answer.why or what == "a GTID that is none"
+
+
+def test_a_backup_of_a_history_whose_parent_lies() -> None:
+    """The answer is no, and names the lineage.json."""
+    store = MemoryStore()
+    fill(store).change(LAYOUT.lineage(NEW), parent__gtid_set="x")
+    source = verified(store, from_gtid_set=f"{UUID_A}:1-4")
+    assert kinds(source) == {"parent-lies"}
+    assert source.answer is not None
+    assert not source.answer.possible
+    assert LAYOUT.lineage(NEW) in source.answer.why
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_a_parent_within_a_binlog_whose_entry_lies(what: str) -> None:
+    """The entry is the defect; nothing of it is used to judge the parent by its bytes."""
+    store = MemoryStore()
+    archive = fill(store)
+    archive.change(
+        LAYOUT.lineage(NEW),
+        parent__binlog=str(name(4)),
+        parent__offset=len(archive.data[OLD, 4]),
+        parent__gtid_set=f"{UUID_A}:1-12",
+        gtid_set=f"{UUID_A}:1-12",
+    )
+    archive.change(archive.entry(OLD, 4), **LIES[what])
+    source = verified(store, deep=True)
+    told = {one.kind for one in source.defects if one.binlog == name(4)}
+    assert told
+    assert told <= {"entry-lies", "entry-unreadable"}
+    assert "parent-lies" not in kinds(source)
+
+
+@dataclass
+class Answering:
+    """A server with these binlogs, asked for what `AgainstSource` asks."""
+
+    uuid: str
+    sizes: dict[int, int]
+    flavour: str = "mysql"
+    version: str = "9.7.4"
+
+    def facts(self) -> "Answering":
+        return self
+
+    def binlogs(self) -> tuple[ServerBinlog, ...]:
+        return tuple(
+            ServerBinlog(name=name(number), size=size, encrypted=False)
+            for number, size in self.sizes.items()
+        )
+
+    def previous_gtids(self, _: object) -> None:
+        return None
+
+    def first_event(self, _: object) -> tuple[int, None]:
+        return (7 if self.uuid == UUID_A else 8), None
+
+
+def compared(archive: Archive, server: Answering) -> AgainstSource:
+    doing = Doing(
+        pause=lambda: None,
+        steps=lambda _: nullcontext(lambda *_: None),
+        reading=lambda _: nullcontext(lambda *_: None),
+        now=lambda: datetime.now(UTC),
+    )
+    config = VerifyConfig(s3=S3, source="test")
+    one = One(config, archive.store, Workers(2), "test", doing)
+    one.run()
+    against = AgainstSource(one.look, one.known_lineages, server, "db1")  # type: ignore[arg-type]
+    against.compare()
+    return against
+
+
+@pytest.mark.parametrize(("number", "by"), [(2, -1), (2, 1), (4, -1)])
+def test_sizes_that_the_source_says_otherwise(number: int, by: int) -> None:
+    """Of each binlog that it has closed, archived or in chunks, the size must be the source's."""
+    archive = fill(MemoryStore())
+    sizes = {n: len(data) for (lineage, n), data in archive.data.items() if lineage == NEW} | {5: 9}
+    assert compared(archive, Answering(UUID_B, sizes)).defects == []
+    sizes[number] += by
+    (defect,) = compared(archive, Answering(UUID_B, sizes)).defects
+    assert (defect.kind, defect.binlog) == ("source-differs", name(number))
+    assert str(sizes[number]) in defect.text
+
+
+def test_sizes_that_may_differ() -> None:
+    """Of the newest, which grows meanwhile; of one behind whose part history went on."""
+    archive = fill(MemoryStore())
+    sizes = {n: len(data) for (lineage, n), data in archive.data.items() if lineage == NEW}
+    sizes[4] -= 1
+    assert compared(archive, Answering(UUID_B, sizes)).defects == []
+    old = {n: len(data) for (lineage, n), data in archive.data.items() if lineage == OLD}
+    old |= {5: old[5] - 100, 6: 9}
+    assert compared(archive, Answering(UUID_A, old)).defects == []
+
+
+def test_a_source_that_is_not_there() -> None:
+    """The error names those that there are, ten at most, also where the prefix has none."""
+    store = MemoryStore()
+    with pytest.raises(ArchiveError) as nothing:
+        verified(store)
+    assert "are bucket and prefix of --s3-url those of the streamer" in nothing.value.hint
+    for number in range(12):
+        kind = "archive" if number % 2 else "live"
+        store.put(f"pre/{kind}/db{number:02d}/x", b"")
+    store.put("pre/live/\x1b[31m/x", b"")
+    with pytest.raises(ArchiveError, match="there is nothing of source test below s3://bucket/pre"):
+        verified(store)
+    with pytest.raises(ArchiveError) as some:
+        verified(store)
+    names = ", ".join(f"db{number:02d}" for number in range(10))
+    assert some.value.hint == f"the sources there are: {names} and 2 more"
 
 
 def test_binlogs_that_the_writer_is_not_past() -> None:
