@@ -27,6 +27,7 @@ from binlog2s3.store_contract import ObjectInfo, Store
 FORMAT = 1
 _LINEAGE_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
 _PROBE = re.compile(r"check-[0-9a-f]{8}/.*")
+_PROBE_UPLOAD = re.compile(r"check-[0-9a-f]{8}/upload")
 _WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8})\.json")
 _SOURCE = re.compile(r"(?!\.\.?/)[A-Za-z0-9._-]{1,64}/")
 Join = Literal["exact", "gap", "unknown"]
@@ -115,6 +116,15 @@ class Layout:
     def probes(self, token: str) -> str:
         """Prefix of what a preflight puts to see what it may, and deletes again."""
         return f"{self.live}check-{token}/"
+
+    def probe_upload(self, token: str) -> str:
+        """Key of the upload that a preflight begins to see what it may, and aborts."""
+        return f"{self.archive}check-{token}/upload"
+
+    def is_probe_upload(self, key: str) -> bool:
+        """Whether a key is such an upload's."""
+        at = key.removeprefix(self.archive)
+        return key.startswith(self.archive) and bool(_PROBE_UPLOAD.fullmatch(at))
 
     def is_probe(self, key: str) -> bool:
         """Whether a key is such a preflight's: of no history, and soon gone."""
@@ -523,7 +533,8 @@ class Catalog:
                 keys |= {upload.key for upload in self._store.uploads_below(prefix)}
             except UnsupportedError:
                 break
-        known = (self._layout.is_binlog, self._layout.is_probe)
+        layout = self._layout
+        known = (layout.is_binlog, layout.is_probe, layout.is_probe_upload)
         return sorted(key for key in keys if not any(is_one(key) for is_one in known))
 
     def _writers(self, infos: Iterable[ObjectInfo]) -> dict[tuple[int, str], ObjectInfo]:

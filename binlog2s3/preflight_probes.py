@@ -4,8 +4,7 @@ Place in the flow: under `preflight_run`, beside `preflight_bucket`, over the st
 
 Law: objects are put only below `live/<source>/check-<random>/`, which every reader passes over.
 What was put is taken away again, whatever happens: nothing is put where it could not be deleted, no
-upload is begun that could not be aborted. Below `archive/` no object is ever made: one upload of no
-binlog is begun there and aborted.
+upload is begun that could not be aborted.
 """
 
 import re
@@ -27,13 +26,12 @@ _OBJECT = ("put", "put if absent", "head", "get a range", "CRC64NVME")
 _UPLOAD = ("begin an upload", "list uploads", "copy a part", "list parts", "complete if absent")
 NAMES = ("delete", *_OBJECT, "abort an upload", *_UPLOAD)
 """The rows, in their order, but for what became of the cleaning up."""
-ARCHIVE_NAMES = ("abort in archive/", "write archive/", "list parts in archive/")
-"""The same of what is tried below archive/."""
 _SIZE = 1000
-_LEFT_SECONDS = 3600.0
+LEFT_SECONDS = 3600.0
 """What an earlier check left is deleted once it is so old: none takes that long."""
 _MOST_LEFT = 100
-_NO_UPLOAD = "bm8tc3VjaC11cGxvYWQ"
+NO_UPLOAD = "bm8tc3VjaC11cGxvYWQ"
+"""The id of an upload that does not exist."""
 _STAYS = "what is put could not be deleted again"
 _CONDITIONS = (
     "two streamers of one source at once could replace each other's objects: take care that there "
@@ -61,19 +59,19 @@ class Probes:
     def rows(self) -> Iterator[Row]:
         """Everything, in the order of NAMES."""
         if self._is_locked():
-            yield from _skip(NAMES, f"{_STAYS}, for Object Lock's default retention")
+            yield from skip(NAMES, f"{_STAYS}, for Object Lock's default retention")
             return
         self._sweep()
         deletes = self._tried("delete", self._delete_nothing)
         yield deletes
         if deletes.result == "fail":
-            yield from _skip(NAMES[1:], _STAYS)
+            yield from skip(NAMES[1:], _STAYS)
             return
         yield from self._object_rows()
         aborts = self._tried("abort an upload", self._abort_nothing)
         yield aborts
         if aborts.result == "fail":
-            yield from _skip(_UPLOAD, "an upload could not be aborted again")
+            yield from skip(_UPLOAD, "an upload could not be aborted again")
             return
         yield from self._upload_rows()
 
@@ -94,7 +92,7 @@ class Probes:
         put = self._tried("put", self._put)
         yield put
         if put.result == "fail":
-            yield from _skip(_OBJECT[1:], "nothing could be put")
+            yield from skip(_OBJECT[1:], "nothing could be put")
             return
         yield self._tried("put if absent", self._put_again)
         yield self._tried("head", self._head)
@@ -176,11 +174,11 @@ class Probes:
         begun = self._tried(_UPLOAD[0], self._begin)
         yield begun
         if begun.result == "fail":
-            yield from _skip(_UPLOAD[1:], "no upload could be begun")
+            yield from skip(_UPLOAD[1:], "no upload could be begun")
             return
         yield self._tried("list uploads", self._list_uploads)
         if not self._is_put:
-            yield from _skip(_UPLOAD[2:], "there is no object to copy from")
+            yield from skip(_UPLOAD[2:], "there is no object to copy from")
             return
         parts: list[PartInfo] = []
         yield self._tried("copy a part", lambda: self._copy(parts))
@@ -188,10 +186,10 @@ class Probes:
         if parts:
             yield self._tried("complete if absent", lambda: self._complete(parts))
         else:
-            yield from _skip(_UPLOAD[4:], "there is no part")
+            yield from skip(_UPLOAD[4:], "there is no part")
 
     def _abort_nothing(self) -> str:
-        self._store.abort_upload(self._key, _NO_UPLOAD)
+        self._store.abort_upload(self._key, NO_UPLOAD)
         return "allowed"
 
     def _begin(self) -> str:
@@ -263,7 +261,7 @@ class Probes:
 
     def _sweep(self) -> None:
         """Delete what checks left that were killed, once it is old."""
-        before = datetime.now(UTC) - timedelta(seconds=_LEFT_SECONDS)
+        before = datetime.now(UTC) - timedelta(seconds=LEFT_SECONDS)
         with suppress(StoreError):
             old = [
                 info.key
@@ -290,7 +288,7 @@ class Probes:
             troubles.append(f"what is left could not be listed ({error})")
         if troubles:
             where = f"s3://{self._config.s3.bucket}/{self.prefix}"
-            hint = f"all that is left there may go: {_aws(self._config)} s3 rm --recursive {where}"
+            hint = f"all that is left there may go: {aws(self._config)} s3 rm --recursive {where}"
             return fail("store", "clean-up", "; ".join(dict.fromkeys(troubles)), hint)
         return self._clean_versions()
 
@@ -333,106 +331,14 @@ class Probes:
         return warn("store", "clean-up", f"{left}; {rules}{unknown}", hint)
 
 
-class ArchiveProbes:
-    """Tries what is done below `archive/`, by an upload that never becomes an object.
-
-    `clean` aborts what was begun, and must be called. Its key is of no lineage: no reader takes it
-    for a binlog, and the streamer aborts uploads of its own binlogs' keys only.
-    """
-
-    def __init__(self, config: Config, store: Store) -> None:
-        self._config = config
-        self._store = store
-        self._keys = Layout(config.s3.prefix, config.stream.source).archive
-        self.key = f"{self._keys}check-{secrets.token_hex(4)}/upload"
-        self._uploads: list[str] = []
-        self._is_begun = False  # or its answer was lost
-
-    def rows(self) -> Iterator[Row]:
-        """Everything, in the order of ARCHIVE_NAMES; then what became of the abort."""
-        aborts = self._tried(ARCHIVE_NAMES[0], self._abort_nothing)
-        yield aborts
-        if aborts.result == "fail":
-            yield from _skip(ARCHIVE_NAMES[1:], "an upload could not be aborted again")
-            return
-        self._sweep()
-        yield from self._upload_rows()  # at once, however slowly they are shown
-
-    def _tried(self, name: str, act: Callable[[], Row | str]) -> Row:
-        return tried_there(name, self._config.s3.bucket, self._keys, act)
-
-    def _abort_nothing(self) -> str:
-        self._store.abort_upload(self.key, _NO_UPLOAD)
-        return "allowed"
-
-    def _upload_rows(self) -> Sequence[Row]:
-        rows = [self._tried(ARCHIVE_NAMES[1], self._begin)]
-        if rows[0].result == "fail":
-            rows += _skip(ARCHIVE_NAMES[2:], "no upload could be begun")
-        else:
-            rows.append(self._tried(ARCHIVE_NAMES[2], self._list_parts))
-        cleaned = self.clean()
-        return rows if cleaned is None else [*rows, cleaned]
-
-    def _begin(self) -> str:
-        self._is_begun = True
-        try:
-            self._uploads.append(self._store.create_upload(self.key))
-        except StoreError as error:
-            self._is_begun = not is_denied(error)
-            raise
-        return (
-            "an upload may be begun; no object was put, which could not be deleted again: putting "
-            "and completing need the same s3:PutObject"
-        )
-
-    def _list_parts(self) -> str:
-        self._store.list_parts(self.key, self._uploads[-1])
-        return "allowed"
-
-    def _sweep(self) -> None:
-        """Abort what checks left that were killed, once it is old."""
-        before = datetime.now(UTC) - timedelta(seconds=_LEFT_SECONDS)
-        probe = re.compile(f"{re.escape(self._keys)}check-[0-9a-f]{{8}}/upload")
-        with suppress(StoreError):
-            for upload in self._store.uploads_below(f"{self._keys}check-"):
-                if probe.fullmatch(upload.key) and upload.initiated < before:
-                    self._store.abort_upload(upload.key, upload.upload_id)
-
-    def clean(self) -> Row | None:
-        """Abort what was begun; None if nothing was, or it is done already."""
-        if not self._is_begun:
-            return None
-        troubles, left = [], ""
-        try:
-            self._uploads += [info.upload_id for info in self._store.list_uploads(self.key)]
-        except StoreError as error:
-            if not self._uploads:
-                troubles.append(f"whether an upload of {self.key} was begun is not known ({error})")
-        for upload_id in dict.fromkeys(self._uploads):
-            try:
-                self._store.abort_upload(self.key, upload_id)
-            except StoreError as error:
-                troubles.append(f"upload {upload_id} of {self.key} is still there ({error})")
-                left = left or upload_id
-        self._is_begun = False
-        if not troubles:
-            return ok("store", "clean-up archive/", f"no upload of {self.key} is left")
-        which = f"--bucket {self._config.s3.bucket} --key {self.key} --upload-id {left or 'ID'}"
-        hint = (
-            f"{_aws(self._config)} s3api abort-multipart-upload {which}; list-multipart-uploads "
-            "shows what is there"
-        )
-        return fail("store", "clean-up archive/", "; ".join(troubles), hint)
-
-
-def _aws(config: Config) -> str:
+def aws(config: Config) -> str:
     """How a command of the AWS CLI begins for this store."""
     endpoint = config.s3.endpoint_url
     return f"aws --endpoint-url {endpoint}" if endpoint else "aws"
 
 
-def _skip(names: Sequence[str], why: str) -> Iterator[Row]:
+def skip(names: Sequence[str], why: str) -> Iterator[Row]:
+    """Rows of what was not tried."""
     for name in names:
         yield skipped("store", name, why)
 

@@ -28,8 +28,9 @@ from binlog2s3.errors import Binlog2s3Error, ConfigError, StoreError
 from binlog2s3.lifesign import LifeSign, life_sign
 from binlog2s3.page import clean
 from binlog2s3.preflight import EXIT_CODES, Part, Row, exit_code, failed, ok, skipped, warn
+from binlog2s3.preflight_archive import ARCHIVE_NAMES, ArchiveProbes
 from binlog2s3.preflight_bucket import UNREACHED, BucketCheck, permission
-from binlog2s3.preflight_probes import ARCHIVE_NAMES, NAMES, ArchiveProbes, Probes
+from binlog2s3.preflight_probes import NAMES, Probes
 from binlog2s3.preflight_source import SourceCheck, login_rows
 from binlog2s3.preflight_spool import holder, spool_rows, superseded_row
 from binlog2s3.preflight_view import Shown

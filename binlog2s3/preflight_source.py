@@ -39,7 +39,6 @@ _LARGEST_START = (1 << 32) - 1
 _SLAVE, _CLIENT = "REPLICATION SLAVE", "REPLICATION CLIENT"
 _UNREACHED = "the server was not reached"
 _SILENT = "the server writes no binlog"
-_OFFLINE = 3032
 _TRY_AGAIN = "check again; if it stays, the server's error log says why"
 
 
@@ -95,7 +94,7 @@ class SourceCheck:
             row = self._server.rows("SELECT CURRENT_USER() AS account, @@version AS version")[0]
             cipher = self._server.rows("SHOW SESSION STATUS LIKE 'Ssl_%'")
         except SourceError as error:
-            yield fail("server", "reachable", str(error), error.hint or _by_hand(login, error))
+            yield fail("server", "reachable", str(error), error.hint or _by_hand(login))
             yield skipped("server", "TLS", _UNREACHED)
             yield skipped("server", "version", _UNREACHED)
             return
@@ -338,10 +337,8 @@ def login_rows(config: Config) -> Iterator[Row]:
         yield ok("configuration", "login", found)
 
 
-def _by_hand(login: Login, error: SourceError) -> str:
+def _by_hand(login: Login) -> str:
     """What to do about an answer that has no hint of its own."""
-    if f"({_OFFLINE})" in str(error):
-        return "SET GLOBAL offline_mode = OFF there, as an administrator: it refuses all others"
     where = (
         f"--socket={login.socket}" if login.socket else f"--host={login.host} --port={login.port}"
     )

@@ -96,6 +96,7 @@ _HINTS: Mapping[int, str] = {
     2026: _TLS,
     2061: "give the account another authentication plugin: caching_sha2_password or "
     "mysql_native_password",
+    3032: "SET GLOBAL offline_mode = OFF there, as an administrator: it refuses all others",
     3118: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
     3159: "the server wants TLS: --mysql-ssl-mode REQUIRED",
     4151: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",

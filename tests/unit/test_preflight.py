@@ -29,8 +29,9 @@ from binlog2s3.preflight import (
     tried,
     warn,
 )
+from binlog2s3.preflight_archive import ARCHIVE_NAMES, ArchiveProbes
 from binlog2s3.preflight_bucket import BucketCheck, permission
-from binlog2s3.preflight_probes import ARCHIVE_NAMES, NAMES, ArchiveProbes, Probes
+from binlog2s3.preflight_probes import NAMES, Probes
 from binlog2s3.preflight_rules import (
     retention_row,
     rule_rows,
