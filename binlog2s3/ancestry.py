@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Lineage, Parent
-from binlog2s3.gtid import parse
+from binlog2s3.gtid import Flavour, parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,21 +91,30 @@ def _origin(lineage: Lineage, by_id: Mapping[str, Lineage]) -> tuple[Parent | No
         if origin is None:
             return None, ""
         missing += [origin.missing] if origin.missing else []
-        worst = max(worst, origin.join, key=("exact", "gap", "unknown").index)
+        sure = _is_gtid_set(origin.gtid_set, lineage.flavour)
+        worst = max(
+            worst, origin.join if sure else "unknown", key=("exact", "gap", "unknown").index
+        )
         above = by_id.get(origin.lineage)
         if origin.binlog is not None or above is None or above.id in passed:
-            join = worst
             found = Parent(
                 lineage=origin.lineage,
                 binlog=origin.binlog,
                 offset=origin.offset,
                 gtid_set=origin.gtid_set,
-                join="unknown" if join == "unknown" else "gap" if join == "gap" else "exact",
+                join="unknown" if worst == "unknown" else "gap" if worst == "gap" else "exact",
                 missing=origin.missing,
             )
             return found, ", ".join(reversed(missing))
         passed.add(above.id)
         lineage = above
+
+
+def _is_gtid_set(text: str, flavour: Flavour) -> bool:
+    try:
+        return not text or parse(text, flavour) is not None
+    except ValueError:
+        return False
 
 
 def _barrier(

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self, get_args
 from binlog2s3.binlog import BinlogName
 from binlog2s3.checksum import crc64_from_hex, crc64_hex
 from binlog2s3.chunk import Chunk, Chunks
-from binlog2s3.errors import ArchiveError, ObjectMissingError, UnsupportedError
+from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError, UnsupportedError
 from binlog2s3.grid import BLOCK_SIZE, Block
 from binlog2s3.gtid import Flavour
 from binlog2s3.reader import Range, Readable, State, ranges_of
@@ -26,6 +26,7 @@ from binlog2s3.store_contract import ObjectInfo, Store
 
 FORMAT = 1
 _LINEAGE_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
+_MOST_NAMES = 10
 _PROBE = re.compile(r"check-[0-9a-f]{8}/.*")
 _PROBE_UPLOAD = re.compile(r"check-[0-9a-f]{8}/upload")
 _WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8})\.json")
@@ -448,7 +449,7 @@ class Heartbeat:
                 at=_from_time(document["at"]),
                 interval_seconds=float(document["interval_seconds"]),
                 state=str(document["state"]),
-                lineage=document["lineage"],
+                lineage=_name_or_none(document["lineage"]),
                 server_uuid=str(document["server_uuid"]),
                 durable=_position(document["durable"]),
                 server=_position(document["server"]),
@@ -499,6 +500,18 @@ def sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
         else:
             foreign.append(layout.sources + name)
     return found, foreign
+
+
+def where_to_look(store: Store, prefix: str) -> str:
+    """The hint where nothing is there of a source: those that there are."""
+    try:
+        names, _ = sources(store, prefix)
+    except StoreError:  # a policy may allow one source alone
+        names = []
+    if not names:
+        return "are bucket and prefix of --s3-url those of the streamer, and has it begun?"
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"the sources there are: {', '.join(sorted(names)[:_MOST_NAMES])}{more}"
 
 
 class Catalog:
@@ -746,6 +759,12 @@ def _integer_or_none(value: Any) -> int | None:
 
 def _text_or_none(value: Any) -> str | None:
     return None if value is None else str(value)
+
+
+def _name_or_none(value: Any) -> str | None:
+    if not isinstance(value, str | None):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def _mapping_or_none(value: Any) -> Mapping[str, Any] | None:

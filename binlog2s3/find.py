@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 from binlog2s3.bucket import MOST_THREADS, for_reading, url
-from binlog2s3.catalog import Catalog, Layout
+from binlog2s3.catalog import Catalog, Layout, where_to_look
 from binlog2s3.errors import ArchiveError
 from binlog2s3.find_config import FindConfig
 from binlog2s3.find_progress import Showing, showing
@@ -41,7 +41,7 @@ def run(config: FindConfig) -> int:
         workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:
             survey = Survey(store, catalog, workers, advance=advance)
-            _check(config, survey)
+            _check(config, store, survey)
         about = About(
             source=config.source,
             archive=url(config.s3),
@@ -96,7 +96,7 @@ class _Finding:
                 print(f"warning: {clean(text)}", file=sys.stderr)  # noqa: T201
 
 
-def _check(config: FindConfig, survey: Survey) -> None:
+def _check(config: FindConfig, store: S3Store, survey: Survey) -> None:
     """Raises where there is nothing that could be looked through."""
     ids = [lineage.id for lineage in survey.lineages]
     if not ids and survey.unreadable:
@@ -104,8 +104,7 @@ def _check(config: FindConfig, survey: Survey) -> None:
     if not ids:
         raise ArchiveError(
             f"there is nothing of source {config.source} below {url(config.s3)}",
-            hint="are bucket and prefix of --s3-url those of the streamer? `binlog2s3 list "
-            "--s3-url ...` shows the sources",
+            hint=where_to_look(store, config.s3.prefix),
         )
     wanted = config.sought.lineage
     if wanted is not None and wanted not in ids:

@@ -52,6 +52,8 @@ def spans_of(found: Found, end: int) -> list[Span]:
     """A binlog's first `end` bytes, as spans that begin where its blocks' first transactions do."""
     firsts = [b.first_offset for b in found.known.blocks if b.first_offset is not None]
     bounds = [first for first in firsts if first < end]
+    if not bounds:
+        return []
     return [Span(found, *both) for both in zip(bounds, [*bounds[1:], end], strict=True)]
 
 

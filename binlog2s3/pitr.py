@@ -21,7 +21,7 @@ from binlog2s3.apply import Apply, At, Chosen
 from binlog2s3.backup import BackupPoint, read_backup
 from binlog2s3.binlog import BinlogName
 from binlog2s3.bucket import MOST_THREADS, for_reading, url
-from binlog2s3.catalog import Catalog, Layout
+from binlog2s3.catalog import Catalog, Layout, where_to_look
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.executed import executed
 from binlog2s3.export import prepare, to_directory, to_stdout
@@ -126,8 +126,7 @@ class _Recovery:
                 raise survey.unreadable[0]
             raise RecoveryError(
                 f"there is nothing of source {self._config.source} below {url(s3)}",
-                hint="are bucket and prefix of --s3-url those of the streamer? `binlog2s3 list "
-                "--s3-url ...` shows the sources",
+                hint=where_to_look(self._store, s3.prefix),
             )
         self._warnings += [f"{error}; its lineage is left out" for error in survey.unreadable]
         return survey

@@ -323,12 +323,7 @@ class Survey:
             entry = self._entry(lineage, name, readable.size)
         if entry is None:
             return self._by_reading(lineage, name, readable)
-        found = Found(
-            lineage=lineage,
-            known=_known_from(entry, lineage.flavour),
-            formats=tuple(int(form["offset"]) for form in entry.formats),
-            readable=readable,
-        )
+        found = _found_from(entry, lineage, readable)
         if entry.end == "crash":
             # the server may have died in the middle of writing a transaction
             end = self._last_transaction_end(found)
@@ -497,6 +492,40 @@ def _first_boundary(found: Found, offset: int) -> int | None:
         return 0
     firsts = [b.first_offset for b in found.known.blocks[number:] if b.first_offset is not None]
     return firsts[0] if firsts else None
+
+
+def _found_from(entry: Entry, lineage: Lineage, readable: Readable) -> Found:
+    """As an entry describes it. Raises ArchiveError where that cannot be."""
+    try:
+        _check_blocks(entry, lineage.flavour)
+        return Found(
+            lineage=lineage,
+            known=_known_from(entry, lineage.flavour),
+            formats=tuple(int(form["offset"]) for form in entry.formats),
+            readable=readable,
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        raise ArchiveError(
+            f"the entry of {entry.name} in lineage {lineage.id} is damaged: {error}",
+            hint="`binlog2s3 verify` says more; once it is deleted, `verify --repair` makes it "
+            "again from the binlog",
+        ) from error
+
+
+def _check_blocks(entry: Entry, flavour: Flavour) -> None:
+    end = 0
+    for block in entry.blocks:
+        if block.offset != end or block.size <= 0:
+            raise ValueError(f"a block begins at {block.offset}, the one before ends at {end}")
+        end += block.size
+        if block.first_offset is not None and not block.offset <= block.first_offset < end:
+            raise ValueError(f"byte {block.first_offset} is not in the block at {block.offset}")
+        if block.first_gtid is not None:
+            parse(block.first_gtid, flavour)
+            if flavour == "mysql" and not block.first_gtid.rpartition(":")[2].isdecimal():
+                raise ValueError(f"{block.first_gtid!r} is no GTID")
+    if end != entry.size:
+        raise ValueError(f"its blocks end at {end}, it has {entry.size} bytes")
 
 
 def _known_from(entry: Entry, flavour: Flavour) -> Known:

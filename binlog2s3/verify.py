@@ -18,6 +18,7 @@ from functools import partial
 from time import monotonic
 
 from binlog2s3.bucket import MOST_THREADS, for_reading, url
+from binlog2s3.catalog import where_to_look
 from binlog2s3.errors import ArchiveError, ConfigError, StoreError
 from binlog2s3.login import resolve
 from binlog2s3.page import page_on, progress_of
@@ -30,7 +31,7 @@ from binlog2s3.verify_config import VerifyConfig
 from binlog2s3.verify_one import Doing, One
 from binlog2s3.verify_report import Defect, Report
 from binlog2s3.verify_source import AgainstSource
-from binlog2s3.verify_stock import sources_below, where_to_look
+from binlog2s3.verify_stock import sources_below
 from binlog2s3.verify_view import document, print_report
 from binlog2s3.workers import Workers
 

@@ -15,7 +15,7 @@ from functools import partial
 from binlog2s3.ancestry import Line, line_of
 from binlog2s3.binlog import BinlogName
 from binlog2s3.blocks import Ahead
-from binlog2s3.catalog import Entry, Layout, Lineage
+from binlog2s3.catalog import Catalog, Entry, Layout, Lineage
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
 from binlog2s3.executed import gathered
 from binlog2s3.gtid import Gtids
@@ -31,7 +31,7 @@ from binlog2s3.verify_deep import Deep, read_all
 from binlog2s3.verify_parent import gap_of, own_problems, parent_problems
 from binlog2s3.verify_repair import make_entry
 from binlog2s3.verify_report import NO_WRITER, Defect, Kind, LineageReport, Repaired, SourceReport
-from binlog2s3.verify_stock import CheckedCatalog, strangers, take_stock
+from binlog2s3.verify_stock import strangers, take_stock
 from binlog2s3.verify_walk import AHEAD, Look, Walk, Walked
 from binlog2s3.workers import Workers
 
@@ -63,7 +63,7 @@ class One:
         self.refused: StoreError | None = None
         self.known_lineages: list[Lineage] = []
         layout = Layout(config.s3.prefix, name)
-        catalog = CheckedCatalog(store, layout)
+        catalog = Catalog(store, layout)
         stock = take_stock(store, layout)
         self._sign = life_sign(store, catalog, layout, doing.now())
         self.look = Look(

@@ -14,14 +14,13 @@ from datetime import datetime
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Catalog, Heartbeat, Layout, sources
 from binlog2s3.chunk import Chunk, Chunks
-from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
+from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.options import BY_NAME, parse
 from binlog2s3.store_contract import ObjectInfo, Store
 from binlog2s3.verify_report import Defect
 
 _LINEAGE_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
 _LOOKS = 3
-_MOST_NAMES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +81,6 @@ def sources_below(store: Store, prefix: str) -> tuple[list[str], list[str]]:
     return sorted(names), foreign
 
 
-def where_to_look(store: Store, prefix: str) -> str:
-    """The hint where nothing is there of a source: those that there are."""
-    begun = "are bucket and prefix of --s3-url those of the streamer, and has it begun?"
-    try:
-        names, _ = sources_below(store, prefix)
-    except StoreError:  # a policy may allow one source alone
-        names = []
-    if not names:
-        return begun
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"the sources there are: {', '.join(names[:_MOST_NAMES])}{more}"
-
-
 def _is_source(name: str) -> bool:
     try:
         parse(BY_NAME["source"], name)
@@ -124,27 +110,12 @@ def _take_writer(store: Store, catalog: Catalog, stock: Stock) -> None:
             return
         key = stock.layout.writer(*max(ranks))
         try:
-            stock.writer = _checked(Heartbeat.from_json(store.get(key), key), key)
+            stock.writer = Heartbeat.from_json(store.get(key), key)
         except ObjectMissingError:
             continue
         except ArchiveError as error:
             stock.defects.append(Defect(kind="writer-unreadable", key=key, text=str(error)))
         return
-
-
-def _checked(beat: Heartbeat, key: str) -> Heartbeat:
-    if not isinstance(beat.lineage, str | None):
-        raise ArchiveError(f"{key}: its lineage is no text", hint="was it changed by hand?")
-    return beat
-
-
-class CheckedCatalog(Catalog):
-    """As `Catalog`; a writer's object whose lineage is no text counts as one that is not there."""
-
-    def heartbeats(self, ranks: Iterable[tuple[int, str]]) -> list[Heartbeat]:
-        """See `Catalog`."""
-        found = super().heartbeats(ranks)
-        return [beat for beat in found if isinstance(beat.lineage, str | None)]
 
 
 def _place_live(stock: Stock, info: ObjectInfo) -> None:
