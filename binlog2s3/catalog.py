@@ -502,16 +502,28 @@ def sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
     return found, foreign
 
 
+def all_sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
+    """The sources of which there is anything, in order, and the keys beside them. Two listings."""
+    names, foreign = sources(store, prefix)
+    root = Layout(prefix, "").live.removesuffix("/")
+    for name in store.list_names(root):
+        if not _SOURCE.fullmatch(name):
+            foreign.append(f"{root}{name}")
+        elif name.rstrip("/") not in names:
+            names.append(name.rstrip("/"))
+    return sorted(names), foreign
+
+
 def where_to_look(store: Store, prefix: str) -> str:
     """The hint where nothing is there of a source: those that there are."""
     try:
-        names, _ = sources(store, prefix)
+        names, _ = all_sources(store, prefix)
     except StoreError:  # a policy may allow one source alone
         names = []
     if not names:
         return "are bucket and prefix of --s3-url those of the streamer, and has it begun?"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"the sources there are: {', '.join(sorted(names)[:_MOST_NAMES])}{more}"
+    return f"the sources there are: {', '.join(names[:_MOST_NAMES])}{more}"
 
 
 class Catalog:

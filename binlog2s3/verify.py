@@ -18,7 +18,7 @@ from functools import partial
 from time import monotonic
 
 from binlog2s3.bucket import MOST_THREADS, for_reading, url
-from binlog2s3.catalog import where_to_look
+from binlog2s3.catalog import all_sources, where_to_look
 from binlog2s3.errors import ArchiveError, ConfigError, StoreError
 from binlog2s3.login import resolve
 from binlog2s3.page import page_on, progress_of
@@ -31,7 +31,6 @@ from binlog2s3.verify_config import VerifyConfig
 from binlog2s3.verify_one import Doing, One
 from binlog2s3.verify_report import Defect, Report
 from binlog2s3.verify_source import AgainstSource
-from binlog2s3.verify_stock import sources_below
 from binlog2s3.verify_view import document, print_report
 from binlog2s3.workers import Workers
 
@@ -104,7 +103,7 @@ class Verify:
 
     def _sources(self, report: Report) -> list[str]:
         """All below the prefix; what lies beside them is named."""
-        names, foreign = sources_below(self._store, self._config.s3.prefix)
+        names, foreign = all_sources(self._store, self._config.s3.prefix)
         report.foreign += [
             Defect(kind="foreign", key=key, text="it lies beside the sources") for key in foreign
         ]

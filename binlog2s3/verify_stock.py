@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Heartbeat, Layout, sources
+from binlog2s3.catalog import Catalog, Heartbeat, Layout
 from binlog2s3.chunk import Chunk, Chunks
 from binlog2s3.errors import ArchiveError, ObjectMissingError
-from binlog2s3.options import BY_NAME, parse
 from binlog2s3.store_contract import ObjectInfo, Store
 from binlog2s3.verify_report import Defect
 
@@ -66,27 +65,6 @@ class Stock:
     def foreign(self, key: str, why: str = "it is of no kind that this archive has") -> None:
         """Name an object that is none of ours."""
         self.defects.append(Defect(kind="foreign", key=key, text=why))
-
-
-def sources_below(store: Store, prefix: str) -> tuple[list[str], list[str]]:
-    """The sources of which there is anything, in order, and the keys beside them."""
-    names, foreign = sources(store, prefix)
-    root = Layout(prefix, "").live.removesuffix("/")
-    for name in store.list_names(root):
-        found = name.removesuffix("/")
-        if found == name or not _is_source(found):
-            foreign.append(f"{root}{name}")
-        elif found not in names:
-            names.append(found)
-    return sorted(names), foreign
-
-
-def _is_source(name: str) -> bool:
-    try:
-        parse(BY_NAME["source"], name)
-    except ValueError:
-        return False
-    return True
 
 
 def take_stock(store: Store, layout: Layout) -> Stock:
