@@ -8,7 +8,7 @@ not touched: filters, errors that are passed over, a server_id of its own.
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from binlog2s3.errors import SourceError
 from binlog2s3.relay_channel import HOST, NAME, Channel
@@ -43,6 +43,7 @@ _NAMES = (
     "relay_log_basename",
     "relay_log_index",
     "relay_log_purge",
+    "datadir",
     "replica_preserve_commit_order",
     "replica_parallel_workers",
 )
@@ -57,7 +58,11 @@ def settings(server: Server) -> dict[str, str]:
 
 def files_of(found: Mapping[str, str], directory: Path | None) -> RelayFiles:
     """Where the channel's files lie, by the target's variables."""
-    return RelayFiles.of(found["relay_log_basename"], found["relay_log_index"], NAME, directory)
+    basename, index = (
+        str(PurePosixPath(found["datadir"], found[name]))
+        for name in ("relay_log_basename", "relay_log_index")
+    )
+    return RelayFiles.of(basename, index, NAME, directory)
 
 
 def several_workers(found: Mapping[str, str]) -> int | None:
@@ -180,7 +185,18 @@ def _within_reach(server: Server, files: RelayFiles, found: Mapping[str, str]) -
 
 
 def _tried(server: Server, channel: Channel, files: RelayFiles) -> str | None:
-    """Make the channel, look, and remove it."""
+    """Make the channel, look, and remove it.
+
+    What lies there of a channel that a crash has left half made is in its way, but goes with it.
+    """
+    was_there = files.index.exists()
+    why = _try(server, channel, files)
+    if why is not None and was_there and not files.index.exists():
+        return _try(server, channel, files)
+    return why
+
+
+def _try(server: Server, channel: Channel, files: RelayFiles) -> str | None:
     before = files.numbered()
     try:
         channel.create("nothing", 4, workers=None)
@@ -196,6 +212,9 @@ def _tried(server: Server, channel: Channel, files: RelayFiles) -> str | None:
             return "its account lacks REPLICATION_SLAVE_ADMIN"
         if not error.answered:
             raise
+        if channel.state() is None and files.appeared(before):
+            files.remove(numbered=True)
+            files.unlink([files.index])
         return f"it makes no replica channel ({error})"
     except BaseException:
         server.close()  # it may be in the middle of an answer

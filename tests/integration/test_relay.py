@@ -507,6 +507,43 @@ def test_a_directory_that_is_not_the_servers(pair: Pair, disk_tmp_path: Path) ->
     assert pair.left() == []
 
 
+LEFT = {
+    "an empty index": ("", ()),
+    "an index with a file": ("./{stem}.000001\n", (1,)),
+    "an index without its file": ("./{stem}.000001\n", ()),
+    "an index without its files": ("./{stem}.000001\n./{stem}.000002\n", ()),
+    "an index without its first file": ("./{stem}.000001\n./{stem}.000002\n", (2,)),
+    "a file without an index": (None, (1,)),
+}
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_a_crash_left_a_channel_half_made(pair: Pair, what: str) -> None:
+    """Server and recovery were killed as it was made: the next run can have it, and tidies up."""
+    stem = "vm-relay-bin-pitr"
+    index, numbers = LEFT[what]
+    if index is not None:
+        (pair.target.datadir / f"{stem}.index").write_text(index.format(stem=stem))
+    for number in numbers:
+        (pair.target.datadir / f"{stem}.{number:06d}").touch()
+    pair.source.query("CREATE DATABASE shop")
+    assert pair.obstacle() is None
+    pair.apply(pair.files())
+    same(pair)
+
+
+def test_a_directory_named_from_the_data_directory(
+    pair: Pair, restarted: Callable[..., None]
+) -> None:
+    """--relay-log=logs/relay, as the server has it: below its own directory, not below ours."""
+    (pair.target.datadir / "logs").mkdir(exist_ok=True)
+    restarted("--relay-log=logs/relay", "--relay-log-index=logs/relay.index")
+    write_some(pair.source)
+    assert pair.obstacle() is None
+    pair.apply(pair.files())
+    same(pair)
+
+
 def test_the_directory_by_another_name(pair: Pair, disk_tmp_path: Path) -> None:
     """As it is seen from here, as into a container: the server's own names stay in its index."""
     write_some(pair.source)
