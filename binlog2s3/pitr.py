@@ -320,7 +320,8 @@ class _Recovery:
         except KeyboardInterrupt:
             print(  # noqa: T201
                 f"interrupted behind {seen[0]:,} or more of {plan.transactions:,} transactions; "
-                f"{self._apply.again(chosen)}",
+                f"{self._apply.again(chosen)}"
+                + (", and puts away what this one had to leave" * (chosen.way == "relay-log")),
                 file=sys.stderr,
             )
             raise

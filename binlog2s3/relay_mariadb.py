@@ -27,11 +27,13 @@ from binlog2s3.relay_cut import Ends, Part, cut
 from binlog2s3.relay_files import Beside
 from binlog2s3.relay_ledger import Ledger, gtid_slave_pos
 from binlog2s3.server import Server
-from binlog2s3.target import CHANNEL, TargetFacts
+from binlog2s3.target import CHANNEL, TargetFacts, refuse_full_disk
 
 _LOOK_SECONDS = 0.2
 _WAIT_SECONDS = 0.02
 _TIDY_SECONDS = 60.0
+_FULL_SECONDS = 15.0
+"""It has stood still for so long that its disk is looked at."""
 _AGAIN = "run the same command again: it goes on from there"
 
 
@@ -122,6 +124,8 @@ class Relay:
         self._done = (0, 0)  # bytes and transactions in logs that are whole
         self._own = ""  # the server's own relay log, before all that was given
         self._looked = 0.0
+        self._seen = ("", 0)  # where the applier was, and since when
+        self._moved = 0.0
         self._done_at: float | None = None  # since when the applier is behind all, untidied
         self._commit_us: int | None = None
         self.touched = False
@@ -254,6 +258,10 @@ class Relay:
         if is_done or now - self._looked >= _LOOK_SECONDS:
             self._looked = now
             self._tell(state, is_done=is_done)
+        if (state.log, state.offset) != self._seen:
+            self._seen, self._moved = (state.log, state.offset), now
+        elif now - self._moved > _FULL_SECONDS:
+            refuse_full_disk(self._server, self._login.address)
         if state.code or not state.running:
             raise self._explained(state)
         if is_done and self._index.has_only(state.log):

@@ -24,7 +24,7 @@ from binlog2s3.relay_batch import Batch, Batches, RelayLog
 from binlog2s3.relay_channel import NAME, Channel, Failure, State
 from binlog2s3.relay_obstacle import put_away
 from binlog2s3.server import Server
-from binlog2s3.target import TargetFacts
+from binlog2s3.target import TargetFacts, refuse_full_disk
 
 BATCH_BYTES = 128 << 20
 """So much lies in relay logs that are applied; as much again is written meanwhile."""
@@ -32,6 +32,8 @@ BATCH_BYTES = 128 << 20
 _EVERY_SECONDS = 0.2
 _SOON_SECONDS = 0.02
 _STILL_SECONDS = 10.0
+_FULL_SECONDS = 15.0
+"""It has stood still for so long that its disk is looked at."""
 _AGAIN = "run the same command again: it goes on from there"
 
 OnPlace = Callable[[Place], None]
@@ -132,6 +134,7 @@ class Relay:
         self._commit_us: int | None = None
         self._looked = 0.0
         self._seen: Place | None = None
+        self._moved = 0.0  # when its place was seen to be another one
         self._still_since = 0.0  # when it was seen to move, or to be at work
         self._report: OnProgress = lambda _progress: None
         self.touched = False  # whether the target was given anything of the stream
@@ -225,7 +228,7 @@ class Relay:
         self._channel.rotate()
         self.touched = True
         self._batch, self._applies = batch, True
-        self._still_since = time.monotonic()
+        self._moved = self._still_since = time.monotonic()
         self._channel.start(one_worker=self._one_worker)
 
     def _finish(self) -> None:
@@ -273,6 +276,10 @@ class Relay:
     def _see_it_go_on(self, state: State) -> None:
         """An applier that passes over events reads them all, and does not come to their end."""
         moved, self._seen = state.place != self._seen, state.place
+        if moved:
+            self._moved = self._looked
+        elif self._looked - self._moved > _FULL_SECONDS:
+            refuse_full_disk(self._server, self._where)
         if moved or not state.has_read_all or self._channel.is_busy():
             self._still_since = self._looked
         elif self._looked - self._still_since > _STILL_SECONDS:

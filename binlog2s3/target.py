@@ -10,8 +10,9 @@ import os
 import re
 import socket
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from binlog2s3 import gtid
 from binlog2s3.errors import RecoveryError, SourceError
@@ -29,6 +30,7 @@ CHANNEL, CHANNEL_HOST = "pitr", "binlog2s3.invalid"
 _TITLE: dict[Flavour, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
 _RUNNING = ("Replica_IO_Running", "Replica_SQL_Running", "Slave_IO_Running", "Slave_SQL_Running")
 _PORT = 3306
+_LEAST_FREE = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,6 +368,23 @@ def commit_empty(server: Server, gtids: GtidSet, *, binlog_off: bool = False) ->
         server.rows("SET SESSION gtid_next = 'AUTOMATIC'")
     finally:
         server.close()
+
+
+def refuse_full_disk(server: Server, where: str) -> None:
+    """Raises RecoveryError where the target waits for room: it does so without a word.
+
+    Looks at its data and its binlogs, as far as they lie on this machine. Raises SourceError.
+    """
+    row = server.rows("SELECT @@datadir AS data, @@log_bin_basename AS binlog")[0]
+    for path in (Path(str(row["data"])), Path(str(row["binlog"] or row["data"])).parent):
+        with suppress(OSError):
+            there = os.statvfs(path)
+            if there.f_bavail * there.f_frsize < _LEAST_FREE:
+                raise RecoveryError(
+                    f"the target, {where}, stands still: the disk of {path} is full",
+                    hint="free some space there; it goes on by itself then, and so does the same "
+                    "command",
+                )
 
 
 def prove(found: Gtids, expected: Gtids, *, own_uuid: str = "") -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3 import relay
+from binlog2s3 import relay, relay_channel, relay_mysql
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recovery import Checked, Place, Progress, Stream
 from lab.get import ServerBinaries
@@ -35,7 +35,7 @@ from tests.integration.relay_pair import (
     kill_again_and_again,
     write_large,
 )
-from tests.integration.small_disk import mount_small
+from tests.integration.small_disk import mount, mount_small
 from tests.own_files import own
 from tests.waiting import wait_until
 
@@ -773,6 +773,29 @@ def small_disk(disk_tmp_path: Path) -> Iterator[Path]:
     mount_small(place, 1 << 20)
     yield place
     subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@pytest.mark.wide
+def test_the_targets_own_disk_is_full(
+    pair: Pair,
+    small_disk: Path,
+    restarted: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for room without a word: that is said; with room, the next run goes on."""
+    monkeypatch.setattr(relay_mysql, "_FULL_SECONDS", 2.0)
+    monkeypatch.setattr(relay_channel, "_STOP_SECONDS", 2.0)
+    restarted(f"--log-bin={small_disk}/bin")
+    pair.source.query("CREATE DATABASE shop", "CREATE TABLE shop.a (b LONGBLOB)")
+    pair.source.query(*("INSERT INTO shop.a VALUES (REPEAT('x', 100000))" for _ in range(30)))
+    with pytest.raises(RecoveryError, match=f"the disk of {small_disk} is full") as caught:
+        pair.apply(pair.files())
+    assert "free some space" in caught.value.hint
+    assert mount("-o", "remount,size=16m", small_disk).returncode == 0
+    monkeypatch.setattr(relay_channel, "_STOP_SECONDS", 90.0)  # it looks for room once a minute
+    pair.settle()
+    pair.apply(pair.files())
+    same(pair)
 
 
 @pytest.mark.parametrize("begun", [False, True])
