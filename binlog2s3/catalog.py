@@ -811,7 +811,8 @@ def _parse(data: bytes, key: str) -> dict[str, Any]:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ArchiveError(
-            f"{key} is no JSON: {error}", hint="was it written by something else?"
+            f"{key} is no JSON: {error}",
+            hint="was it written by something else? `binlog2s3 verify` says what to do",
         ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__
