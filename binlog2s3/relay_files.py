@@ -20,6 +20,7 @@ from binlog2s3.errors import RecoveryError
 
 _BESIDE = "binlog2s3-"
 _LEAST_FREE = 64 << 10
+_BUFFER = 128 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +144,7 @@ class Beside:
         self._directory = directory
         try:
             number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
-            self._file = os.fdopen(number, "wb", buffering=1 << 20)
+            self._file = os.fdopen(number, "wb", buffering=_BUFFER)
             if os.geteuid() == 0:
                 owner = directory.stat()
                 os.fchown(number, owner.st_uid, owner.st_gid)
@@ -151,8 +152,14 @@ class Beside:
             raise _failed(directory, error) from error
 
     def write(self, data: bytes | memoryview) -> None:
-        """The next bytes. Raises RecoveryError where there is no room."""
+        """The next bytes. Raises RecoveryError where there is no room.
+
+        Some is left for the server, which would wait for it without an answer to anybody.
+        """
         try:
+            there = os.fstatvfs(self._file.fileno())
+            if there.f_bavail * there.f_frsize < _LEAST_FREE + _BUFFER + len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301 - told alike
             self.size += self._file.write(data)
         except OSError as error:
             raise _failed(self._directory, error) from error

@@ -229,8 +229,11 @@ def create(server: MysqlServer) -> None:
     )
 
 
-def write_rows(truth: Truth, seed: int, count: int, *, large: bool = False) -> None:
-    """Transactions of one to three statements of some rows each, on four tables."""
+def write_rows(truth: Truth, seed: int, count: int, *, large: int = 10) -> None:
+    """Transactions of one to three statements of some rows each, on four tables.
+
+    Some rows are of `large` bytes.
+    """
     dice = random.Random(seed)
     names = [f"shop.{name}" for name in TABLES] + ["other.orders"]
     compress = (
@@ -245,7 +248,7 @@ def write_rows(truth: Truth, seed: int, count: int, *, large: bool = False) -> N
                 rows = dice.choice([1, 1, 2, 7, 40])
                 kind = dice.choice([*KINDS, "insert"])
                 if kind == "insert":
-                    size = dice.choice([0, 10, 60_000]) if large else 10
+                    size = dice.choice([0, 10, large])
                     values = []
                     for _ in range(rows):
                         number += 1
@@ -293,9 +296,9 @@ def test_rows_are_found_as_they_were_written(
     create(server)
     with streamed(disk_tmp_path, server, minio) as (stream, bucket):
         for seed in range(1, 4):
-            write_rows(truth, seed, 60, large=seed == 2)
+            write_rows(truth, seed, 60, large=60_000 if seed == 2 else 10)
             server.query("FLUSH BINARY LOGS")
-        write_rows(truth, 4, 60, large=True)
+        write_rows(truth, 4, 60, large=60_000)
         arrived(stream, Bucket(minio, bucket), server)
         assert stream.terminate() == 0
     finder = Finder(minio, bucket)
@@ -593,7 +596,7 @@ def test_damage_is_said_and_passed_over(
         of_binlog: dict[str, list[str]] = {}
         for seed in range(1, 6):
             name, before = server.binlogs()[-1][0], len(truth.written)
-            write_rows(truth, seed, 25, large=seed == 2)
+            write_rows(truth, seed, 25, large=300_000 if seed == 2 else 10)
             of_binlog[name] = [one.gtid for one in truth.written[before:]]
             server.query("FLUSH BINARY LOGS")
         arrived(stream, Bucket(minio, bucket), server)
