@@ -90,7 +90,9 @@ class Channel:
             try:
                 self._make()
             except SourceError as error:
-                self.state()  # raises if it went away: it may need the note when it starts again
+                # raises if it went away: it may need the note when it starts again
+                if (other := self.state()) is not None and not other.ours:
+                    raise  # somebody else's, made meanwhile
                 if f"({_RUNNING})" in str(error):  # without a host it is not shown
                     self.stop()
                     self.remove()
