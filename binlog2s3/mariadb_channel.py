@@ -239,7 +239,11 @@ class Reach:
             return
         with suppress(RecoveryError):
             out = Beside(note, home)
-            out.write(_ANNOUNCED)
+            try:
+                out.write(_ANNOUNCED)
+            except RecoveryError:
+                out.drop()  # an empty one is what must not be
+                raise
             out.done()
         yield note
         with suppress(OSError):
