@@ -5,11 +5,11 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test wide lint unit stores chaos mutants bench soak clean distclean
+.PHONY: help setup demo test wide lint unit stores chaos mutants bench soak deploy-test packages clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv with everything from pyproject.toml
 
@@ -24,7 +24,7 @@ test: lint  ## install, lint and run all tests (CI=true: a server that cannot be
 	$(VENV)/bin/python -m pytest -n 3 --dist worksteal
 
 wide: lint  ## as test, with every combination: before a release
-	$(VENV)/bin/python -m pytest -n 3 --dist worksteal -m "not soak"
+	$(VENV)/bin/python -m pytest -n 3 --dist worksteal -m "not (soak or deploy)"
 
 lint: $(STAMP)  ## ruff and mypy
 	$(VENV)/bin/ruff check .
@@ -53,6 +53,7 @@ bench: $(STAMP)  ## measure seconds from commit to restorable, speed of recovery
 	for what in matrix long idle peers; do $(VENV)/bin/python -m bench.rpo $$what || exit 1; done
 	for server in mysql mariadb; do $(VENV)/bin/python -m bench.restore --flavour $$server || exit 1; done
 	$(VENV)/bin/python -m bench.rpo report
+	$(VENV)/bin/python -m bench.instances 1 10 50 --write
 
 soak: $(STAMP)  ## what takes long: 5 GB in one, both machines gone, MINUTES=30 of quiet streaming
 ifdef MINUTES
@@ -60,6 +61,12 @@ ifdef MINUTES
 else
 	DURABLE_ROUNDS=20 DURABLE_SECONDS=2 $(VENV)/bin/python -m pytest -m "" tests/soak tests/integration/test_durable.py
 endif
+
+deploy-test: $(STAMP)  ## what is deployed, for real: systemd, images, packages; minutes
+	$(VENV)/bin/python -m pytest -m deploy tests/deploy
+
+packages: $(STAMP)  ## a Debian package and an RPM, with an interpreter of their own, in dist/
+	$(VENV)/bin/python -m lab.package dist
 
 clean:  ## remove what was made here; downloads stay
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -251,7 +251,10 @@ def _name_of(rest: str, text: str) -> tuple[str, str]:
 
 def _no_table(text: str) -> ValueError:
     shown = text if len(text) <= 60 else f"{text[:60]}..."
-    return ValueError(f"{shown!r} is not of the form DB.TABLE, e.g. shop.orders, or DB.*")
+    return ValueError(
+        f"{shown!r} is not of the form DB.TABLE, e.g. shop.orders, or DB.*; names that have a dot "
+        "stand in backquotes"
+    )
 
 
 KIND_OF_WORD: Mapping[bytes, str] = {

@@ -11,8 +11,8 @@ PRIVILEGES = {
     "applied statements need themselves (all privileges, WITH GRANT OPTION, where accounts or "
     "definers are among them)",
     "mariadb": "GRANT ALL PRIVILEGES ON *.* WITH GRANT OPTION, or at least BINLOG REPLAY, "
-    "BINLOG ADMIN, BINLOG MONITOR, SLAVE MONITOR (as relay logs also REPLICATION SLAVE ADMIN, "
-    "RELOAD) and what the applied statements need themselves",
+    "BINLOG ADMIN, SLAVE MONITOR (as relay logs also REPLICATION SLAVE ADMIN, RELOAD) ON *.*, ALL "
+    "PRIVILEGES ON `binlog2s3_recovery`.*, and what the applied statements need themselves",
 }
 """What the target's account needs, for hints."""
 

@@ -127,6 +127,7 @@ class Reporter:
         self._stock: _Stock | None = None
         self._stock_due = 0.0
         self._round_at = self._running_at = now
+        self._has_run = False
         self._acts = 0
         self._act_at: float | None = None
         self._work_since: float | None = None
@@ -202,6 +203,7 @@ class Reporter:
         self._paused_since = (self._paused_since or now) if paused else None
         if paused or self._supervisor.reading:
             self._running_at = now
+        self._has_run |= self._supervisor.reading or self._supervisor.restarts > 0
         stock, pulse, child_error = self._stock, self._pulse, self._supervisor.last_error
         due = stock.uploads.unsaved_bytes + stock.uploads.closed_binlogs if stock else 0
         silent = self._since(now, self._work_since, self._act_at)
@@ -215,6 +217,7 @@ class Reporter:
             paused=self._since(now, self._paused_since, self._act_at) if paused else None,
             child_gone=now - self._running_at,
             child_error=child_error[1] if child_error is not None else "",
+            unread=not (self._has_run or paused),
             idle=place is not None and reached == place and not due,
             behind=due > self._config.s3.part_size or self._behind(reached, place),
             source_error=str(sight.error) if sight.error is not None else "",

@@ -26,6 +26,7 @@ from binlog2s3.store_contract import ObjectInfo, Store
 
 FORMAT = 1
 _LINEAGE_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
+_MOST = 2**63 - 1
 _MOST_NAMES = 10
 _PROBE = re.compile(r"check-[0-9a-f]{8}/.*")
 _PROBE_UPLOAD = re.compile(r"check-[0-9a-f]{8}/upload")
@@ -188,7 +189,7 @@ class Parent:
         return cls(
             lineage=str(document["lineage"]),
             binlog=str(BinlogName.parse(name)) if name is not None else None,
-            offset=int(document["offset"]),
+            offset=_count(document["offset"]),
             gtid_set=str(document["gtid_set"]),
             join=join,
             missing=str(document["missing"]),
@@ -320,18 +321,18 @@ class Entry:
         with _reading(key):
             return cls(
                 name=BinlogName.parse(document["name"]),
-                size=int(document["size"]),
+                size=_count(document["size"]),
                 crc64=crc64_from_hex(document["crc64nvme"]),
                 first_time=_from_time(document["format_event_time"]),
-                server_id=int(document["server_id"]),
+                server_id=_count(document["server_id"]),
                 least_commit_us=_integer_or_none(document["least_commit_us"]),
                 greatest_commit_us=_integer_or_none(document["greatest_commit_us"]),
                 commit_exact=document["commit_times"] == "exact",
                 gtid_set_before=str(document["gtid_set_before"]),
                 gtid_set_added=str(document["gtid_set_added"]),
-                transactions=int(document["transactions"]),
-                anonymous_transactions=int(document["anonymous_transactions"]),
-                events=int(document["events"]),
+                transactions=_count(document["transactions"]),
+                anonymous_transactions=_count(document["anonymous_transactions"]),
+                events=_count(document["events"]),
                 formats=tuple(dict(format_) for format_ in document["formats"]),
                 blocks=tuple(_block(block) for block in document["blocks"]),
                 end=str(document["end"]),
@@ -357,10 +358,10 @@ class EntryEnd:
         document = _parse_entry(data, key)
         with _reading(key):
             return cls(
-                size=int(document["size"]),
+                size=_count(document["size"]),
                 gtid_set_before=str(document["gtid_set_before"]),
                 gtid_set_added=str(document["gtid_set_added"]),
-                anonymous_transactions=int(document["anonymous_transactions"]),
+                anonymous_transactions=_count(document["anonymous_transactions"]),
                 next_binlog=document["next_binlog"],
             )
 
@@ -439,11 +440,11 @@ class Heartbeat:
         document = _parse(data, key)
         with _reading(key):
             return cls(
-                generation=int(document["generation"]),
+                generation=_count(document["generation"]),
                 token=str(document["token"]),
                 source=str(document["source"]),
                 host=str(document["host"]),
-                pid=int(document["pid"]),
+                pid=_count(document["pid"]),
                 version=str(document["version"]),
                 since=_from_time(document["since"]),
                 at=_from_time(document["at"]),
@@ -760,9 +761,15 @@ def _position(document: Mapping[str, Any] | None) -> Position | None:
         return None
     return Position(
         binlog=str(BinlogName.parse(document["binlog"])),
-        offset=int(document["offset"]),
+        offset=_count(document["offset"]),
         gtid_set=str(document["gtid_set"]),
     )
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise ValueError(f"{value!r:.40} is no count or size")
+    return value
 
 
 def _integer_or_none(value: Any) -> int | None:
@@ -785,8 +792,8 @@ def _mapping_or_none(value: Any) -> Mapping[str, Any] | None:
 
 def _block(document: Mapping[str, Any]) -> Block:
     return Block(
-        offset=int(document["offset"]),
-        size=int(document["size"]),
+        offset=_count(document["offset"]),
+        size=_count(document["size"]),
         crc64=crc64_from_hex(document["crc64"]),
         first_offset=_integer_or_none(document["first_offset"]),
         first_commit_us=_integer_or_none(document["first_commit_us"]),

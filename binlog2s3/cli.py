@@ -10,7 +10,7 @@ import difflib
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -21,6 +21,7 @@ from click.core import ParameterSource
 from binlog2s3 import __version__, examples
 from binlog2s3.config import (
     BY_NAME,
+    FILE_OPTIONS,
     OPTIONS,
     Config,
     FileValues,
@@ -51,6 +52,7 @@ _SETTINGS: dict[str, Any] = {
     "auto_envvar_prefix": ENVIRONMENT_PREFIX,
     "max_content_width": 100,
 }
+_ALIKE = 0.85
 _log = Log("cli")
 
 
@@ -83,6 +85,8 @@ def _options(options: Sequence[Option]) -> Callable[[F], F]:
                 shape = {"cls": _Flag, "is_flag": True, "flag_value": True}
             if option.repeatable:
                 shape["multiple"] = True
+            if option.choices or option.kind in ("path", "file"):
+                shape["shell_complete"] = _completed(option)
             function = click.option(
                 f"--{option.name}",
                 option.parameter,
@@ -104,6 +108,19 @@ def _options(options: Sequence[Option]) -> Callable[[F], F]:
         )(function)
 
     return decorate
+
+
+def _completed(option: Option) -> Callable[..., Any]:
+    """What a shell offers behind an option: its words, or the shell's own files."""
+
+    def offer(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem  # noqa: PLC0415
+
+        if not option.choices:
+            return [CompletionItem(incomplete, type="dir" if option.metavar == "DIR" else "file")]
+        return [word for word in option.choices if word.lower().startswith(incomplete.lower())]
+
+    return offer
 
 
 def _help(option: Option) -> str:
@@ -268,6 +285,21 @@ def binlog2s3() -> None:
     Every option can also be set as BINLOG2S3_<OPTION> in the environment or in the file of
     --config; the command line wins over the environment, the environment over the file.
     """
+    options = (option for command in binlog2s3.commands.values() for option in command.params)
+    known = {str(option.name).upper() for option in options}
+    for name, meant in _misspelt(os.environ, known):
+        click.echo(f"warning: nothing is called {name}, did you mean {meant}?", err=True)
+
+
+def _misspelt(environment: Iterable[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Variables that look like an option's and are none; others may be somebody else's."""
+    begin = f"{ENVIRONMENT_PREFIX}_"
+    for name in sorted(environment):
+        word = name.removeprefix(begin)
+        if word == name or word in known:
+            continue
+        if near := difflib.get_close_matches(word, sorted(known), n=1, cutoff=_ALIKE):
+            yield name, f"{begin}{near[0]}"
 
 
 @binlog2s3.command(epilog=f"{examples.STREAM}\n{examples.EXIT_CODES}", context_settings=_SETTINGS)
@@ -442,6 +474,78 @@ def health(ctx: click.Context, /, **given: Any) -> None:
     from binlog2s3.status_view import health as show_health  # noqa: PLC0415
 
     ctx.exit(show_health(_judged(ctx, given, build_status)))
+
+
+@binlog2s3.command(
+    "config", epilog=f"{examples.CONFIG}\n{examples.EXIT_CODES}", context_settings=_SETTINGS
+)
+@_options(FILE_OPTIONS)
+@click.option("--example", is_flag=True, help="Print a file with every option, explained.")
+@click.option("--show", is_flag=True, help="Print what holds, and where each value comes from.")
+@click.pass_context
+def config_(ctx: click.Context, /, *, example: bool, show: bool, **given: Any) -> None:
+    """Print a configuration file: an example, or what is in force.
+
+    With --show everything is judged as `stream` judges it: what is wrong is reported, exit 3.
+    Nothing is connected to, and no secret is printed: none can be in a file, only the paths of
+    those that hold them.
+    """
+    from binlog2s3 import sample  # noqa: PLC0415
+
+    if example == show:
+        raise click.UsageError("give --example or --show", ctx)
+    if example:
+        click.echo(sample.example(), nl=False)
+        return
+
+    def judged(
+        values: dict[str, Any], wrong: set[str], places: dict[str, str]
+    ) -> tuple[str | None, list[str]]:
+        config, problems = build(values, wrong, places)
+        if config is None:
+            return None, problems
+        default = ParameterSource.DEFAULT
+        known = [o for o in FILE_OPTIONS if ctx.get_parameter_source(o.parameter) is not default]
+        return sample.in_force(values, places, {o.name for o in known}, FILE_OPTIONS), []
+
+    click.echo(_judged(ctx, given, judged, FILE_OPTIONS), nl=False)
+
+
+@binlog2s3.command(epilog=examples.COMPLETION, context_settings=_SETTINGS)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
+def completion(shell: str) -> None:
+    """Print the script that makes a shell complete commands, options and their words."""
+    from click.shell_completion import get_completion_class  # noqa: PLC0415
+
+    made = get_completion_class(shell)
+    assert made is not None  # noqa: S101 - click has all three
+    click.echo(made(binlog2s3, {}, "binlog2s3", "_BINLOG2S3_COMPLETE").source())
+
+
+@binlog2s3.command(hidden=True, context_settings=_SETTINGS)
+@click.argument("command", required=False)
+@click.option(
+    "--output-dir",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Write all pages there, instead of printing one.",
+)
+@click.pass_context
+def man(ctx: click.Context, /, *, command: str | None, output_dir: Path | None) -> None:
+    """Print a manual page, of a command or of binlog2s3 itself; see it with `| man -l -`."""
+    from binlog2s3.manual import Program  # noqa: PLC0415
+
+    shown = {name: one for name, one in binlog2s3.commands.items() if not one.hidden}
+    program = Program(name="binlog2s3", version=__version__, itself=binlog2s3, commands=shown)
+    if output_dir is not None:
+        for name, text in program.pages():
+            (output_dir / name).write_text(text, encoding="utf-8")
+    elif command is None:
+        click.echo(program.overview(), nl=False)
+    elif command in shown:
+        click.echo(program.page(command), nl=False)
+    else:
+        raise click.UsageError(f"No such command '{command}'.", ctx)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -224,7 +224,7 @@ def _load(path: Path) -> dict[str, Any]:
         data = file.read(_MAX_FILE + 1)
     if len(data) > _MAX_FILE:
         raise ValueError(f"larger than {_MAX_FILE >> 20} MiB, this is no configuration file")
-    return tomllib.loads(data.decode("utf-8"))
+    return tomllib.loads(data.decode("utf-8-sig"))  # editors elsewhere put a mark before the text
 
 
 def _unread(path: Path, why: str) -> FileValues:

@@ -425,6 +425,46 @@ class ContentReader:
         return sink
 
 
+class BrokenNames:
+    """Looks for tables that have a line break in their name, in events as they lie in a binlog.
+
+    mysqlbinlog prints each table's name as it is, in a comment: to a client that reads its text,
+    what comes behind the break is a statement. `found`: database and table, as they are.
+    """
+
+    def __init__(self, format_event: FormatEvent) -> None:
+        """`format_event`: of the binlog that the events are of."""
+        self._events = _Events(
+            CHECKSUM_SIZE if format_event.checksum == "crc32" else 0, self._begin
+        )
+        self.found: list[str] = []
+
+    def feed(self, data: Buffer) -> None:
+        """Take the next bytes, cut anywhere; those in compressed transactions are looked at too."""
+        self._events.feed(data)
+
+    def _begin(self, event_type: int, head: bytes) -> Sink | None:
+        if event_type == EventType.TABLE_MAP:
+            database, rest = _counted(head[_TABLE_FIXED:])
+            table, _ = _counted(rest[1:])
+            name = b".".join([database, table])
+            if b"\n" in name or b"\r" in name:
+                self.found.append(name.decode(errors="replace"))
+        elif event_type == EventType.TRANSACTION_PAYLOAD:
+            compressed, at = decode_payload(head)
+            inside = _Inside(self._begin, lambda _: None)
+            sink: Sink = Zstd(inside) if compressed else inside
+            sink.feed(head[at:])
+            return sink
+        return None
+
+
+def _counted(data: bytes) -> tuple[bytes, bytes]:
+    """A text behind a byte that says how long it is, and what follows."""
+    return data[1 : 1 + data[0]], data[1 + data[0] :]
+
+
+_TABLE_FIXED = 8  # table id and flags, in a TABLE_MAP event
 _QUERY_FIXED, _LOAD_FIXED = 13, 13
 _STATEMENTS = (EventType.QUERY, EventType.QUERY_COMPRESSED, EventType.EXECUTE_LOAD_QUERY)
 _WITHOUT_TEXT: dict[int, ChangeKind] = {

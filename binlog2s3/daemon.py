@@ -1,35 +1,32 @@
-"""The streaming daemon: puts the pieces together, starts, and ends in order.
+"""The streaming daemon: puts the pieces together, streams, and ends in order.
 
 Place in the flow: below `cli`, above everything else. One loop owns all state of the stream; three
 helpers have threads of their own (the source's watch, the heartbeat, the workers for the store) and
 speak to it through values. `supervisor` runs mysqlbinlog, again and again.
 
-Law: the start reads, checks and only then claims; the end is the same after SIGTERM, after a
-defect and after an error: stop reading, give what is in flight a few seconds, make the spool
-durable, say so in the bucket. What was not uploaded is in the spool or at the source.
+Law: first `beginning` looks, then we claim. The end is the same after SIGTERM, after a defect and
+after an error: stop reading, give what is in flight a few seconds, make the spool durable, say so
+in the bucket. What was not uploaded is in the spool or at the source.
 """
 
 import os
-import signal
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from functools import partial
 from queue import SimpleQueue
-from types import FrameType
+from typing import TypeVar
 
-from binlog2s3 import __version__
 from binlog2s3.archive import Limits
-from binlog2s3.binlog import BinlogName
+from binlog2s3.beginning import Beginning, Begun, make_pilot, target
 from binlog2s3.board import Board, Pulse, Reporter, look_at_history
 from binlog2s3.catalog import Catalog, Layout, Lineage, Position
 from binlog2s3.config import Config, S3Config
-from binlog2s3.course import Heading, Pilot
 from binlog2s3.coverage import Coverage
 from binlog2s3.deadman import DeadMan
+from binlog2s3.ending import Stop
 from binlog2s3.endpoint import Listener
 from binlog2s3.errors import (
     Binlog2s3Error,
@@ -39,66 +36,71 @@ from binlog2s3.errors import (
     StoreError,
     SupersededError,
 )
-from binlog2s3.fork import Finder
 from binlog2s3.grid import Grid
-from binlog2s3.history import Tip
 from binlog2s3.intake import Intake
 from binlog2s3.log import Log
 from binlog2s3.login import resolve
-from binlog2s3.mysqlbinlog import Child, Tool
+from binlog2s3.notify import Notifier, attend, of_environment
 from binlog2s3.options import MIN_PART_SIZE, split_listen
-from binlog2s3.server import Server, ServerFacts, ServerPosition
-from binlog2s3.spool import Run, RunFacts, Spool, Superseder
+from binlog2s3.server import Server, ServerPosition
+from binlog2s3.spool import Spool
 from binlog2s3.start import (
-    PROBE,
-    Found,
-    find,
-    known_end,
     mend_entries,
-    proved,
     sweep_spool,
-    tip_of_archive,
-    tip_of_track,
 )
-from binlog2s3.status import Status, Vitals, WriterStatus, document, judge, without_gtids
+from binlog2s3.status import Status, document, judge, without_gtids
 from binlog2s3.store import PATIENT, RetryPolicy, S3Store, Store, StoreConfig
 from binlog2s3.supervisor import Supervisor, wait_for
 from binlog2s3.uploader import Counts, Uploader, take
 from binlog2s3.watch import Reached, Watch
 from binlog2s3.workers import Workers
-from binlog2s3.writer import Progress, Writer, give_way
+from binlog2s3.writer import Progress, Writer
 
+T = TypeVar("T")
 _log = Log("daemon")
 _POLL_SECONDS = 0.05
 _WATCH_SECONDS = 2.0
 _DRAIN_SECONDS = 3.0
 _FAREWELL_SECONDS = 2.0
+_QUESTIONS = 6  # of the watch, one after the other, each with a deadline of its own
 
 
 def stream(config: Config) -> int:
     """Stream until a signal comes; the exit status. Raises a Binlog2s3Error for what stops it."""
-    stop = Stop()
+    stop, notifier = Stop(), of_environment(os.environ)
     settings = _store_config(config.s3)
     quick = replace(settings, connect_timeout_seconds=5.0, read_timeout_seconds=6.0)
     spool = Spool(config.spool)
     try:
         with closing(S3Store(quick, stop=stop.event, policy=RetryPolicy(attempts=2))) as store:
-            start = _Start(config, store, spool, stop)
-            with _shown(config, start.status) as board:
-                begun = _unless_stopped(stop, start.begin)
-                if begun is None:
+            start = Beginning(config, store, spool, stop)
+            with _shown(config, start.status, notifier) as board:
+                begun = _attended(start.begin, stop, notifier, lambda: start.waits)
+                if begun is None or stop.signal:
                     return stop.status
                 with closing(S3Store(settings, stop=stop.event)) as patient:
                     running = _Stream(config, begun, patient, spool, stop)
                     running.show_on(board, start.catalog)
-                    return running.run()
+
+                    def waits(error: BaseException) -> None:
+                        start.waits_for(error)
+                        board.watch(start.status)
+
+                    claim = partial(running.claim, store, waits, start.passes)
+                    if _attended(claim, stop, notifier, lambda: start.waits) is None:
+                        return stop.status
+                    board.watch(running.status)
+                    return running.run(notifier)
     finally:
         spool.close()
 
 
 @contextmanager
-def _shown(config: Config, look: Callable[[], Status]) -> Iterator[Board]:
-    """A board that can be asked: on the spool's socket, and where --metrics-listen says."""
+def _shown(config: Config, look: Callable[[], Status], notifier: Notifier) -> Iterator[Board]:
+    """A board that can be asked: on the spool's socket, and where --metrics-listen says.
+
+    What it shows is told to the service manager, too.
+    """
     board = Board(look)
     listener = Listener(board.current)
     deadman = None
@@ -114,6 +116,7 @@ def _shown(config: Config, look: Callable[[], Status]) -> Iterator[Board]:
             board.tell(deadman.tell)
             deadman.start()
         board.tell(lambda _: listener.keep())
+        board.tell(notifier.show)
         board.start()
         yield board
     finally:
@@ -123,278 +126,19 @@ def _shown(config: Config, look: Callable[[], Status]) -> Iterator[Board]:
         listener.close()
 
 
-def _unless_stopped(stop: "Stop", start: Callable[[], "_Begun"]) -> "_Begun | None":
-    """What the start found; None after a signal, which also ends its waits with an error."""
+def _attended(
+    step: Callable[[], T], stop: Stop, notifier: Notifier, waits: Callable[[], bool]
+) -> T | None:
+    """What a step of the start gives; None where a signal has ended its wait.
+
+    After a signal it is left alone with what it reads, if it does not end soon.
+    """
     try:
-        begun = start()
+        return attend(step, stop.event, notifier, waits)
     except Binlog2s3Error:
         if stop.signal:
             return None
         raise
-    return None if stop.signal else begun
-
-
-def target(config: Config) -> str:
-    """Where the archive lies, for people and for the spool's own notes."""
-    return f"s3://{config.s3.bucket}/{config.s3.prefix}".rstrip("/")
-
-
-class _Begun:
-    """What a start found: `tip` is None for a source that is new to the bucket.
-
-    `heading` is None where the source could not be asked, and the spool has what the bucket lacks.
-    `refusal`: what the spool has is brought in, and then this ends it.
-    """
-
-    def __init__(
-        self,
-        found: Found,
-        tip: Tip | None,
-        heading: Heading | None,
-        refusal: SourceError | None = None,
-    ) -> None:
-        self.found = found
-        self.tip = tip
-        self.heading = heading
-        self.refusal = refusal
-
-
-class _Start:
-    """Everything that can be refused, refused before anything is written to the bucket."""
-
-    def __init__(self, config: Config, store: Store, spool: Spool, stop: "Stop") -> None:
-        self._config = config
-        self._store = store
-        self._spool = spool
-        self._stop = stop
-        self._layout = Layout(config.s3.prefix, config.stream.source)
-        self.catalog = Catalog(store, self._layout)
-        self._grid = Grid(config.s3.part_size)
-        self._since = datetime.now(UTC)
-        self._began = time.monotonic()
-        self._source_error: BaseException | None = None
-        self._noted = self._who_took_over()
-        self._gives_way_to = ""
-        if self._noted is not None:
-            where = self._noted.host or "another host"
-            self._gives_way_to = f"another writer has taken over on {where}"
-
-    def _who_took_over(self) -> Superseder | None:
-        """The writer that took over from this spool, unless it is to be taken over from."""
-        noted = self._spool.superseded_by()
-        if noted is None or self._config.stream.take_over:
-            return None
-        return noted if noted.concerns(self._layout.source, target(self._config)) else None
-
-    def status(self) -> Status:
-        """Until the stream begins: how long it has been starting, and what it waits for."""
-        seconds, error = time.monotonic() - self._began, self._source_error
-        state, troubles = judge(
-            Vitals(
-                phase="starting",
-                phase_seconds=seconds,
-                superseded=self._gives_way_to,
-                source_error=str(error) if error is not None else "",
-                source_hint=getattr(error, "hint", ""),
-                source_silent=seconds if error is not None else 0.0,
-            )
-        )
-        return Status(
-            source=self._layout.source,
-            target=target(self._config),
-            seen_from="daemon",
-            at=datetime.now(UTC),
-            state=state,
-            troubles=troubles,
-            writer=WriterStatus(
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                version=__version__,
-                since=self._since,
-                heartbeat_interval_seconds=self._config.stream.heartbeat_interval,
-            ),
-            flush_interval=self._config.stream.flush_interval,
-        )
-
-    def _waits(self, error: BaseException) -> None:
-        self._source_error = error
-
-    def begin(self) -> _Begun:
-        """Give way to the writer that took over from this spool, if it works; else find the way.
-
-        In this order: what is found would be old after the watch, and mysqlbinlog must not be
-        started while the other one works, which it would evict.
-        """
-        config, spool = self._config, self._spool
-        if self._noted is not None:
-            give_way(self._store, self._layout, self._noted, stop=self._stop.event)
-            self._gives_way_to = ""
-        spool.drop_prefixes()
-        with Server(lambda: resolve(config.mysql)) as server:
-            unheard = self._try_server(server)
-            try:
-                found = find(self._store, self._layout, spool, target(config), self._grid)
-            except StoreError as error:
-                raise unheard or error from error
-            return self._begin(server, found, unheard)
-
-    def _try_server(self, server: Server) -> SourceError | None:
-        """What speaks against the source from the first: told before what else is wrong."""
-        try:
-            server.facts()
-        except SourceError as error:
-            return error
-        return None
-
-    def _begin(self, server: Server, found: Found, unheard: SourceError | None) -> _Begun:
-        new = found.known is None or not found.described
-        empty = not any(run.files() for run in self._spool.runs())
-        if new and empty:
-            if unheard is not None:
-                raise unheard
-            self._spool.check_room(self._config.spool_limits)
-        found = self._proved(server, found)
-        tip, pilot = self._tip(found), self._pilot()
-        try:
-            return _Begun(found, tip, pilot.heading(server, tip))
-        except (SourceError, GapError) as error:
-            if found.tracks:
-                _log.warning(
-                    "the source cannot go on; what the spool has is brought in",
-                    error=error,
-                    hint=error.hint,
-                )
-                if isinstance(error, SourceError) and error.refused:
-                    return _Begun(found, tip, None, refusal=error)
-                return _Begun(found, tip, None)
-            if new or isinstance(error, GapError) or error.refused:
-                raise
-            if empty and not error.transient:  # the first start on this machine: somebody looks on
-                raise
-        heading = wait_for(lambda: pilot.heading(server, tip), self._stop.event, tell=self._waits)
-        return _Begun(found, tip, heading)
-
-    def _proved(self, server: Server, found: Found) -> Found:
-        """What was found, without what the spool has behind a binlog that nothing has ended.
-
-        After a RESET the names go on, and equal GTIDs may: it is read again, and compared. A server
-        that cannot be asked is not waited for: what is here may be nowhere else.
-        """
-        endless = any(not track.scanner.ended for track in found.tracks[:-1])
-        if found.lineage is None or not endless:
-            return found
-        try:
-            if server.facts().uuid != found.lineage.server_uuid:
-                return found
-            tracks = proved(found.tracks, server.binlogs())
-        except SourceError:
-            return found
-        return replace(found, tracks=tracks)
-
-    def _tip(self, found: Found) -> Tip | None:
-        if found.known is None or not (found.described or found.tracks):
-            return None
-        if found.tracks:
-            return tip_of_track(found.known.lineage, found.tracks[-1])
-        if found.undescribed:
-            return tip_of_track(found.known.lineage, found.undescribed[-1])
-        return tip_of_archive(self.catalog, self._store, self._layout, found.known, self._grid)
-
-    def _pilot(self) -> Pilot:
-        return make_pilot(self._config, self.catalog, self._store, self._layout, self._spool,
-                          self._stop, self._stop.event.wait)  # fmt: skip
-
-
-def make_pilot(  # noqa: PLR0917
-    config: Config,
-    catalog: Catalog,
-    store: Store,
-    layout: Layout,
-    spool: Spool,
-    stop: "Stop",
-    work: Callable[[float], object],
-) -> Pilot:
-    """A pilot whose probes run in the spool, into directories that are discarded.
-
-    `work` is what goes on meanwhile, for so many seconds.
-    """
-    grid = Grid(config.s3.part_size)
-
-    def finder(facts: ServerFacts, tool: Tool, lineage: Lineage) -> Finder:
-        def probe(name: BinlogName) -> tuple[Run, Child]:
-            run = spool.begin(
-                RunFacts(
-                    source=config.stream.source,
-                    target=target(config),
-                    server_uuid=facts.uuid,
-                    binlog=str(name),
-                    position=4,
-                    lineage=PROBE,
-                )
-            )
-            child = Child(
-                tool,
-                resolve(config.mysql),
-                server_id=0,
-                directory=run.directory,
-                binlog=name,
-                one_binlog=True,
-                on_line=lambda line: _log.info("mysqlbinlog says", line=line),
-            )
-            return run, child
-
-        return Finder(
-            catalog,
-            lineage,
-            probe=probe,
-            discard=spool.discard,
-            stopped=stop.event.is_set,
-            work=work,
-        )
-
-    def others(uuid: str) -> Sequence[Tip]:
-        ours = [lineage for lineage in catalog.lineages() if lineage.server_uuid == uuid]
-        return [
-            tip_of_archive(catalog, store, layout, known_end(catalog, lineage), grid)
-            for lineage in reversed(ours)
-        ]
-
-    return Pilot(config, catalog, finder, others)
-
-
-def _nothing() -> None:
-    pass
-
-
-class Stop:
-    """The wish to end: set by a signal, or by a thread that cannot go on."""
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-        self.signal = 0
-        self.error: BaseException | None = None
-        self.wake: Callable[[], None] = _nothing
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, self._on_signal)
-
-    @property
-    def status(self) -> int:
-        """Exit status of an end that was asked for: 0 after SIGTERM, 130 after SIGINT."""
-        return 130 if self.signal == signal.SIGINT else 0
-
-    def fail(self, error: BaseException) -> None:
-        """End with this error; the first one counts."""
-        self.error = self.error or error
-        self.event.set()
-        self.wake()
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if self.event.is_set():
-            os._exit(128 + number)  # the second one does not wait
-        self.signal = number
-        self.event.set()
-        self.wake()
 
 
 def _store_config(s3: S3Config) -> StoreConfig:
@@ -415,13 +159,15 @@ def _store_config(s3: S3Config) -> StoreConfig:
 class _Stream:
     """The stream and what it holds."""
 
+    _notifier = Notifier()  # nobody, until `run` is told of one
+
     def __init__(
-        self, config: Config, begun: _Begun, store: S3Store, spool: Spool, stop: Stop
+        self, config: Config, begun: Begun, store: S3Store, spool: Spool, stop: Stop
     ) -> None:
         self._config = config
         self._found = found = begun.found
         self._refusal = begun.refusal
-        self._preflight = store
+        self._preflight: Store = store
         self._store = store.with_policy(PATIENT, self._store_failed)
         self._layout = layout = Layout(config.s3.prefix, config.stream.source)
         self._spool = spool
@@ -442,6 +188,7 @@ class _Stream:
             seen=self._seen,
             failed=stop.fail,
             stop=stop.event,
+            patience_seconds=_QUESTIONS * slow + _WATCH_SECONDS,
         )
         self._writer = Writer(
             store=self._store,
@@ -499,7 +246,7 @@ class _Stream:
     def show_on(self, board: Board, catalog: Catalog) -> None:
         """Be shown there from now on; `catalog` is asked for the lineages beside the stream."""
         self._board = board
-        board.watch(self._reporter.status)
+        board.watch(self.status)
         threading.Thread(
             target=look_at_history,
             args=(self._reporter, catalog, self._intake, self._ended),
@@ -507,16 +254,35 @@ class _Stream:
             daemon=True,
         ).start()
 
+    def status(self) -> Status:
+        """How it is."""
+        return self._reporter.status()
+
     def _ending(self) -> tuple[bool, str]:
         error = self._stop.error
         return self._stop.event.is_set(), str(error) if isinstance(error, SupersededError) else ""
 
-    def run(self) -> int:
-        """Claim, stream, end in order; 0 after SIGTERM, 130 after SIGINT."""
-        self._writer.claim(self._preflight)
+    def claim(
+        self,
+        store: Store,
+        tell: Callable[[BaseException], object],
+        passes: Callable[[BaseException], bool],
+    ) -> bool:
+        """Become the writer, and put in order what the writers before us had no time for.
+
+        What `passes` of the store's failures is waited for, and `tell` is told.
+        """
+        self._preflight, stop = store, self._stop.event
+        wait_for(lambda: self._writer.claim(store), stop, tell, passes)
         self._spool.forget_superseder()
-        mend_entries(self._preflight, self._layout, self._found, self._grid)
-        sweep_spool(self._spool, self._found)
+        found, layout, grid = self._found, self._layout, self._grid
+        wait_for(lambda: mend_entries(store, layout, found, grid), stop, tell, passes)
+        sweep_spool(self._spool, found)
+        return True
+
+    def run(self, notifier: Notifier) -> int:
+        """Stream, after the claim; end in order; 0 after SIGTERM, 130 after SIGINT."""
+        self._notifier = notifier
         self._take_in()
         self._watch.start()
         self._writer.start()
@@ -575,6 +341,7 @@ class _Stream:
     def _upload(self, wait_seconds: float) -> None:
         """Start what can be started, take the outcomes that are there or come in time."""
         self._reporter.round()
+        self._alive()
         audits = []
         while not self._audits.empty():
             audits.append(self._audits.get())
@@ -591,6 +358,12 @@ class _Stream:
         while outcome is not None:
             take(outcome)
             outcome = self._workers.take(0.0)
+
+    def _alive(self) -> None:
+        """The loop goes round: said as long as the watch's thread does, too."""
+        self._notifier.ready()
+        if time.monotonic() - self._watch.round_at < self._watch.patience_seconds:
+            self._notifier.feed()
 
     def _name_foreign(self, keys: list[str]) -> None:
         """Name what below `live/` is not ours, once."""
@@ -620,6 +393,7 @@ class _Stream:
 
     def _end(self) -> int:
         """Stop reading, give what is in flight a few seconds, leave the spool durable."""
+        self._notifier.stopping()
         self._stop.event.set()
         self._ended.set()
         superseded = isinstance(self._stop.error, SupersededError)
@@ -700,6 +474,8 @@ class _Stream:
 
     def _store_failed(self, error: StoreError, attempt: int, delay: float) -> None:
         self._pulse.failed(error, time.monotonic())
+        if threading.current_thread() is threading.main_thread():
+            self._alive()  # the loop waits for an answer, and tries again
         _log.warning(
             "the store failed, trying again",
             error=error,

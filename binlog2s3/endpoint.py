@@ -4,6 +4,7 @@ Place in the flow: the daemon's monitors come here; `current` gives it the Statu
 `health` ask by the socket, `<spool>/status.sock`, which only the streamer's own user can open.
 
     GET /health    200, or 503 where something is critical, with a small JSON document
+    GET /live      200, or 503 where only a new start would help: the loop hangs
     GET /metrics   for Prometheus, see `metrics`
     GET /status    all of it as JSON, see `status.document`
 
@@ -42,6 +43,7 @@ CONNECTIONS = 64
 _REQUEST_SECONDS = 3.0  # for the request, and again for the answer
 _MOST_HEAD = 8192
 _BACKLOG = 64
+_HANGS = ("stuck", "stale")
 _MOST_UNREAD = 64 << 10
 _MOST_ANSWER = 64 << 20
 _LONGEST_ADDRESS = 107  # sun_path of unix(7) less its end
@@ -50,6 +52,7 @@ _REQUEST = re.compile(rb"([A-Z]{1,16}) (\S+) HTTP/1\.[01]\r?")
 _INDEX = """binlog2s3 stream
 
 /health    200, or 503 where something is critical
+/live      200, or 503 where it hangs
 /metrics   for Prometheus
 /status    all of it, as JSON
 """
@@ -94,6 +97,7 @@ class Listener:
         self._clock = clock
         self._request_seconds = request_seconds
         self._metrics = metrics
+        self._lock = threading.Lock()
         self._doors: list[_Door] = []
         self._path: Path | None = None
         self._inode: tuple[int, int] | None = None
@@ -150,10 +154,10 @@ class Listener:
 
     def keep(self) -> None:
         """Put the socket back where somebody has deleted it, if its directory is there again."""
-        path = self._path
-        if path is None:
-            return
-        with suppress(OSError, SpoolError):
+        with self._lock, suppress(OSError, SpoolError):
+            path = self._path
+            if path is None:
+                return
             with _reached(path.parent) as address:
                 there = os.path.lexists(address)
             if not there:
@@ -166,7 +170,8 @@ class Listener:
 
     def close(self) -> None:
         """Listen no more. What is being answered is not waited for."""
-        path, self._path = self._path, None
+        with self._lock:  # what is kept is not put back any more
+            path, self._path = self._path, None
         if path is not None:
             with suppress(OSError), _reached(path.parent) as address:
                 found = Path(address).lstat()
@@ -208,8 +213,8 @@ class Listener:
         _take_leave(connection, deadline)
 
     def _answer(self, method: str, path: str) -> _Answer:
-        if path not in ("/", "/health", "/metrics", "/status"):
-            return _text(HTTPStatus.NOT_FOUND, "there are /health, /metrics and /status")
+        if path not in ("/", "/health", "/live", "/metrics", "/status"):
+            return _text(HTTPStatus.NOT_FOUND, "there are /health, /live, /metrics and /status")
         if method not in ("GET", "HEAD"):
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are answered")
         if path == "/":
@@ -238,6 +243,11 @@ class Listener:
         if path == "/metrics":
             body = self._metrics.render(status, process=True)
             return _Answer(HTTPStatus.OK, self._metrics.CONTENT_TYPE, body)
+        hangs = [one for one in status.troubles if one.code in _HANGS and one.level == "critical"]
+        if path == "/live" and hangs:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, hangs[0].text)
+        if path == "/live":
+            return _text(HTTPStatus.OK, "it goes round")
         found = document(status)
         if path == "/status":
             return _json(HTTPStatus.OK, found)
@@ -451,13 +461,15 @@ def ask_health(directory: Path, *, timeout_seconds: float = 5.0) -> tuple[bool, 
         code, body = _get(path, "/health", timeout_seconds)
         found = json.loads(body)
         said = f"{found['source']}: {found['state']}"
-        grave = [trouble["text"] for trouble in found["troubles"] if trouble["level"] == "critical"]
+        troubles = [(trouble["level"], trouble["text"]) for trouble in found["troubles"]]
+        grave = [text for level, text in troubles if level == "critical"]
+        told = grave or [text for _, text in troubles]
     except _Unanswered as error:
         return False, str(error)
     except (ValueError, KeyError, TypeError, RecursionError):
         said = _said(body) if code != HTTPStatus.OK else ""
         return False, said or f"what answers on {path} is no streamer"
-    return code == HTTPStatus.OK, _line("; ".join([said, *map(str, grave)]))
+    return code == HTTPStatus.OK, _line("; ".join([said, *map(str, told)]))
 
 
 def _said(body: bytes) -> str:

@@ -14,7 +14,7 @@ STREAM = """\b
 Examples:
   # a server on this host, to AWS (keys from boto3's own chain)
   binlog2s3 stream --source orders-primary --mysql-user repl \\
-      --mysql-password-file /etc/binlog2s3/password \\
+      --mysql-password-file /etc/binlog2s3/orders-primary.password \\
       --s3-url s3://acme-binlogs/prod --region eu-central-1
 
 \b
@@ -47,7 +47,9 @@ Examples:
 CHECK = """\b
 Examples:
   # everything that the streamer of this file needs, as the user that it runs as
-  sudo -u binlog2s3 binlog2s3 check --config /etc/binlog2s3/orders-primary.toml
+  # (of the systemd unit: as root, with the unit's file of AWS keys, if there is one)
+  export AWS_SHARED_CREDENTIALS_FILE=/etc/binlog2s3/orders-primary.aws
+  binlog2s3 check --config /etc/binlog2s3/orders-primary.toml
 
 \b
   # for a program: what fails, and what to do
@@ -161,9 +163,35 @@ Examples:
   HEALTHCHECK CMD ["binlog2s3", "health", "--config", "/etc/binlog2s3/orders-primary.toml"]
 
 \b
-  binlog2s3 health --spool /var/lib/binlog2s3 || systemctl status binlog2s3
+  # of a systemd unit, as root
+  binlog2s3 health --spool /var/lib/binlog2s3/orders-primary ||
+      systemctl status binlog2s3@orders-primary
 
 \b
 Exit codes:
   0 healthy, 1 everything else
+"""
+
+CONFIG = """\b
+Examples:
+  # a file to begin with: every option, its default, what it means
+  binlog2s3 config --example > /etc/binlog2s3/orders-primary.toml
+
+\b
+  # what holds, with the environment and this file, and where each value comes from
+  binlog2s3 config --show --config /etc/binlog2s3/orders-primary.toml
+"""
+
+COMPLETION = """\b
+Examples:
+  # in ~/.bashrc
+  eval "$(binlog2s3 completion bash)"
+
+\b
+  # in ~/.zshrc, behind compinit
+  eval "$(binlog2s3 completion zsh)"
+
+\b
+  # once
+  binlog2s3 completion fish > ~/.config/fish/completions/binlog2s3.fish
 """

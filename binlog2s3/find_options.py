@@ -16,8 +16,8 @@ FIND_OPTIONS: tuple[Option, ...] = (
         "table",
         "text",
         "DB.TABLE",
-        "Transactions that change or define this table, or (DB.*) anything in this database; may "
-        "be given several times.",
+        "Transactions that change or define this table, or (DB.*) anything in this database; names "
+        "that have a dot in backquotes; may be given several times.",
         otherwise="any",
         repeatable=True,
     ),

@@ -15,9 +15,10 @@ from typing import Any
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Catalog, Layout, Lineage, Position
 from binlog2s3.coverage import Coverage
-from binlog2s3.errors import ElsewhereError, ForkError
+from binlog2s3.errors import ElsewhereError, ForkError, PreconditionError
 from binlog2s3.gtid import Flavour
 from binlog2s3.log import Log
+from binlog2s3.place import where_absent
 from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Spool
 from binlog2s3.start import describe
@@ -88,8 +89,9 @@ class Intake:
 
     @property
     def server_uuid(self) -> str:
-        """Whose binlogs these are."""
-        return self.lineage.server_uuid if self.lineage is not None else self._server_uuid
+        """Whose binlogs these are. Asked by any thread."""
+        lineage = self.lineage
+        return lineage.server_uuid if lineage is not None else self._server_uuid
 
     @property
     def done(self) -> bool:
@@ -158,8 +160,12 @@ class Intake:
         return waiting
 
     def covered_until(self) -> datetime | None:
-        """Up to when every commit is in the bucket: not while an older history is on its way."""
-        until = self.coverage.until if self.coverage is not None and not self._older else None
+        """Up to when every commit is in the bucket: not while an older history is on its way.
+
+        Asked by any thread.
+        """
+        coverage = self.coverage
+        until = coverage.until if coverage is not None and not self._older else None
         return until if until is not None else self._covered_before
 
     def told_time(self, moment: datetime) -> None:
@@ -269,7 +275,12 @@ class Intake:
         return None
 
     def _put(self, lineage: Lineage) -> Lineage:
-        self._store.put(self._layout.lineage(lineage.id), lineage.to_json())
+        key, document = self._layout.lineage(lineage.id), lineage.to_json()
+        try:
+            where_absent(lambda absent: self._store.put(key, document, if_absent=absent))
+        except PreconditionError:  # ours, where an answer was lost
+            if self._store.get(key) != document:
+                raise
         parent = dict(lineage.parent or {})
         told = {f"parent_{key}": value for key, value in parent.items() if value not in (None, "")}
         say = _log.info

@@ -9,11 +9,11 @@ Law: it only reads. What cannot be read of one binlog hides no other one, and is
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from binlog2s3.binlog import BinlogName
 from binlog2s3.bucket import url
@@ -30,6 +30,7 @@ Advance = Callable[[int, int], None]
 
 _MOST_WARNINGS = 20
 _MOST_NAMES = 20
+_MOST_GROUP = 32  # entries that one thread reads before it says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +163,9 @@ def _look(
     return lineages
 
 
+_Found = tuple[Archived, BinlogName, Described | ArchiveError | None]
+
+
 @dataclass(frozen=True, slots=True)
 class _Entries:
     """Entries by lineage and binlog; what is wrong with those that cannot be used."""
@@ -179,28 +183,44 @@ def _entries(
         for found in contents
         for name in sorted(found.archived.binlogs.keys() & found.archived.entries)
     ]
-    for number, (archived, name) in enumerate(wanted):
-        workers.submit(number, partial(_described, catalog, archived, name))
+    group = min(_MOST_GROUP, len(wanted) // (8 * workers.count) + 1)
+    starts = range(0, len(wanted), group)
+    for start in starts:
+        workers.submit(start, partial(_described, catalog, wanted[start : start + group]))
     entries: dict[tuple[str, BinlogName], Described] = {}
     problems: list[str] = []
+    waiting = len(starts)
     done = 0
-    while done < len(wanted):
+    while waiting:
         outcome = workers.take(1.0)
         if outcome is None:
             continue
-        done += 1
-        advance(done, len(wanted))
-        if isinstance(outcome.error, ArchiveError):
-            problems.append(f"{outcome.error} ({outcome.error.hint})")
-        elif outcome.error is not None:
+        waiting -= 1
+        if outcome.error is not None:
             raise outcome.error
-        elif isinstance(outcome.value, Described) and isinstance(outcome.token, int):
-            archived, name = wanted[outcome.token]
-            entries[archived.lineage.id, name] = outcome.value
+        found = cast("list[_Found]", outcome.value)
+        done += len(found)
+        advance(done, len(wanted))
+        for archived, name, seen in found:
+            if isinstance(seen, ArchiveError):
+                problems.append(f"{seen} ({seen.hint})")
+            elif seen is not None:
+                entries[archived.lineage.id, name] = seen
     return _Entries(entries, sorted(problems))
 
 
-def _described(catalog: Catalog, archived: Archived, name: BinlogName) -> Described | None:
+def _described(catalog: Catalog, wanted: Sequence[tuple[Archived, BinlogName]]) -> "list[_Found]":
+    """Some entries, one after the other: a thread that is woken for each one takes its time."""
+    found: list[_Found] = []
+    for archived, name in wanted:
+        try:
+            found.append((archived, name, _description(catalog, archived, name)))
+        except ArchiveError as error:
+            found.append((archived, name, error))
+    return found
+
+
+def _description(catalog: Catalog, archived: Archived, name: BinlogName) -> Described | None:
     lineage, size = archived.lineage, archived.binlogs[name].size
     try:
         entry = catalog.entry(lineage, name)
@@ -385,7 +405,8 @@ def _lineage_document(listed: Listed) -> dict[str, Any]:
     }
 
 
-_NOT_DESCRIBED: dict[str, Any] = dict.fromkeys(Described.__dataclass_fields__)
+_DESCRIBED = tuple(Described.__dataclass_fields__)
+_NOT_DESCRIBED: dict[str, Any] = dict.fromkeys(_DESCRIBED)
 
 
 def _binlog_document(binlog: Binlog) -> dict[str, Any]:
@@ -393,7 +414,7 @@ def _binlog_document(binlog: Binlog) -> dict[str, Any]:
     fields = _NOT_DESCRIBED
     if described is not None:
         at = described.archived_at.astimezone(UTC).isoformat(timespec="microseconds")
-        fields = asdict(described) | {
+        fields = {name: getattr(described, name) for name in _DESCRIBED} | {
             "damaged": list(described.damaged),
             "archived_at": at.replace("+00:00", "Z"),
         }

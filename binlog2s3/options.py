@@ -372,7 +372,7 @@ OPTIONS: tuple[Option, ...] = (
         "metrics-listen",
         "listen",
         "HOST:PORT",
-        "Where to answer GET /health, /metrics and /status, e.g. 127.0.0.1:9275; a host in "
+        "Where to answer GET /health, /live, /metrics and /status, e.g. 127.0.0.1:9275; a host in "
         "brackets is IPv6.",
     ),
     _in(

@@ -16,9 +16,12 @@ from itertools import chain
 from pathlib import Path
 
 from binlog2s3.advice import advised, clean, look
+from binlog2s3.binlog import MAGIC
 from binlog2s3.client import Client, ClientEndedError, ClientTool, Failure
+from binlog2s3.content import BrokenNames
 from binlog2s3.decoder import DELIMITER, Decoder
 from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.event import decode_format
 from binlog2s3.login import Login
 from binlog2s3.mysqlbinlog import Tool
 from binlog2s3.recovery import Checked, OnProgress, Piece, Progress, Stream
@@ -346,14 +349,33 @@ def _is_another_start(before: Piece, piece: Piece, head: bytes) -> bool:
 
 
 def _traced(trace: Trace, piece: Piece, data: Iterator[Checked]) -> Iterator[bytes]:
-    """The bytes; the trace is told of the transactions that were handed on with them."""
+    """The bytes; the trace is told of the transactions that were handed on with them.
+
+    Raises RecoveryError before bytes whose text would not be what they say.
+    """
+    names: BrokenNames | None = None
     is_head = True
     for checked in data:
         if is_head:
             trace.begin(piece, len(checked.data))
             is_head = False
+            names = BrokenNames(decode_format(checked.data[len(MAGIC) :], offset=len(MAGIC)))
+        elif names is not None:
+            names.feed(checked.data)
+            if names.found:
+                raise _unprintable(piece, names.found[0])
         yield checked.data
         trace.read(checked.done)
+
+
+def _unprintable(piece: Piece, table: str) -> RecoveryError:
+    return RecoveryError(
+        f"stopped in {piece.binlog} (lineage {piece.lineage}): there are changes to the table "
+        f"{table!r}; mysqlbinlog's text breaks at the line's end in its name, and what follows it "
+        "would be executed as a statement",
+        hint="apply as relay logs, on the target's own host: --apply relay-log; beware of every "
+        "other way that reads mysqlbinlog's text",
+    )
 
 
 def _named(spot: Spot | None) -> str:

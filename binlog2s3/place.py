@@ -218,7 +218,7 @@ class Place:
         crc64 = self._track.digest.crc64
         piece = self._checked(0, self._track.size, crc64)
         with self._spool_unchanged(piece, crc64):
-            _where_absent(
+            where_absent(
                 lambda condition: self._store.put(
                     self.key, piece, crc64=crc64, if_absent=condition, archived=True
                 )
@@ -227,7 +227,7 @@ class Place:
     def complete(self, upload_id: str, parts: Sequence[PartInfo]) -> None:
         """Make the binlog's object from its parts."""
         size, crc64 = self._track.size, self._track.digest.crc64
-        _where_absent(
+        where_absent(
             lambda condition: self._store.complete_upload(
                 self.key, upload_id, parts, size=size, crc64=crc64, if_absent=condition
             )
@@ -268,7 +268,7 @@ class Place:
         document = build_entry(self._track, datetime.now(UTC)).to_json()
         try:
             if self._store.head(self.entry_key) is None:
-                _where_absent(
+                where_absent(
                     lambda condition: self._store.put(self.entry_key, document, if_absent=condition)
                 )
         except PreconditionError:
@@ -423,7 +423,7 @@ def _list_chunks(store: Store, prefix: str) -> Iterator[Chunk]:
             yield chunk
 
 
-def _where_absent(write: Callable[[bool], object]) -> None:
+def where_absent(write: Callable[[bool], object]) -> None:
     """Write where nothing lies yet; a store that refuses conditions loses this check alone."""
     try:
         write(True)

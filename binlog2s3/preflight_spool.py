@@ -26,6 +26,8 @@ _PUNCHED_BYTES = 1 << 20
 _MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _NAMES = ("lock", "contents", "punch hole", "free space", "file system")
 _GIB = 1 << 30
+_DYNAMIC = Path("/var/lib/private")
+"""Where systemd keeps the state of units with DynamicUser."""
 
 
 def spool_rows(config: Config, target: str) -> Iterator[Row]:
@@ -125,11 +127,18 @@ def _rows(config: Config, target: str, made: list[Path]) -> Iterator[Row]:
 def _directory_row(directory: Path, made: list[Path]) -> Row:
     if made:
         return ok("spool", "directory", f"{directory} is not there; it can be made, and written to")
-    owner = directory.stat().st_uid
-    if owner != os.geteuid():
-        found = f"{directory} belongs to user {owner}; this check runs as {os.geteuid()}"
-        return warn("spool", "directory", found, "run it as the user that streams")
-    return ok("spool", "directory", f"{directory} can be written to")
+    return owner_row(directory.resolve(), directory.stat().st_uid, os.geteuid())
+
+
+def owner_row(directory: Path, owner: int, user: int) -> Row:
+    """Whether who checks is who streams; of a unit's own user nobody but root can look."""
+    if owner == user:
+        return ok("spool", "directory", f"{directory} can be written to")
+    if user == 0 and directory.is_relative_to(_DYNAMIC):
+        found = f"{directory} belongs to user {owner}, whom systemd made for its unit"
+        return ok("spool", "directory", found)
+    found = f"{directory} belongs to user {owner}; this check runs as {user}"
+    return warn("spool", "directory", found, "run it as the user that streams")
 
 
 def _lock_row(directory: Path) -> Row:

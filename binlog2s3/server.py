@@ -7,6 +7,7 @@ Law: every answer is a frozen value; every failure leaves as a SourceError that 
 Statements are chosen by version, so that MySQL 5.6 to 9.x and MariaDB 10.x and 11.x all answer.
 """
 
+import os
 import re
 import socket
 import ssl
@@ -430,9 +431,12 @@ def _told(error: Exception, login: Login) -> SourceError:
         code = 2026
     if code == 1524 or "Authentication plugin" in text:
         code = 2061
+    hint = _HINTS.get(code, "")
+    if code == 1045 and os.environ.get("CREDENTIALS_DIRECTORY"):  # systemd.exec(5)
+        hint += "; systemd hands over the password file as of the start: restart after a change"
     return SourceError(
         f"{where}: {text}" + (f" ({code})" if code else ""),
-        hint=_HINTS.get(code, ""),
+        hint=hint,
         transient=code in _TRANSIENT,
         answered=1000 <= code < 2000 or code >= 3000 or "refused" in text.lower(),
     )

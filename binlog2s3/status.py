@@ -250,6 +250,7 @@ class Vitals:
 
     `source_silent`: since the source last told its position (or since the process began).
     `child_gone`: since mysqlbinlog was last running, 0 while it is and while nothing is to be read.
+    `unread`: it has not been running since the process began.
     `store_failing`: since the first failure behind the last success, None while there is none.
     `store_silent`: since nothing has come into the bucket that was due, 0 while nothing is.
     `read_idle`: since a byte last came while the source had more, 0 else. `beat_late`: since the
@@ -262,6 +263,7 @@ class Vitals:
     paused: float | None = None
     child_gone: float = 0.0
     child_error: str = ""
+    unread: bool = False
     idle: bool = False
     behind: bool = False
     source_error: str = ""
@@ -275,6 +277,11 @@ class Vitals:
     beat_late: float = 0.0
     loop_idle: float = 0.0
 
+    @property
+    def begun_in_vain(self) -> bool:
+        """Whether mysqlbinlog could not be run, not once: nobody waits to see whether it lasts."""
+        return self.unread and bool(self.child_error)
+
 
 def judge(vitals: Vitals) -> tuple[WriterState, tuple[Trouble, ...]]:
     """The state's name, and what is wrong; a catch-up that goes on and idleness are well."""
@@ -283,19 +290,21 @@ def judge(vitals: Vitals) -> tuple[WriterState, tuple[Trouble, ...]]:
 
 
 def _state(vitals: Vitals) -> WriterState:
-    failing = vitals.store_failing is not None and vitals.store_failing >= _SOON
+    starting = vitals.phase == "starting"
+    failing = vitals.store_failing is not None and (vitals.store_failing >= _SOON or starting)
     silent = vitals.store_silent >= STORE_FAILING_SECONDS
     silent = silent or vitals.beat_late >= HEARTBEAT_SLACK_SECONDS
     unheard = vitals.source_error or vitals.source_silent >= SOURCE_SECONDS
+    gone = vitals.child_gone >= _SOON or vitals.begun_in_vain
     stalled = vitals.read_idle >= STALL_SECONDS or vitals.loop_idle >= LOOP_SECONDS
-    starting = vitals.phase == "starting"
     rules: tuple[tuple[object, WriterState], ...] = (
         (vitals.superseded, "superseded"),
         (vitals.phase == "stopping", "stopped"),
         (vitals.paused is not None, "paused"),
         (failing or silent, "store unreachable"),
         (starting and not vitals.source_error, "starting"),
-        (unheard or vitals.child_gone >= _SOON, "source unreachable"),
+        (unheard or gone, "source unreachable"),
+        (vitals.unread, "starting"),
         (stalled, "stalled"),
         (vitals.idle, "idle"),
         (vitals.behind, "catching up"),
@@ -314,17 +323,20 @@ def _troubles(vitals: Vitals) -> Iterator[Trouble]:
         yield _trouble("superseded", 0, 0, vitals.superseded, hint)
     elif vitals.phase == "stopping":
         yield _trouble("stopping", 0, 0, "the streamer is ending")
-    elif vitals.phase == "starting":
+    elif vitals.phase == "starting" or vitals.unread:
         text = f"not streaming yet, for {vitals.phase_seconds:.0f} s"
-        yield _trouble("starting", vitals.phase_seconds, START_SECONDS, text)
+        failing = vitals.source_error or vitals.store_failing is not None
+        waits = failing and vitals.phase == "starting"
+        yield _trouble("starting", vitals.phase_seconds, 0 if waits else START_SECONDS, text)
     if vitals.source_error or vitals.source_silent >= SOURCE_SECONDS:
         what = vitals.source_error or "the source does not answer"
         text = f"{what} (for {vitals.source_silent:.0f} s)"
         yield _trouble("source", vitals.source_silent, SOURCE_SECONDS, text, vitals.source_hint)
-    elif vitals.child_gone >= _SOON:
+    elif vitals.child_gone >= _SOON or vitals.begun_in_vain:
         why = f": {vitals.child_error}" if vitals.child_error else ""
         text = f"mysqlbinlog has not been running for {vitals.child_gone:.0f} s{why}"
-        yield _trouble("source", vitals.child_gone, SOURCE_SECONDS, text)
+        limit = 0 if vitals.begun_in_vain else SOURCE_SECONDS
+        yield _trouble("source", vitals.child_gone, limit, text)
     yield from _store_troubles(vitals)
     if vitals.paused is not None:
         text = "the spool has no room: nothing is read from the source"
@@ -341,7 +353,8 @@ def _troubles(vitals: Vitals) -> Iterator[Trouble]:
 
 def _store_troubles(vitals: Vitals) -> Iterator[Trouble]:
     failing = vitals.store_failing or 0.0
-    if failing >= _SOON:
+    waits = vitals.phase == "starting" and vitals.store_failing is not None
+    if failing >= _SOON or waits:
         text = f"{vitals.store_error} (for {failing:.0f} s)"
         # requests that time out begin to fail when they have been silent for long
         silent = vitals.store_silent + STORE_FAILING_SECONDS - STORE_SILENT_SECONDS

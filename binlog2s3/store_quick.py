@@ -2,27 +2,32 @@
 
 Place: over `store`, for commands that read an entry of each binlog: what boto3 does around a small
 GET or HEAD takes longer than all the rest. So it asks for one object, and the next ones are asked
-for as it did: at the same address, signed by its signer, with the credentials of that moment, over
-its own connections; so with its TLS, proxies and timeouts.
+for as it did: at the same address, with the credentials of that moment, over connections that its
+own pool opens; so with its TLS and timeouts. Behind a proxy they go through boto3's own sender.
 
 Law: it answers only what is beyond doubt: 200, with as many bytes as announced, as an S3 store
 answers. Everything else (an error, a redirect, a broken connection, a signature of another kind)
 is left to `store`, which asks again in its own way; after a few such it is not tried any more.
 """
 
+import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import SplitResult, quote, urlsplit
 
 from botocore.awsrequest import AWSRequest
 
 from binlog2s3.checksum import crc64_from_base64
+from binlog2s3.exchange import Answer, UnansweredError, exchange, request
+from binlog2s3.signature import signed
 from binlog2s3.store import S3Store
 from binlog2s3.store_contract import ObjectInfo, StoreConfig
 from binlog2s3.store_errors import is_web_page
@@ -32,7 +37,12 @@ T = TypeVar("T")
 Headers = Mapping[str, str]
 
 _MOST_DOUBTS = 3
-_DOUBTS = (*_FOREIGN, LookupError, AttributeError)  # AttributeError: another botocore than known
+_DOUBTS = (
+    *_FOREIGN,
+    LookupError,
+    AttributeError,  # another botocore than known
+    TypeError,  # the same
+)
 
 
 class QuickStore(S3Store):
@@ -65,6 +75,11 @@ class QuickStore(S3Store):
         with self._shortcut.learning(key):
             return super().get(key)
 
+    def close(self) -> None:
+        """See Store."""
+        self._shortcut.close()
+        super().close()
+
     def head(self, key: str) -> ObjectInfo | None:
         """See Store."""
         more = {"x-amz-checksum-mode": "ENABLED"} if self._wants_crc64() else {}
@@ -88,13 +103,86 @@ class _Way:
     service: str
     signer: Any
 
-    def send(self, client: Any, method: str, key: str, headers: Headers) -> Any:
-        """The answer, an AWSResponse with its whole body."""
-        named = {"User-Agent": client.meta.config.user_agent, **headers}
-        request = AWSRequest(method, self.url + _quoted(key), headers=named)
-        self.signer.get_auth_instance(self.service, self.region, "s3v4").add_auth(request)
-        connections = client._endpoint.http_session  # noqa: SLF001 - no other way to them
-        return connections.send(request.prepare())
+    def send(self, client: Any, method: str, key: str, headers: Headers, idle: "_Idle") -> Any:
+        """The answer with its whole body: status_code, headers, content."""
+        url, agent = self.url + _quoted(key), {"User-Agent": client.meta.config.user_agent}
+        session = client._endpoint.http_session  # noqa: SLF001 - no other way to its connections
+        by = self.signer.get_auth_instance(self.service, self.region, "s3v4")
+        if session._proxy_config.proxy_url_for(url) is not None:  # noqa: SLF001
+            asked = AWSRequest(method, url, headers={**agent, **headers})
+            by.add_auth(asked)
+            return session.send(asked.prepare())
+        place = _place(self.url)
+        path = place.path + _quoted(key)
+        names = signed(
+            method,
+            path,
+            {"Host": place.netloc, **headers},
+            access_key=by.credentials.access_key,
+            secret_key=by.credentials.secret_key,
+            token=by.credentials.token,
+            region=self.region,
+            service=self.service,
+            now=datetime.now(UTC),
+        )
+        return idle.ask(session, self.url, request(method, path, {**names, **agent}))
+
+
+class _Idle:
+    """Connections to the store that wait for the next request.
+
+    They are opened by boto3's own pool, so with its checks of certificates, and never by others.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[object, socket.socket]] = deque()
+
+    def ask(self, session: Any, url: str, asked: bytes) -> Answer:
+        """Ask once; once more on a new connection where one that waited was closed meanwhile."""
+        waiting = self._taken(session, url)
+        if waiting is not None:
+            with suppress(UnansweredError):
+                return self._asked(session, url, waiting, asked)
+        return self._asked(session, url, _opened(session, url), asked)
+
+    def close(self) -> None:
+        """Close those that wait."""
+        with suppress(IndexError):
+            while True:
+                self._waiting.pop()[1].close()
+
+    def _taken(self, session: object, url: str) -> socket.socket | None:
+        with suppress(IndexError):
+            while True:
+                whose, connection = self._waiting.pop()
+                if whose == (id(session), url):
+                    return connection
+                connection.close()  # of a client that was dropped with its credentials
+        return None
+
+    def _asked(self, session: object, url: str, connection: socket.socket, asked: bytes) -> Answer:
+        last = True
+        try:
+            answer = exchange(connection, asked)
+            last = answer.last
+        finally:
+            if last:
+                connection.close()
+            else:
+                self._waiting.append(((id(session), url), connection))
+        return answer
+
+
+def _opened(session: Any, url: str) -> socket.socket:
+    """A connection as boto3 opens it: its timeouts, its TLS with the certificates it trusts."""
+    pool = session._manager.connection_from_url(url)  # noqa: SLF001
+    session._setup_ssl_cert(pool, url, session._verify)  # noqa: SLF001 - before the first one
+    opened = pool._new_conn()  # noqa: SLF001
+    opened.connect()
+    connection: socket.socket = opened.sock
+    opened.sock = None
+    connection.settimeout(pool.timeout.read_timeout)
+    return connection
 
 
 @dataclass(slots=True)
@@ -102,6 +190,7 @@ class _Shortcut:
     """The way that boto3 took last, and whether it is worth to be taken."""
 
     _asked: threading.local = field(default_factory=threading.local)
+    _idle: _Idle = field(default_factory=_Idle)
     _way: _Way | None = None
     _doubts: int = 0
 
@@ -128,6 +217,10 @@ class _Shortcut:
                 signer=how["request_signer"],
             )
 
+    def close(self) -> None:
+        """Close the connections that are idle."""
+        self._idle.close()
+
     def ask(
         self,
         link: Link,
@@ -141,7 +234,7 @@ class _Shortcut:
         if way is None or self._doubts >= _MOST_DOUBTS:
             return None
         try:
-            answer = way.send(link.get(), method, key, headers or {})
+            answer = way.send(link.get(), method, key, headers or {}, self._idle)
             if answer.status_code == HTTPStatus.NOT_FOUND:  # no reason to give up
                 return None
             found = read(_good(answer), answer.content)
@@ -150,6 +243,11 @@ class _Shortcut:
             return None
         self._doubts = 0
         return found
+
+
+@lru_cache(maxsize=8)
+def _place(url: str) -> SplitResult:
+    return urlsplit(url)
 
 
 def _quoted(key: str) -> str:

@@ -11,7 +11,7 @@ import io
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -24,6 +24,7 @@ from boto3.exceptions import Boto3Error
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
+from botocore.utils import parse_timestamp
 from urllib3.exceptions import HTTPError
 
 from binlog2s3.checksum import crc64nvme
@@ -68,6 +69,7 @@ _WITHOUT_KEY = frozenset(
 )
 
 
+_LISTED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z")
 _LOADER = botocore.loaders.create_loader()
 
 
@@ -75,7 +77,18 @@ def any_session(profile_name: str | None = None) -> boto3.Session:
     """A session that reads credentials anew, but not once more what S3 is: that takes a while."""
     core = botocore.session.get_session()
     core.register_component("data_loader", _LOADER)
+    parsers = core.get_component("response_parser_factory")
+    parsers.set_parser_defaults(timestamp_parser=_moment)
     return boto3.Session(botocore_session=core, profile_name=profile_name)
+
+
+def _moment(value: Any) -> datetime:
+    """A time in an answer; where it has the form of listings, without botocore's search for one."""
+    if isinstance(value, str) and _LISTED.fullmatch(value):
+        with suppress(ValueError):
+            return datetime.fromisoformat(value)
+    found: datetime = parse_timestamp(value)
+    return found
 
 
 @dataclass(slots=True)

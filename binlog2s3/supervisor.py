@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from queue import SimpleQueue
+from typing import TypeVar
 
 import tenacity
 
@@ -28,6 +29,7 @@ from binlog2s3.errors import (
     ForkError,
     SourceError,
     SpoolError,
+    StoreError,
 )
 from binlog2s3.grid import Grid
 from binlog2s3.history import Tip
@@ -42,6 +44,7 @@ from binlog2s3.start import tip_of_track
 from binlog2s3.tailer import Tailer, Track
 from binlog2s3.watch import Reached, Watch
 
+T = TypeVar("T")
 _log = Log("supervisor")
 _POLL_SECONDS = 0.05
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 5.0
@@ -56,29 +59,38 @@ def delay(failures: int) -> float:
     return random.uniform(most / 2, most)  # noqa: S311 - no secret
 
 
+def may_be_mended(error: BaseException) -> bool:
+    """Whether a source may answer yet; not a server that is refused.
+
+    What the operator must mend, as a password, is waited for too: the bucket has the source's
+    history, and may be all there is of it.
+    """
+    return isinstance(error, SourceError) and not error.refused
+
+
 def wait_for(
-    ask: Callable[[], Heading],
+    ask: Callable[[], T],
     stop: threading.Event,
     tell: Callable[[BaseException], object] = lambda _: None,
-) -> Heading:
-    """Ask the source until it answers: the bucket has its history, and may be all there is of it.
+    passes: Callable[[BaseException], bool] = may_be_mended,
+) -> T:
+    """Ask until there is an answer, at growing delays: the source, or the store.
 
-    `tell` is called with each failure.
-
-    What the operator must mend, as a password, is waited for too. Raises what it says at a stop,
-    and where it is a server that is refused.
+    `tell` is called with each failure. Raises what does not pass, and the last failure at a stop.
     """
 
     def say(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         if error is not None:
             tell(error)
-        _log.warning("waiting for the source", error=error, hint=getattr(error, "hint", ""))
+        hint = getattr(error, "hint", "")
+        if isinstance(error, StoreError):
+            _log.warning("waiting for the store", error=error, hint=hint)
+        else:
+            _log.warning("waiting for the source", error=error, hint=hint)
 
     retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(
-            lambda error: isinstance(error, SourceError) and not error.refused
-        ),
+        retry=tenacity.retry_if_exception(passes),
         stop=tenacity.stop_when_event_set(stop),
         wait=lambda state: delay(state.attempt_number),
         sleep=tenacity.sleep_using_event(stop),

@@ -10,6 +10,7 @@ of a replica are its source's: they prove nothing.
 import json
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import eq
 from typing import Any
 
 from binlog2s3.binlog import MAGIC, BinlogName
@@ -71,9 +72,11 @@ def _block_problems(entry: Entry) -> Iterator[str]:
     if entry.size <= len(MAGIC):
         yield f"size is {entry.size}: no binlog is so small"
         return
-    ranges = [(block.offset, block.size) for block in entry.blocks]
-    wanted = [(at, min(BLOCK_SIZE, entry.size - at)) for at in range(0, entry.size, BLOCK_SIZE)]
-    if ranges != wanted:
+    ranges = ((block.offset, block.size) for block in entry.blocks)
+    many = -(-entry.size // BLOCK_SIZE)  # never so many made: the size may lie
+    starts = (at * BLOCK_SIZE for at in range(len(entry.blocks)))
+    wanted = ((at, min(BLOCK_SIZE, entry.size - at)) for at in starts)
+    if many != len(entry.blocks) or not all(map(eq, ranges, wanted)):
         yield f"blocks do not cover its size, {entry.size}"
         return
     crc64 = 0

@@ -81,7 +81,7 @@ WORDS: Mapping[Kind, tuple[str, str, str]] = {
     ),
     "entry-missing": (
         "an archived binlog without an entry",
-        "a recovery reads all of the binlog instead; `find` and `list` know nothing of it",
+        "a recovery and `find` read all of the binlog instead; `list` shows no times, no GTIDs",
         "verify --repair makes it again from the object",
     ),
     "entry-unreadable": (

@@ -19,6 +19,7 @@ from binlog2s3.blocks import Ahead
 from binlog2s3.catalog import Catalog, Entry, Heartbeat, Layout, Lineage
 from binlog2s3.checksum import crc64_hex
 from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.status_text import count_text
 from binlog2s3.store_contract import ObjectInfo, Store
 from binlog2s3.survey import Survey
 from binlog2s3.verify_chain import Facts, Intervals, contradiction, is_proved, of_entry, of_known
@@ -117,6 +118,8 @@ class Walk:
         self._walked = Walked()
         self._before: Facts | None = None
         self._intervals = Intervals(lineage.id)
+        self._younger: list[BinlogName] = []
+        self._unproved = 0
 
     def run(self) -> Walked:
         """Look at all of them."""
@@ -134,6 +137,8 @@ class Walk:
         covered = writer.covered_until if writer is not None and self._current else None
         self._intervals.end(vouched_us=_us(covered), gtids=self._vouched_gtids(writer))
         self._walked.intervals = self._intervals.found
+        if not self._look.deep:
+            self._say_what_was_not_read()
         return self._walked
 
     def _vouched_gtids(self, writer: Heartbeat | None) -> str | None:
@@ -255,7 +260,27 @@ class Walk:
             )
             self._wrong("checksum", name, key, text)
             return f"{name} has not its checksum"
+        shelf = self._shelf
+        if name in shelf.binlogs and name in shelf.entries:  # else they came since the listing
+            replaced = shelf.binlogs[name].at > shelf.entries[name].at
+            self._younger += [name] if replaced else []
+        self._unproved += info.crc64 is None
         return f"the entry of {name} lies" if seen.problems else ""
+
+    def _say_what_was_not_read(self) -> None:
+        """What looking alone cannot tell; the entry is written last, whatever the clocks."""
+        if self._younger:
+            shown = ", ".join(map(str, self._younger[:_MOST_ASKED]))
+            more = len(self._younger) - _MOST_ASKED
+            self._walked.notes.append(
+                f"{shown}{f' and {more} more' if more > 0 else ''}: written anew since the entry "
+                "was, by whom? --deep compares the bytes"
+            )
+        if self._unproved:
+            self._walked.notes.append(
+                f"{count_text(self._unproved, 'archived binlog')}: the store keeps no CRC64NVME of "
+                "the whole, so their bytes were not compared; --deep reads them"
+            )
 
     def _without_entry(self, name: BinlogName, key: str, info: ObjectInfo) -> None:
         if self._may_come(name) and self._is_young(info):

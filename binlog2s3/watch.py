@@ -8,6 +8,7 @@ not an answer, a refusal is one. SHOW BINARY LOGS takes a lock on the server, so
 the start, when the daemon wants it, at a rotation and every five minutes.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -52,7 +53,8 @@ class Watch:
     """Asks every `interval_seconds`; `sight` is always the latest.
 
     `reached` says how far the stream has come; it is called before the server is asked. `seen` is
-    told each position but those before that: they are of another history.
+    told each position but those before that: they are of another history. It begins to ask again
+    within `patience_seconds`, however long the server takes.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Watch:
         seen: Callable[[ServerPosition], None],
         failed: Callable[[BaseException], None],
         stop: threading.Event,
+        patience_seconds: float = math.inf,
     ) -> None:
         self._server = server
         self._uuid = ""
@@ -77,6 +80,8 @@ class Watch:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self.sight = Sight(heard_at=time.monotonic())
+        self.round_at = time.monotonic()  # when it last began to ask
+        self.patience_seconds = patience_seconds
 
     def start(self) -> None:
         """Begin to ask."""
@@ -113,6 +118,7 @@ class Watch:
         next_list = 0.0
         try:
             while True:
+                self.round_at = time.monotonic()
                 wanted = self._wanted.is_set() or time.monotonic() >= next_list
                 self._wanted.clear()
                 answered = bool(self._uuid) and self._ask(with_list=wanted)

@@ -74,13 +74,8 @@ def _own_apt(name: str, work: Path, suite: str) -> dict[str, str]:
     for folder in ("lists/partial", "cache/archives/partial", "none"):
         (work / folder).mkdir(parents=True)
     (work / "status").touch()
-    (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {_mirror(name)} {suite} main\n")
-    # Proxies and the like stay; hooks, pins, extra indexes and sources do not come along.
-    kept = [
-        line
-        for line in _output(["apt-config", "dump"]).splitlines()
-        if line.startswith("Acquire::") and not line.startswith("Acquire::IndexTargets")
-    ]
+    (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror(name)} {suite} main\n")
+    kept = ways()
     own = {
         "Dir::Etc::Parts": f"{work}/none",
         "Dir::Etc::Main": f"{work}/none/x",
@@ -132,8 +127,23 @@ def _apt(name: str, environment: dict[str, str], folder: Path, arguments: list[s
         raise Unavailable(name, reason, f"a way to the machine's Debian mirror, or {name} on PATH")
 
 
-def _mirror(name: str) -> str:
-    """The machine's own mirror of the Debian archive, from apt itself, else from its sources."""
+def ways() -> list[str]:
+    """How the machine's apt reaches its mirror, proxies and the like, as lines of apt.conf(5).
+
+    Hooks, pins, extra indexes and sources are not among them.
+    """
+    return [
+        line
+        for line in _output(["apt-config", "dump"]).splitlines()
+        if line.startswith("Acquire::") and not line.startswith("Acquire::IndexTargets")
+    ]
+
+
+def mirror(name: str) -> str:
+    """The machine's own mirror of the Debian archive, from apt itself, else from its sources.
+
+    Raises Unavailable(name, ...) where there is none.
+    """
     named = os.environ.get("DEBIAN_MIRROR")
     if named:
         return named

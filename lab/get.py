@@ -120,6 +120,54 @@ def promtool() -> Path:
     return kept("promtool", make) / "promtool"
 
 
+def mc() -> Path:
+    """MinIO's client: the one on PATH, else built from its newest module."""
+    return _on_path_or_built("mc", "github.com/minio/mc", "mc", "1 to 2 minutes")
+
+
+def kustomize() -> Path:
+    """kustomize, for the manifests: the one on PATH, else built; newer ones want Go 1.27."""
+    module = "sigs.k8s.io/kustomize/kustomize/v5"
+    return _on_path_or_built("kustomize", module, "kustomize", "20 to 60 s", version="v5.7.1")
+
+
+def nfpm() -> Path:
+    """nfpm, which makes packages: on PATH, else built; newer ones need what no proxy may serve."""
+    module = "github.com/goreleaser/nfpm/v2/cmd/nfpm"
+    return _on_path_or_built("nfpm", module, "nfpm", "30 to 90 s", version="v2.45.0")
+
+
+def patchelf() -> Path:
+    """patchelf, which ties a program to its libraries: the one on PATH, else Debian bookworm's."""
+    return _on_path_or_unpacked("patchelf", "usr/bin/patchelf")
+
+
+def mandoc() -> Path:
+    """mandoc, which shows and checks manual pages: the one on PATH, else Debian bookworm's."""
+    return _on_path_or_unpacked("mandoc", "usr/bin/mandoc")
+
+
+def mmdebstrap() -> Path:
+    """mmdebstrap, a Perl script that makes root file systems: on PATH, else Debian bookworm's."""
+    return _on_path_or_unpacked("mmdebstrap", "usr/bin/mmdebstrap")
+
+
+def _on_path_or_unpacked(name: str, program: str) -> Path:
+    """A program whose Debian package needs no other one but what every Debian has."""
+    on_path = shutil.which(name)
+    if on_path is not None:
+        return Path(on_path)
+
+    def make(into: Path) -> str:
+        say(f"getting {name} (Debian bookworm's package), a few seconds")
+        apt.unpack(name, "bookworm", [name], into / "root", deep=False)
+        (into / "root" / program).rename(into / name)
+        remove(into / "root")
+        return "bookworm"
+
+    return kept(name, make) / name
+
+
 def aws() -> Path:
     """The `aws` command: the one on PATH, else installed into an environment of its own.
 
@@ -269,12 +317,15 @@ def _executable(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def _on_path_or_built(name: str, module: str, binary: str, duration: str) -> Path:
+def _on_path_or_built(
+    name: str, module: str, binary: str, duration: str, *, version: str = "latest"
+) -> Path:
     """A Go program: the one on PATH, else built in the cache."""
     on_path = shutil.which(name)
     if on_path is not None:
         return Path(on_path)
-    return kept(name, lambda into: _build(name, module, binary, into, duration)) / name
+    wanted = f"{module}@{version}"
+    return kept(name, lambda into: _build(name, wanted, binary, into, duration)) / name
 
 
 def _build(name: str, module: str, binary: str, into: Path, duration: str) -> str:
@@ -296,9 +347,7 @@ def _build(name: str, module: str, binary: str, into: Path, duration: str) -> st
     environment = {key: str(into / folder) for key, folder in folders.items()}
     environment["GOFLAGS"] = f"{flags} -modcacherw".strip()
     environment["CGO_ENABLED"] = "0"
-    failure = _failure(
-        [go, "install", f"{module}@latest"], environment, seconds=BUILD_TIMEOUT_SECONDS
-    )
+    failure = _failure([go, "install", module], environment, seconds=BUILD_TIMEOUT_SECONDS)
     if failure is not None:
         raise Unavailable(name, failure, f"{remedy}; a way to the Go module proxy")
     (into / "bin" / binary).rename(into / name)
@@ -411,6 +460,12 @@ def main(names: list[str]) -> int:
         "faketime": faketime,
         "toxiproxy": toxiproxy,
         "promtool": promtool,
+        "mc": mc,
+        "kustomize": kustomize,
+        "nfpm": nfpm,
+        "patchelf": patchelf,
+        "mandoc": mandoc,
+        "mmdebstrap": mmdebstrap,
         "aws": aws,
     }
     unknown = [name for name in names if name not in known]

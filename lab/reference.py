@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import binlog2s3
-from binlog2s3 import transaction
+from binlog2s3 import sample, transaction
 from binlog2s3.config import FILE_OPTIONS
 from binlog2s3.find_options import FIND_OPTIONS
 from binlog2s3.options import Option
@@ -119,6 +119,11 @@ def _amount(option: Option, value: int) -> str:
     return f"{value:,}" + (" s" if option.kind == "duration" else "")
 
 
+def sample_file() -> str:
+    """The example of a configuration file, in a fence."""
+    return f"```toml\n{sample.example()}```"
+
+
 def transaction_ends() -> str:
     """The table in the docstring of `transaction`."""
     text = transaction.__doc__ or ""
@@ -166,6 +171,7 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
         "kinds of defects": defect_table,
         "options of find": find_option_table,
         "lines of status": status_examples.line,
+        "example": sample_file,
     },
     "docs/format.md": {"transaction ends": transaction_ends},
 }

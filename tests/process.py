@@ -17,19 +17,22 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from binlog2s3.archive import Limits
+from binlog2s3.beginning import Beginning, Begun, target
 from binlog2s3.binlog import MAGIC, BinlogName
 from binlog2s3.board import Pulse
 from binlog2s3.catalog import Catalog, Layout, Lineage
 from binlog2s3.config import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
 from binlog2s3.course import Doubt, Heading, Pilot
 from binlog2s3.coverage import Coverage
-from binlog2s3.daemon import Stop, _Begun, _Start, _Stream, target
+from binlog2s3.daemon import _Stream
+from binlog2s3.ending import Stop
 from binlog2s3.errors import SourceError, SupersededError
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
 from binlog2s3.history import Tip
 from binlog2s3.intake import Intake
 from binlog2s3.mysqlbinlog import Tool
+from binlog2s3.notify import Notifier
 from binlog2s3.server import ServerBinlog, ServerFacts, ServerPosition
 from binlog2s3.spool import Run, Spool
 from binlog2s3.start import find
@@ -296,11 +299,11 @@ def _no_finder(*_: object) -> NoReturn:
     raise AssertionError("nothing contradicts the archive here")
 
 
-class Starting(_Start):
+class Starting(Beginning):
     def _pilot(self) -> Pilot:
         return Steering(self._config, self.catalog)
 
-    def begun(self, shown: Shown, clock: Clock) -> _Begun:
+    def begun(self, shown: Shown, clock: Clock) -> Begun:
         """As `begin`, but for the server, which is asked of this one."""
         noted = self._spool.superseded_by()
         if noted is not None:
@@ -405,6 +408,10 @@ def config(spool: Path, part: int) -> Config:
     )
 
 
+def _reraise(error: BaseException) -> NoReturn:
+    raise error
+
+
 class Process(_Stream):
     """The daemon's stream: `run` is what it does, from the claim to the end."""
 
@@ -507,6 +514,10 @@ class Process(_Stream):
             backoff=lambda _: 0.0,
             clock=self.clock,
         )
+
+    def run(self, notifier: Notifier | None = None) -> int:
+        self.claim(self._store, _reraise, lambda _: False)
+        return super().run(notifier or Notifier())
 
     @property
     def ended(self) -> bool:

@@ -65,11 +65,6 @@ class Kind(StrEnum):
 REQUEST_ONLY = frozenset({Kind.KILL_AFTER, Kind.KILL_LATE, Kind.LOST, Kind.ERRORS, Kind.FROZEN})
 """Those that need a request to be done to."""
 
-OF_THE_STORE = frozenset(
-    {Kind.CUT_STORE, Kind.SWALLOW_STORE, Kind.LATENCY, Kind.ERRORS, Kind.LOST, Kind.DISK}
-)
-"""Those that spoil the store's answers."""
-
 ONLY_AT = {
     Kind.UPLOADS: frozenset({Phase.PART, Phase.COPY, Phase.COMPLETE}),
     Kind.DISK: frozenset({Phase.FULL_CHUNK, Phase.PUNCH}),

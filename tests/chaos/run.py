@@ -83,7 +83,7 @@ class Round:
         """Write, be struck, come to rest, compare."""
         world = self.world
         sent, compared = world.audit.sent_bytes, world.audit.binlog_bytes
-        world.wiped = world.spoilt = False
+        world.wiped = False
         first = self.faults[0]
         options = self._options(first)
         if options != world.options and world.streams:

@@ -24,14 +24,13 @@ from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer
 from lab.toxiproxy import Toxiproxy
 from tests.chaos.audit import Audit
-from tests.chaos.fault import OF_THE_STORE, PART, Kind
+from tests.chaos.fault import PART, Kind
 from tests.chaos.writes import Writes
 from tests.integration.bucket import CHUNK
 from tests.integration.stream_process import StreamProcess, Value
 
 MIB = 1 << 20
 LIMIT = 24 * MIB
-EXIT_STORE = 6
 EXIT_TAKEN_OVER = 9
 SPOOL_NAMES = ("run-", "lock", "reserve", "superseded.json", "status.sock")
 
@@ -78,7 +77,6 @@ class World:
         self.wiped = False
         self.pause = Event()
         self.options: dict[str, Value] = {}
-        self.spoilt = False
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -149,17 +147,12 @@ class World:
                 self.differs(f"SIGTERM: the streamer ended with {status}")
 
     def ensure(self) -> None:
-        """A streamer works. One that ended by itself has failed us.
-
-        But at a start it may: a store that does not answer then ends it, for the service manager
-        to start it again.
-        """
+        """A streamer works. One that ended by itself has failed us, at a start too."""
         for slot, stream in self.streams.items():
             status = stream.process.poll()
             if status is not None and status >= 0 and not getattr(stream, "told", False):
                 stream.told = True  # type: ignore[attr-defined]
-                at_start = status == EXIT_STORE and self.spoilt
-                if not at_start and (slot == self.active or status != EXIT_TAKEN_OVER):
+                if slot == self.active or status != EXIT_TAKEN_OVER:
                     self.differs(f"{slot} ended with {status}: {stream.stderr()[-1500:]}")
         if not self.alive:
             self.start()
@@ -177,7 +170,6 @@ class World:
 
     def strike(self, kind: Kind) -> Action | None:  # noqa: PLR0911 - one for each kind
         """The part of a fault that happens at this very moment."""
-        self.spoilt = self.spoilt or kind in OF_THE_STORE
         match kind:
             case Kind.KILL | Kind.WIPE:
                 self._kill()

@@ -50,7 +50,16 @@ class Bucket:
             return client.get_object(Bucket=self.name, Key=key)["Body"].read()
 
     def chunks(self, binlog: str = "") -> list[ChunkObject]:
-        matches = [m for key in self.keys() if (m := CHUNK.search(key))]
+        """A listing is no snapshot: a chunk that took another's place under it may be in neither.
+
+        So they are listed until that is the same twice.
+        """
+        keys = self.keys()
+        for _ in range(_MOST_LOOKS):
+            before, keys = keys, self.keys()
+            if keys == before:
+                break
+        matches = [m for key in keys if (m := CHUNK.search(key))]
         return [
             ChunkObject(m.string, m["name"], int(m["begin"]), int(m["end"]))
             for m in matches

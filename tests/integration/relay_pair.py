@@ -105,15 +105,15 @@ class Process(apply_pair.Process):
 def kill_again_and_again(
     chance: random.Random, begin: Callable[[], Process], server: MysqlServer, what: str, rounds: int
 ) -> tuple[int, str]:
-    """At any moment, so often, "us", "the server" or "both".
+    """At any moment, so often, "us", "the server" or "both"; the first time soon after the begin.
 
     Returns how often we were not done yet, and what we said on standard error.
     """
     kills, said = 0, ""
-    for _ in range(rounds):
+    for number in range(rounds):
         run = begin()
-        run.wait_for(chance.randrange(0, 4))
-        Event().wait(chance.random() * 0.4)  # any moment will do
+        run.wait_for(chance.randrange(0, 4) if number else 1)
+        Event().wait(chance.random() * (0.4 if number else 0.1))  # any moment will do
         kills += run.process.poll() is None
         if what != "us":
             server.kill()

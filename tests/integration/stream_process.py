@@ -12,6 +12,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -144,7 +145,10 @@ class StreamProcess:
     def terminate(self, timeout: float = 30) -> int:
         """SIGTERM, as a service manager does it; the exit code."""
         self.process.terminate()
-        return self.wait(timeout)
+        code = self.wait(timeout)
+        if code:
+            sys.stdout.write(self.stderr())  # shown where the test fails
+        return code
 
     def kill(self) -> None:
         """`kill -9`: nothing is put in order."""

@@ -799,12 +799,18 @@ def test_the_targets_own_disk_is_full(
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_the_relay_logs_disk_is_full(
-    pair: Pair, small_disk: Path, restarted: Callable[..., None], begun: bool
+    pair: Pair,
+    small_disk: Path,
+    restarted: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    begun: bool,
 ) -> None:
     """It is said so, nothing is left, and with smaller batches all arrives.
 
-    Relay logs may lie elsewhere than the data.
+    Relay logs may lie elsewhere than the data. What the server removes meanwhile is no room for
+    the next batch: somebody else takes it each time that is looked.
     """
+    monkeypatch.setattr(relay_mysql, "_EVERY_SECONDS", 0.001)
     restarted(f"--relay-log={small_disk}/relay", f"--relay-log-index={small_disk}/relay.index")
     pair.source.query("CREATE DATABASE shop", "CREATE TABLE shop.a (b LONGBLOB)")
     pair.source.query(*("INSERT INTO shop.a VALUES (REPEAT('x', 100000))" for _ in range(30)))
@@ -813,10 +819,12 @@ def test_the_relay_logs_disk_is_full(
     made: list[relay.Way] = []
     filler = small_disk / "filler"
 
-    def fill(_progress: Progress) -> None:
-        if not filler.exists():
-            there = os.statvfs(small_disk)
-            filler.write_bytes(bytes(there.f_bavail * there.f_frsize - 260_000))
+    def fill(progress: Progress) -> None:
+        there = os.statvfs(small_disk)
+        too_much = there.f_bavail * there.f_frsize - 90_000
+        if progress.transactions and too_much > 0:
+            with filler.open("ab") as file:
+                file.write(bytes(too_much))
 
     with pytest.raises(RecoveryError, match=f"{small_disk}, is full") as caught:
         pair.apply(

@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,16 +141,20 @@ DOUBTS: dict[str, Callable[[], Action]] = {
 
 @pytest.mark.parametrize("what", DOUBTS)
 def test_what_is_in_doubt_is_asked_again(what: str, minio: MinioServer, bucket: str) -> None:
-    """Once, by boto3, and what comes then is right; the next one is quick again, each time."""
+    """Once, by boto3, and what comes then is right; the next one is quick again, each time.
+
+    A connection that ends without a byte may have been idle for too long: there it asks itself.
+    """
     with RecordingProxy(minio.endpoint_url) as proxy:
         with stores(minio, bucket, proxy.url) as (store, quick):
             store.put("k", b"data")
-            assert quick.get("k") == b"data"
+            assert [quick.get("k"), quick.get("k")] == [b"data"] * 2
             for _ in range(4):
                 proxy.rules.append(on(DOUBTS[what](), path="/k$", times=1))
                 assert [quick.get("k"), quick.get("k")] == [b"data"] * 2
         kinds = [one in quick_ones(proxy) for one in proxy.matching(path="/k$")]
-    assert kinds == [False, *[True, False, True] * 4]
+    again = DOUBTS[what] in (Drop, DropAnswer)
+    assert kinds == [False, True, *[True, again, True] * 4]
 
 
 def test_only_its_own_requests_show_the_way(minio: MinioServer, bucket: str) -> None:
@@ -195,7 +199,8 @@ def test_an_idle_connection_that_was_closed(minio: MinioServer, bucket: str) -> 
         for _ in range(6):
             assert quick.get("k") == b"data"
             for idle in tuple(proxy._sockets):
-                idle.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # one that ended just now
+                    idle.shutdown(socket.SHUT_RDWR)
         assert quick._shortcut._doubts == 0
         assert len(quick_ones(proxy, "/k$")) == 5
 

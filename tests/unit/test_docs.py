@@ -42,19 +42,33 @@ FOREIGN = {
     "--auth-root-authentication-method",  # mariadb-install-db
     "--base64-output",  # mysqlbinlog
     "--binary-mode",  # mysql
+    "--bucket",  # aws s3api
+    "--build-arg",  # docker build
+    "--cap-drop",  # docker run
     "--checksum-mode",  # aws s3api
     "--defaults-file",  # mysql and mysqlbinlog
     "--enforce-gtid-consistency",  # mysqld
     "--events",
     "--exclude-gtids",  # mysqlbinlog
+    "--global",  # pipx install
+    "--filename",  # kubectl apply
+    "--from-file",  # kubectl create secret
     "--gtid-mode",  # mysqld
     "--initialize-insecure",  # mysqld
+    "--lifecycle-configuration",  # aws s3api
     "--master-data",  # mariadb-dump
+    "--name",  # docker run
+    "--namespace",  # kubectl
+    "--now",  # systemctl enable
     "--only-show-errors",  # aws s3 cp
+    "--output",  # kubectl
     "--raw",
+    "--read-only",  # docker run
     "--read-from-remote-server",
     "--recursive",  # aws s3 cp
     "--routines",
+    "--rm",  # docker compose run
+    "--security-opt",  # docker run
     "--set-gtid-purged",
     "--silent",  # mysqladmin
     "--single-transaction",
@@ -69,6 +83,8 @@ FOREIGN = {
     "--user",  # mysqld
     "--verbose",  # mysqlbinlog
     "--verify-binlog-checksum",
+    "--wait",  # docker compose up
+    "--versioning-configuration",  # aws s3api
 }
 
 
@@ -133,6 +149,21 @@ def test_the_options_of_a_command_are_in_the_reference(command: Any, heading: st
     """All that click knows are named where the command is described, and no other one."""
     known = {name for parameter in command.params for name in parameter.opts}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", section(REFERENCE, heading))) == known
+
+
+def test_config_is_in_the_reference() -> None:
+    """It takes what may be in a file; its own two options are named where it is described."""
+    known = {name for parameter in cli.config_.params for name in parameter.opts}
+    own = known - {f"--{option.name}" for option in FILE_OPTIONS} - {"--config"}
+    assert own == {"--example", "--show"}
+    text = section(REFERENCE, "What `config` prints")
+    assert all(f"`binlog2s3 config {name}`" in text for name in own)
+
+
+def test_every_command_is_in_the_reference() -> None:
+    """In the table that stands first, those that the help does not show too."""
+    listed = re.findall(r"^\| `binlog2s3 ([a-z]+)", section(REFERENCE, "Commands"), re.MULTILINE)
+    assert sorted(listed) == sorted(cli.binlog2s3.commands)
 
 
 def test_check_is_in_the_reference() -> None:
@@ -293,7 +324,8 @@ def test_documents_name_no_option_that_does_not_exist(path: Path) -> None:
     """Neither on the command line nor in the environment."""
     text = path.read_text(encoding="utf-8")
     ours = {f"--{option.name}" for option in OPTIONS} | {"--config", "--help", "--version"}
-    for command in (cli.list_, cli.status, cli.pitr, cli.find, cli.verify, cli.health):
+    commands = (cli.list_, cli.status, cli.pitr, cli.find, cli.verify, cli.health, cli.config_)
+    for command in commands:
         ours |= {name for parameter in command.params for name in parameter.opts}
     named = set(re.findall(r"(?<![\w<!-])--[a-z][a-z0-9-]*", text))
     assert named - ours - FOREIGN == set()

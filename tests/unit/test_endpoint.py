@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -119,6 +120,22 @@ def test_health_is_503_where_something_is_critical(serve: Callable[..., Listener
     assert [trouble["code"] for trouble in json.loads(body)["troubles"]] == ["heartbeat", "paused"]
 
 
+@pytest.mark.parametrize(
+    ("code", "level", "expected"),
+    [("stuck", "critical", 503), ("stuck", "warning", 200), ("source", "critical", 200)],
+)
+def test_live_is_503_where_it_hangs(
+    serve: Callable[..., Listener], code: str, level: Literal["critical", "warning"], expected: int
+) -> None:
+    """And not where others are away, which no restart mends."""
+    trouble = replace(PAUSED, code=code, level=level, text="for 40 s")
+    port = serve(lambda: replace(WELL, troubles=(HEARTBEAT, trouble))).listen_tcp("127.0.0.1", 0)
+    found, _, body = request(port, "/live")
+    assert found == expected
+    assert body == (b"for 40 s\n" if expected == 503 else b"it goes round\n")
+    assert request(port, "/health")[0] == (200 if level == "warning" else 503)
+
+
 @pytest.mark.parametrize("direction", [1, -1])
 def test_an_old_status_is_critical_everywhere(
     serve: Callable[..., Listener], direction: int, tmp_path: Path
@@ -132,6 +149,7 @@ def test_an_old_status_is_critical_everywhere(
     assert code == 503
     assert "the status is 16 s old" in json.loads(body)["troubles"][0]["text"]
     assert b'binlog2s3_healthy{source="orders"} 0.0' in request(port, "/metrics")[2]
+    assert request(port, "/live")[0] == 503
     found, _ = ask(tmp_path)
     assert found is not None
     assert not found.healthy
@@ -172,7 +190,7 @@ def test_each_request_gets_the_status_of_its_moment(serve: Callable[..., Listene
     assert found == [1, 2, 3]
 
 
-@pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/status", "/nothing"])
+@pytest.mark.parametrize("path", ["/", "/health", "/live", "/metrics", "/status", "/nothing"])
 def test_head_is_get_without_its_body(serve: Callable[..., Listener], path: str) -> None:
     """The same code, type and length, and not a byte behind the headers."""
     port = serve().listen_tcp("127.0.0.1", 0)
@@ -193,7 +211,7 @@ def test_other_paths_are_not_found(serve: Callable[..., Listener], path: str) ->
     port = serve().listen_tcp("127.0.0.1", 0)
     head, _, body = raw(port, f"GET {path} HTTP/1.1\r\n\r\n".encode()).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 404 ")
-    assert body == b"there are /health, /metrics and /status\n"
+    assert body == b"there are /health, /live, /metrics and /status\n"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
@@ -380,6 +398,14 @@ def test_what_is_wrong_is_told_on_one_line(serve: Callable[..., Listener], tmp_p
     """A server's words neither break it nor command a terminal."""
     serve(lambda: replace(WELL, troubles=(PAUSED, HEARTBEAT))).listen_socket(tmp_path)
     assert ask_health(tmp_path) == (False, "orders: streaming; the spool has no [31mroom")
+
+
+def test_what_is_not_well_yet_healthy_is_told(
+    serve: Callable[..., Listener], tmp_path: Path
+) -> None:
+    """A state that is no good one does not stand there without a reason."""
+    serve(lambda: replace(WELL, troubles=(HEARTBEAT,))).listen_socket(tmp_path)
+    assert ask_health(tmp_path) == (True, f"orders: streaming; {HEARTBEAT.text}")
 
 
 def test_a_spool_with_a_long_path(serve: Callable[..., Listener], tmp_path: Path) -> None:

@@ -197,6 +197,8 @@ def test_rows_of_no_table_may_be_of_this_one() -> None:
         (" shop . orders ", ("shop", "orders")),
         ("shop.*", ("shop", "*")),
         ("`a.b`.`c d`", ("a.b", "c d")),
+        ("my shop.größen", ("my shop", "größen")),
+        ("`größen-2.0`.*", ("größen-2.0", "*")),
         ("a.`b``c`", ("a", "b`c")),
     ],
 )

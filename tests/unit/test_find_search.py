@@ -266,6 +266,15 @@ def test_what_is_missing_is_said_at_its_place() -> None:
     assert warnings == []
 
 
+def test_a_binlog_without_an_entry_is_read() -> None:
+    """All of it: nothing says what is where."""
+    bucket = archive(100, 100, 100)
+    del bucket.objects[LAYOUT.entry(ID, name(2))]
+    hits, warnings, _ = searched(bucket)
+    assert numbers(hits) == list(range(30, 0, -1))
+    assert warnings == []
+
+
 def test_an_entry_that_is_none_leaves_its_binlog_out() -> None:
     """With a warning; the others are searched."""
     bucket = archive(100, 100, 100)

@@ -15,7 +15,7 @@ from binlog2s3.catalog import Catalog, Layout, Lineage
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk
 from binlog2s3.coverage import Coverage
-from binlog2s3.errors import ElsewhereError, ForkError
+from binlog2s3.errors import ElsewhereError, ForkError, PreconditionError
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
 from binlog2s3.intake import Intake
@@ -173,6 +173,17 @@ def test_nothing_is_uploaded_before_its_lineage_is_described(bench: Bench) -> No
     bench.settle()
     assert bench.intake.done
     assert bench.readable(lineage) == {"b.000001": "open"}
+
+
+def test_an_answer_that_was_lost_is_no_second_lineage(bench: Bench) -> None:
+    """What lies there and says the same is ours; what says anything else is not replaced."""
+    begin(bench)
+    ours, key = bench.lineage, LAYOUT.lineage(bench.lineage.id)
+    assert bench.intake._put(ours) == ours
+    other = replace(ours, server_uuid=UUID_B)
+    with pytest.raises(PreconditionError):
+        bench.intake._put(other)
+    assert bench.store.get(key) == ours.to_json()
 
 
 def test_what_another_writer_has_decided_already_is_taken(bench: Bench) -> None:

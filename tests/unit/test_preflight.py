@@ -40,7 +40,7 @@ from binlog2s3.preflight_rules import (
 )
 from binlog2s3.preflight_settings import Seen, settings_rows, version_row
 from binlog2s3.preflight_source import Account, login_rows
-from binlog2s3.preflight_spool import holder, spool_rows, unusable_hint
+from binlog2s3.preflight_spool import holder, owner_row, spool_rows, unusable_hint
 from binlog2s3.preflight_view import Shown
 from binlog2s3.store_errors import Failure, translate
 from tests.memory_store import MemoryStore
@@ -851,6 +851,20 @@ def test_a_spool_that_cannot_be(tmp_path: Path) -> None:
 def test_why_a_spool_cannot_be(number: int, hint: str) -> None:
     """Each reason has a remedy of its own."""
     assert hint in unusable_hint(OSError(number, os.strerror(number)), Path("/spool"))
+
+
+@pytest.mark.parametrize(
+    ("directory", "owner", "user", "result"),
+    [
+        ("/var/lib/binlog2s3", 501, 501, "ok"),
+        ("/var/lib/binlog2s3", 501, 0, "warn"),
+        ("/var/lib/private/binlog2s3/orders", 61234, 0, "ok"),
+        ("/var/lib/private/binlog2s3/orders", 61234, 501, "warn"),
+    ],
+)
+def test_whose_spool_it_is(directory: str, owner: int, user: int, result: str) -> None:
+    """Another user's is a warning, but for root with that of a unit, whose user nobody can be."""
+    assert owner_row(Path(directory), owner, user).result == result
 
 
 def test_a_spool_in_use(disk_tmp_path: Path) -> None:

@@ -19,13 +19,14 @@ import pytest
 from botocore.exceptions import ClientError
 
 from binlog2s3.archive import Action, Complete, CopyPart, Flush, PutEntry, PutWhole
+from binlog2s3.beginning import Beginning
 from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Layout
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk
 from binlog2s3.config import MysqlConfig, SpoolLimits
 from binlog2s3.course import Heading
-from binlog2s3.daemon import _Start, _Stream
+from binlog2s3.daemon import _Stream
 from binlog2s3.errors import (
     ArchiveError,
     ElsewhereError,
@@ -879,8 +880,9 @@ def test_a_start_that_fails_has_written_nothing(tmp_path: Path) -> None:
         spool_limits=SpoolLimits(),
     )
     stop: Any = SimpleNamespace(event=threading.Event(), signal=0)
+    stop.event.set()  # else it would wait for the source
     with pytest.raises(SourceError, match=r"127\.0\.0\.1"):
-        _Start(config, store, spool, stop).begin()
+        Beginning(config, store, spool, stop).begin()
     assert store.objects == {}
     assert store.calls["check_access"] == 1, "it has come as far as the bucket"
     assert not {name for name in store.calls if name.startswith(("put", "delete", "create"))}

@@ -146,6 +146,55 @@ def test_a_sound_archive(deep: bool) -> None:
     assert [len(one.intervals) for one in source.lineages] == [1, 1]
 
 
+@pytest.mark.parametrize("has_crc64", [False, True])
+def test_bytes_that_were_written_anew(has_crc64: bool) -> None:
+    """By looking alone: a defect where the store has a checksum of the whole, else two notes.
+
+    One names the binlog that is younger than its entry, the other says how many were not compared.
+    """
+    store = MemoryStore(crc64=has_crc64)
+    archive = fill(store)
+    assert not any("anew" in note for note in verified(store).notes)
+    other = bytearray(archive.data[OLD, 2])
+    other[-30] ^= 1
+    store.put(LAYOUT.binlog(OLD, name(2)), bytes(other))
+    source = verified(store)
+    anew = [note for note in source.notes if "written anew since the entry was" in note]
+    unproved = [note for note in source.notes if "keeps no CRC64NVME" in note]
+    if has_crc64:
+        assert kinds(source) == {"checksum"}
+        assert unproved == []
+        return
+    assert source.sound
+    assert ["mysql-bin.000002" in note for note in anew] == [True]
+    assert all("--deep" in note for note in unproved)
+    assert len(unproved) == len(source.lineages)
+    deep = verified(store, deep=True)
+    assert not deep.sound
+    assert not any("--deep" in note for note in deep.notes)
+
+
+@pytest.mark.parametrize("size", [10**12, 2**63 - 1])
+def test_an_entry_of_an_absurd_size(size: int) -> None:
+    """It is a defect like others: nothing is made of that size, and nothing waits for it."""
+    store = MemoryStore()
+    archive = fill(store)
+    archive.change(archive.entry(OLD, 2), size=size)
+    source = verified(store)
+    assert {"entry-lies", "size"} <= kinds(source)
+
+
+@pytest.mark.parametrize("size", [2**63, 10**400, -1, "40", 40.5, True, None])
+def test_an_entry_whose_size_is_none(size: object) -> None:
+    """It cannot be read, and is said so in few words."""
+    store = MemoryStore()
+    archive = fill(store)
+    archive.change(archive.entry(OLD, 2), size=size)
+    source = verified(store)
+    assert "entry-unreadable" in kinds(source)
+    assert max(len(defect.text) for defect in source.defects) < 300
+
+
 @pytest.mark.parametrize("deep", [False, True], ids=["looked", "deep"])
 @pytest.mark.parametrize("what", EVERY)
 def test_every_kind_of_damage(what: str, deep: bool) -> None:

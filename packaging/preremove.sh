@@ -1,0 +1,15 @@
+#!/bin/sh
+# Before a removal: dpkg says "remove", rpm how many versions will be left. Not before an upgrade.
+set -e
+case "$1" in
+    remove | 0) ;;
+    *) exit 0 ;;
+esac
+if [ -d /run/systemd/system ]; then
+    systemctl stop binlog2s3.service 'binlog2s3@*.service' || :
+    for link in /etc/systemd/system/*.wants/binlog2s3.service \
+        /etc/systemd/system/*.wants/binlog2s3@*.service; do
+        if [ -L "$link" ]; then systemctl disable "${link##*/}" || :; fi
+    done
+fi
+exit 0

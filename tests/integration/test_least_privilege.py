@@ -1,0 +1,617 @@
+"""The very policies and GRANTs of docs/operations.md: enough for all commands, and no more.
+
+The S3 policies are applied as they lie in docs/policies to MinIO's temporary credentials (a
+session has the rights of its policy and no others); only the bucket's name is another. The
+accounts are made by the document's own statements.
+"""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+from binlog2s3.config import Config, MysqlConfig, S3Config, StreamConfig
+from binlog2s3.preflight import Row
+from binlog2s3.preflight_archive import ArchiveProbes
+from binlog2s3.preflight_bucket import BucketCheck
+from binlog2s3.preflight_probes import Probes
+from binlog2s3.preflight_rules import wanted_rule
+from binlog2s3.store import S3Store
+from binlog2s3.store_contract import StoreConfig
+from lab.disk import temporary_directory
+from lab.fault import Record
+from lab.get import ServerBinaries
+from lab.mysql import MariadbServer, MysqlServer
+from lab.proxy import RecordingProxy
+from lab.s3 import REGION, MinioServer, VersitygwServer, client_for, environment_for
+from tests import command
+from tests.integration.bucket import Bucket
+from tests.integration.recovery_command import Way
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+SOURCE, BUCKET = "orders-primary", "acme-binlogs"
+PASSWORD = "Of-a-test-1"
+KINDS: dict[str, type[MysqlServer]] = {"mysql": MysqlServer, "mariadb": MariadbServer}
+PART = 5 << 20
+FIRST = "mysql-bin.000001"
+Policy = dict[str, Any]
+_BLOCK = re.DOTALL | re.MULTILINE
+
+
+def policy(name: str, bucket: str) -> Policy:
+    """A document of docs/policies, for this bucket."""
+    text = (ROOT / f"docs/policies/{name}.json").read_text(encoding="utf-8")
+    found = json.loads(text.replace(BUCKET, bucket))
+    assert isinstance(found, dict)
+    return found
+
+
+def grants(name: str) -> list[str]:
+    """The statements of one block of the page."""
+    found = re.search(rf"^<!-- grants: {name} -->\n\n```sql\n(.*?)^```", PAGE, _BLOCK)
+    assert found, f"no block {name}"
+    statements = found[1].replace("'...'", f"'{PASSWORD}'").split(";")
+    return [one.strip() for one in statements if one.strip()]
+
+
+def given(minio: MinioServer, document: Policy) -> dict[str, str]:
+    """Variables of a process that may do what the policy says."""
+    return environment_for(**minio.restricted(document))
+
+
+def as_root(server: MysqlServer, *statements: str) -> None:
+    server.query("SET sql_log_bin = 0", *statements)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A source, streamed with the least rights, and the bucket that came of it."""
+
+    server: MysqlServer
+    minio: MinioServer
+    bucket: str
+    password_file: Path
+    records: Sequence[Record]
+    status: str
+
+    @property
+    def options(self) -> list[str]:
+        """How every command reaches the bucket."""
+        words = [f"--s3-url=s3://{self.bucket}/prod", f"--endpoint-url={self.minio.endpoint_url}"]
+        return [*words, "--addressing-style=path", f"--region={REGION}"]
+
+    @property
+    def login(self) -> list[str]:
+        """How they reach the source."""
+        return [
+            "--mysql-host=127.0.0.1",
+            f"--mysql-port={self.server.port}",
+            "--mysql-user=binlog2s3",
+            f"--mysql-password-file={self.password_file}",
+        ]
+
+    def run(self, rights: Policy, *words: str) -> "Done":
+        done = command.run(*words, *self.options, **given(self.minio, rights))
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def read(self, *words: str) -> str:
+        """What a reader's command prints; it ends well."""
+        done = self.run(policy("reader", self.bucket), *words)
+        assert done.status == 0, done.stderr
+        return done.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    status: int
+    stdout: str
+    stderr: str
+
+
+def bucket_as_advised(minio: MinioServer) -> str:
+    """Versioned, with the one lifecycle rule."""
+    bucket = minio.make_bucket()
+    with closing(minio.client()) as client:
+        client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+        rules: Any = {"Rules": [wanted_rule("prod/live/")]}
+        client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration=rules)
+    return bucket
+
+
+def streamed(server: MysqlServer, minio: MinioServer, directory: Path) -> World:
+    """Two archived binlogs, one of them of parts, and an open one; nothing was denied."""
+    bucket = bucket_as_advised(minio)
+    as_root(server, *grants(f"{server.binaries.flavour} source"))
+    password_file = directory / "password"
+    password_file.touch(0o600)
+    password_file.write_text(PASSWORD)
+    with ExitStack() as stack:
+        proxy = stack.enter_context(RecordingProxy(minio.endpoint_url))
+        options: dict[str, str | Path] = {
+            "source": SOURCE,
+            "s3-url": f"s3://{bucket}/prod",
+            "endpoint-url": proxy.url,
+            "mysql-user": "binlog2s3",
+            "mysql-password-file": password_file,
+        }
+        rights = given(minio, policy("streamer", bucket))
+        stream = stack.enter_context(
+            StreamProcess(
+                directory / "stream", server, minio, bucket, options=options, environment=rights
+            )
+        )
+        server.query(
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.orders (id INT PRIMARY KEY AUTO_INCREMENT, text LONGTEXT)",
+            "INSERT INTO shop.orders (text) VALUES ('a'), ('b')",
+            f"INSERT INTO shop.orders (text) VALUES ('{'x' * (12 << 20)}')",
+        )
+        there = Bucket(minio, bucket)
+        wait_until(lambda: sum(c.end - c.begin >= PART for c in there.chunks()) == 2, 60, "parts")
+        server.query(
+            "FLUSH BINARY LOGS",
+            "UPDATE shop.orders SET text = 'c' WHERE id = 1",
+            "FLUSH BINARY LOGS",
+            "DELETE FROM shop.orders WHERE id = 2",
+        )
+        wait_until(lambda: len(there.archived()) == 2, 60, "two archived binlogs")
+        world = World(
+            server=server,
+            minio=minio,
+            bucket=bucket,
+            password_file=password_file,
+            records=proxy.records,
+            status="",
+        )
+        status = world.read("status", f"--source={SOURCE}", "--json")
+        assert stream.terminate() == 0, stream.stderr()
+        quiet = [line for line in stream.log() if line["level"] not in ("info", "warning")]
+        assert quiet == []
+        assert "denied" not in stream.stderr().lower()
+        records = proxy.records
+    assert any("x-amz-copy-source" in one.request.headers for one in records)
+    assert {one.status for one in records} <= {200, 204, 206, 404}
+    return World(
+        server=server,
+        minio=minio,
+        bucket=bucket,
+        password_file=password_file,
+        records=records,
+        status=status,
+    )
+
+
+def make_world(binaries: ServerBinaries, minio: MinioServer) -> Iterator[World]:
+    kind = KINDS[binaries.flavour]
+    with (
+        temporary_directory() as directory,
+        kind(binaries, directory / "server") as server,
+    ):
+        yield streamed(server, minio, directory)
+
+
+@pytest.fixture(scope="module")
+def mysql_world(mysql_binaries: ServerBinaries, minio: MinioServer) -> Iterator[World]:
+    yield from make_world(mysql_binaries, minio)
+
+
+@pytest.fixture(scope="module")
+def mariadb_world(mariadb_binaries: ServerBinaries, minio: MinioServer) -> Iterator[World]:
+    yield from make_world(mariadb_binaries, minio)
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def world(request: pytest.FixtureRequest) -> World:
+    """Each flavour in turn."""
+    made: World = request.getfixturevalue(f"{request.param}_world")
+    return made
+
+
+# Enough
+
+
+def test_check_finds_nothing_that_lacks(world: World, disk_tmp_path: Path) -> None:
+    """With the streamer's own rights: no privilege and no permission, and no bucket's setting."""
+    done = world.run(
+        policy("streamer", world.bucket),
+        *("check", "--json", f"--source={SOURCE}", f"--spool={disk_tmp_path / 'spool'}"),
+        *world.login,
+        f"--mysqlbinlog={world.server.binaries.binlog}",
+    )
+    rows = json.loads(done.stdout)["parts"]
+    ill = {row["part"] for row in rows if row["result"] != "ok"}
+    assert done.status == 0, done.stdout
+    assert ill <= ({"settings"} if world.server.binaries.flavour == "mariadb" else set())
+
+
+@pytest.mark.parametrize(
+    "world", ["mysql", pytest.param("mariadb", marks=pytest.mark.wide)], indirect=True
+)
+def test_the_readers_commands(world: World) -> None:
+    """The bucket alone, with the reader's rights: status, list, find, verify to the last byte."""
+    assert json.loads(world.status)["writer"]["host"]  # while it streamed, from the bucket
+    assert SOURCE in world.read("status", f"--source={SOURCE}")
+    assert SOURCE in world.read("status", "--all")
+    assert FIRST in world.read("list")
+    assert "no defects" in world.read("verify", "--deep")
+    assert "no defects" in world.read("verify", *world.login, "--against-source")
+    found = json.loads(world.read("find", f"--source={SOURCE}", "--table=shop.orders", "--json"))
+    assert len(found["transactions"]) >= 5
+
+
+@pytest.fixture(scope="module")
+def targets() -> Iterator[Callable[[World], MysqlServer]]:
+    """An empty server for recoveries, one of each flavour; as new each time it is asked for."""
+    made: dict[str, MysqlServer] = {}
+    with ExitStack() as stack:
+
+        def fresh(world: World) -> MysqlServer:
+            binaries = world.server.binaries
+            if binaries.flavour not in made:
+                options = ["--event-scheduler=OFF", "--log-slave-updates=ON"]
+                directory = stack.enter_context(temporary_directory())
+                made[binaries.flavour] = stack.enter_context(
+                    KINDS[binaries.flavour](binaries, directory, server_id=2, options=options)
+                )
+            empty(made[binaries.flavour])
+            return made[binaries.flavour]
+
+        yield fresh
+
+
+def empty(server: MysqlServer) -> None:
+    """As new."""
+    as_root(
+        server,
+        "DROP DATABASE IF EXISTS shop",
+        "DROP DATABASE IF EXISTS binlog2s3_recovery",
+        "DROP USER IF EXISTS 'pitr'@'localhost'",
+    )
+    if server.binaries.flavour == "mysql":
+        server.query("RESET BINARY LOGS AND GTIDS")
+    else:
+        server.query("RESET MASTER", "SET GLOBAL gtid_slave_pos = ''")
+
+
+def recovered(world: World, target: MysqlServer, way: Way, statements: Sequence[str]) -> Done:
+    """`pitr` with the reader's rights and an account that has just these."""
+    as_root(target, *statements)
+    binaries = target.binaries
+    begin = ["--from-binlog=mysql-bin.000001", "--from-position=4"]
+    return world.run(
+        policy("reader", world.bucket),
+        *("pitr", f"--source={SOURCE}", "--latest", "--yes", "--json", f"--apply={way}"),
+        *(begin if binaries.flavour == "mariadb" else []),
+        f"--mysqlbinlog={binaries.binlog}",
+        f"--mysql-client={binaries.client}",
+        f"--target-socket={target.socket}",
+        "--target-user=pitr",
+        f"--target-password-file={world.password_file}",
+    )
+
+
+def account(world: World, way: Way) -> list[str]:
+    flavour = world.server.binaries.flavour
+    return [*grants(f"{flavour} target"), *grants(f"{flavour} {way}")]
+
+
+@pytest.mark.parametrize("way", ["pipe", "relay-log"])
+def test_a_recovery(world: World, targets: Callable[[World], MysqlServer], way: Way) -> None:
+    """`pitr` by both ways, with the target's account as the page makes it: all rows are there."""
+    target = targets(world)
+    done = recovered(world, target, way, account(world, way))
+    assert done.status == 0, done.stderr
+    assert json.loads(done.stdout)["result"]["how"] == way
+    rows = "SELECT id, SHA2(text, 256) FROM shop.orders ORDER BY id"
+    assert target.query(rows) == world.server.query(rows)
+
+
+# No more
+
+
+def denied(act: Callable[[], object]) -> bool:
+    """Whether the store refuses it for want of a permission."""
+    try:
+        act()
+    except ClientError as error:
+        if error.response["Error"]["Code"] in ("AccessDenied", "403"):
+            return True
+        raise
+    return False
+
+
+def test_nothing_archived_is_deleted_or_lost(mysql_world: World) -> None:
+    """With the streamer's keys: no delete, no overwrite with If-None-Match.
+
+    MinIO has no permission that demands the condition: there the bucket's versions still have the
+    binlog after an overwrite without it, and the streamer cannot delete those either.
+    """
+    minio, bucket = mysql_world.minio, mysql_world.bucket
+    (key,) = (key for key in Bucket(minio, bucket).keys("prod/archive") if key.endswith(FIRST))
+    keys = minio.restricted(policy("streamer", bucket))
+    with (
+        closing(client_for(minio.endpoint_url, **keys)) as client,
+        closing(minio.client()) as root,
+    ):
+        before = client.get_object(Bucket=bucket, Key=key)
+        version, data = before["VersionId"], before["Body"].read()
+        assert denied(lambda: client.delete_object(Bucket=bucket, Key=key))
+        assert denied(lambda: client.delete_object(Bucket=bucket, Key=key, VersionId=version))
+        several: Any = {"Objects": [{"Key": key}]}
+        (error,) = client.delete_objects(Bucket=bucket, Delete=several)["Errors"]
+        assert error["Code"] == "AccessDenied"
+        with pytest.raises(ClientError, match="PreconditionFailed"):
+            client.put_object(Bucket=bucket, Key=key, Body=b"other", IfNoneMatch="*")
+        other = client.put_object(Bucket=bucket, Key=key, Body=b"other")["VersionId"]
+        try:
+            assert denied(lambda: client.delete_object(Bucket=bucket, Key=key, VersionId=version))
+            kept = root.get_object(Bucket=bucket, Key=key, VersionId=version)["Body"].read()
+            assert kept == data
+            found = mysql_world.run(policy("reader", bucket), "verify", "--json")
+            (source,) = json.loads(found.stdout)["sources"]
+            assert found.status == 7
+            assert {one["kind"] for one in source["defects"]} & {"size", "checksum"}
+        finally:
+            root.delete_object(Bucket=bucket, Key=key, VersionId=other)
+    assert "no defects" in mysql_world.read("verify")
+
+
+def test_the_streamer_stays_in_its_own_place(mysql_world: World) -> None:
+    """Neither another source's keys nor the bucket's settings are within its reach."""
+    minio, bucket = mysql_world.minio, mysql_world.bucket
+    keys = minio.restricted(policy("streamer", bucket))
+    with closing(client_for(minio.endpoint_url, **keys)) as client:
+        for key in ("prod/archive/other/x", "prod/live/other/x", "prod/x", "x"):
+            assert denied(lambda key=key: client.put_object(Bucket=bucket, Key=key, Body=b"x"))
+            assert denied(lambda key=key: client.get_object(Bucket=bucket, Key=key))
+            assert denied(lambda key=key: client.delete_object(Bucket=bucket, Key=key))
+        suspended: Any = {"Status": "Suspended"}
+        for act in (
+            lambda: client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration=suspended),
+            lambda: client.delete_bucket_lifecycle(Bucket=bucket),
+            lambda: client.put_bucket_policy(Bucket=bucket, Policy="{}"),
+            lambda: client.delete_bucket(Bucket=bucket),
+        ):
+            assert denied(act)
+
+
+def test_the_reader_writes_nothing(mysql_world: World) -> None:
+    """No object is put, replaced or deleted, no upload begun; not even `verify --repair` may."""
+    minio, bucket = mysql_world.minio, mysql_world.bucket
+    before = Bucket(minio, bucket).keys()
+    keys = minio.restricted(policy("reader", bucket))
+    with closing(client_for(minio.endpoint_url, **keys)) as client:
+        for key in ("prod/live/x", "prod/archive/x", before[0], before[-1]):
+            copy = {"Bucket": bucket, "Key": before[0]}
+            for act in (
+                lambda key=key: client.put_object(Bucket=bucket, Key=key, Body=b"x"),
+                lambda key=key: client.put_object(
+                    Bucket=bucket, Key=key, Body=b"x", IfNoneMatch="*"
+                ),
+                lambda key=key: client.create_multipart_upload(Bucket=bucket, Key=key),
+                lambda key=key: client.delete_object(Bucket=bucket, Key=key),
+                lambda key=key, copy=copy: client.copy_object(
+                    Bucket=bucket, Key=key, CopySource=copy
+                ),
+            ):
+                assert denied(act)
+        assert denied(lambda: client.get_object(Bucket=bucket, Key="other/x"))
+    assert Bucket(minio, bucket).keys() == before
+
+
+def test_what_is_archived_is_put_as_the_bucket_policy_demands(world: World) -> None:
+    """Each request that would make an object where write-once.json speaks has If-None-Match.
+
+    So the policy, of which AWS alone has the conditions, denies nothing of what was sent here.
+    """
+    (statement,) = policy("write-once", world.bucket)["Statement"]
+    assert statement["Condition"] == {
+        "Null": {"s3:if-none-match": "true"},
+        "Bool": {"s3:ObjectCreationOperation": "true"},
+    }
+    patterns = [arn.removeprefix("arn:aws:s3:::") for arn in statement["Resource"]]
+    made = [
+        one.request
+        for one in world.records
+        if any(fnmatchcase(one.request.path.lstrip("/"), pattern) for pattern in patterns)
+        and (
+            (one.request.method == "PUT" and "partNumber=" not in one.request.query)
+            or (one.request.method == "POST" and one.request.query.startswith("uploadId="))
+        )
+    ]
+    # one of parts, one in a piece, an entry of each, and the lineage
+    assert sorted(request.method for request in made) == ["POST", *["PUT"] * 4]
+    assert {request.headers.get("if-none-match") for request in made} == {"*"}
+
+
+@pytest.mark.parametrize("fixture", ["minio", "versitygw"])
+def test_who_does_not_know_the_condition_refuses_the_policy(
+    request: pytest.FixtureRequest, fixture: str
+) -> None:
+    """Neither MinIO nor versitygw takes write-once.json, and neither takes it without effect."""
+    store: MinioServer | VersitygwServer = request.getfixturevalue(fixture)
+    bucket = store.make_bucket()
+    document = json.dumps(policy("write-once", bucket))
+    with closing(store.client()) as client, pytest.raises(ClientError, match="condition key"):
+        client.put_bucket_policy(Bucket=bucket, Policy=document)
+
+
+def test_the_buckets_commands(
+    minio: MinioServer, bucket: str, aws_command: Path, tmp_path: Path
+) -> None:
+    """They make of a plain bucket one in which `check` finds nothing to mend."""
+    found = re.search(r"^<!-- commands: bucket -->\n\n```sh\n(.*?)^```", PAGE, _BLOCK)
+    assert found
+    env = command.environment(**minio.env())
+    env |= {"AWS_ENDPOINT_URL": minio.endpoint_url, "AWS_DEFAULT_REGION": REGION}
+    env["PATH"] = f"{aws_command.parent}:{env['PATH']}"
+    script = found[1].replace(BUCKET, bucket)
+    rights = policy("streamer", bucket)
+    subprocess.run(["bash", "-e", "-c", script], check=True, cwd=tmp_path, env=env, timeout=120)
+    assert looked_at(minio, bucket, rights) == {}
+
+
+# Each statement is needed
+
+
+def without(document: Policy, action: str, resource: str) -> Policy:
+    """The same policy, but that this one thing is not allowed."""
+    statements = []
+    for one in document["Statement"]:
+        if action in one["Action"] and resource in one["Resource"]:
+            others = [other for other in one["Action"] if other != action]
+            left = [other for other in one["Resource"] if other != resource]
+            parts = ((others, one["Resource"]), ([action], left))
+        else:
+            parts = ((one["Action"], one["Resource"]),)
+        statements += [
+            {"Effect": "Allow", "Action": actions, "Resource": resources}
+            for actions, resources in parts
+            if actions and resources
+        ]
+    return {"Statement": statements}
+
+
+def looked_at(
+    minio: MinioServer, bucket: str, rights: Policy, where: str = "/live/ /archive/"
+) -> dict[str, Row]:
+    """What `check` says of the bucket that is not well; it writes only where it is told to."""
+    keys = minio.restricted(rights)
+    session = boto3.Session(
+        keys["access_key"], keys["secret_key"], keys["session_token"], region_name=REGION
+    )
+    plain: dict[str, Any] = dict.fromkeys(S3Config.__slots__)
+    of_s3 = {
+        **plain,
+        "bucket": bucket,
+        "prefix": "prod",
+        "endpoint_url": minio.endpoint_url,
+        "region": REGION,
+        "addressing_style": "path",
+        "checksum": "auto",
+        "part_size": PART,
+        "concurrency": 4,
+    }
+    nothing: dict[str, Any] = dict.fromkeys(MysqlConfig.__slots__)
+    config = Config(
+        mysql=MysqlConfig(**{**nothing, "connect_timeout": 1.0, "prefix": "mysql"}),
+        s3=S3Config(**of_s3),
+        stream=StreamConfig(
+            source=SOURCE,
+            start_binlog=None,
+            start_at="oldest",
+            flush_interval=1.0,
+            heartbeat_interval=30.0,
+        ),
+        spool=Path(),
+    )
+    reached = StoreConfig(
+        bucket=bucket,
+        endpoint_url=minio.endpoint_url,
+        addressing_style="path",
+        region=REGION,
+        concurrency=4,
+    )
+    with closing(S3Store(reached, stop=Event(), session=lambda **_: session)) as store:
+        look = BucketCheck(config, store, store.settings, bucket)
+        rows = [*look.reading_rows()]
+        tried: list[Probes | ArchiveProbes] = []
+        tried += [Probes(config, store, store.settings)] if "/live/" in where else []
+        tried += [ArchiveProbes(config, store)] if "/archive/" in where else []
+        for probes in tried:
+            rows += probes.rows()
+            cleaned = probes.clean()
+            rows += [cleaned] if cleaned is not None else []
+        rows += look.setting_rows()
+    return {row.name: row for row in rows if row.result in ("warn", "fail")}
+
+
+def test_each_permission_of_the_streamer_is_needed(minio: MinioServer) -> None:
+    """Without any one of them, at any of its resources, `check` names it; with all, nothing."""
+    bucket = bucket_as_advised(minio)
+    whole = policy("streamer", bucket)
+    assert looked_at(minio, bucket, whole) == {}
+    optional = set()
+    for statement in whole["Statement"]:
+        for action in statement["Action"]:
+            for resource in statement["Resource"]:
+                optional_only = statement["Sid"] == "LookAtTheBucket"
+                where = resource if "/" in resource else "" if optional_only else "/live/"
+                ill = looked_at(minio, bucket, without(whole, action, resource), where)
+                named = [row for row in ill.values() if action in row.hint]
+                assert named, (action, resource, ill)
+                if {row.result for row in ill.values()} == {"warn"}:
+                    optional.add(statement["Sid"])
+    assert optional == {"LookAtTheBucket"}
+    with closing(minio.client()) as client:  # what could not be deleted was not put
+        assert "Contents" not in client.list_objects_v2(Bucket=bucket)
+
+
+@pytest.mark.parametrize("action", ["s3:ListBucket", "s3:GetObject"])
+def test_each_permission_of_the_reader_is_needed(mysql_world: World, action: str) -> None:
+    """Without it nothing can be listed, and the error names it."""
+    whole = policy("reader", mysql_world.bucket)
+    (resource,) = (
+        r for one in whole["Statement"] if action in one["Action"] for r in one["Resource"]
+    )
+    done = mysql_world.run(without(whole, action, resource), "list", f"--source={SOURCE}")
+    assert done.status == 6
+    assert action in done.stderr
+
+
+def privileges(statements: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each privilege of these GRANTs, and the statements without it."""
+    for number, statement in enumerate(statements):
+        found = re.fullmatch(r"GRANT (.+) ON (\S+) TO (\S+)", statement)
+        if found is None:
+            assert statement.startswith("CREATE USER ")
+            continue
+        words = found[1].split(", ")
+        for word in words:
+            others = ", ".join(other for other in words if other != word)
+            left = [f"GRANT {others} ON {found[2]} TO {found[3]}"] if others else []
+            yield f"{word} ON {found[2]}", [*statements[:number], *left, *statements[number + 1 :]]
+
+
+def test_each_privilege_at_the_source_is_needed(world: World, disk_tmp_path: Path) -> None:
+    """Without it `check` fails, and names the GRANT."""
+    flavour = world.server.binaries.flavour
+    statements = [one.replace("'binlog2s3'", "'lesser'") for one in grants(f"{flavour} source")]
+    for privilege, left in privileges(statements):
+        as_root(world.server, "DROP USER IF EXISTS 'lesser'@'%'", *left)
+        done = world.run(
+            policy("streamer", world.bucket),
+            *("check", "--json", f"--source={SOURCE}", f"--spool={disk_tmp_path / 'spool'}"),
+            *world.login,
+            "--mysql-user=lesser",
+            f"--mysqlbinlog={world.server.binaries.binlog}",
+        )
+        assert done.status == 4
+        rows = {row["name"]: row["result"] for row in json.loads(done.stdout)["parts"]}
+        assert rows[privilege.partition(" ON ")[0]] == "fail"
+    as_root(world.server, "DROP USER 'lesser'@'%'")
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("way", ["pipe", "relay-log"])
+def test_each_privilege_at_the_target_is_needed(
+    world: World, targets: Callable[[World], MysqlServer], way: Way
+) -> None:
+    """Without it the recovery ends with an error, never with less than all."""
+    for privilege, left in privileges(account(world, way)):
+        done = recovered(world, targets(world), way, left)
+        assert done.status in (4, 8), privilege
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,312 @@
+"""docker/ and kubernetes/: what their own judges say, and that they agree with the code."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from binlog2s3.config import FILE_OPTIONS, read_file
+from binlog2s3.options import ENVIRONMENT_PREFIX
+from lab import images
+
+ROOT = Path(__file__).parents[2]
+DOCKER, KUBERNETES = ROOT / "docker", ROOT / "kubernetes"
+DOCKERFILE, COMPOSE = DOCKER / "Dockerfile", DOCKER / "compose.yaml"
+BASE, EXAMPLE = KUBERNETES / "base", KUBERNETES / "example"
+PORT, USER, SPOOL = 9275, 10001, "/var/lib/binlog2s3"
+
+
+def program(name: str) -> str:
+    """A program of this environment."""
+    return str(Path(sys.executable).parent / name)
+
+
+def judged(*argv: str) -> tuple[int, str]:
+    """Exit code and words."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def loaded(path: Path) -> dict[str, Any]:
+    """A YAML file of one document."""
+    found: dict[str, Any] = yaml.safe_load(path.read_text())
+    return found
+
+
+def resources() -> list[Path]:
+    """The manifests that the base names."""
+    return [BASE / name for name in loaded(BASE / "kustomization.yaml")["resources"]]
+
+
+# docker/
+
+
+def test_hadolint_is_content() -> None:
+    """Nothing to be said against the Dockerfile, but what it says itself why not."""
+    assert judged(program("hadolint"), str(DOCKERFILE)) == (0, "")
+
+
+def test_hadolint_would_see_it(tmp_path: Path) -> None:
+    """A base image without a version, and the last user root, are said."""
+    bad = tmp_path / "Dockerfile"
+    text = DOCKERFILE.read_text().replace("python:3.13-slim-trixie", "python")
+    bad.write_text(text.replace("USER 10001:10001", "USER root"))
+    code, said = judged(program("hadolint"), str(bad))
+    assert code != 0
+    assert "DL3006" in said
+    assert "DL3002" in said
+
+
+def test_the_dockerfile_agrees_with_the_code() -> None:
+    """The spool is where the code's default is; the ignored context lets through what it copies."""
+    text = DOCKERFILE.read_text()
+    [default] = [option.default for option in FILE_OPTIONS if option.name == "spool"]
+    assert str(default) == SPOOL
+    assert f"VOLUME {SPOOL}\n" in text
+    assert f"USER {USER}:{USER}\n" in text
+    assert f"EXPOSE {PORT}\n" in text
+    assert "ENTRYPOINT" in text
+    least = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    [version] = set(re.findall(r"FROM python:3\.(\d+)-slim-\w+", text))
+    assert int(version) >= int(least.rpartition(".")[2])
+    let_through = {
+        line[1:].rstrip("/")
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    copied = re.findall(r"(?m)^COPY (?!--from)(.*)$", text)
+    wanted = {name.rstrip("/") for line in copied for name in line.split()[:-1]}
+    assert wanted == let_through
+    assert all((ROOT / name).exists() for name in wanted)
+
+
+def test_images_have_stand_ins() -> None:
+    """Each image that the Dockerfile and the trial take from elsewhere can be made by the lab."""
+    named = set(re.findall(r"(?m)^FROM (\S+)", DOCKERFILE.read_text()))
+    services = loaded(COMPOSE)["services"].values()
+    named |= {service["image"] for service in services if "build" not in service}
+    known = {tag.removeprefix("docker.io/").removeprefix("library/") for tag in images.ALL}
+    assert named == known
+
+
+def compose_environment() -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The environment of each service that is ours."""
+    for name, service in loaded(COMPOSE)["services"].items():
+        if "build" in service:
+            yield name, service["environment"]
+
+
+def test_the_trial_names_options_that_are() -> None:
+    """Each BINLOG2S3_ variable is an option; each secret is one, with a file in the checkout."""
+    known = {
+        f"{ENVIRONMENT_PREFIX}_{option.name.upper().replace('-', '_')}" for option in FILE_OPTIONS
+    }
+    secrets = loaded(COMPOSE)["secrets"]
+    for name, environment in compose_environment():
+        ours = {key for key in environment if key.startswith(ENVIRONMENT_PREFIX)}
+        assert ours, name
+        assert ours <= known
+        for value in environment.values():
+            if value.startswith("/run/secrets/"):
+                assert value.removeprefix("/run/secrets/") in secrets
+    for secret in secrets.values():
+        assert (DOCKER / secret["file"]).is_file()
+    assert f"0.0.0.0:{PORT}" in COMPOSE.read_text()
+
+
+def test_the_trial_is_confined_and_in_order() -> None:
+    """Ours are read-only, without capabilities; each waits for what it needs to be well."""
+    services = loaded(COMPOSE)["services"]
+    ours = [service for service in services.values() if "build" in service]
+    assert len(ours) == 2
+    health = services["binlog2s3"]["healthcheck"]["test"]
+    assert f"CMD {json.dumps(health[1:])}" in DOCKERFILE.read_text()
+    for service in ours:
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        for other, how in service["depends_on"].items():
+            wanted = "service_completed_successfully" if other == "bucket" else "service_healthy"
+            assert how == {"condition": wanted}
+            assert wanted != "service_healthy" or "healthcheck" in services[other]
+    restore = {name for name, one in services.items() if one.get("profiles") == ["restore"]}
+    assert restore == {"target", "pitr"}
+
+
+def test_the_readme_names_what_the_trial_has() -> None:
+    """Services and the password in the README's commands are those of the trial."""
+    text = (ROOT / "README.md").read_text()
+    found = re.search(r"<!-- begin docker trial -->(.*)<!-- end docker trial -->", text, re.DOTALL)
+    assert found
+    password = (DOCKER / "trial/mysql-root-password").read_text()
+    services = loaded(COMPOSE)["services"]
+    named = re.findall(r"docker compose (?:exec|run --rm)(?: -e MYSQL_PWD=(\S+))? (\S+)", found[1])
+    assert len(named) == 6
+    for given, service in named:
+        assert service in services
+        assert given in ("", password)
+
+
+# kubernetes/
+
+
+def test_the_manifests_are_valid() -> None:
+    """Against Kubernetes' own schemas, strictly; the PodMonitor is no kind of Kubernetes' own."""
+    own = [str(path) for path in resources() if path.name != "podmonitor.yaml"]
+    assert len(own) == 3
+    code, said = judged(program("kubernetes-validate"), "--strict", *own)
+    assert code == 0, said
+    assert said.count("passed") == len(own)
+    assert "WARN" not in said
+
+
+def test_a_misspelt_field_would_be_seen(tmp_path: Path) -> None:
+    """The judge judges."""
+    bad = tmp_path / "deployment.yaml"
+    text = (BASE / "deployment.yaml").read_text()
+    bad.write_text(text.replace("readOnlyRootFilesystem", "readOnlyRootFileSystem"))
+    code, said = judged(program("kubernetes-validate"), "--strict", str(bad))
+    assert code != 0
+    assert "readOnlyRootFileSystem" in said
+
+
+def test_every_manifest_is_in_the_base() -> None:
+    """No file lies there that kustomize would leave out, and none is named that lacks."""
+    named = {path.name for path in resources()} | {"kustomization.yaml", "binlog2s3.toml"}
+    assert {path.name for path in BASE.iterdir()} == named
+    [generated] = loaded(BASE / "kustomization.yaml")["configMapGenerator"]
+    assert generated == {"name": "binlog2s3", "files": ["binlog2s3.toml"]}
+    example = loaded(EXAMPLE / "kustomization.yaml")
+    assert example["resources"] == ["../base"]
+    assert {path.name for path in EXAMPLE.iterdir()} == {"kustomization.yaml", "binlog2s3.toml"}
+
+
+def test_the_example_marks_what_is_to_be_changed() -> None:
+    """Each line with a value of the example's own source, or the comment above it, says so."""
+    own = re.compile(r"orders-primary|example\.com|acme|binlogs|newTag|region =")
+    for path in sorted(EXAMPLE.iterdir()):
+        before, found = "", 0
+        for line in path.read_text().splitlines():
+            if own.search(line) and not line.lstrip().startswith("#"):
+                assert "# change" in before + line, f"{path.name}: {line}"
+                found += 1
+            before = before + line if line.lstrip().startswith("#") else ""
+        assert found >= 4
+
+
+def pod() -> dict[str, Any]:
+    """The pod's specification."""
+    found: dict[str, Any] = loaded(BASE / "deployment.yaml")["spec"]["template"]["spec"]
+    return found
+
+
+def test_one_writer() -> None:
+    """One replica, and the old one ends before the new one begins."""
+    spec = loaded(BASE / "deployment.yaml")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_no_restart_because_something_else_is_away() -> None:
+    """Liveness asks /live, which is well while others are away; only readiness asks /health."""
+    [container] = pod()["containers"]
+    asked = {name: container[name]["httpGet"]["path"] for name in container if "Probe" in name}
+    assert asked == {
+        "startupProbe": "/live",
+        "livenessProbe": "/live",
+        "readinessProbe": "/health",
+    }
+    start = container["startupProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] >= 600
+    assert {container[name]["httpGet"]["port"] for name in asked} == {"metrics"}
+
+
+def test_the_pod_is_confined() -> None:
+    """No root, nothing writable but its volumes, limits; it ends before it is killed."""
+    spec = pod()
+    [container] = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == USER
+    assert spec["securityContext"]["fsGroup"] == USER
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert set(container["resources"]["limits"]) == {"memory", "ephemeral-storage"}
+    assert spec["terminationGracePeriodSeconds"] > 10
+    assert spec["automountServiceAccountToken"] is False
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+
+
+@pytest.mark.parametrize("folder", [BASE, EXAMPLE], ids=lambda folder: folder.name)
+def test_the_configuration_is_one(folder: Path) -> None:
+    """Every name in it is an option's; port, spool and secret are where the pod has them."""
+    config = folder / "binlog2s3.toml"
+    given = read_file(config)
+    assert given
+    tables = tomllib.loads(config.read_text())
+    [container] = pod()["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    environment = {one["name"]: one["value"] for one in container["env"]}
+    [port] = container["ports"]
+    assert tables["stream"]["metrics_listen"] == f"0.0.0.0:{port['containerPort']}"
+    assert port["containerPort"] == PORT
+    assert tables["spool"]["dir"] == mounts["spool"] == SPOOL
+    assert tables["mysql"]["password_file"] == f"{mounts['secret']}/mysql-password"
+    assert environment["BINLOG2S3_CONFIG"] == f"{mounts['config']}/{config.name}"
+    assert environment["AWS_SHARED_CREDENTIALS_FILE"] == f"{mounts['secret']}/aws-credentials"
+    volumes = {volume["name"]: volume for volume in pod()["volumes"]}
+    assert tables["spool"]["max_bytes"] == "8G"
+    assert volumes["spool"]["emptyDir"]["sizeLimit"] == "10Gi"
+    assert container["resources"]["limits"]["ephemeral-storage"] == "12Gi"
+    assert volumes["config"]["configMap"]["name"] == "binlog2s3"
+
+
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/operations.md", "kubernetes/example/kustomization.yaml"]
+)
+def test_the_documents_make_the_secret_that_is_mounted(document: str) -> None:
+    """Namespace, name and keys in the commands are those of the example and of the pod."""
+    example = loaded(EXAMPLE / "kustomization.yaml")
+    [patch] = [one["patch"] for one in example["patches"] if "secretName" in one["patch"]]
+    [volume] = yaml.safe_load(patch)["spec"]["template"]["spec"]["volumes"]
+    [container] = pod()["containers"]
+    tables = tomllib.loads((EXAMPLE / "binlog2s3.toml").read_text())
+    keys = {
+        Path(tables["mysql"]["password_file"]).name,
+        *(
+            Path(one["value"]).name
+            for one in container["env"]
+            if one["name"] == "AWS_SHARED_CREDENTIALS_FILE"
+        ),
+    }
+    text = re.sub(r" \\\n#? *", " ", (ROOT / document).read_text())
+    made = re.findall(r"kubectl --namespace (\S+) create secret generic (\S+) (.*)", text)
+    assert made
+    for namespace, name, files in made:
+        assert namespace == example["namespace"]
+        assert name == volume["secret"]["secretName"]
+        assert set(re.findall(r"--from-file=([^=\s]+)=", files)) == keys
+    for namespace in re.findall(r"kubectl create namespace (\S+)", text):
+        assert namespace == example["namespace"]
+    deployment = example["namePrefix"] + loaded(BASE / "deployment.yaml")["metadata"]["name"]
+    assert set(re.findall(r"deployment/(\S+)", text)) <= {deployment}
+
+
+def test_prometheus_finds_the_pods() -> None:
+    """The PodMonitor's port is the pod's; its job's label is one that kustomize puts there."""
+    monitor = loaded(BASE / "podmonitor.yaml")
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    [container] = pod()["containers"]
+    assert endpoint["port"] in {port["name"] for port in container["ports"]}
+    [labels] = loaded(BASE / "kustomization.yaml")["labels"]
+    assert labels["includeSelectors"] is True
+    assert labels["pairs"][monitor["spec"]["jobLabel"]] == "binlog2s3"
+    assert 'job="binlog2s3"' in (ROOT / "docs/alerts.yml").read_text()
+    service = loaded(BASE / "service.yaml")["spec"]
+    assert service["publishNotReadyAddresses"] is True
+    assert service["ports"][0]["targetPort"] == endpoint["port"]

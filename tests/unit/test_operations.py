@@ -1,0 +1,125 @@
+"""docs/operations.md and docs/policies: what they show is what the code says and the files have."""
+
+import json
+import re
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import instances
+from bench.cost import BINLOG_BYTES, HOURS_OF_MONTH, Load, dear, requests_for
+from binlog2s3.preflight_rules import wanted_rule
+from lab.reference import ROOT
+
+PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+POLICIES = sorted((ROOT / "docs/policies").glob("*.json"))
+BLOCK = re.DOTALL | re.MULTILINE
+INTERVALS = (1.0, 5.0, 30.0)
+LOADS = {
+    "idle": Load(0, 0),
+    "1 commit/s of 600 bytes": Load(1, 600),
+    "100 commits/s of 600 bytes": Load(100, 600),
+    "10 MB/s": Load(10, 1_000_000),
+}
+
+
+def read(path: Path) -> dict[str, Any]:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert isinstance(found, dict)
+    return found
+
+
+def between(name: str) -> str:
+    found = re.search(rf"<!-- begin {name} -->\n(.*?)<!-- end {name} -->", PAGE, re.DOTALL)
+    assert found, name
+    return found[1].strip()
+
+
+@pytest.mark.parametrize("name", ["streamer", "reader", "write-once"])
+def test_the_page_shows_the_policies_as_they_are(name: str) -> None:
+    """What is pasted from the page is the file that the test of least privilege applies."""
+    shown = re.search(rf"<!-- policy: {name} -->\n\n```json\n(.*?)^```", PAGE, BLOCK)
+    assert shown
+    assert shown[1] == (ROOT / f"docs/policies/{name}.json").read_text(encoding="utf-8")
+
+
+def test_every_policy_is_on_the_page() -> None:
+    """None lies there unexplained."""
+    assert [path.name for path in POLICIES] == [
+        "kms.json",
+        "reader.json",
+        "streamer.json",
+        "write-once.json",
+    ]
+    for path in POLICIES:
+        assert f"(policies/{path.name})" in PAGE
+
+
+def test_nothing_below_the_archive_may_be_deleted() -> None:
+    """No policy allows it, of an object or of a version; no wildcard hides it."""
+    for path in POLICIES:
+        for statement in read(path)["Statement"]:
+            if statement["Effect"] == "Deny":
+                continue
+            for action in statement["Action"]:
+                assert "*" not in action
+                if "Delete" in action:
+                    assert all("/live/" in arn for arn in statement["Resource"])
+                assert action != "s3:DeleteObjectVersion"
+
+
+def test_the_reader_has_nothing_but_reading() -> None:
+    """Two actions, both of which read."""
+    statements = read(ROOT / "docs/policies/reader.json")["Statement"]
+    actions = chain.from_iterable(one["Action"] for one in statements)
+    assert sorted(actions) == ["s3:GetObject", "s3:ListBucket"]
+
+
+def test_the_lifecycle_rule_is_the_one_that_check_wants() -> None:
+    """The one of the page, in the words of the one that `check` prints."""
+    (shown,) = re.findall(r"cat > rules\.json <<END\n(.*?)\nEND\n", PAGE, re.DOTALL)
+    assert json.loads(shown) == {"Rules": [wanted_rule("prod/live/")]}
+
+
+def requests_a_month(load: Load, flush_interval: float) -> float:
+    """Those that cost most, as bench.cost has it."""
+    seconds = HOURS_OF_MONTH * 3600.0
+    binlogs = max(load.bytes_per_second * seconds / BINLOG_BYTES, HOURS_OF_MONTH / 24)
+    return dear(requests_for(load, flush_interval, seconds=seconds, binlogs=binlogs))
+
+
+def table() -> str:
+    """Requests a month, as they stand on the page."""
+    lines = ["| source | " + " | ".join(f"{each:g} s" for each in INTERVALS) + " |"]
+    lines.append("| --- |" + " ---: |" * len(INTERVALS))
+    for name, load in LOADS.items():
+        counts = (f"{round(requests_a_month(load, each), -3):,.0f}" for each in INTERVALS)
+        lines.append(f"| {name} | {' | '.join(counts)} |")
+    return "\n".join(lines)
+
+
+def test_requests_a_month_are_those_of_the_formula() -> None:
+    """The table is what bench.cost says."""
+    assert between("requests a month") == table()
+
+
+def test_the_table_of_instances_is_one_that_was_measured() -> None:
+    """With 1, 10 and 50 of them, in the columns that bench.instances has now."""
+    lines = [line.strip("| ").split(" | ") for line in between("instances").splitlines()]
+    assert lines[0] == list(instances.HEAD)
+    assert [line[0] for line in lines[2:]] == ["1", "10", "50"]
+    assert all(len(line) == len(instances.HEAD) for line in lines[2:])
+    for line in lines[2:]:
+        whole, each = float(line[1].replace(",", "")), float(line[2])
+        assert whole == pytest.approx(int(line[0]) * each, rel=0.02)
+
+
+def test_the_table_is_put_in_its_place() -> None:
+    """And nothing else of the page is touched; a page without the place is left alone."""
+    page = f"before\n{instances.BEGIN}\nold\n{instances.END}\nafter\n"
+    found = instances.written(page, "| new |")
+    assert found == f"before\n{instances.BEGIN}\n\n| new |\n\n{instances.END}\nafter\n"
+    with pytest.raises(ValueError, match="no place"):
+        instances.written("nothing", "| new |")
