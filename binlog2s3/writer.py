@@ -4,7 +4,9 @@ Place in the flow: claimed by the daemon as the last step before its first other
 by a thread of its own, so that a slow upload does not look like a dead writer.
 
 Law: the last to start is the writer. Who sees a greater (generation, token) stops. No lease and no
-clocks: correctness does not depend on it, it only ends the waste of two writers. A spool whose
+clocks: correctness does not depend on it, it only ends the waste of two writers. Of two claims of
+one generation the later process has the greater token: a claim that a killed process left on its
+way to the store, and that arrives when the next one has claimed, ends nobody. A spool whose
 streamer was stopped so has a note of it, so that a service manager that starts it again does not
 end the other one: such a start gives way to the other as long as that one works.
 """
@@ -86,7 +88,7 @@ class Writer:
         now = datetime.now(UTC)
         self._me = Heartbeat(
             generation=0,
-            token=secrets.token_hex(4),
+            token=_new_token(now),
             source=layout.source,
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -235,6 +237,11 @@ class Writer:
             except BaseException as error:  # noqa: BLE001 - the daemon ends the process with it
                 self._failed(error)
                 return
+
+
+def _new_token(now: datetime) -> str:
+    """16 hex digits: the milliseconds since 1970, which make later ones greater, and chance."""
+    return f"{int(now.timestamp() * 1000):011x}{secrets.randbits(20):05x}"
 
 
 def give_way(

@@ -52,7 +52,7 @@ ENTRY = Entry(
 )
 BEAT = Heartbeat(
     generation=7,
-    token="9c2d41aa",
+    token="19b7ca9945841aa9",
     source="orders",
     host="db1",
     pid=4711,

@@ -226,13 +226,24 @@ def replica_status(server: MysqlServer) -> dict[str, Any]:
         return dict(zip(names, cursor.fetchall()[0], strict=True))
 
 
+def _errors_of(replica: MysqlServer) -> str:
+    """What each worker says of its own failure, and the end of the server's log."""
+    text = "performance_schema.replication_applier_status_by_worker"
+    if replica.binaries.flavour == "mariadb":
+        said = ()
+    else:
+        said = replica.query(f"SELECT * FROM {text} WHERE LAST_ERROR_NUMBER > 0")
+    lines = replica.log.read_text(errors="replace").splitlines()[-20:]
+    return "\n".join([*(str(row) for row in said), *lines])
+
+
 def apply_until(witness: MysqlServer, until: str) -> None:
     """Let the server apply, and stop by itself, there: `SQL_AFTER_GTIDS = '...'`."""
     witness.query(in_its_words(witness, f"START REPLICA SQL_THREAD UNTIL {until}"))
 
     def stopped() -> bool:
         status = replica_status(witness)
-        assert not status["Last_SQL_Error"], status["Last_SQL_Error"]
+        assert not status["Last_SQL_Error"], f"{status['Last_SQL_Error']}\n{_errors_of(witness)}"
         return str(status["Replica_SQL_Running"]) == "No"
 
     wait_until(stopped, 120, f"the replica has stopped at {until}")

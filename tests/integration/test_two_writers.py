@@ -211,6 +211,38 @@ def test_a_writer_that_was_killed_is_not_waited_for_longer_than_its_heartbeats(
                 assert b2.terminate() == 0
 
 
+def test_the_claim_of_a_killed_one_arrives_late(
+    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
+) -> None:
+    """Killed while its claim was on the way: the store hears it when the next one has claimed.
+
+    Both have the same generation. The dead one's claim ends nobody, each time, and is removed.
+    """
+    spool = disk_tmp_path / "spool"
+    for attempt in range(4):
+        claims = re.compile(r"live/.*/writers/")
+        with RecordingProxy(store.endpoint_url) as proxy, contextlib.ExitStack() as stack:
+            gate = Gate(method="PUT", path=claims.pattern)
+            stack.callback(gate.open)
+            proxy.rules.append(gate)
+            options: dict[str, Any] = {"endpoint-url": proxy.url, "spool": spool}
+            place = disk_tmp_path / f"dead-{attempt}"
+            with StreamProcess(place, mysql, store, bucket, options=options) as dead:
+                assert gate.held.wait(30)
+                dead.kill()
+            options = {"spool": spool, "heartbeat-interval": 1}
+            place = disk_tmp_path / f"next-{attempt}"
+            with StreamProcess(place, mysql, store, bucket, options=options) as after:
+                started(after)
+                gate.open()
+                heard_late(proxy, "PUT", claims.pattern)
+                undisturbed(after, mysql, store, bucket, child_of(after))
+                assert after.terminate() == 0
+                (line,) = after.events("writer")
+                late = [one.request.path for one in proxy.matching(method="PUT", path="/writers/")]
+                assert [f"/{line['generation']:06d}-" in path for path in late] == [True]
+
+
 def test_take_over_does_not_wait(
     mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:

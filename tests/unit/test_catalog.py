@@ -67,7 +67,7 @@ def test_lineage_round_trip(lineage: Lineage) -> None:
 def test_heartbeat_round_trip(beat: Heartbeat) -> None:
     """What is written is read again, equal; with and without positions."""
     assert Heartbeat.from_json(beat.to_json(), "k") == beat
-    assert beat.rank == (7, "9c2d41aa")
+    assert beat.rank == (7, "19b7ca9945841aa9")
 
 
 def test_what_the_next_binlog_needs_of_an_entry() -> None:

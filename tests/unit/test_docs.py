@@ -523,7 +523,7 @@ def test_the_keys_are_as_documented() -> None:
         layout.lineage(lineage),
         layout.binlog(lineage, name),
         layout.entry(lineage, name),
-        layout.writer(7, "9c2d41aa"),
+        layout.writer(7, "19b7ca9945841aa9"),
     ]
     assert "\n".join(["```", *keys, "```"]) in FORMAT
     assert f"s3://acme-binlogs/{keys[1]} ." in FORMAT

@@ -3,17 +3,18 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from binlog2s3.catalog import Heartbeat, Layout
+from binlog2s3.catalog import Catalog, Heartbeat, Layout
 from binlog2s3.errors import SupersededError
 from binlog2s3.spool import Spool, Superseder
-from binlog2s3.writer import Progress, Writer, give_way
+from binlog2s3.writer import Progress, Writer, _new_token, give_way
 from tests.documents import BEAT
 from tests.memory_store import MemoryStore
+from tests.waiting import wait_until
 
 LAYOUT = Layout("p", "orders")
 NOTED = Superseder(
@@ -234,3 +235,32 @@ def test_a_spool_that_takes_no_note_does_not_keep_a_writer_alive(spool: Spool) -
     two.claim(store)
     with pytest.raises(SupersededError):
         one.beat()
+
+
+@pytest.mark.parametrize("seconds", [0.001, 1.0, 86_400.0, 86_400.0 * 365 * 400])
+def test_of_one_generation_the_later_process_is_greater(seconds: float) -> None:
+    """By the time of the start; two starts of one millisecond still have ranks of their own."""
+    now = BEAT.since
+    later = now + timedelta(seconds=seconds)
+    assert _new_token(now) < _new_token(later)
+    assert len({_new_token(now) for _ in range(50)}) > 40
+    info = {LAYOUT.writer(2, _new_token(moment)): b"" for moment in (now, later)}
+    store = MemoryStore()
+    for key in info:
+        store.put(key, BEAT.to_json())
+    found = Catalog(store, LAYOUT).writers()
+    assert [LAYOUT.writer(*rank) for rank in sorted(found)] == list(info)
+
+
+def test_a_claim_that_was_lost_and_arrives_late_ends_nobody(spool: Spool) -> None:
+    """Its process was killed before the store heard it; the next one has the same generation."""
+    store, late = MemoryStore(), MemoryStore()
+    dead = writer(store, spool)
+    dead.claim(late)
+    wait_until(lambda: datetime.now(UTC) - dead.me.since > timedelta(milliseconds=2), 5, "2 ms")
+    after = writer(store, spool)
+    after.claim(store)
+    assert after.me.generation == dead.me.generation
+    store.put(LAYOUT.writer(*dead.me.rank), late.get(LAYOUT.writer(*dead.me.rank)))
+    after.beat()
+    assert list(store.objects) == [LAYOUT.writer(*after.me.rank)]
