@@ -294,8 +294,12 @@ class Walk:
         self._wrong("entry-missing", name, key, f"{name} has no entry")
 
     def _may_come(self, name: BinlogName) -> bool:
-        """Whether its writer lives, which puts entries in their order, and is not past it."""
-        writes = self._look.alive and self._look.writer_of(self._lineage.id) is not None
+        """Whether its writer lives, which puts entries in their order, and is not past it.
+
+        One that has just begun does not say yet which lineage it writes.
+        """
+        writer = self._look.stock.writer if self._look.alive else None
+        writes = writer is not None and writer.lineage in (None, self._lineage.id)
         return writes and not any(other > name for other in self._shelf.entries)
 
     def _is_young(self, info: ObjectInfo) -> bool:

@@ -337,19 +337,28 @@ def test_a_binlog_that_is_archived_meanwhile() -> None:
     assert archive.chunks[0] not in store.objects
 
 
-def test_a_binlog_whose_entry_comes_next() -> None:
-    """As long as its writer lives, and has written no later entry; else the entry lacks."""
+@pytest.mark.parametrize(
+    ("lineage", "comes"), [(NEW, True), (None, True), (OLD, False)], ids=["its", "no", "another"]
+)
+def test_a_binlog_whose_entry_comes_next(lineage: str | None, comes: bool) -> None:
+    """As long as its writer lives, and has written no later entry; else the entry lacks.
+
+    A writer that has just begun names no lineage yet.
+    """
     store = MemoryStore()
     archive = fill(store)
     last = store.get(archive.entry(NEW, 3))
     store.delete([archive.entry(NEW, 3)])
     assert kinds(verified(store)) == {"entry-missing"}
     assert archive.beat is not None
-    alive = replace(archive.beat, state="streaming")
+    alive = replace(archive.beat, state="streaming", lineage=lineage)
     store.put(LAYOUT.writer(1, "9c2d41aa"), alive.to_json())
     source = verified(store)
+    assert any("its entry comes next" in note for note in source.notes) == comes
+    if not comes:
+        assert kinds(source) == {"entry-missing"}
+        return
     assert source.defects == []
-    assert any("its entry comes next" in note for note in source.notes)
     store.put(archive.entry(NEW, 3), last)
     store.delete([archive.entry(NEW, 2)])
     source = verified(store)
