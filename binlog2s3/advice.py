@@ -20,7 +20,18 @@ _DENIED = (1044, 1045, 1142, 1143, 1227, 1370, 1698)
 _TOO_LARGE = (1153, 1301, 2020)
 _NO_LOCAL_FILES = (1148, 3948, 4166)
 _OUT_OF_ORDER = 1950  # MariaDB
-_UNKNOWN_XID = 1397
+_BEGIN_AGAIN = {
+    1397: (
+        "the base backup was taken while this XA transaction was prepared, and does not "
+        "have it: to leave its COMMIT out would lose its rows. Restore a backup that was "
+        "taken while XA RECOVER showed nothing, or an older one from before its PREPARE"
+    ),
+    1953: (  # MariaDB
+        "a temporary table is open, and the one session of --apply pipe cannot change "
+        "gtid_domain_id then: restore the base backup again and use --apply relay-log"
+    ),
+}
+"""What no second run from here can mend."""
 
 
 def advised(code: int, flavour: Flavour, *, look: str, gtid: str | None, again: str) -> str:
@@ -35,19 +46,16 @@ def advised(code: int, flavour: Flavour, *, look: str, gtid: str | None, again: 
         return f"{PRIVILEGES[flavour]}; {again}"
     if code in _NO_LOCAL_FILES:
         return f"SET GLOBAL local_infile = ON at the target; {again}"
-    if code == _UNKNOWN_XID:
-        return (
-            "the base backup was taken while this XA transaction was prepared, and does not "
-            "have it: to leave its COMMIT out would lose its rows. Restore a backup that was "
-            "taken while XA RECOVER showed nothing, or an older one from before its PREPARE"
-        )
+    if code in _BEGIN_AGAIN:
+        return _BEGIN_AGAIN[code]
     if code == _OUT_OF_ORDER:
         return (
-            "a CREATE TABLE ... SELECT before it took two numbers here: SET GLOBAL "
-            f"gtid_strict_mode = OFF at the target, or --no-target-binlog; {again}"
+            "what stands before it (a CREATE TABLE ... SELECT, a value of a sequence) took two "
+            "numbers here: SET GLOBAL gtid_strict_mode = OFF at the target, or --no-target-binlog; "
+            f"{again}"
         )
-    skip = f"--skip-gtid {gtid}" if gtid else "--skip-gtid"
-    return f"{look}mend the target, or leave the transaction out ({skip}); {again}"
+    skip = f", or leave the transaction out (--skip-gtid {gtid})" if gtid else ""
+    return f"{look}mend the target{skip}; {again}"
 
 
 def look(binlog: str, begin: int, end: int | None) -> str:

@@ -111,6 +111,7 @@ class Apply:
             size=plan.size,
             seconds=monotonic() - began,
             gtids=gtids,
+            stands_at=None if self._facts.keeps_gtids else plan.stop,
             committed_empty=committed,
             proved=proved,
         )

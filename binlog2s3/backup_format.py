@@ -25,7 +25,8 @@ Tool: TypeAlias = Literal[
 ]
 
 HINT = (
-    "say where the backup stands: --from-gtid-set SET, or --from-binlog NAME and --from-position N"
+    "say where the backup stands: --from-gtid-set SET, or, for pitr, --from-binlog NAME and "
+    "--from-position N"
 )
 MOST_GTIDS = 1 << 20
 """Characters of a GTID set: one of a thousand servers with a hundred gaps each is shorter."""

@@ -98,6 +98,7 @@ class _Recovery:
             leaves_hole=config.skip_leaves_hole or (config.applies and not self._by_gtid),
             way=chosen.way if chosen is not None else None,
             why=chosen.why if chosen is not None else "",
+            once=config.applies and not self._by_gtid,
         )
         self._show(plan, about)
         if config.dry_run:

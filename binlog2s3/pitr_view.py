@@ -57,6 +57,7 @@ class About:
     `archive` is the bucket's URL; `target` the server as messages name it, "" where there is none;
     `start` says in words where the beginning comes from. `leaves_hole`: skipped transactions are
     not committed empty. `way`: how it is applied, None where it is not; `why` it is the slower way.
+    `once`: the target has no GTIDs that tell what was applied, so a second run would do it again.
     """
 
     source: str
@@ -66,11 +67,14 @@ class About:
     leaves_hole: bool = False
     way: Way | None = None
     why: str = ""
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What was done. `gtids` is what the target has at the end, None where it keeps none.
+
+    `stands_at` is where such a one stands then, which it cannot tell itself.
 
     `proved` says in words what the target was compared with, "" where nothing could be.
     `committed_empty` are skipped GTIDs. `where` is the directory or server that was written to.
@@ -82,6 +86,7 @@ class Result:
     size: int = 0
     seconds: float = 0.0
     gtids: Gtids | None = None
+    stands_at: Place | None = None
     committed_empty: str = ""
     proved: str = ""
     files: tuple[str, ...] = ()
@@ -207,6 +212,9 @@ def _way_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
         yield "", "through mysqlbinlog and mysql", ""
         if about.why:
             yield "", f"not as relay logs, which is faster: {about.why}", "yellow"
+    if about.once:
+        yield "", "without GTIDs the target cannot tell what it has: when this has ended well,", ""
+        yield "", "the same command would apply all of it a second time", ""
     seconds = max(1.0, estimate_seconds(plan, about.way))
     transactions, size = RATES[about.way or "pipe"]
     rates = f"{transactions} transactions or {size // 10**6} MB a second, the slower one"
@@ -343,6 +351,12 @@ def print_result(result: Result, page: Plain) -> None:
         page.line(f"proved: {result.proved}")
     if result.gtids is not None:
         page.line(f"the target's GTIDs: {result.gtids or 'none'}", "dim")
+    if result.stands_at is not None:
+        at = result.stands_at
+        page.line(
+            f"without GTIDs only you know from now on that it stands at {at}; to go on from there: "
+            f"--from-lineage {at.lineage} --from-binlog {at.binlog} --from-position {at.offset}"
+        )
 
 
 # For programs
@@ -414,6 +428,7 @@ def result_document(result: Result) -> dict[str, Any]:
         "bytes": result.size,
         "seconds": round(result.seconds, 3),
         "gtids": _gtids(result.gtids),
+        "stands_at": None if result.stands_at is None else _place(result.stands_at),
         "committed_empty": result.committed_empty or None,
         "proved": result.proved or None,
         "files": list(result.files),

@@ -141,11 +141,14 @@ def _print_interval(one: Interval, page: Plain) -> None:
     amount = f"{count_text(one.binlogs, 'binlog')}, {size_text(one.size)}"
     page.field("", f"{places} to {until}, {amount}", 6)
     if one.gtids_before is not None or one.gtids_after is not None:
-        before = gtids_text(one.gtids_before or "") or "no GTIDs"
-        after = "not known" if one.gtids_after is None else gtids_text(one.gtids_after)
-        page.field("", f"from {before} to {after or 'no GTIDs'}", 6)
+        before, after = _set_text(one.gtids_before), _set_text(one.gtids_after)
+        page.field("", f"from {before} to {after}", 6)
     if one.why:
         page.field("", f"ends there: {one.why}", 6, "yellow")
+
+
+def _set_text(gtids: str | None) -> str:
+    return "unknown GTIDs" if gtids is None else gtids_text(gtids) or "no GTIDs"
 
 
 def _print_gap(gap: Gap, page: Plain) -> None:

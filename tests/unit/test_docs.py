@@ -241,7 +241,9 @@ def test_what_pitr_prints_is_as_documented() -> None:
     )
     least = pitr_view.document(plain, pitr_view.About(source="s", archive="a"))
     nothing = pitr_view.document(plain, pitr_examples.ABOUT, pitr_view.Result(how="nothing"))
-    done = replace(pitr_examples.RESULT, committed_empty=f"{UUID}:7")
+    done = replace(
+        pitr_examples.RESULT, committed_empty=f"{UUID}:7", stands_at=pitr_examples.PLAN.stop
+    )
     shown = pitr_examples.PLAN.kept[0]
     anonymous = replace(shown, transaction=replace(shown.transaction, gtid=None))
     bare = replace(pitr_examples.PLAN.pieces[0], gtids=GtidSet(), greatest_commit_us=None)

@@ -92,6 +92,14 @@ def test_a_plan_says_where_it_stops_in_every_way() -> None:
     assert "DROP TABLE `orders`" in left_out
 
 
+def test_a_plan_says_where_nothing_would_stop_a_second_run() -> None:
+    """A target without GTIDs cannot tell what it has; where nothing is applied, no word of it."""
+    warning = "the same command would apply all of it a second time"
+    assert warning in plain(PLAN, replace(ABOUT, once=True))
+    assert warning not in plain(PLAN)
+    assert warning not in plain(replace(PLAN, pieces=()), replace(ABOUT, once=True))
+
+
 def test_a_plan_says_what_is_applied_and_how_long_it_may_take() -> None:
     """Each binlog with bytes, transactions and last commit; the sum; an estimate, called one."""
     lines = plain(PLAN).splitlines()
@@ -297,6 +305,14 @@ def test_results_in_words() -> None:
         "applied to /run/restore.sock: 33,011 transactions, 31.2 MiB in 11 s",
         "proved: its GTIDs are those of the plan, no more and no less",
         f"the target's GTIDs: {UUID}:1-48212",
+    ]
+    anonymous = replace(RESULT, gtids=None, proved="", stands_at=PLAN.stop)
+    assert shown(anonymous)[1:] == [
+        (
+            "without GTIDs only you know from now on that it stands at mysql-bin.000042:1234567; "
+            f"to go on from there: --from-lineage {PLAN.stop.lineage} "
+            "--from-binlog mysql-bin.000042 --from-position 1234567"
+        ),
     ]
     assert shown(Result(how="nothing")) == ["nothing to do: the target has all of it"]
     assert shown(Result(how="output-dir", where="/d", transactions=1, size=5)) == [

@@ -32,6 +32,7 @@ from binlog2s3.verify_source import AgainstSource
 from binlog2s3.verify_view import print_report
 from binlog2s3.verify_walk import ENTRY_SOON
 from binlog2s3.workers import Workers
+from tests import verified as examples
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.damage import (
     BYTES,
@@ -805,3 +806,17 @@ def test_repair_of_a_binlog_that_a_crash_ended() -> None:
     assert (done.key, done.why) == (archive.entry(OLD, 2), "")
     assert json.loads(store.get(done.key))["end"] == "crash"
     assert "nothing proves that it is whole" in refused.why
+
+
+def test_gtids_that_are_not_known_are_not_said_to_be_none() -> None:
+    """As before an open binlog that alone was looked at, without reading it."""
+    for before, after, text in (
+        ("", f"{UUID_A}:1", f"from no GTIDs to {UUID_A}:1"),
+        (None, f"{UUID_A}:1", f"from unknown GTIDs to {UUID_A}:1"),
+        (f"{UUID_A}:1", None, f"from {UUID_A}:1 to unknown GTIDs"),
+    ):
+        out = io.StringIO()
+        interval = replace(examples.INTERVAL, gtids_before=before, gtids_after=after)
+        source = replace(examples.SOURCE, history=[interval])
+        print_report(replace(examples.REPORT, sources=[source]), Plain(out))
+        assert text in out.getvalue()
