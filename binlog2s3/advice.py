@@ -18,7 +18,11 @@ PRIVILEGES = {
 
 _DENIED = (1044, 1045, 1142, 1143, 1227, 1370, 1698)
 _TOO_LARGE = (1153, 1301, 2020)
-_NO_LOCAL_FILES = (1148, 3948, 4166)
+_SETTINGS = {
+    **dict.fromkeys((1148, 3948, 4166), "local_infile = ON"),
+    1666: "binlog_format = ROW",
+    1792: "transaction_read_only = OFF",
+}
 _OUT_OF_ORDER = 1950  # MariaDB
 _BEGIN_AGAIN = {
     1397: (
@@ -44,8 +48,8 @@ def advised(code: int, flavour: Flavour, *, look: str, gtid: str | None, again: 
         return f"raise max_allowed_packet at the target; {again}"
     if code in _DENIED:
         return f"{PRIVILEGES[flavour]}; {again}"
-    if code in _NO_LOCAL_FILES:
-        return f"SET GLOBAL local_infile = ON at the target; {again}"
+    if code in _SETTINGS:
+        return f"SET GLOBAL {_SETTINGS[code]} at the target; {again}"
     if code in _BEGIN_AGAIN:
         return _BEGIN_AGAIN[code]
     if code == _OUT_OF_ORDER:

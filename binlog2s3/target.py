@@ -58,6 +58,8 @@ class TargetFacts:
     max_allowed_packet: int
     local_infile: bool
     gtid_strict: bool = False
+    transaction_read_only: bool = False
+    binlog_format: str = "ROW"
     lacks: tuple[str, ...] = ()
 
     @property
@@ -93,6 +95,7 @@ def facts(server: Server, login: Login) -> TargetFacts:
         )[0]
         uuid, gtid_mode = f"{int(row['id']):08x}-{int(own['domain']):08x}", False
         executed, super_read_only, strict = None, False, bool(int(own["strict"]))
+    settings = _settings(server)
     channels, lacks = _channels(server, flavour, version)
     return TargetFacts(
         address=login.address,
@@ -111,8 +114,20 @@ def facts(server: Server, login: Login) -> TargetFacts:
         max_allowed_packet=int(row["packet"]),
         local_infile=bool(int(row["load_data"])),
         gtid_strict=strict,
+        transaction_read_only="ON"
+        in (settings.get("transaction_read_only"), settings.get("tx_read_only")),
+        binlog_format=settings.get("binlog_format", "ROW"),
         lacks=(*lacks, *_lacking(server, flavour, version)),
     )
+
+
+def _settings(server: Server) -> dict[str, str]:
+    """Those that have other names elsewhere, or are gone in later versions."""
+    rows = server.rows(
+        "SHOW GLOBAL VARIABLES WHERE variable_name IN "
+        "('transaction_read_only', 'tx_read_only', 'binlog_format')"
+    )
+    return {str(row["Variable_name"]).lower(): str(row["Value"]).upper() for row in rows}
 
 
 @contextmanager
@@ -226,6 +241,15 @@ def problems(
                 else "if it is the right one: SET GLOBAL read_only = OFF",
             )
         )
+    if found.transaction_read_only:
+        name = "transaction_read_only" if found.flavour == "mysql" else "tx_read_only"
+        refused.append(
+            RecoveryError(
+                f"the target, {found.address}, begins each transaction as a read-only one "
+                f"({name} is ON)",
+                hint=f"if it is the right one: SET GLOBAL {name} = OFF",
+            )
+        )
     if not stop_threads:
         refused += _thread_problems(found)
     if found.lacks:
@@ -254,8 +278,14 @@ def warnings(found: TargetFacts, *, server_version: str) -> list[str]:
         )
     if found.gtid_strict and found.log_bin:
         told.append(
-            "gtid_strict_mode is ON at the target: behind a CREATE TABLE ... SELECT, which takes "
-            "two GTIDs there, the apply would stop; SET GLOBAL gtid_strict_mode = OFF"
+            "gtid_strict_mode is ON at the target: behind what takes two GTIDs there (CREATE TABLE "
+            "... SELECT, a value of a sequence) the apply would stop; SET GLOBAL gtid_strict_mode "
+            "= OFF"
+        )
+    if found.binlog_format == "STATEMENT" and found.log_bin:
+        told.append(
+            "binlog_format is STATEMENT at the target: the first change of rows would stop the "
+            "apply; SET GLOBAL binlog_format = ROW"
         )
     return told
 

@@ -73,6 +73,8 @@ def test_facts(server: MysqlServer) -> None:
     assert found.lacks == ()
     assert found.channels == ()
     assert not found.read_only
+    assert not found.transaction_read_only
+    assert found.binlog_format == ("ROW" if is_mysql(server) else "MIXED")
     ((events,),) = server.query("SELECT @@event_scheduler")
     assert found.event_scheduler == (events == "ON")
     assert found.keeps_gtids == is_mysql(server)
@@ -95,19 +97,22 @@ def test_a_server_without_binary_log(mysql_binaries: ServerBinaries) -> None:
 
 def test_read_only_and_the_events(server: MysqlServer) -> None:
     """Both are seen, and the events are stopped on demand."""
+    transactions = "transaction_read_only" if is_mysql(server) else "tx_read_only"
     server.query("SET GLOBAL read_only = ON", "SET GLOBAL event_scheduler = ON")
+    server.query(f"SET GLOBAL {transactions} = ON")
     login = login_of(server)
     try:
         with Server(lambda: login) as asks:
             found = facts(asks, login)
             assert found.read_only
+            assert found.transaction_read_only
             assert found.event_scheduler
             refused = problems(found, login, flavour=found.flavour, server_uuids=[])
-            assert len(refused) == 2
+            assert len(refused) == 3
             stop_threads(asks, found)
             assert not facts(asks, login).event_scheduler
     finally:
-        server.query("SET GLOBAL read_only = OFF")
+        server.query("SET GLOBAL read_only = OFF", f"SET GLOBAL {transactions} = OFF")
 
 
 def test_replica_threads(mysql_binaries: ServerBinaries, mariadb_binaries: ServerBinaries) -> None:

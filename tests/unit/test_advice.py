@@ -27,6 +27,7 @@ def test_what_can_be_left_out_is_named(code: int) -> None:
         (1153, "max_allowed_packet"),
         (1227, "GRANT"),
         (3948, "local_infile"),
+        (1666, "SET GLOBAL binlog_format = ROW"),
         (1950, "gtid_strict_mode = OFF"),
     ],
 )

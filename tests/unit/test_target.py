@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from binlog2s3.errors import RecoveryError
-from binlog2s3.gtid import GtidSet, MariadbGtidList
+from binlog2s3.gtid import Flavour, GtidSet, MariadbGtidList
 from binlog2s3.login import Login
 from binlog2s3.pitr_config import Address
 from binlog2s3.target import TargetFacts, problems, prove, warnings
@@ -104,6 +104,26 @@ def test_a_target_that_is_read_only() -> None:
     """Either way."""
     assert "(read_only is ON)" in str(refusals(replace(FACTS, read_only=True))[0])
     assert "(super_read_only is ON)" in str(refusals(replace(FACTS, super_read_only=True))[0])
+
+
+@pytest.mark.parametrize(
+    ("flavour", "name"), [("mysql", "transaction_read_only"), ("mariadb", "tx_read_only")]
+)
+def test_a_target_whose_transactions_are_read_only(flavour: Flavour, name: str) -> None:
+    """Another setting than read_only: nothing could be written, and the first one would fail."""
+    version = "9.7.4" if flavour == "mysql" else "10.11.2-MariaDB"
+    found = replace(FACTS, flavour=flavour, version=version, transaction_read_only=True)
+    (error,) = problems(found, LOGIN, flavour=flavour, server_uuids=[])
+    assert f"({name} is ON)" in str(error)
+    assert error.hint.endswith(f"SET GLOBAL {name} = OFF")
+
+
+def test_a_target_that_writes_statements_only() -> None:
+    """Row events stop it, at the first one; binlogs of statements do not."""
+    (warning,) = warnings(replace(FACTS, binlog_format="STATEMENT"), server_version="9")
+    assert "SET GLOBAL binlog_format = ROW" in warning
+    silent = replace(FACTS, binlog_format="STATEMENT", log_bin=False)
+    assert not warnings(silent, server_version="9")
 
 
 def test_a_target_that_others_write_to() -> None:
