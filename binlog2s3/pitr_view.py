@@ -213,7 +213,7 @@ def _way_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
         if about.why:
             yield "", f"not as relay logs, which is faster: {about.why}", "yellow"
     if about.once:
-        yield "", "without GTIDs the target cannot tell what it has: when this has ended well,", ""
+        yield "", "when this has ended well, nothing in the target tells that it was done:", ""
         yield "", "the same command would apply all of it a second time", ""
     seconds = max(1.0, estimate_seconds(plan, about.way))
     transactions, size = RATES[about.way or "pipe"]
@@ -354,7 +354,7 @@ def print_result(result: Result, page: Plain) -> None:
     if result.stands_at is not None:
         at = result.stands_at
         page.line(
-            f"without GTIDs only you know from now on that it stands at {at}; to go on from there: "
+            f"nothing in the target tells that it stands at {at} now; to go on from there: "
             f"--from-lineage {at.lineage} --from-binlog {at.binlog} --from-position {at.offset}"
         )
 

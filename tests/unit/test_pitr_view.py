@@ -309,7 +309,7 @@ def test_results_in_words() -> None:
     anonymous = replace(RESULT, gtids=None, proved="", stands_at=PLAN.stop)
     assert shown(anonymous)[1:] == [
         (
-            "without GTIDs only you know from now on that it stands at mysql-bin.000042:1234567; "
+            "nothing in the target tells that it stands at mysql-bin.000042:1234567 now; "
             f"to go on from there: --from-lineage {PLAN.stop.lineage} "
             "--from-binlog mysql-bin.000042 --from-position 1234567"
         ),
