@@ -132,11 +132,14 @@ def _settings(server: Server) -> dict[str, str]:
 
 @contextmanager
 def alone(login: Callable[[], Login]) -> Iterator[None]:
-    """No second recovery works at this target meanwhile. Raises RecoveryError where one does."""
+    """No second recovery works at this target meanwhile. Raises RecoveryError where one does.
+
+    One that has just ended is waited for: the server gives its lock back when it has seen that.
+    """
     with Server(login) as server:
         server.rows("SET SESSION wait_timeout = 31536000")  # it says nothing for a long time
         row = server.rows(
-            f"SELECT GET_LOCK('{DATABASE}', 0) AS it, IS_USED_LOCK('{DATABASE}') AS who"
+            f"SELECT GET_LOCK('{DATABASE}', 2) AS it, IS_USED_LOCK('{DATABASE}') AS who"
         )[0]
         if str(row["it"]) != "1":
             raise RecoveryError(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -214,3 +215,15 @@ def test_one_recovery_at_a_time(server: MysqlServer) -> None:
         assert "KILL" in refused.value.hint
     with alone(lambda: login):
         pass
+
+
+def test_a_recovery_that_is_just_ending_is_waited_for(server: MysqlServer) -> None:
+    """The server gives the lock back a moment after the first one's end."""
+    login = login_of(server)
+    with ExitStack() as first:
+        first.enter_context(alone(lambda: login))
+        ending = Timer(0.2, first.pop_all().close)
+        ending.start()
+        with alone(lambda: login):
+            pass
+        ending.join()
