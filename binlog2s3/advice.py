@@ -21,7 +21,6 @@ _TOO_LARGE = (1153, 1301, 2020)
 _SETTINGS = {
     **dict.fromkeys((1148, 3948, 4166), "local_infile = ON"),
     1666: "binlog_format = ROW",
-    1792: "transaction_read_only = OFF",
 }
 _OUT_OF_ORDER = 1950  # MariaDB
 _BEGIN_AGAIN = {

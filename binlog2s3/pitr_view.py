@@ -74,10 +74,9 @@ class About:
 class Result:
     """What was done. `gtids` is what the target has at the end, None where it keeps none.
 
-    `stands_at` is where such a one stands then, which it cannot tell itself.
-
-    `proved` says in words what the target was compared with, "" where nothing could be.
-    `committed_empty` are skipped GTIDs. `where` is the directory or server that was written to.
+    `stands_at` is where such a one stands then, which it cannot tell itself. `proved` says in words
+    what the target was compared with, "" where nothing could be. `committed_empty` are skipped
+    GTIDs. `where` is the directory or server that was written to.
     """
 
     how: How
