@@ -115,7 +115,8 @@ class Beginning:
                 store_error=str(failed) if failed is not None else "",
                 store_hint=failed.hint if failed is not None else "",
                 store_failing=now - self._failing_since if failed is not None else None,
-            )
+            ),
+            self._config.timing,
         )
         return Status(
             source=self._layout.source,
@@ -156,7 +157,13 @@ class Beginning:
         what was found before would be old. One that refuses is waited for only by a spool that has
         something: else somebody looks on.
         """
-        begun = wait_for(self._look, self._stop.event, tell=self.waits_for, passes=self.passes)
+        begun = wait_for(
+            self._look,
+            self._stop.event,
+            tell=self.waits_for,
+            passes=self.passes,
+            timing=self._config.timing,
+        )
         self._source_error = None
         return begun
 
@@ -227,6 +234,7 @@ class Beginning:
             self._stop.event,
             tell=self.waits_for,
             passes=_passes_by_itself if new else may_be_mended,
+            timing=self._config.timing,
         )
         return Begun(found, tip, heading)
 

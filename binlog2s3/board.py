@@ -23,7 +23,6 @@ from binlog2s3.intake import Intake
 from binlog2s3.log import Log
 from binlog2s3.spool import Spool
 from binlog2s3.status import (
-    FRESH_SECONDS,
     ChildStatus,
     History,
     Lag,
@@ -259,7 +258,7 @@ class Reporter:
     def status(self) -> Status:
         """All of it, at this moment."""
         now, sight, stock, config = self._clock(), self._watch.sight, self._stock, self._config
-        state, troubles = judge(self.vitals())
+        state, troubles = judge(self.vitals(), config.timing)
         coverage = self._intake.coverage
         durable = coverage.durable if coverage is not None else None
         covered = self._writer.furthest_covered(self._intake.covered_until())
@@ -340,7 +339,7 @@ class Reporter:
         covered: datetime | None,
     ) -> Lag:
         at, coverage = sight.position, self._intake.coverage
-        lineage = self._intake.lineage
+        lineage, timing = self._intake.lineage, self._config.timing
         answer_age = now - sight.position_at if at is not None and sight.error is None else None
         # by the source's clock, to which all commit times belong
         there = datetime.now(UTC)
@@ -363,8 +362,9 @@ class Reporter:
             oldest_commit_age=None
             if oldest is None
             else (there - _EPOCH).total_seconds() - oldest / 1e6,
+            timing=timing,
         )
-        unheard = answer_age is None or answer_age > FRESH_SECONDS
+        unheard = answer_age is None or answer_age > timing.fresh_seconds
         if unheard or at is None or coverage is None or lineage is None:
             return Lag(seconds=seconds)
         if coverage.contradictions > 1:

@@ -40,6 +40,7 @@ from binlog2s3.log import Log, configure
 from binlog2s3.options import ENVIRONMENT_PREFIX
 from binlog2s3.pitr_options import ALL_OPTIONS as PITR_COMMAND
 from binlog2s3.status_options import STATUS_OPTIONS
+from binlog2s3.timing import DEFAULT, Timing
 from binlog2s3.verify_options import ALL_OPTIONS as VERIFY_COMMAND
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -314,7 +315,8 @@ def stream(ctx: click.Context, /, **given: Any) -> None:
     """
     from binlog2s3.daemon import stream as run_stream  # noqa: PLC0415
 
-    config = _config(ctx, given)
+    timing = ctx.find_object(Timing) or DEFAULT
+    config = replace(_config(ctx, given), timing=timing)
     configure(config.log.format, config.log.level)
     try:
         ctx.exit(run_stream(config))
@@ -548,11 +550,11 @@ def man(ctx: click.Context, /, *, command: str | None, output_dir: Path | None) 
         raise click.UsageError(f"No such command '{command}'.", ctx)
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """The console script: runs a command and exits with its code."""
+def main(arguments: Sequence[str] | None = None, timing: Timing = DEFAULT) -> NoReturn:
+    """The console script: runs a command and exits with its code. `timing` is for `stream`."""
     try:
         # without standalone mode click raises usage errors, and returns the code of ctx.exit
-        code = binlog2s3.main(arguments, standalone_mode=False)
+        code = binlog2s3.main(arguments, standalone_mode=False, obj=timing)
         if sys.stdout is not None:
             sys.stdout.flush()
         sys.exit(code)

@@ -29,6 +29,7 @@ from binlog2s3.options import (
 )
 from binlog2s3.pitr_options import TARGET_OPTIONS
 from binlog2s3.status_options import INTERVAL_SECONDS, THRESHOLDS
+from binlog2s3.timing import DEFAULT, Timing
 
 __all__ = [
     "BY_NAME",
@@ -147,7 +148,7 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything the operator asked for, judged as a whole."""
+    """Everything the operator asked for, judged as a whole; `timing` is not asked for."""
 
     mysql: MysqlConfig
     s3: S3Config
@@ -155,6 +156,7 @@ class Config:
     spool: Path
     spool_limits: SpoolLimits = field(default_factory=SpoolLimits)
     log: LogConfig = field(default_factory=LogConfig)
+    timing: Timing = DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

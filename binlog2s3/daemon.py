@@ -49,7 +49,7 @@ from binlog2s3.start import (
     sweep_spool,
 )
 from binlog2s3.status import Status, document, judge, without_gtids
-from binlog2s3.store import PATIENT, RetryPolicy, S3Store, Store, StoreConfig
+from binlog2s3.store import RetryPolicy, S3Store, Store, StoreConfig
 from binlog2s3.supervisor import Supervisor, wait_for
 from binlog2s3.uploader import Counts, Uploader, take
 from binlog2s3.watch import Reached, Watch
@@ -168,7 +168,12 @@ class _Stream:
         self._found = found = begun.found
         self._refusal = begun.refusal
         self._preflight: Store = store
-        self._store = store.with_policy(PATIENT, self._store_failed)
+        patient = RetryPolicy(
+            attempts=None,
+            first_delay_seconds=config.timing.first_delay_seconds,
+            max_delay_seconds=config.timing.longest_delay_seconds,
+        )
+        self._store = store.with_policy(patient, self._store_failed)
         self._layout = layout = Layout(config.s3.prefix, config.stream.source)
         self._spool = spool
         self._stop = stop
@@ -272,11 +277,11 @@ class _Stream:
 
         What `passes` of the store's failures is waited for, and `tell` is told.
         """
-        self._preflight, stop = store, self._stop.event
-        wait_for(lambda: self._writer.claim(store), stop, tell, passes)
+        self._preflight, stop, timing = store, self._stop.event, self._config.timing
+        wait_for(lambda: self._writer.claim(store), stop, tell, passes, timing)
         self._spool.forget_superseder()
         found, layout, grid = self._found, self._layout, self._grid
-        wait_for(lambda: mend_entries(store, layout, found, grid), stop, tell, passes)
+        wait_for(lambda: mend_entries(store, layout, found, grid), stop, tell, passes, timing)
         sweep_spool(self._spool, found)
         return True
 
@@ -463,7 +468,7 @@ class _Stream:
             server = Position(binlog=str(at.binlog), offset=at.offset, gtid_set=at.gtid_set)
         status = document(self._board.current()) if self._board is not None else None
         return Progress(
-            state=judge(self._reporter.vitals())[0],
+            state=judge(self._reporter.vitals(), self._config.timing)[0],
             lineage=lineage.id if lineage else None,
             server_uuid=self._intake.server_uuid or self._server_uuid,
             durable=coverage.durable if coverage is not None else None,

@@ -16,8 +16,6 @@ from typing import get_args
 from binlog2s3.catalog import Catalog, Heartbeat, Layout, WriterState
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.status import (
-    HEARTBEAT_SLACK_SECONDS,
-    START_SECONDS,
     WELL,
     State,
     Status,
@@ -26,6 +24,7 @@ from binlog2s3.status import (
     in_words,
 )
 from binlog2s3.store_contract import Store
+from binlog2s3.timing import DEFAULT
 
 _LOOKS = 3
 """How often is looked again for a writer whose object vanished: it has a successor."""
@@ -103,7 +102,7 @@ def _judged(beat: Heartbeat, renewed_at: datetime, now: datetime) -> LifeSign:
     clock, said = max(now, renewed_at), _said(beat)
     state, troubles = _state(beat, said, (clock - renewed_at).total_seconds())
     behind = (renewed_at - now).total_seconds()
-    if behind > HEARTBEAT_SLACK_SECONDS:
+    if behind > DEFAULT.heartbeat_slack_seconds:
         text = f"this clock is {in_words(behind)} or more behind the store's"
         hint = "until it is set right, a streamer that dies is noticed too late"
         troubles += (Trouble(code="clock", level="warning", text=text, hint=hint),)
@@ -125,7 +124,7 @@ def _state(beat: Heartbeat, said: Status | None, age: float) -> tuple[State, tup
         text = f"nobody streams: the streamer {where} was stopped {in_words(age)} ago"
         hint = "start it again, there or on another host"
         return "stopped", (Trouble(code="stopped", level="critical", text=text, hint=hint),)
-    if age > 2 * interval + HEARTBEAT_SLACK_SECONDS:
+    if age > 2 * interval + DEFAULT.heartbeat_slack_seconds:
         text = (
             f"the streamer {where} has not renewed its heartbeat for {in_words(age)}, "
             f"it should each {interval:.0f} s; it said last that it is: {beat.state}"
@@ -179,7 +178,8 @@ def _told(beat: Heartbeat, said: Status | None) -> tuple[Trouble, ...]:
         return tuple(troubles)
     if beat.state in WELL:
         return ()
-    began = beat.state == "starting" and (beat.at - beat.since).total_seconds() < START_SECONDS
+    age = (beat.at - beat.since).total_seconds()
+    began = beat.state == "starting" and age < DEFAULT.start_seconds
     return (
         Trouble(
             code=_CODES.get(beat.state, "unknown"),

@@ -31,7 +31,6 @@ from binlog2s3.lifesign import LifeSign, interval_of, life_sign
 from binlog2s3.listing import current_of
 from binlog2s3.options import OPTIONS, parse
 from binlog2s3.status import (
-    HEARTBEAT_SLACK_SECONDS,
     Lag,
     SourceStatus,
     Status,
@@ -43,6 +42,7 @@ from binlog2s3.status import (
     purge_seconds,
 )
 from binlog2s3.store_contract import Store
+from binlog2s3.timing import DEFAULT
 from binlog2s3.workers import Workers
 
 _LOOKS = 3
@@ -264,7 +264,7 @@ def _lag(
     covered, said = beat.covered_until, sign.said
     if not sign.alive:  # nobody knows what the source has written since
         since = _age(covered, sign.clock) if covered is not None else -math.inf
-        return Lag(seconds=max(0.0, since) if since > -HEARTBEAT_SLACK_SECONDS else None)
+        return Lag(seconds=max(0.0, since) if since > -DEFAULT.heartbeat_slack_seconds else None)
     heard = _since_heard(sign, beat)
     is_same = said is not None and _same(said.server.position, beat.server)
     if said is not None and is_same and _same(said.durable, durable):

@@ -19,6 +19,7 @@ from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Lineage, Parent, Position, WriterState
 from binlog2s3.errors import ArchiveError
 from binlog2s3.gtid import Flavour, MariadbGtidList
+from binlog2s3.timing import DEFAULT, Timing
 
 FORMAT = 1
 State = Literal[WriterState, "dead", "unknown"]
@@ -29,19 +30,7 @@ WELL = frozenset({"streaming", "idle", "catching up"})
 Level = Literal["warning", "critical"]
 SeenFrom = Literal["daemon", "bucket"]
 
-# Seconds until something that may pass by itself turns /health to 503; together with the pause
-# between two looks well below 90.
-START_SECONDS = 60.0
-SOURCE_SECONDS = 30.0
-STALL_SECONDS = 30.0
-STORE_FAILING_SECONDS = 30.0
-STORE_SILENT_SECONDS = 60.0
-PAUSED_SECONDS = 60.0
-LOOP_SECONDS = 30.0
-HEARTBEAT_SLACK_SECONDS = 15.0
-FRESH_SECONDS = 6.0  # a position older than this does not prove that a source is idle
 _TICK = 1.0
-_SOON = 5.0  # what lasts so long gives the state its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,20 +272,21 @@ class Vitals:
         return self.unread and bool(self.child_error)
 
 
-def judge(vitals: Vitals) -> tuple[WriterState, tuple[Trouble, ...]]:
+def judge(vitals: Vitals, timing: Timing = DEFAULT) -> tuple[WriterState, tuple[Trouble, ...]]:
     """The state's name, and what is wrong; a catch-up that goes on and idleness are well."""
-    troubles = tuple(_troubles(vitals))
-    return _state(vitals), troubles
+    troubles = tuple(_troubles(vitals, timing))
+    return _state(vitals, timing), troubles
 
 
-def _state(vitals: Vitals) -> WriterState:
+def _state(vitals: Vitals, timing: Timing) -> WriterState:
     starting = vitals.phase == "starting"
-    failing = vitals.store_failing is not None and (vitals.store_failing >= _SOON or starting)
-    silent = vitals.store_silent >= STORE_FAILING_SECONDS
-    silent = silent or vitals.beat_late >= HEARTBEAT_SLACK_SECONDS
-    unheard = vitals.source_error or vitals.source_silent >= SOURCE_SECONDS
-    gone = vitals.child_gone >= _SOON or vitals.begun_in_vain
-    stalled = vitals.read_idle >= STALL_SECONDS or vitals.loop_idle >= LOOP_SECONDS
+    failing = vitals.store_failing is not None
+    failing = failing and (starting or (vitals.store_failing or 0.0) >= timing.soon_seconds)
+    silent = vitals.store_silent >= timing.store_failing_seconds
+    silent = silent or vitals.beat_late >= timing.heartbeat_slack_seconds
+    unheard = vitals.source_error or vitals.source_silent >= timing.source_seconds
+    gone = vitals.child_gone >= timing.soon_seconds or vitals.begun_in_vain
+    stalled = vitals.read_idle >= timing.stall_seconds or vitals.loop_idle >= timing.loop_seconds
     rules: tuple[tuple[object, WriterState], ...] = (
         (vitals.superseded, "superseded"),
         (vitals.phase == "stopping", "stopped"),
@@ -317,7 +307,7 @@ def _trouble(code: str, since: float, limit: float, text: str, hint: str = "") -
     return Trouble(code=code, level=level, text=text, hint=hint)
 
 
-def _troubles(vitals: Vitals) -> Iterator[Trouble]:
+def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
     if vitals.superseded:
         hint = "stop the streamer that is not meant to run, or start this one with --take-over"
         yield _trouble("superseded", 0, 0, vitals.superseded, hint)
@@ -327,46 +317,48 @@ def _troubles(vitals: Vitals) -> Iterator[Trouble]:
         text = f"not streaming yet, for {vitals.phase_seconds:.0f} s"
         failing = vitals.source_error or vitals.store_failing is not None
         waits = failing and vitals.phase == "starting"
-        yield _trouble("starting", vitals.phase_seconds, 0 if waits else START_SECONDS, text)
-    if vitals.source_error or vitals.source_silent >= SOURCE_SECONDS:
+        yield _trouble("starting", vitals.phase_seconds, 0 if waits else timing.start_seconds, text)
+    if vitals.source_error or vitals.source_silent >= timing.source_seconds:
         what = vitals.source_error or "the source does not answer"
         text = f"{what} (for {vitals.source_silent:.0f} s)"
-        yield _trouble("source", vitals.source_silent, SOURCE_SECONDS, text, vitals.source_hint)
-    elif vitals.child_gone >= _SOON or vitals.begun_in_vain:
+        since, hint = vitals.source_silent, vitals.source_hint
+        yield _trouble("source", since, timing.source_seconds, text, hint)
+    elif vitals.child_gone >= timing.soon_seconds or vitals.begun_in_vain:
         why = f": {vitals.child_error}" if vitals.child_error else ""
         text = f"mysqlbinlog has not been running for {vitals.child_gone:.0f} s{why}"
-        limit = 0 if vitals.begun_in_vain else SOURCE_SECONDS
+        limit = 0 if vitals.begun_in_vain else timing.source_seconds
         yield _trouble("source", vitals.child_gone, limit, text)
-    yield from _store_troubles(vitals)
+    yield from _store_troubles(vitals, timing)
     if vitals.paused is not None:
         text = "the spool has no room: nothing is read from the source"
         hint = "it goes on when there is room; the source keeps its binlogs meanwhile"
-        yield _trouble("paused", vitals.paused, PAUSED_SECONDS, text, hint)
-    unheard = vitals.source_error or vitals.source_silent >= SOURCE_SECONDS
-    if vitals.read_idle >= _SOON and not unheard:
+        yield _trouble("paused", vitals.paused, timing.paused_seconds, text, hint)
+    unheard = vitals.source_error or vitals.source_silent >= timing.source_seconds
+    if vitals.read_idle >= timing.soon_seconds and not unheard:
         text = f"the source has more, and nothing has come for {vitals.read_idle:.0f} s"
-        yield _trouble("stalled", vitals.read_idle, STALL_SECONDS, text)
-    if vitals.loop_idle >= _SOON:
+        yield _trouble("stalled", vitals.read_idle, timing.stall_seconds, text)
+    if vitals.loop_idle >= timing.soon_seconds:
         text = f"the streamer's loop has not gone round for {vitals.loop_idle:.0f} s"
-        yield _trouble("stuck", vitals.loop_idle, LOOP_SECONDS, text, "does the spool's disk hang?")
+        hint = "does the spool's disk hang?"
+        yield _trouble("stuck", vitals.loop_idle, timing.loop_seconds, text, hint)
 
 
-def _store_troubles(vitals: Vitals) -> Iterator[Trouble]:
+def _store_troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
     failing = vitals.store_failing or 0.0
     waits = vitals.phase == "starting" and vitals.store_failing is not None
-    if failing >= _SOON or waits:
+    if failing >= timing.soon_seconds or waits:
         text = f"{vitals.store_error} (for {failing:.0f} s)"
         # requests that time out begin to fail when they have been silent for long
-        silent = vitals.store_silent + STORE_FAILING_SECONDS - STORE_SILENT_SECONDS
+        silent = vitals.store_silent + timing.store_failing_seconds - timing.store_silent_seconds
         since = max(failing, silent)
-        yield _trouble("store", since, STORE_FAILING_SECONDS, text, vitals.store_hint)
-    elif vitals.store_silent >= STORE_FAILING_SECONDS:
+        yield _trouble("store", since, timing.store_failing_seconds, text, vitals.store_hint)
+    elif vitals.store_silent >= timing.store_failing_seconds:
         text = f"nothing has become durable for {vitals.store_silent:.0f} s, though something waits"
         hint = "is the way to the endpoint open, and wide enough?"
-        yield _trouble("store", vitals.store_silent, STORE_SILENT_SECONDS, text, hint)
+        yield _trouble("store", vitals.store_silent, timing.store_silent_seconds, text, hint)
     if vitals.beat_late > 0:
         text = f"the heartbeat in the bucket is {vitals.beat_late:.0f} s late"
-        yield _trouble("heartbeat", vitals.beat_late, HEARTBEAT_SLACK_SECONDS, text)
+        yield _trouble("heartbeat", vitals.beat_late, timing.heartbeat_slack_seconds, text)
 
 
 # History
@@ -418,6 +410,7 @@ def lag_seconds(
     all_durable: bool,
     covered_age: float | None,
     oldest_commit_age: float | None,
+    timing: Timing = DEFAULT,
 ) -> float | None:
     """The greatest age of a commit that is not durable; None where nothing bounds it.
 
@@ -425,7 +418,7 @@ def lag_seconds(
     the spool is not. `covered_age`: of the last moment up to which everything is durable.
     `oldest_commit_age`: of the oldest transaction in the spool that is not.
     """
-    if answer_age is not None and answer_age <= FRESH_SECONDS and all_durable:
+    if answer_age is not None and answer_age <= timing.fresh_seconds and all_durable:
         return 0.0
     # what lies in the future was told by a clock that has been set since
     known = [age for age in (covered_age, oldest_commit_age) if age is not None and age > -_TICK]

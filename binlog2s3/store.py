@@ -27,7 +27,6 @@ from binlog2s3.errors import (
 )
 from binlog2s3.store_contract import (
     IMMEDIATE_STORAGE_CLASSES,
-    PATIENT,
     PREFLIGHT,
     Body,
     FileSlice,
@@ -58,7 +57,6 @@ from binlog2s3.store_settings import BucketSettings
 
 __all__ = [
     "IMMEDIATE_STORAGE_CLASSES",
-    "PATIENT",
     "PREFLIGHT",
     "Body",
     "FileSlice",

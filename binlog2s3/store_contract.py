@@ -73,7 +73,6 @@ class RetryPolicy:
 
 
 PREFLIGHT = RetryPolicy(attempts=3)
-PATIENT = RetryPolicy(attempts=None, max_delay_seconds=5.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

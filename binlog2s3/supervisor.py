@@ -42,20 +42,20 @@ from binlog2s3.server import Server, ServerFacts
 from binlog2s3.spool import Run, RunFacts, Spool
 from binlog2s3.start import tip_of_track
 from binlog2s3.tailer import Tailer, Track
+from binlog2s3.timing import DEFAULT, Timing
 from binlog2s3.watch import Reached, Watch
 
 T = TypeVar("T")
 _log = Log("supervisor")
 _POLL_SECONDS = 0.05
-_FIRST_DELAY, _LONGEST_DELAY = 0.5, 5.0
 _BEHIND = 2
 _REFUSALS = 3
 _MOST_STALLS = 6
 
 
-def delay(failures: int) -> float:
+def delay(failures: int, timing: Timing) -> float:
     """Seconds until the next run, after so many in a row that brought nothing: jittered."""
-    most = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0**failures)
+    most = min(timing.longest_delay_seconds, timing.first_delay_seconds * 2.0**failures)
     return random.uniform(most / 2, most)  # noqa: S311 - no secret
 
 
@@ -73,6 +73,7 @@ def wait_for(
     stop: threading.Event,
     tell: Callable[[BaseException], object] = lambda _: None,
     passes: Callable[[BaseException], bool] = may_be_mended,
+    timing: Timing = DEFAULT,
 ) -> T:
     """Ask until there is an answer, at growing delays: the source, or the store.
 
@@ -92,7 +93,7 @@ def wait_for(
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(passes),
         stop=tenacity.stop_when_event_set(stop),
-        wait=lambda state: delay(state.attempt_number),
+        wait=lambda state: delay(state.attempt_number, timing),
         sleep=tenacity.sleep_using_event(stop),
         before_sleep=say,
         reraise=True,
@@ -172,7 +173,7 @@ class Supervisor:
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._passes),
             stop=tenacity.stop_when_event_set(self._stop),
-            wait=lambda _: delay(self._failures),
+            wait=lambda _: delay(self._failures, self._config.timing),
             sleep=self.work,
             before_sleep=self._say,
             reraise=True,
@@ -439,6 +440,7 @@ class Supervisor:
 
     def _loop(self, child: Child, tailer: Tailer, heading: Heading) -> None:
         started = moved = time.monotonic()
+        longest = self._config.timing.longest_delay_seconds
         known = heading.overlap.end - heading.overlap.begin if heading.overlap else 0
         ahead: float | None = None
         while not self._stop.is_set():
@@ -449,7 +451,7 @@ class Supervisor:
             if tailer.read_bytes != bytes_before:
                 moved = now
             if tailer.settled and self._unconfirmed is None and (
-                self._advanced(tailer, heading) or now - started > _LONGEST_DELAY
+                self._advanced(tailer, heading) or now - started > longest
             ):  # fmt: skip
                 self._failures = 0
             if ended and not read:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 
 import binlog2s3
-from binlog2s3 import endpoint, status
+from binlog2s3 import endpoint, timing
 from binlog2s3.metrics import METRICS, render
 from binlog2s3.status import Vitals, judge
 from tests.unit.test_docs import rows, section
@@ -266,9 +266,9 @@ def test_what_turns_health_is_as_documented() -> None:
         seconds = float(after.removesuffix(" s"))
         assert not critical(code, seconds - 1, READING[code]), code
         assert critical(code, seconds, READING[code]), code
-    assert f"after {status.STORE_SILENT_SECONDS:.0f} s also" in table["store"][2]
-    assert not critical("store", status.STORE_SILENT_SECONDS - 1, "store_silent")
-    assert critical("store", status.STORE_SILENT_SECONDS, "store_silent")
+    assert f"after {timing.DEFAULT.store_silent_seconds:.0f} s also" in table["store"][2]
+    assert not critical("store", timing.DEFAULT.store_silent_seconds - 1, "store_silent")
+    assert critical("store", timing.DEFAULT.store_silent_seconds, "store_silent")
     assert f"older than {endpoint.STALE_SECONDS:.0f} s" in table["stale"][2]
     assert f"and {endpoint.CONNECTIONS}" not in MONITORING
     assert f"{endpoint.CONNECTIONS} are served at a time" in MONITORING.replace("\n", " ")

@@ -17,6 +17,7 @@ from binlog2s3.errors import SourceError, SpoolError, StoreError
 from binlog2s3.server import ServerBinlog, ServerPosition
 from binlog2s3.spool import Room
 from binlog2s3.status import Status, Totals
+from binlog2s3.timing import DEFAULT
 from binlog2s3.uploader import Counts, Tally
 from binlog2s3.watch import Sight
 from tests.documents import BEAT, LINEAGE, TIME, UUID
@@ -76,6 +77,7 @@ class Parts:
             SimpleNamespace(
                 stream=SimpleNamespace(source="s", heartbeat_interval=30.0, flush_interval=1.0),
                 s3=SimpleNamespace(part_size=1000),
+                timing=DEFAULT,
                 spool_limits=SpoolLimits(),
             ),  # type: ignore[arg-type]
             target="s3://b/p",
@@ -441,7 +443,7 @@ def test_a_board_looks_again_and_again() -> None:
     board.tell(told.append)
     board.start()
     try:
-        wait_until(lambda: len(told) >= 2, 20, "two looks behind the defect")
+        wait_until(lambda: len(told) >= 2, what="two looks behind the defect")
         assert board.current().at > TIME
         board.watch(lambda: replace(PLAIN, source="other"))
         assert board.current().source == "other"
@@ -485,10 +487,10 @@ def test_lineages_are_looked_at_when_there_is_another_one() -> None:
     )
     thread.start()
     try:
-        wait_until(lambda: asked, 10, "it is asked")
+        wait_until(lambda: asked, what="it is asked")
         assert parts.status.history is None
         parts.intake.lineage = replace(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
-        wait_until(lambda: parts.status.history, 10, "and again")
+        wait_until(lambda: parts.status.history, what="and again")
     finally:
         ended.set()
         thread.join(10)

@@ -89,7 +89,7 @@ LAYERS = (
     {"exchange", "signature"},
     {"rows", "payload", "statement"},
     {"archive", "binlog", "checksum", "chunk", "commits", "event", "grid", "gtid", "transaction"},
-    {"errors", "__init__"},
+    {"errors", "timing", "__init__"},
 )
 ROOMS = {
     "boto3": {"store_requests"},
@@ -110,7 +110,7 @@ PURE = ("about", "find_options", "named", "quick", "sieve", "sought", "advice", 
         "options", "payload", "pitr_options", "plan", "points", "recovery", "route", "preflight",
         "preflight_rules", "preflight_settings", "relay_cut", "relay_log", "rows", "skip",
         "statement", "stop", "trace", "transaction", "verify_chain", "verify_entry",
-        "verify_options", "verify_parent", "verify_report", "errors")  # fmt: skip
+        "timing", "verify_options", "verify_parent", "verify_report", "errors")  # fmt: skip
 NOT_PURE = {"os", "io", "socket", "subprocess", "threading", "time", "logging", "random", "secrets"}
 
 
