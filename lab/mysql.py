@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -99,7 +98,8 @@ class MysqlServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.kill()
+        if self._process is not None:
+            end(self._process)
         remove(self.datadir)
         if self._short is not None:
             remove(self._short)
@@ -194,15 +194,25 @@ class MysqlServer:
         """A data directory from the template, the password file, a socket path that fits."""
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "tmp").mkdir(exist_ok=True)
-        shutil.copytree(self._template() / "data", self.datadir)
+        self._copy_template()
         if self.encrypted:
             self._add_keyring()
-        opened = os.open(self.password_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(opened, "w") as file:
-            file.write(self.password)
+        self._write_password()
         if len(str(self.socket)) > SOCKET_PATH_LIMIT:
             self._short = Path(tempfile.mkdtemp(prefix="b2s-"))
             self.socket = self._short / "mysql.sock"
+
+    def _write_password(self) -> None:
+        opened = os.open(self.password_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(opened, "w") as file:
+            file.write(self.password)
+
+    def _copy_template(self) -> None:
+        """Most of a new data directory is zeros: `cp` leaves these out, and takes a third."""
+        source = self._template() / "data"
+        subprocess.run(
+            ["cp", "--recursive", "--sparse=always", str(source), str(self.datadir)], check=True
+        )
 
     def _template(self) -> Path:
         """The initialised data directory of just this server program, kept in the cache."""
