@@ -41,7 +41,7 @@ class SlowLink:
     def __enter__(self) -> Self:
         self._thread.start()
         starting = asyncio.start_server(self._serve, "127.0.0.1", 0, limit=PIECE_BYTES)
-        self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
+        self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(60)
         return self
 
     def __exit__(
@@ -50,7 +50,7 @@ class SlowLink:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -59,7 +59,7 @@ def end(process: "subprocess.Popen[bytes]", *, grace_seconds: float = 0) -> int:
             process.wait(grace_seconds)
     if process.poll() is None:
         process.kill()
-    status = process.wait(30)
+    status = process.wait(60)
     _alive.discard(process)
     return status
 

@@ -114,7 +114,7 @@ class Gate:
     Never longer than `longest_seconds`, so that no test hangs.
     """
 
-    def __init__(self, *, method: str = "", path: str = "", longest_seconds: float = 120) -> None:
+    def __init__(self, *, method: str = "", path: str = "", longest_seconds: float = 600) -> None:
         self._pattern = (method, path)
         self._longest_seconds = longest_seconds
         self._opened = threading.Event()

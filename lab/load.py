@@ -145,7 +145,7 @@ class Load:
         """A thread's life: connect, work; again after a lost connection if that is wanted."""
         while not self._over():
             try:
-                with self.server.connect(connect_timeout=5, read_timeout=60) as connection:
+                with self.server.connect(connect_timeout=60, read_timeout=60) as connection:
                     if number is None:
                         self._rotate(connection)
                     else:

@@ -59,7 +59,7 @@ class Toxiproxy:
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> None:
         """One request to its HTTP interface; ServerFailedError if it refuses."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         try:
             connection.request(method, path, None if body is None else json.dumps(body))
             answer = connection.getresponse()

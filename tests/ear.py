@@ -8,6 +8,8 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
+from tests.waiting import PATIENCE, wait_until
+
 
 class Ear:
     """Listens on a path, or without one on an abstract name; `heard` are messages with times."""
@@ -30,12 +32,17 @@ class Ear:
         trace: TracebackType | None,
     ) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         self._socket.close()
 
     def _listen(self) -> None:
         while said := self._socket.recv(65536):
             self.heard.append((monotonic(), said.decode()))
+
+    def wait_until_fed(self, times: int) -> None:
+        """Until the watchdog was fed so often since: so far the streamer's loop has gone round."""
+        goal = len(self.lines("WATCHDOG")) + times
+        wait_until(lambda: len(self.lines("WATCHDOG")) >= goal, what=f"fed {times} times")
 
     @property
     def messages(self) -> list[str]:

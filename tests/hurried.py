@@ -7,12 +7,13 @@ import sys
 from dataclasses import fields
 
 from binlog2s3.cli import main
-from binlog2s3.timing import Timing
+from binlog2s3.timing import DEFAULT, Timing
 
 
 def divided(by: float) -> Timing:
-    """All of the default times, divided."""
-    return Timing(**{each.name: each.default / by for each in fields(Timing)})
+    """The default times, divided; the source is asked as often as ever, so that age stays."""
+    times = {each.name: each.default / by for each in fields(Timing)}
+    return Timing(**times | {"fresh_seconds": DEFAULT.fresh_seconds})
 
 
 if __name__ == "__main__":

@@ -12,5 +12,5 @@ ROOT = Login(
     ssl_ca=None,
     ssl_cert=None,
     ssl_key=None,
-    connect_timeout=10.0,
+    connect_timeout=60.0,
 )

@@ -20,7 +20,9 @@ class Relay:
     A connection is closed after `cut_up` bytes from the client, or `cut_down` from the server;
     after `times` such cuts all others live. `times` may be changed at any moment. `edit` changes
     each piece the client sends. `spoils` is asked with the head of each request whether to close
-    the connection in the middle of its answer's body.
+    the connection in the middle of its answer's body. Once `drips` is set, what the server says
+    comes one byte each few seconds: an answer takes longer than any test, and no read times out.
+    `dripping` counts the pieces that came so.
     """
 
     def __init__(
@@ -43,7 +45,10 @@ class Relay:
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._over = threading.Event()
         self.cuts = 0
+        self.drips = False
+        self.dripping = 0
 
     @property
     def url(self) -> str:
@@ -55,13 +60,14 @@ class Relay:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._over.set()
         self._end(self._listener)
         with self._lock:
             open_ones = list(self._sockets)
         for each in open_ones:
             self._end(each)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
     def hang_up(self) -> None:
         """Close every connection there is, on both sides; new ones live."""
@@ -88,7 +94,7 @@ class Relay:
             up = partial(self._pump, client, server, self._cut_up, self._edit, answer.asked)
             down = partial(self._pump, server, client, self._cut_down, bytes, answer.half)
             self._start(up)
-            self._start(down)
+            self._start(partial(down, drips=lambda: self.drips))
 
     def _pump(
         self,
@@ -97,6 +103,7 @@ class Relay:
         limit: int | None,
         edit: Callable[[bytes], bytes],
         last: Callable[[bytes], bytes | None],
+        drips: Callable[[], bool] = bool,
     ) -> None:
         """Carry bytes; `last` sees each piece first, and may say how little of it is the last."""
         sent = 0
@@ -108,10 +115,21 @@ class Relay:
                 if (end := last(piece)) is not None:
                     target.sendall(end)
                     break
-                target.sendall(edit(piece))
+                if drips():
+                    self._drip(target, piece)
+                else:
+                    target.sendall(edit(piece))
                 sent += len(piece)
         self._end(source)
         self._end(target)
+
+    def _drip(self, target: socket.socket, piece: bytes) -> None:
+        with self._lock:
+            self.dripping += 1
+        for at in range(len(piece)):
+            target.sendall(piece[at : at + 1])
+            if self._over.wait(5):
+                break
 
     def _may_cut(self) -> bool:
         with self._lock:

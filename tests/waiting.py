@@ -6,11 +6,12 @@ from time import monotonic
 from typing import TypeVar
 
 T = TypeVar("T")
+PATIENCE = 60  # seconds
 
 
 def wait_until(
     condition: Callable[[], T],
-    timeout: float = 30,
+    timeout: float = PATIENCE,
     what: str = "the condition",
     *,
     interval: float = 0.03,
@@ -18,7 +19,12 @@ def wait_until(
     """Return the first true value of `condition()`; fail, naming `what`, when time is up.
 
     What the condition raises is not caught: a broken question is no answer.
+
+    A deadline below 60 s is refused, with ValueError. It costs nothing where the condition comes
+    early, and a shorter one turns red on a busy machine, where nothing is wrong.
     """
+    if timeout < PATIENCE:
+        raise ValueError(f"a deadline of {timeout} s: a busy machine needs {PATIENCE} s or more")
     deadline = monotonic() + timeout
     pause = Event()
     while True:

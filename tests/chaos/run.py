@@ -98,7 +98,7 @@ class Round:
             world.follow(fault.kind)
         self._to_rest()
         world.audit.compare()
-        for what in world.leftovers():
+        for what in self._left():
             world.differs(what)
         if not world.wiped:
             self.totals.sent_bytes += world.audit.sent_bytes - sent
@@ -185,6 +185,17 @@ class Round:
                 world.differs(f"not at rest after {QUIET_SECONDS} s: {why}\n{tail}")
                 return
             world.pause.wait(0.2)
+
+    def _left(self) -> list[str]:
+        """What is left over and does not go."""
+        left: list[str] = []
+
+        def none() -> bool:
+            left[:] = self.world.leftovers()
+            return not left
+
+        self._until(none, 60)
+        return left
 
     def _until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait for a condition, but not for ever; a server that is down has none."""

@@ -134,13 +134,20 @@ def filled(mysql_binaries: ServerBinaries, minio: MinioServer) -> Iterator[Fille
         options = {"endpoint-url": proxy.url}
         with StreamProcess(directory, mysql, minio, bucket, options=options) as stream:
             stream.wait_for_event("new lineage")
-            wait_until(lambda: proxy.matching(method="PUT", path=f"/{FIRST}/"), 30, "a chunk")
+            wait_until(lambda: proxy.matching(method="PUT", path=f"/{FIRST}/"), what="a chunk")
             mysql.query("INSERT INTO d.t VALUES (REPEAT('x', 1000))", "FLUSH BINARY LOGS")
             mysql.query("INSERT INTO d.t VALUES (REPEAT('x', 1000))")
             with closing(Audit(mysql, minio, bucket, proxy)) as audit:
-                wait_until(lambda: not audit.settled(chunked=True), 60, "all is at rest")
+                wait_until(lambda: is_at_rest(audit), what="all is at rest")
             stream.kill()
         yield Filled(mysql, bucket, proxy)
+
+
+def is_at_rest(audit: Audit) -> bool:
+    """Whether all is there, and what is open in one chunk alone: none can be done without."""
+    return not audit.settled(chunked=True) and [
+        len(chunks) for chunks in audit._list().chunks.values()
+    ] == [1]
 
 
 @pytest.fixture

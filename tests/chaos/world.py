@@ -142,7 +142,7 @@ class World:
         """As a service manager does it."""
         self._thaw()
         if self.alive:
-            status = self.stream.terminate(60)
+            status = self.stream.terminate()
             if status != 0:
                 self.differs(f"SIGTERM: the streamer ended with {status}")
 
@@ -217,7 +217,7 @@ class World:
         """The rest of a fault, until it is over."""
         match kind:
             case Kind.KILL | Kind.KILL_AFTER | Kind.KILL_LATE | Kind.WIPE:
-                self.stream.process.wait(30)
+                self.stream.process.wait(60)
                 if kind is Kind.WIPE:
                     self.wiped = True
                     shutil.rmtree(self.directory / self.active / "spool", ignore_errors=True)
@@ -281,7 +281,7 @@ class World:
     def _kill(self) -> None:
         if self.alive:
             self.stream.process.send_signal(signal.SIGKILL)
-            self.stream.process.wait(30)
+            self.stream.process.wait(60)
 
     def _freeze(self, pid: int | None) -> None:
         if pid is not None:

@@ -861,9 +861,9 @@ def test_the_stop_event_ends_waiting_at_once(remote: Place, proxy: RecordingProx
     )
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(store.put, "a", b"x")
-        assert waiting.wait(10)
+        assert waiting.wait(60)
         stop.set()
-        error = call.exception(timeout=5)
+        error = call.exception(timeout=60)
     assert isinstance(error, StoreError)
     assert error.transient
     assert len(proxy.records) == 1

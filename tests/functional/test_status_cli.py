@@ -84,13 +84,13 @@ class Bucket:
         )
 
     def put(self, source: str, **changed: object) -> None:
-        """A lineage, and a heartbeat of now."""
+        """A lineage, and a heartbeat of now, which is the last one for an hour."""
         layout, now = Layout("pre", source), datetime.now(UTC)
         lineage = replace(LINEAGE, source=source)
         beat: Heartbeat = replace(
             BEAT, source=source, at=now, covered_until=now, lineage=lineage.id, state="idle"
         )
-        beat = replace(beat, server=beat.durable, status=None)
+        beat = replace(beat, server=beat.durable, status=None, interval_seconds=3600.0)
         beat = replace(beat, **changed)  # type: ignore[arg-type]
         with closing(self.moto.client()) as client:
             for key, body in (
@@ -396,7 +396,7 @@ def watching(
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 def line_like(process: "subprocess.Popen[str]", pattern: str) -> str:
@@ -441,7 +441,7 @@ def test_signals_end_it(spool: Path, number: signal.Signals) -> None:
     with watching("--spool", str(spool)) as process:
         line_like(process, "idle")
         process.send_signal(number)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (0, "")
 
 
@@ -452,7 +452,7 @@ def test_a_reader_that_goes_away_ends_it(spool: Path) -> None:
         line_like(process, "idle")
         assert process.stdout is not None
         process.stdout.close()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
         process.stdout = None
@@ -503,7 +503,7 @@ def silent_socket(spool: Path) -> Iterator[threading.Event]:
             yield called
         finally:
             listening.shutdown(socket.SHUT_RDWR)
-            thread.join(30)
+            thread.join(60)
             for one in held:
                 one.close()
 
@@ -511,9 +511,9 @@ def silent_socket(spool: Path) -> Iterator[threading.Event]:
 def test_nobody_waits_for_an_answer_to_leave(spool: Path) -> None:
     """SIGTERM ends it in the middle of a look that hangs."""
     with silent_socket(spool) as called, watching("--spool", str(spool)) as process:
-        assert called.wait(30)
+        assert called.wait(60)
         process.terminate()
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
         assert (process.returncode, said) == (0, "")
 
 
@@ -566,7 +566,7 @@ class Terminal:
 
     def wait_for(self, pattern: str) -> None:
         try:
-            wait_until(lambda: re.search(pattern, self.text), 30, f"{pattern} on the terminal")
+            wait_until(lambda: re.search(pattern, self.text), what=f"{pattern} on the terminal")
         except AssertionError as error:
             ended = self.process.poll()
             raise AssertionError(f"{error}; exit code {ended}: {self.text[-2000:]!r}") from error
@@ -579,9 +579,9 @@ class Terminal:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
         os.close(self._theirs)
-        self._reader.join(30)
+        self._reader.join(60)
         os.close(self._ours)
 
 
@@ -601,7 +601,7 @@ def test_a_terminal_is_left_as_it_was(spool: Path, end: str) -> None:
         terminal.wait_for("q or Ctrl-C ends")
         assert terminal.settings() != terminal.before
         ENDS[end](terminal)
-        assert terminal.process.wait(30) == 0
+        assert terminal.process.wait(60) == 0
         terminal.wait_for(r"\x1b\[\?25h")
         assert terminal.settings() == terminal.before
         for on, off in ((r"\x1b[?1049h", r"\x1b[?1049l"), (r"\x1b[?25l", r"\x1b[?25h")):
@@ -637,7 +637,7 @@ def test_a_window_that_becomes_small(spool: Path) -> None:
 def test_a_bounded_watch_on_a_terminal(spool: Path) -> None:
     """--count ends it there as well."""
     with closing(Terminal("--spool", str(spool), "--count", "2")) as terminal:
-        assert terminal.process.wait(30) == 0
+        assert terminal.process.wait(60) == 0
         assert terminal.settings() == terminal.before
 
 
@@ -660,7 +660,7 @@ def test_a_dumb_terminal_gets_lines(spool: Path) -> None:
                 found += block
         except OSError:  # EIO: the other end is closed
             pass
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert len(found.splitlines()) == 2
     assert b"\x1b" not in found
 

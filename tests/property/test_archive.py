@@ -30,6 +30,7 @@ from binlog2s3.archive import (
 )
 from binlog2s3.chunk import Chunk, Chunks, Flushes
 from binlog2s3.grid import Grid
+from tests.sampling import examples
 
 LENGTH = 60
 OFFSETS = st.integers(0, LENGTH)
@@ -115,7 +116,7 @@ def only(actions: tuple[Action, ...], kind: type[Action]) -> list[Action]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(cases())
 def test_each_action_has_its_reason(case: tuple[Observed, Limits]) -> None:
     """An answer to everything, and none that what is known does not bear out."""
@@ -186,7 +187,7 @@ def test_each_action_has_its_reason(case: tuple[Observed, Limits]) -> None:
                 assert archived or not known.listed or known.object_there
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(cases())
 def test_actions_that_may_run_together(case: tuple[Observed, Limits]) -> None:
     """No range twice, and of steps that build on each other one at a time."""
@@ -213,7 +214,7 @@ def test_actions_that_may_run_together(case: tuple[Observed, Limits]) -> None:
         assert all(isinstance(action, Release) for action in archiving)
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(cases())
 def test_there_is_always_something_to_do_until_there_is_not(
     case: tuple[Observed, Limits],

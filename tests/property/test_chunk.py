@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from binlog2s3.chunk import Chunk, Chunks, Flushes, join
+from tests.sampling import examples
 
 LENGTH = 16
 
@@ -33,7 +34,7 @@ def first_missing(chunks: frozenset[Chunk]) -> int:
     return next(offset for offset in range(LENGTH + 1) if offset not in offsets)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(SETS)
 def test_join_is_the_rule_of_the_document(chunks: frozenset[Chunk]) -> None:
     """Followed literally; all bytes up to the first that nobody has, each from one chunk."""
@@ -51,7 +52,7 @@ def test_join_is_the_rule_of_the_document(chunks: frozenset[Chunk]) -> None:
         assert earlier.begin < later.chunk.begin
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(SETS, RANGES, st.integers(0, LENGTH))
 def test_what_chunks_hold(chunks: frozenset[Chunk], wanted: tuple[int, int], least: int) -> None:
     """`cover` and `exact`, against counting bytes."""
@@ -65,7 +66,7 @@ def test_what_chunks_hold(chunks: frozenset[Chunk], wanted: tuple[int, int], lea
     assert (found in exact) if exact else found is None
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(SETS)
 def test_superfluous_is_all_that_longer_ones_hold(chunks: frozenset[Chunk]) -> None:
     """Literally: every byte of it in chunks of a greater rank, and nothing else."""
@@ -78,7 +79,7 @@ def test_superfluous_is_all_that_longer_ones_hold(chunks: frozenset[Chunk]) -> N
     assert Chunks(chunks).superfluous == expected
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(SETS, st.data())
 def test_any_part_of_the_superfluous_may_go(chunks: frozenset[Chunk], data: st.DataObject) -> None:
     """A deletion that stops anywhere uncovers no byte."""
@@ -136,7 +137,7 @@ class Writers(RuleBasedStateMachine):
 
 
 TestWriters = Writers.TestCase
-TestWriters.settings = settings(max_examples=150, stateful_step_count=40)
+TestWriters.settings = settings(max_examples=examples(150), stateful_step_count=40)
 
 
 @settings(max_examples=50)

@@ -4,12 +4,16 @@ A run of the daemon's own code is recorded once: every request to the store, eve
 spool, every start of mysqlbinlog. At each of these a process dies: before, after, or so that the
 act is performed only when another process has begun. What is in the bucket and the spool then is
 what the next process finds, on the same machine or on an empty one, alone or beside another writer.
+
+The full run tries all of them. The gate draws some, anew each time: a failure names its CRASH_SEED,
+which draws the same again.
 """
 
 import itertools
+import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,6 +28,7 @@ from tests.crash import CHANGES, FOLDER, Fate, Point, Recorder, State, World
 from tests.documents import BEAT
 from tests.process import Process
 from tests.promises import Place
+from tests.sampling import all_of_it, crash_seed
 from tests.streamer import FIRST, LAYOUT, Source
 
 PART, OTHER_PART = 4400, 2900
@@ -191,6 +196,26 @@ def cases(fates: Sequence[Fate], *, kept: bool, beside: bool) -> list[Case]:
         )
         for number, group in enumerate(groups.values())
     ]
+
+
+def kinds(found: Iterable[Case]) -> set[str]:
+    """The kinds of points, and of deaths."""
+    return {kind for case in found for point, fate in case.deaths for kind in (point.what, fate)}
+
+
+def drawn(found: Sequence[Case], seed: int) -> list[Case]:
+    """Some of them, by chance, with each kind of point and of death among them."""
+    chosen: list[Case] = []
+    told = f"{seed} {found[0].kept} {found[0].beside} {found[0].fate}"
+    for case in random.Random(told).sample(found, len(found)):
+        if not kinds([case]) <= kinds(chosen):
+            chosen.append(case)
+    return chosen
+
+
+def to_try(found: Sequence[Case]) -> Sequence[Case]:
+    """What this run tries of them."""
+    return found if all_of_it() else drawn(found, crash_seed())
 
 
 class Afterwards:
@@ -363,6 +388,20 @@ def test_every_point_is_tried() -> None:
     assert stored > 45
 
 
+def test_enough_is_tried() -> None:
+    """All of it in the full run. In the gate each kind of point and of death, at each restart."""
+    every, tried = 0, 0
+    for restart, fates in itertools.product(RESTARTS, FATES):
+        kept, beside = restart.values
+        found = cases(fates, kept=kept, beside=beside)
+        chosen = to_try(found)
+        assert kinds(chosen) == kinds(found) >= {*fates}
+        assert [case.number for case in to_try(found)] == [case.number for case in chosen]
+        every, tried = every + len(found), tried + len(chosen)
+    assert tried == every if all_of_it() else tried >= 150
+    assert every > 750
+
+
 @pytest.mark.parametrize("fates", FATES, ids=("dies", "late", "last"))
 @pytest.mark.parametrize(("kept", "beside"), RESTARTS)
 def test_a_death_at_every_point(fates: Sequence[Fate], *, kept: bool, beside: bool) -> None:
@@ -372,11 +411,11 @@ def test_a_death_at_every_point(fates: Sequence[Fate], *, kept: bool, beside: bo
     the same after several deaths, it is tried once.
     """
     _, world = recording()
-    for case in cases(fates, kept=kept, beside=beside):
+    for case in to_try(cases(fates, kept=kept, beside=beside)):
         with tempfile.TemporaryDirectory(dir=memory()) as folder:
             try:
                 Afterwards(world, case, Path(folder)).unfold()
                 assert not world.broken, world.broken
             except BaseException as error:
-                error.add_note(str(case))
+                error.add_note(str(case) if all_of_it() else f"{case}; CRASH_SEED={crash_seed()}")
                 raise

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binlog2s3.store_contract import FileSlice, Pieces
+from tests.sampling import examples
 
 MOST = 80
 
@@ -36,7 +37,7 @@ def pieces_of(directory: Path, files: list[tuple[bytes, int, int]]) -> Pieces:
     return Pieces(tuple(slices))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(cut(), st.data())
 def test_pieces_read_as_their_bytes(
     tmp_path_factory: pytest.TempPathFactory,

@@ -28,6 +28,7 @@ from tests.binlog_writer import (
     BinlogWriter,
     statement,
 )
+from tests.sampling import examples
 
 Event = tuple[int, bytes]
 
@@ -205,7 +206,7 @@ def test_single_bytes_say_what_the_whole_says(log: BinlogWriter) -> None:
 
 
 @given(checksummed, st.data(), cuts)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_a_flipped_bit_is_seen(log: BinlogWriter, data: st.DataObject, cuts: list[int]) -> None:
     """Any changed byte of a checksummed binlog is damage in its event, but for the in-use flag."""
     at = data.draw(st.integers(0, len(log.data) - 1))
@@ -321,7 +322,7 @@ def test_any_bytes_at_all_are_damage_or_a_beginning(data: bytes, cuts: list[int]
     ),
     st.binary(max_size=120),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_any_body_is_decoded_or_damage(event_type: EventType, body: bytes) -> None:
     """A well-formed event with any body: a fact, or DamageError at its begin with no change."""
     log = BinlogWriter()
@@ -339,7 +340,7 @@ def test_any_body_is_decoded_or_damage(event_type: EventType, body: bytes) -> No
 
 
 @given(binlogs, st.data(), cuts)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_rewound_scanner_goes_on_as_if_nothing_had_been(
     log: BinlogWriter, data: st.DataObject, cuts: list[int]
 ) -> None:
@@ -366,7 +367,7 @@ def test_a_rewound_scanner_goes_on_as_if_nothing_had_been(
 
 
 @given(checksummed, st.data(), cuts)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_an_event_with_a_wrong_checksum_is_taken_where_that_was_asked_for(
     log: BinlogWriter, data: st.DataObject, cuts: list[int]
 ) -> None:

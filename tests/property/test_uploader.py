@@ -23,6 +23,7 @@ from binlog2s3.chunk import Chunk
 from binlog2s3.errors import FloorError, StoreError
 from tests.memory_store import MemoryStore, When
 from tests.promises import Place, Promises, Span, chunk_at, missing
+from tests.sampling import examples
 from tests.streamer import FIRST, LAYOUT, LINEAGE, Source, Streamer
 
 CHANGES = ("put", "delete", "create_upload", "upload_part", "copy_part", "complete_upload",
@@ -494,7 +495,7 @@ def parse(key: str) -> tuple[BinlogName, Chunk]:
 
 TestStreaming = Streaming.TestCase
 TestStreaming.settings = settings(
-    max_examples=80,
+    max_examples=examples(80, gate=40),
     stateful_step_count=12,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -59,7 +59,7 @@ class Watch:
             yield
         finally:
             self._over.set()
-            self._thread.join(30)
+            self._thread.join(60)
 
     def _look(self) -> None:
         while not self._over.wait(0.05):

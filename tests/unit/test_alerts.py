@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 
 import binlog2s3
-from binlog2s3 import endpoint, timing
+from binlog2s3 import endpoint, status, timing
 from binlog2s3.metrics import METRICS, render
 from binlog2s3.status import Vitals, judge
 from tests.unit.test_docs import rows, section
@@ -219,7 +219,10 @@ def troubles() -> set[str]:
     """The codes that the package gives, where they are written out."""
     found = set()
     for path in Path(binlog2s3.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if "rouble" not in text:  # reading all of it takes a while
+            continue
+        for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.Call):
                 continue
             called = ast.unparse(node.func).rpartition(".")[2]

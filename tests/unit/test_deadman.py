@@ -56,7 +56,7 @@ def deadman(path: Path, asked: Asked, interval: float = 0.01) -> Iterator[DeadMa
         yield made
     finally:
         made.close()
-        made._thread.join(10)
+        made._thread.join(60)
 
 
 def test_it_asks_for_what_became_durable_and_for_idleness(tmp_path: Path) -> None:
@@ -67,14 +67,16 @@ def test_it_asks_for_what_became_durable_and_for_idleness(tmp_path: Path) -> Non
         made.tell(status(lag=None))
         assert not made._wanted.is_set()
         made.tell(status(lag=5.0, durable=10))
-        wait_until(lambda: len(asked.urls) == 1, 10, "the first")
+        wait_until(lambda: made._asked_for == 10, what="the first")
+        assert len(asked.urls) == 1
         made.tell(status(lag=6.0, durable=10))
         assert not made._wanted.wait(0.05)
         made.tell(status(lag=6.0, durable=11))
-        wait_until(lambda: len(asked.urls) == 2, 10, "more is durable")
+        wait_until(lambda: made._asked_for == 11, what="more is durable")
+        assert len(asked.urls) == 2
         for count in (3, 4):
             made.tell(status(lag=0.0, durable=11))
-            wait_until(lambda count=count: len(asked.urls) == count, 10, "it is idle")
+            wait_until(lambda count=count: len(asked.urls) == count, what="it is idle")
     assert set(asked.urls) == {SECRET}
 
 
@@ -83,7 +85,7 @@ def test_it_asks_no_more_often_than_the_interval(tmp_path: Path) -> None:
     asked = Asked()
     with deadman(tmp_path / "url", asked, interval=3600) as made:
         made.tell(status(durable=1))
-        wait_until(lambda: asked.tried, 10, "the first")
+        wait_until(lambda: asked.tried, what="the first")
         for durable in range(2, 50):
             made.tell(status(lag=0.0, durable=durable))
         assert made._wanted.is_set()
@@ -102,11 +104,11 @@ def test_a_failure_is_told_once_without_the_url(
         with caplog.at_level("INFO", "binlog2s3"), deadman(tmp_path / "url", asked) as made:
             for tries in (1, 2, 3):
                 made.tell(status(durable=7))
-                wait_until(lambda tries=tries: asked.tried >= tries, 10, "tried again")
+                wait_until(lambda tries=tries: asked.tried >= tries, what="tried again")
             asked.error = None
             made.tell(status(durable=7))
-            wait_until(lambda: asked.urls, 10, "it answers again")
-            wait_until(lambda: len(caplog.records) == 2, 10, "and that is told")
+            wait_until(lambda: asked.urls, what="it answers again")
+            wait_until(lambda: len(caplog.records) == 2, what="and that is told")
     finally:
         logger.propagate = before
     assert [record.getMessage() for record in caplog.records] == [

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -367,6 +368,12 @@ def test_exit_codes_are_in_the_reference_and_in_the_help() -> None:
     assert {int(number) for number in re.findall(r"\b\d+\b", help_text)} == exit_codes()
 
 
+@cache
+def log_events() -> tuple[reference.LogEvent, ...]:
+    """Reading the whole package takes a while."""
+    return tuple(reference.log_events())
+
+
 def test_log_events_are_in_the_reference() -> None:
     """Every event with its level and fields; and no event that is not logged."""
     documented = {
@@ -374,7 +381,7 @@ def test_log_events_are_in_the_reference() -> None:
         for row in rows(REFERENCE, "event")
     }
     logged = set()
-    for event in reference.log_events():
+    for event in log_events():
         # Log.error takes its error without a name, and every error brings its hint
         error = ("error",) if event.level == "error" else ()
         logged.add((event.name, event.level, error + tuple(f for f in event.fields if f != "hint")))
@@ -383,7 +390,7 @@ def test_log_events_are_in_the_reference() -> None:
 
 def test_fields_of_log_events_do_not_hide_what_every_line_has() -> None:
     """`time`, `level`, `part`, `event` are the line's own."""
-    for event in reference.log_events():
+    for event in log_events():
         assert not {"time", "level", "part", "event", "**"} & set(event.fields), event.name
 
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from binlog2s3 import endpoint
-from binlog2s3.endpoint import CONNECTIONS, SOCKET, STALE_SECONDS, Listener, ask, ask_health
+from binlog2s3.endpoint import CONNECTIONS, SOCKET, STALE_SECONDS, Listener
 from binlog2s3.errors import ConfigError, SpoolError
 from binlog2s3.log import configure
 from binlog2s3.status import Lag, Status, Trouble, document
@@ -35,6 +36,8 @@ WELL = Status(
     state="streaming",
     lag=Lag(bytes=12, transactions=1, seconds=0.5),
 )
+ask = partial(endpoint.ask, timeout_seconds=60.0)
+ask_health = partial(endpoint.ask_health, timeout_seconds=60.0)
 PAUSED = Trouble(code="paused", level="critical", text="the spool\nhas no \x1b[31mroom")
 HEARTBEAT = Trouble(code="heartbeat", level="warning", text="late")
 
@@ -47,7 +50,7 @@ def serve() -> Iterator[Callable[..., Listener]]:
         def make(
             current: Callable[[], Status] = lambda: WELL,
             clock: Callable[[], datetime] = lambda: AT,
-            request_seconds: float = 20.0,
+            request_seconds: float = 600.0,
         ) -> Listener:
             listener = Listener(current, clock=clock, request_seconds=request_seconds)
             made.callback(listener.close)
@@ -71,7 +74,7 @@ def request(
     port: int, path: str, method: str = "GET", body: bytes | None = None, host: str = "127.0.0.1"
 ) -> tuple[int, dict[str, str], bytes]:
     """Code, headers and body of an answer."""
-    connection = http.client.HTTPConnection(host, port, timeout=30)
+    connection = http.client.HTTPConnection(host, port, timeout=60)
     try:
         connection.request(method, path, body=body)
         answer = connection.getresponse()
@@ -90,7 +93,7 @@ def is_well(port: int) -> bool:
 
 def raw(port: int, sent: bytes, *, end: bool = False) -> bytes:
     """All that comes back for these bytes; `end`: nothing more will be sent."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.sendall(sent)
         if end:
             client.shutdown(socket.SHUT_WR)
@@ -225,7 +228,7 @@ def test_other_methods_are_not_allowed(serve: Callable[..., Listener], method: s
 def test_a_body_that_comes_late_is_taken(serve: Callable[..., Listener]) -> None:
     """Nobody reads it, and the connection is not reset for that: a reset may undo the answer."""
     port = serve().listen_tcp("127.0.0.1", 0)
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.sendall(b"POST /status HTTP/1.1\r\nContent-Length: 20000\r\n\r\n")
         answer = b"".join(iter(lambda: client.recv(4096), b""))
         for _ in range(2):
@@ -271,7 +274,7 @@ def test_half_a_request_is_a_bad_request(serve: Callable[..., Listener]) -> None
 def test_a_request_that_does_not_end_is_cut(serve: Callable[..., Listener], sent: bytes) -> None:
     """431 after some kilobytes; what comes behind is not kept."""
     port = serve().listen_tcp("127.0.0.1", 0)
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         answer = b""
         try:
             client.sendall(sent)
@@ -311,8 +314,8 @@ def test_a_silent_client_is_let_go(serve: Callable[..., Listener], log: io.Strin
     """After the deadline, and dripping bytes does not move it."""
     port = serve(request_seconds=0.5).listen_tcp("127.0.0.1", 0)
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=30) as silent,
-        socket.create_connection(("127.0.0.1", port), timeout=30) as dripping,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as silent,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as dripping,
     ):
 
         def drip() -> bool:
@@ -334,7 +337,7 @@ def test_a_client_that_does_not_read_is_let_go(
     """An answer larger than what the kernel takes has its deadline, too."""
     huge = replace(WELL, troubles=(replace(HEARTBEAT, text="x" * 20_000_000),))
     port = serve(lambda: huge, request_seconds=0.5).listen_tcp("127.0.0.1", 0)
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.sendall(b"GET /status HTTP/1.1\r\n\r\n")
         wait_until(lambda: '"no answer"' in log.getvalue(), what="it to be let go")
 
@@ -344,7 +347,7 @@ def test_silent_clients_hold_up_nobody_for_good(serve: Callable[..., Listener]) 
     port = serve(request_seconds=0.5).listen_tcp("127.0.0.1", 0)
     with ExitStack() as held:
         for _ in range(2 * CONNECTIONS):
-            held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
         assert wait_until(lambda: is_well(port), what="an answer")
 
 
@@ -357,7 +360,7 @@ def test_no_more_than_the_limit_are_served_at_once(serve: Callable[..., Listener
         with lock:
             running += 1
             most = max(most, running)
-        gate.wait(30)
+        gate.wait(600)
         with lock:
             running -= 1
         return WELL
@@ -373,7 +376,7 @@ def test_no_more_than_the_limit_are_served_at_once(serve: Callable[..., Listener
     wait_until(lambda: running == CONNECTIONS, what="all slots to be taken")
     gate.set()
     for asker in askers:
-        asker.join(30)
+        asker.join(60)
     assert codes == [200] * len(askers)
     assert most == CONNECTIONS
 
@@ -457,7 +460,7 @@ def test_the_socket_of_a_dead_streamer_is_replaced(
         assert process.stdout is not None
         assert process.stdout.readline() == b"listens\n"
         process.stdin.close()
-        assert process.wait(30) == 9
+        assert process.wait(60) == 9
     assert (tmp_path / SOCKET).is_socket()
     assert ask(tmp_path) == (None, f"no streamer answers on {tmp_path / SOCKET}")
     assert ask_health(tmp_path) == (False, f"no streamer answers on {tmp_path / SOCKET}")
@@ -565,7 +568,7 @@ def answer(tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
 
         yield start
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
 
 
 @pytest.mark.parametrize(
@@ -617,7 +620,7 @@ def test_a_socket_that_drips(tmp_path: Path) -> None:
     def drip() -> None:
         connection, _ = listening.accept()
         with connection, suppress(ConnectionError):
-            for _ in range(100):
+            for _ in range(2000):
                 connection.sendall(b"x")
                 if ended.wait(0.1):
                     break
@@ -629,7 +632,7 @@ def test_a_socket_that_drips(tmp_path: Path) -> None:
         dripping.start()
         found = ask(tmp_path, timeout_seconds=0.5)
         ended.set()
-        dripping.join(30)
+        dripping.join(60)
     assert found == (None, f"no answer within 0.5 s on {tmp_path / SOCKET}")
 
 
@@ -643,7 +646,7 @@ def test_many_ask_at_once(serve: Callable[..., Listener], tmp_path: Path) -> Non
 
     def look() -> None:
         for _ in range(5):
-            found.append(ask(tmp_path, timeout_seconds=30)[0])
+            found.append(ask(tmp_path)[0])
             found.append(json.loads(request(port, "/status")[2]))
 
     askers = [threading.Thread(target=look) for _ in range(12)]

@@ -94,7 +94,8 @@ def test_a_header_across_the_edge_of_a_block() -> None:
             binlog.transaction([BEGIN, XID], gtid=(UUID_B, "", number + 1))
         bucket = Bucket()
         bucket.archive(binlog.data)
-        pieces = [piece_of(binlog.transactions, a, b) for a, b in combinations(range(6), 2)]
+        cuts = list(combinations(range(6), 2))[::2]
+        pieces = [piece_of(binlog.transactions, a, b) for a, b in cuts]
         assert extracted(bucket, *pieces) == [expected(binlog.data, piece) for piece in pieces]
 
 
@@ -203,7 +204,7 @@ def test_servers_without_gtids(version: str, checksum: bool) -> None:
     binlog.rotate()
     bucket = Bucket()
     bucket.archive(binlog.data)
-    cuts = list(combinations(range(13), 2))[::3]
+    cuts = list(combinations(range(13), 2))[::5]
     pieces = [piece_of(binlog.transactions, a, b) for a, b in cuts]
     assert extracted(bucket, *pieces) == [expected(binlog.data, piece) for piece in pieces]
 
@@ -224,7 +225,7 @@ def test_mariadb(deferred: bool, checksum: bool) -> None:
     binlog.rotate()
     bucket = Bucket(MARIADB)
     bucket.archive(binlog.data)
-    cuts = list(combinations(range(11), 2))[::3]
+    cuts = list(combinations(range(11), 2))[::5]
     pieces = [piece_of(binlog.transactions, a, b) for a, b in cuts]
     pieces += [piece_of(binlog.transactions, 1, 10, without=(3, 4, 8))]
     assert extracted(bucket, *pieces) == [expected(binlog.data, piece) for piece in pieces]
@@ -521,7 +522,7 @@ class Slow(Bucket):
         with self.lock:
             self.held += 1
             self.most = max(self.most, self.held)
-        assert self.gate.wait(60)
+        assert self.gate.wait(600)
         with self.lock:
             self.held -= 1
         yield from super().open(key, begin, end)
@@ -544,12 +545,12 @@ def test_so_many_at_a_time(concurrency: int) -> None:
     first: list[Checked] = []
     reader = threading.Thread(target=lambda: first.extend(checked), daemon=True)
     reader.start()
-    wait_until(lambda: bucket.held == allowed, 30, "all threads at work")
+    wait_until(lambda: bucket.held == allowed, what="all threads at work")
     bucket.gate.set()
     reader.join(60)
     assert first
     limit = min(allowed + 2, MOST_AHEAD) + 1
-    wait_until(lambda: len(bucket.asked) >= limit - 1, 30, "as many as may be held")
+    wait_until(lambda: len(bucket.asked) >= limit - 1, what="as many as may be held")
     assert len(bucket.asked) <= limit
     assert bucket.most <= allowed
     rest = [taken(list(checked))[0] for _, checked in stream]
@@ -573,14 +574,14 @@ def test_closing_it_early_ends_the_threads() -> None:
     _, checked = next(stream)
     reader = threading.Thread(target=lambda: next(checked, None), daemon=True)
     reader.start()
-    wait_until(lambda: bucket.held >= 5, 30, "threads at work")
+    wait_until(lambda: bucket.held >= 5, what="threads at work")
     assert all(one.daemon for one in ours())
     bucket.gate.set()
     reader.join(60)
     bucket.gate.clear()
     stream.close()
     bucket.gate.set()
-    wait_until(lambda: not ours(), 30, "the threads' end")
+    wait_until(lambda: not ours(), what="the threads' end")
 
 
 def test_a_piece_that_is_not_read_to_its_end() -> None:

@@ -1,6 +1,7 @@
 """Who may import what: foreign libraries have one room each, and dependencies point one way."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,8 @@ PURE = ("about", "find_options", "named", "quick", "sieve", "sought", "advice", 
 NOT_PURE = {"os", "io", "socket", "subprocess", "threading", "time", "logging", "random", "secrets"}
 
 
-def imports(module: str) -> set[str]:
+@cache
+def imports(module: str) -> frozenset[str]:
     """The modules that a module of the package names, ours as `binlog2s3.x`, lazy ones too."""
     tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
     found: set[str] = set()
@@ -129,7 +131,7 @@ def imports(module: str) -> set[str]:
                 found |= {f"binlog2s3.{n if n in MODULES else '__init__'}" for n in names}
             else:
                 found.add(node.module)
-    return found
+    return frozenset(found)
 
 
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))

@@ -101,7 +101,7 @@ def proxy(store: _Listener) -> Iterator[RecordingProxy]:
 
 @contextmanager
 def _connected(proxy: RecordingProxy) -> Iterator[http.client.HTTPConnection]:
-    connection = http.client.HTTPConnection(urlsplit(proxy.url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(proxy.url).netloc, timeout=60)
     try:
         yield connection
     finally:
@@ -177,7 +177,7 @@ def test_bodies_stream_both_ways_without_being_held(proxy: RecordingProxy) -> No
 def test_a_chunked_request_body_with_trailers_passes(proxy: RecordingProxy) -> None:
     """What a client sends without a known length reaches the store, trailers included."""
     netloc = urlsplit(proxy.url)
-    with socket.create_connection((netloc.hostname, netloc.port), timeout=10) as raw:
+    with socket.create_connection((netloc.hostname, netloc.port), timeout=60) as raw:
         raw.sendall(
             b"PUT /t HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n"
             b"Trailer: x-sum\r\nConnection: close\r\n\r\n"
@@ -229,10 +229,12 @@ def test_rewrites_the_head_of_the_answer(proxy: RecordingProxy) -> None:
 
 def test_delays_overlap_and_end_with_the_proxy(store: _Listener) -> None:
     """Slow requests run side by side, and a proxy that ends does not wait for them."""
-    proxy = RecordingProxy(
-        f"http://127.0.0.1:{store.server_port}", [on(Delay(60, Drop()), path="slow")]
-    )
+    arrived: list[Request] = []
     statuses: list[object] = []
+
+    def rule(request: Request) -> Delay:
+        arrived.append(request)
+        return Delay(3600, Drop())
 
     def ask() -> None:
         with _connected(proxy) as connection:
@@ -241,14 +243,19 @@ def test_delays_overlap_and_end_with_the_proxy(store: _Listener) -> None:
             except OSError as error:
                 statuses.append(type(error))
 
-    clients = [threading.Thread(target=ask) for _ in range(4)]
-    with proxy:
-        for client in clients:
-            client.start()
-        wait_until(lambda: len(proxy._sockets) == 4, 10, "all four have arrived")
+    clients = [threading.Thread(target=ask, daemon=True) for _ in range(4)]
+    proxy = RecordingProxy(f"http://127.0.0.1:{store.server_port}", [rule])
+    proxy.__enter__()
+    ending = threading.Thread(target=proxy.__exit__, args=(None, None, None), daemon=True)
     for client in clients:
-        client.join(10)
-    assert len(statuses) == 4
+        client.start()
+    try:
+        wait_until(lambda: len(arrived) == 4, what="all four have arrived")
+    finally:
+        ending.start()
+    ending.join(60)
+    assert not ending.is_alive()
+    wait_until(lambda: len(statuses) == 4, what="all four have ended")
     assert in_flight(proxy.records) == 4
 
 
@@ -292,12 +299,12 @@ def test_a_small_request_has_left_its_client_when_the_rules_are_asked(store: _Li
     upstream = f"http://127.0.0.1:{store.server_address[1]}"
     with RecordingProxy(upstream, [rule]) as proxy:
         port = urlsplit(proxy.url).port
-        with socket.create_connection(("127.0.0.1", port)) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             client.sendall(
                 b"PUT /x HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
             )
             assert client.recv(100).startswith(b"HTTP/1.1 100")
             assert not asked.wait(0.3)
             client.sendall(b"hello")
-            assert asked.wait(10)
+            assert asked.wait(60)
             assert client.recv(1000).startswith(b"HTTP/1.1 200")

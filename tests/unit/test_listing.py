@@ -519,7 +519,7 @@ def test_entries_are_read_side_by_side() -> None:
         if operation == "get":
             gets[0] += 1
             if threading.current_thread() is not threading.main_thread():
-                together.wait(20)  # raises where fewer come
+                together.wait(60)  # raises where fewer come
 
     bucket.store.on_call = wait
     told: list[tuple[int, int]] = []

@@ -115,7 +115,7 @@ def test_each_mutant_is_run_in_a_copy(tree: Path, tmp_path_factory: pytest.TempP
         (folder / f"{name}.patch").write_text(text)
     chosen = mutants(folder)
     said = io.StringIO()
-    verdicts = check(tree, chosen, jobs=2, seconds=60, console=Console(file=said, width=200))
+    verdicts = check(tree, chosen, jobs=2, seconds=600, console=Console(file=said, width=200))
     results = {name: verdict.result for name, verdict in verdicts.items()}
     assert results == dict.fromkeys(sorted(patches), "broken") | {
         "caught": "caught",

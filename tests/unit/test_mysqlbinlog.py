@@ -201,7 +201,7 @@ def told(start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setenv("BINLOG2S3_SOURCE", "x")
         monkeypatch.chdir(tmp_path)
         child = start(TELL, tool, **changes)
-        assert wait_until(lambda: child.poll() is not None, 20, "the child's end")
+        assert wait_until(lambda: child.poll() is not None, what="the child's end")
         assert child.poll() == 0, child.lines
         arguments = (tmp_path / "arguments").read_text().splitlines()
         environment = (tmp_path / "environment").read_text().splitlines()
@@ -284,10 +284,15 @@ def test_socket_options(told: Any) -> None:
     assert "port" not in options
 
 
+def ended(child: Child) -> bool:
+    """Whether it has ended, and all that it said has been read."""
+    return child.poll() is not None and not child._drain.is_alive()
+
+
 def test_stderr_is_always_drained(start: Any) -> None:
     """A child that says very much is not held up by it; the last lines are kept."""
     child = start("i=0; while [ $i -lt 20000 ]; do echo line-$i >&2; i=$((i+1)); done; exit 1")
-    wait_until(lambda: child.poll() is not None, 60, "the child's end")
+    wait_until(lambda: ended(child), what="the child's end")
     assert "line-19999" in str(child.failure())
     assert len(child.lines) == 50
 
@@ -295,15 +300,15 @@ def test_stderr_is_always_drained(start: Any) -> None:
 def test_stop_ends_a_child_that_will_not(start: Any, tmp_path: Path) -> None:
     """SIGTERM first; SIGKILL where that is not heard."""
     child = start(f"trap '' TERM; touch {tmp_path}/deaf; while :; do read x <&2 || sleep 1; done")
-    wait_until((tmp_path / "deaf").exists, 20, "the child no longer hears SIGTERM")
+    wait_until((tmp_path / "deaf").exists, what="the child no longer hears SIGTERM")
     assert child.stop(0.2) == -signal.SIGKILL
 
 
 def test_stop_asks_first(start: Any, tmp_path: Path) -> None:
     """A child that hears SIGTERM ends by it, and stopping it again changes nothing."""
     child = start(f"touch {tmp_path}/ready; exec sleep 100")
-    wait_until((tmp_path / "ready").exists, 20, "the child runs")
-    assert child.stop() == child.stop() == -signal.SIGTERM
+    wait_until((tmp_path / "ready").exists, what="the child runs")
+    assert child.stop(60) == child.stop() == -signal.SIGTERM
 
 
 def test_a_program_that_is_gone(program: Program, tmp_path: Path) -> None:
@@ -319,7 +324,7 @@ def test_a_program_that_is_gone(program: Program, tmp_path: Path) -> None:
         binlog=FIRST,
         on_line=lambda _line: None,
     )
-    wait_until(lambda: child.poll() is not None, 20, "the child's end")
+    wait_until(lambda: ended(child), what="the child's end")
     assert str(child.failure()) == f"mysqlbinlog ended: cannot run {path}: Permission denied"
 
 

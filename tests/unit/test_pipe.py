@@ -157,6 +157,8 @@ def test_what_the_client_says_when_it_fails(client: Client) -> None:
     client.write(b"\n\nFAIL\n" + client.mark(1))
     with pytest.raises(ClientEndedError):
         client.wait(1)
+    threads = client._threads
+    wait_until(lambda: not any(one.is_alive() for one in threads), what="all that it said is read")
     failure = client.failure()
     assert (failure.code, failure.line) == (1062, 3)
     assert failure.text == "Duplicate entry '1'\nof a key (1062)"
@@ -175,7 +177,7 @@ def test_how_the_client_is_started(program: Program, tmp_path: Path) -> None:
         f"file.close(); os.rename({str(told)!r} + '.tmp', {str(told)!r})\n"
     )
     client = Client(client_tool(program(lines)), LOGIN, load_directory=Path("/load"))
-    wait_until(told.exists, 30, "it was started")
+    wait_until(told.exists, what="it was started")
     client.kill()
     text = told.read_text()
     for option in (
@@ -506,9 +508,9 @@ def test_the_child_of_a_dead_parent_ends(program: Program, tmp_path: Path) -> No
     ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        wait_until(lambda: b"mysql" in _argv(pid), 30, "it was started")
+        wait_until(lambda: b"mysql" in _argv(pid), what="it was started")
         parent.kill()
-    wait_until(lambda: _argv(pid) == b"", 30, "the client is gone")
+    wait_until(lambda: _argv(pid) == b"", what="the client is gone")
 
 
 def _argv(pid: int) -> bytes:

@@ -46,6 +46,7 @@ from binlog2s3.store import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, 
 from binlog2s3.store_requests import Download, Requests
 from binlog2s3.supervisor import Supervisor
 from binlog2s3.tailer import Tailer, Track
+from binlog2s3.timing import DEFAULT
 from binlog2s3.writer import Progress, Writer
 from tests.binlog_writer import UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import BEAT
@@ -656,7 +657,7 @@ def test_what_a_child_prints_does_not_hold_it_up(tmp_path: Path) -> None:
     tool = program(tmp_path, "i=0; while [ $i -lt 20000 ]; do echo line-$i; i=$((i+1)); done")
     child = start(tool, tmp_path)
     try:
-        wait_until(lambda: child.poll() is not None, 30, "the child's end")
+        wait_until(lambda: child.poll() is not None, what="the child's end")
         assert child.poll() == 0
     finally:
         child.stop(0.1)
@@ -695,10 +696,10 @@ def test_the_child_ends_with_the_process_that_started_it(tmp_path: Path) -> None
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         try:
-            wait_until((tmp_path / "runs").exists, 60, "the child runs")
+            wait_until((tmp_path / "runs").exists, what="the child runs")
             parent.kill()
             parent.wait()
-            wait_until(lambda: not runs(pid), 20, "the child's end")
+            wait_until(lambda: not runs(pid), what="the child's end")
         finally:
             parent.kill()
             with suppress(ProcessLookupError):
@@ -849,7 +850,7 @@ def test_a_stop_is_not_waited_for() -> None:
         ended.set()
 
     threading.Thread(target=work, daemon=True).start()
-    wait_until(ended.is_set, 15, "the end of the waiting")
+    wait_until(ended.is_set, what="the end of the waiting")
 
 
 # The start
@@ -878,6 +879,7 @@ def test_a_start_that_fails_has_written_nothing(tmp_path: Path) -> None:
         s3=SimpleNamespace(bucket="b", prefix="p", part_size=1000),
         stream=SimpleNamespace(source="orders", take_over=False),
         spool_limits=SpoolLimits(),
+        timing=DEFAULT,
     )
     stop: Any = SimpleNamespace(event=threading.Event(), signal=0)
     stop.event.set()  # else it would wait for the source

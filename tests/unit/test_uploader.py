@@ -1,5 +1,6 @@
 """What goes first, what becomes of a binlog that cannot be finished, how the spool is pressed."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -460,6 +461,23 @@ def test_what_was_given_back_is_sent_from_the_bucket_where_nothing_can_be_copied
     settle(streamer, now)
     assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == source.data(FIRST)
     streamer.close()
+
+
+def test_what_was_given_back_is_read_from_what_another_writer_has_archived(tmp_path: Path) -> None:
+    """It has cleared the chunks away by then, and the store keeps no checksum of its object."""
+    now, source = [100.0], Source()
+    store = MemoryStore(min_part_bytes=1, crc64=False)
+    given_back(tmp_path, source, now, store).close()
+    with closing(a_streamer(tmp_path, source, now, 4, store)) as streamer:
+        assert streamer.tracks[FIRST].floor > 0
+        source.rotate()
+        fetch_all(streamer)
+        for key in [key for key in store.objects if key.startswith(LAYOUT.live)]:
+            del store.objects[key]
+        store.put(LAYOUT.binlog(LINEAGE, FIRST), source.data(FIRST))
+        settle(streamer, now)
+        assert LAYOUT.entry(LINEAGE, FIRST) in store.objects
+        assert not streamer.files(FIRST)
 
 
 # Bytes that rot in the spool

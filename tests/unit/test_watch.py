@@ -263,7 +263,7 @@ def test_the_list_is_asked_for_at_first_and_when_it_is_wanted() -> None:
         wait_until(lambda: watched.server.lists == 2, what="the list that was wanted")
     finally:
         watched.stop.set()
-    assert watched.server.closed.wait(10)
+    assert watched.server.closed.wait(60)
     assert watched.failures == []
 
 

@@ -255,7 +255,7 @@ def test_a_claim_that_was_lost_and_arrives_late_ends_nobody(spool: Spool) -> Non
     store, late = MemoryStore(), MemoryStore()
     dead = writer(store, spool)
     dead.claim(late)
-    wait_until(lambda: datetime.now(UTC) - dead.me.since > timedelta(milliseconds=2), 5, "2 ms")
+    wait_until(lambda: datetime.now(UTC) - dead.me.since > timedelta(milliseconds=2), what="2 ms")
     after = writer(store, spool)
     after.claim(store)
     assert after.me.generation == dead.me.generation
