@@ -4,8 +4,12 @@
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
+PYTEST := -n 4 --dist worksteal
 
-.PHONY: help setup demo test wide lint unit stores chaos mutants bench soak deploy-test packages clean distclean
+# Every process of the tests would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help setup demo test full gate servers lint unit stores chaos mutants bench soak deploy-test packages clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -20,11 +24,17 @@ $(STAMP): pyproject.toml lab/venv.py
 demo: $(STAMP)  ## stream a throwaway MySQL into a throwaway S3 store, compare, drop a table, bring it back
 	$(VENV)/bin/python -m lab.demo
 
-test: lint  ## install, lint and run all tests (CI=true: a server that cannot be had is a failure)
-	$(VENV)/bin/python -m pytest -n 3 --dist worksteal
+test: $(STAMP)  ## the gate: lint, types, tests; minutes (CI=true: a server that cannot be had fails)
+	@$(MAKE) --no-print-directory -j3 lint servers gate
 
-wide: lint  ## as test, with every combination: before a release
-	$(VENV)/bin/python -m pytest -n 3 --dist worksteal -m "not (soak or deploy)"
+full: lint  ## all tests, with every combination: before a release, after a change of a mechanism
+	$(VENV)/bin/python -m pytest --tier full $(PYTEST)
+
+gate: $(STAMP)
+	$(VENV)/bin/python -m pytest $(PYTEST)
+
+servers: $(STAMP)  ## get MySQL, MariaDB and MinIO, as far as they are not here; what waits for them does
+	-@$(VENV)/bin/python -m lab.get mysql mariadb minio >/dev/null
 
 lint: $(STAMP)  ## ruff and mypy
 	$(VENV)/bin/ruff check .
@@ -32,12 +42,12 @@ lint: $(STAMP)  ## ruff and mypy
 	$(VENV)/bin/mypy
 
 unit: lint  ## lint, types and the tests that need no server
-	$(VENV)/bin/python -m pytest tests/unit tests/property
+	$(VENV)/bin/python -m pytest $(PYTEST) tests/unit tests/property
 
 stores: $(STAMP)  ## the tests of streaming on MinIO, versitygw, nanio and s3s-fs; hours
-	$(VENV)/bin/python -m pytest -n 2 tests/contract
+	$(VENV)/bin/python -m pytest -n 2 --tier full tests/contract
 	for store in minio versitygw nanio s3s-fs; do \
-	    $(VENV)/bin/python -m pytest -n 2 --store $$store -m "not soak" \
+	    $(VENV)/bin/python -m pytest -n 2 --tier full --store $$store -m "not soak" \
 	        tests/integration/test_stores.py tests/integration/test_stream.py \
 	        tests/integration/test_durable.py tests/integration/test_two_writers.py || exit 1; \
 	done
@@ -57,13 +67,13 @@ bench: $(STAMP)  ## measure seconds from commit to restorable, speed of recovery
 
 soak: $(STAMP)  ## what takes long: 5 GB in one, both machines gone, MINUTES=30 of quiet streaming
 ifdef MINUTES
-	MINUTES=$(MINUTES) $(VENV)/bin/python -m pytest -s -m soak tests/soak/test_quiet_run.py
+	MINUTES=$(MINUTES) $(VENV)/bin/python -m pytest -s --tier full -m soak tests/soak/test_quiet_run.py
 else
-	DURABLE_ROUNDS=20 DURABLE_SECONDS=2 $(VENV)/bin/python -m pytest -m "" tests/soak tests/integration/test_durable.py
+	DURABLE_ROUNDS=20 DURABLE_SECONDS=2 $(VENV)/bin/python -m pytest --tier full -m "" tests/soak tests/integration/test_durable.py
 endif
 
 deploy-test: $(STAMP)  ## what is deployed, for real: systemd, images, packages; minutes
-	$(VENV)/bin/python -m pytest -m deploy tests/deploy
+	$(VENV)/bin/python -m pytest --tier full -m deploy tests/deploy
 
 packages: $(STAMP)  ## a Debian package and an RPM, with an interpreter of their own, in dist/
 	$(VENV)/bin/python -m lab.package dist

@@ -7,7 +7,6 @@ lacks stands in its marker `needs`, never in a list of tests.
 """
 
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +22,9 @@ from lab.cache import Unavailable
 from lab.disk import on_disk, temporary_directory
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer, MotoServer, NanioServer, S3sFsServer, Store, VersitygwServer
+from tests import tiers
+from tests.pool import Pool, SharedMariadb, SharedMysql
+from tests.sampling import crash_seed
 
 T = TypeVar("T")
 
@@ -31,68 +33,42 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A shared machine is slow at times, and that says nothing about the program.
-settings.register_profile(
-    "shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("shared machine")
+_SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("gate", _SLOW, max_examples=100)
+settings.register_profile("full", _SLOW)
 
-# Further combinations of what other cases show already: `make wide` runs them too.
-WIDE = re.compile(
-    r"test_lineages\.py::test_("
-    r"a_server_that_is_rolled_back\[(gtid-crash-down|gtid-snapshot-running|no-gtid-crash-running"
-    r"|no-gtid-snapshot-down|mariadb-(crash-down|snapshot-running|snapshot-down))\]"
-    r"|a_server_restored_from_a_backup\[(gtid-down|no-gtid-running)\]"
-    r"|mysqlbinlog_alone_is_led_to_another_server_for_a_while\[(gtid-new|no-gtid-known)\]"
-    r"|mysqlbinlog_alone_is_led_to_another_server_once\[(gtid-other-id|no-gtid-same-id)\]"
-    r"|a_reset_while_nobody_streams\[(no-gtid|mariadb)-shorter\]"
-    r"|the_source_of_another_live_server\[(gtid-unrelated|no-gtid-golden-image)\]"
-    r"|what_is_archived_is_purged\[(gtid|mariadb)-open-known\]"
-    r"|what_is_archived_is_purged\[no-gtid-open-unknown\]"
-    r"|a_reset_that_uses_the_same_gtids_again(_behind_a_kill_9)?\[(no-)?gtid-longer\]"
-    r"|a_gap_that_is_to_stop_it\[mariadb\]"
-    r"|(a_lost_stop_event_is_no_gap|a_clean_restart_goes_on_in_the_middle"
-    r"|another_server_under_the_same_address|mysqlbinlog_is_kept_on_the_old_primary"
-    r"|a_crash_under_load_goes_on)\[no-gtid\])"
-    r"|test_stream\.py::test_a_crashed_server_and_a_second_start\[gtid\]"
-    r"|test_truth\.py::test_("
-    r"a_fault_is_told\[(full file system|everything denied|MySQL crashed|password rotated"
-    r"|black hole before MySQL)\]"
-    r"|an_open_binlog_without_flushes_is_well\[0\]"
-    r"|a_catch_up_is_well\[slow store\])"
-    r"|test_status\.py::test_covered_until_is_true\[\]"
-    r"|test_pitr_positions\.py::test_ten_places_and_a_killed_run\[mariadb\]"
-    r"|test_find\.py::test_rows_are_found_as_they_were_written\[mariadb(-compressed)?\]"
-    r"|test_two_writers\.py::test_the_("
-    r"newer_one_is_frozen_in_the_middle_of_a_request\[(nanio-put|minio-complete)\]"
-    r"|older_one_is_frozen_in_the_middle_of_a_request\[(nanio-body|nanio-complete|minio-entry"
-    r"|minio-put)\])"
-    r"|test_disk\.py::test_("
-    r"zeros_that_a_power_cut_left\[(begin-CRC32|middle-NONE|end-CRC32)\]"
-    r"|damage_that_the_source_serves_is_archived\[(gtid|type)\]"
-    r"|a_disk_that_is_full_leaves_no_hole\[(small-rotates|large-one-binlog)\]"
-    r"|a_transaction_larger_than_the_spool\[0\])"
-    r"|test_supervision\.py::test_("
-    r"a_server_at_a_limit_keeps_its_stream\[(1203|1226)\]"
-    r"|(a_frozen_server_is_noticed|a_network_that_is_cut_without_a_word_is_noticed"
-    r"|a_restart_while_the_server_is_down_waits|an_idle_server_keeps_its_child)\[mariadb.*\])"
-)
 NEEDS_MYSQL = {"mysql_binaries", "mariadb_binaries", "mysql", "mysql_shared", "mariadb"}
 NEEDS_MINIO = {"minio_binary", "minio", "bucket"}
 STORES = {"minio": "minio", "versitygw": "versitygw", "nanio": "nanio", "s3s-fs": "s3s_fs"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --store."""
+    """Add --tier and --store."""
+    parser.addoption(
+        "--tier",
+        choices=["gate", "full"],
+        default="gate",
+        help="which tests: those that every change passes, or all; a test that is named by its "
+        "node id always runs",
+    )
     parser.addoption("--store", choices=[*STORES], help="run the tests of streaming on this store")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the markers that go with --store."""
+    """Add the markers that go with --store; load the tier's profile of hypothesis."""
+    settings.load_profile(config.getoption("--tier"))
     for line in (
         "needs(*features): the test is skipped on a `store` that lacks one, see lab/s3.py",
         "stores(*names): the `store`s for this test where --store names none",
+        "own_server(why): the test kills, freezes or configures its MySQL or MariaDB",
     ):
         config.addinivalue_line("markers", line)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say what the gate's crash points are drawn with."""
+    tier = config.getoption("--tier")
+    return f"tier: {tier}, CRASH_SEED={crash_seed()}" if tier == "gate" else f"tier: {tier}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -103,16 +79,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("store", [chosen] if chosen else marker.args, indirect=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the fixtures they ask for, so that `-m "not mysql"` selects rightly."""
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests by the fixtures they ask for and by their tier; leave out those of the other."""
+    if unknown := tiers.unknown_cases(items):
+        raise pytest.UsageError(f"markers name cases that are not there: {', '.join(unknown)}")
     for item in items:
-        if WIDE.search(item.nodeid):
-            item.add_marker(pytest.mark.wide)
+        if tiers.is_full(item):
+            item.add_marker(pytest.mark.full)
         asked = set(getattr(item, "fixturenames", ()))
         if asked & NEEDS_MYSQL:
             item.add_marker(pytest.mark.mysql)
         if asked & NEEDS_MINIO:
             item.add_marker(pytest.mark.minio)
+    named = all("::" in argument for argument in config.args)
+    if config.getoption("--tier") == "gate" and not named:
+        left_out = [item for item in items if item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+    items[:] = tiers.dealt(items)
 
 
 def _missing(error: Unavailable, *, promised: bool) -> NoReturn:
@@ -126,6 +111,13 @@ def _had(obtain: Callable[[], T], *, promised: bool = True) -> T:
         return obtain()
     except Unavailable as error:
         _missing(error, promised=promised)
+
+
+@pytest.fixture(scope="session")
+def tier(pytestconfig: pytest.Config) -> str:
+    """Which tests are run, "gate" or "full": a few tests try less in the gate."""
+    found: str = pytestconfig.getoption("--tier")
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -262,22 +254,61 @@ def bucket(request: pytest.FixtureRequest) -> str:
     return made
 
 
+@pytest.fixture(scope="session")
+def _mysql_pool(mysql_binaries: get.ServerBinaries) -> Iterator[Pool]:
+    pool = Pool(lambda directory: SharedMysql(mysql_binaries, directory))
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
+def _mariadb_pool(mariadb_binaries: get.ServerBinaries) -> Iterator[Pool]:
+    pool = Pool(lambda directory: SharedMariadb(mariadb_binaries, directory))
+    yield pool
+    pool.close()
+
+
+def _wants_its_own(request: pytest.FixtureRequest) -> bool:
+    marker = request.node.get_closest_marker("own_server")
+    if marker is not None and not marker.args:
+        pytest.fail("own_server says why", pytrace=False)
+    return marker is not None
+
+
 @pytest.fixture
-def mysql(mysql_binaries: get.ServerBinaries) -> Iterator[MysqlServer]:
-    """A fresh MySQL with GTIDs, for this test alone."""
-    with temporary_directory() as directory, MysqlServer(mysql_binaries, directory) as server:
+def mysql(request: pytest.FixtureRequest) -> Iterator[MysqlServer]:
+    """A MySQL with GTIDs, as if just started: the worker's, or one of its own (`own_server`)."""
+    if not _wants_its_own(request):
+        yield request.getfixturevalue("_mysql_pool").take()
+        return
+    binaries = request.getfixturevalue("mysql_binaries")
+    with temporary_directory() as directory, MysqlServer(binaries, directory) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def mysql_shared(mysql_binaries: get.ServerBinaries) -> Iterator[MysqlServer]:
-    """One MySQL with GTIDs for the whole session: only for questions that change nothing."""
+    """Another MySQL for the whole session: only for questions that change nothing."""
     with temporary_directory() as directory, MysqlServer(mysql_binaries, directory) as server:
         yield server
 
 
 @pytest.fixture
-def mariadb(mariadb_binaries: get.ServerBinaries) -> Iterator[MariadbServer]:
-    """A fresh MariaDB, for this test alone."""
-    with temporary_directory() as directory, MariadbServer(mariadb_binaries, directory) as server:
+def mysql_without_gtids(mysql_binaries: get.ServerBinaries) -> Iterator[MysqlServer]:
+    """A MySQL of the test's own, for its gtid_mode is OFF."""
+    with (
+        temporary_directory() as directory,
+        MysqlServer(mysql_binaries, directory, gtid=False) as server,
+    ):
+        yield server
+
+
+@pytest.fixture
+def mariadb(request: pytest.FixtureRequest) -> Iterator[MariadbServer]:
+    """A MariaDB, as if just started: the worker's, or one of its own (`own_server`)."""
+    if not _wants_its_own(request):
+        yield request.getfixturevalue("_mariadb_pool").take()
+        return
+    binaries = request.getfixturevalue("mariadb_binaries")
+    with temporary_directory() as directory, MariadbServer(binaries, directory) as server:
         yield server

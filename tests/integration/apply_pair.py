@@ -6,7 +6,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,6 +23,9 @@ from tests.own_files import Own, own
 OWN = ("mysql", "information_schema", "performance_schema", "sys")
 GTID_MODES = ("ON", "ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF")
 RELAXED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=2")
+_HELD = ("CREATE DATABASE IF NOT EXISTS held", "CREATE TABLE IF NOT EXISTS held.up (i INT)")
+HOLD = (*_HELD, "INSERT INTO held.up VALUES (1)")
+"""Statements for the source: see `held_up`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +118,34 @@ class Process:
         for _ in range(lines):
             self.process.stdout.readline()
 
-    def end(self, by: signal.Signals | None = None, timeout: float = 120) -> str:
+    def end(self, by: signal.Signals | None = None, timeout: float = 600) -> str:
         """Wait for its end; what it said on standard error."""
         if by is not None:
             self.process.send_signal(by)
         return self.process.communicate(timeout=timeout)[1]
+
+
+@contextmanager
+def locked(server: MysqlServer, table: str) -> Iterator[Callable[[], bool]]:
+    """In this block nobody can write this table; whether somebody waits for it."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"LOCK TABLES {table} WRITE")
+
+        def is_awaited() -> bool:
+            return any("metadata lock" in str(row[6]) for row in server.query("SHOW PROCESSLIST"))
+
+        yield is_awaited
+
+
+@contextmanager
+def held_up(server: MysqlServer) -> Iterator[Callable[[], bool]]:
+    """In this block nobody comes past HOLD at the server; whether somebody stands there.
+
+    So an apply that has it in its middle is there, and not at its end, however slow the test is.
+    """
+    server.query("SET sql_log_bin = 0", *_HELD)
+    with locked(server, "held.up") as stands:
+        yield stands
 
 
 def _clear(server: MysqlServer) -> None:

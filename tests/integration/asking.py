@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 Document = dict[str, Any]
 WELL = {"streaming", "idle", "catching up"}
 DISTRESS_SECONDS = 90  # what is promised: by then a monitor has been told
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Monitor:
     def wait_until_distress(self) -> Document:
         """The status once /health has turned to 503; its state's name is none of the well."""
         wait_until(self._in_distress, DISTRESS_SECONDS, "/health 503", interval=0.5)
-        return self.wait_for(lambda document: not document["healthy"], 2)
+        return self.wait_for(lambda document: not document["healthy"])
 
     def _in_distress(self) -> bool:
         health = self.health()
@@ -168,7 +168,7 @@ class Watching:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join(30)
+        self._thread.join()
 
     def _run(self) -> None:
         while not self._over.wait(self._interval):
@@ -221,12 +221,12 @@ class Commits:
     def stop(self) -> None:
         """Commit no more."""
         self._over.set()
-        self._thread.join(60)
+        self._thread.join()
 
     def _run(self) -> None:
         while not self._over.wait(self._pause):
             try:
-                with self._server.connect(connect_timeout=5, read_timeout=30) as connection:
+                with self._server.connect(connect_timeout=5, read_timeout=60) as connection:
                     self._write(connection)
             except (pymysql.Error, OSError):
                 continue

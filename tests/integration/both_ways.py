@@ -42,7 +42,7 @@ def login_to(server: MysqlServer, **changes: Any) -> Login:
         port=server.port,
         user=server.repl_user,
         password=server.password,
-        connect_timeout=5.0,
+        connect_timeout=60.0,
     )
     return replace(login, **changes)
 
@@ -73,8 +73,7 @@ def try_child(server: MysqlServer, login: Login, directory: Path) -> SourceError
         copy = directory / str(name)
         ended = wait_until(
             lambda: (child.poll() is not None and "ended") or (copy.exists() and "streams"),
-            30,
-            "mysqlbinlog streams or ends",
+            what="mysqlbinlog streams or ends",
         )
         return child.failure() if ended == "ended" else None
     finally:

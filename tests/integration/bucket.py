@@ -5,16 +5,19 @@ Law: it does what docs/format.md tells a stranger to do, in other words than the
 
 import json
 import re
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
 from botocore.exceptions import ClientError
 
 from binlog2s3.checksum import crc64_hex, crc64nvme
 from lab.s3 import Store
+from tests.waiting import PATIENCE
 
-_MOST_LOOKS = 5
+T = TypeVar("T")
 
 ARCHIVED = re.compile(r"archive/(?P<source>[^/]+)/(?P<lineage>[^/]+)/binlogs/(?P<name>[^/]+)$")
 CHUNK = re.compile(
@@ -54,8 +57,8 @@ class Bucket:
 
         So they are listed until that is the same twice.
         """
-        keys = self.keys()
-        for _ in range(_MOST_LOOKS):
+        keys, until = self.keys(), monotonic() + PATIENCE
+        while monotonic() < until:
             before, keys = keys, self.keys()
             if keys == before:
                 break
@@ -71,13 +74,7 @@ class Bucket:
 
     def binlogs(self) -> dict[str, bytes]:
         """Each binlog's bytes, as far as the bucket has them from the first one on."""
-        for _ in range(_MOST_LOOKS):
-            try:
-                return self._binlogs()
-            except ClientError as error:  # a chunk went: its binlog was archived meanwhile
-                if error.response["Error"]["Code"] != "NoSuchKey":
-                    raise
-        return self._binlogs()
+        return _again(self._binlogs)  # a chunk went: its binlog was archived meanwhile
 
     def _binlogs(self) -> dict[str, bytes]:
         keys = self.keys()
@@ -108,7 +105,21 @@ class Bucket:
 
     def heartbeat(self) -> dict[str, Any]:
         """The last writer's object."""
+        return _again(self._heartbeat)  # it went: there is a newer one
+
+    def _heartbeat(self) -> dict[str, Any]:
         key = max(key for key in self.keys() if "/writers/" in key)
         document = json.loads(self.get(key))
         assert isinstance(document, dict)
         return document
+
+
+def _again(read: Callable[[], T]) -> T:
+    """What `read` finds; it begins anew where something goes between listing and reading."""
+    until = monotonic() + PATIENCE
+    while True:
+        try:
+            return read()
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "NoSuchKey" or monotonic() > until:
+                raise

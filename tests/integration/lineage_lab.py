@@ -19,7 +19,7 @@ from lab.s3 import Store
 from tests import command
 from tests.integration.bucket import ARCHIVED, Bucket
 from tests.integration.stream_process import StreamProcess
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 FLAG = 21
 PREFIX = "mysql-bin."
@@ -51,7 +51,19 @@ def write(server: MysqlServer, text: str, count: int = 3) -> None:
 
 
 def flush(server: MysqlServer) -> None:
+    """The next binlog.
+
+    MariaDB notes in it about a second later, by itself, that it needs no earlier one to recover.
+    """
     server.query("FLUSH BINARY LOGS")
+    name = server.binlogs()[-1][0]
+
+    def is_noted() -> bool:
+        events = server.query(f"SHOW BINLOG EVENTS IN '{name}'")
+        return [row[5] for row in events if row[2] == "Binlog_checkpoint"][-1:] == [name]
+
+    if server.binaries.flavour == "mariadb":
+        wait_until(is_noted, what=f"the checkpoint in {name}")
 
 
 def reset(server: MysqlServer, *more: str) -> None:
@@ -135,7 +147,7 @@ def follow(replica: MysqlServer, source: MysqlServer, *, until: bool = True) -> 
 def caught_up(replica: MysqlServer, source: MysqlServer) -> None:
     """Wait until a replica has all that its source has."""
     rows = count(source)
-    wait_until(lambda: count(replica) == rows, 30, f"{rows} rows on the replica")
+    wait_until(lambda: count(replica) == rows, what=f"{rows} rows on the replica")
 
 
 def count(server: MysqlServer) -> int:
@@ -242,7 +254,7 @@ class Archive:
         """All that can be read of it."""
         return {**self.in_chunks(lineage), **self.archived(lineage)}
 
-    def arrived(self, stream: StreamProcess, server: MysqlServer, timeout: float = 30) -> str:
+    def arrived(self, stream: StreamProcess, server: MysqlServer, timeout: float = PATIENCE) -> str:
         """Wait until all that the server has written is in the bucket; in which lineage."""
         name, size = server.binlogs()[-1]
         body = on_disk(server)[name][:size]
@@ -269,7 +281,7 @@ class Archive:
         write(server, "works")
         lineage = self.arrived(stream, server)
         closed = server.binlogs()[-2][0]
-        wait_until(lambda: closed in self.described(lineage), 30, f"the entry of {closed}")
+        wait_until(lambda: closed in self.described(lineage), what=f"the entry of {closed}")
         self.keep(era, server)
         return lineage
 

@@ -11,6 +11,7 @@ from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer, Store, environment_for
 from tests import command
+from tests.waiting import PATIENCE
 
 Way = Literal["relay-log", "pipe"]
 READ_ONLY = {
@@ -97,7 +98,7 @@ class Recovery:
         finally:
             if process.poll() is None:
                 process.kill()
-            process.wait(60)
+            process.wait(PATIENCE)
 
     def run(self, binaries: ServerBinaries, target: MysqlServer | None, *arguments: str) -> Done:
         """To its end."""

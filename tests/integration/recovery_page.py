@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from lab.get import ServerBinaries
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/recovery.md"
 VARIABLES = "Variables"
@@ -170,7 +170,7 @@ class Shell:
         assert self._process is not None
         assert self._process.stdin is not None
         os.killpg(self._process.pid, signal.SIGKILL)  # a session of its own: all are ours
-        self._process.wait(30)
+        self._process.wait(PATIENCE)
         self._process.stdin.close()
 
     def run(self, block: Block) -> str:

@@ -197,14 +197,14 @@ def fetch_all(
     ]
     said = f"CHANGE REPLICATION SOURCE TO {', '.join(words)}"
     witness.query(in_its_words(witness, said), in_its_words(witness, "START REPLICA IO_THREAD"))
-    end = position_of(source)
 
     def come() -> bool:
         status = replica_status(witness)
         assert not status["Last_IO_Error"], status["Last_IO_Error"]
-        return (status["Source_Log_File"], status["Read_Source_Log_Pos"]) == end
+        # asked each time: MariaDB writes a checkpoint of its own a little later
+        return (status["Source_Log_File"], status["Read_Source_Log_Pos"]) == position_of(source)
 
-    wait_until(come, 60, "all is in the relay logs")
+    wait_until(come, what="all is in the relay logs")
     witness.query(in_its_words(witness, "STOP REPLICA IO_THREAD"))
 
 
@@ -271,7 +271,7 @@ class _Again:
             assert self._left > 0, text
             self._left -= 1
             sys.stderr.write(f"started again after: {text}\n")
-            wait_until(self._has_stopped, 30, "the applier has stopped")
+            wait_until(self._has_stopped, what="the applier has stopped")
             self._replica.query(self._start)
             status = replica_status(self._replica)
         return status

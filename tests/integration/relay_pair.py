@@ -1,7 +1,6 @@
 """Two servers: what one has written is brought to the other as relay logs, by its own applier."""
 
 import random
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from binlog2s3.server import Server
 from lab.mysql import MysqlServer
 from tests.integration import apply_pair
 from tests.own_files import Own
+from tests.waiting import wait_until
 
 LARGE_BYTES = 12 * 300_000
 
@@ -105,21 +105,37 @@ class Process(apply_pair.Process):
 def kill_again_and_again(
     chance: random.Random, begin: Callable[[], Process], server: MysqlServer, what: str, rounds: int
 ) -> tuple[int, str]:
-    """At any moment, so often, "us", "the server" or "both"; the first time soon after the begin.
+    """Where HOLD is, and then so often at any moment: "us", "the server" or "both".
 
     Returns how often we were not done yet, and what we said on standard error.
     """
     kills, said = 0, ""
-    for number in range(rounds):
-        run = begin()
-        run.wait_for(chance.randrange(0, 4) if number else 1)
-        Event().wait(chance.random() * (0.4 if number else 0.1))  # any moment will do
+
+    def kill(run: Process) -> None:
+        nonlocal kills
         kills += run.process.poll() is None
         if what != "us":
             server.kill()
-        said += run.end(signal.SIGKILL if what != "the server" else None)
+        if what != "the server":
+            run.process.kill()
+
+    def see_it_end(run: Process) -> None:
+        nonlocal said
+        said += run.end()
         if what != "us":
             server.start()
+
+    with apply_pair.held_up(server) as stands:
+        run = begin()
+        wait_until(lambda: stands() or run.process.poll() is not None, what="it is held up")
+        kill(run)
+    see_it_end(run)
+    for _ in range(rounds):
+        run = begin()
+        run.wait_for(chance.randrange(0, 4))
+        Event().wait(chance.random() * 0.4)  # any moment will do
+        kill(run)
+        see_it_end(run)
     return kills, said
 
 

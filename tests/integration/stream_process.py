@@ -21,7 +21,7 @@ from typing import Any, Self
 from lab.mysql import MysqlServer
 from lab.s3 import Store
 from tests import command
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 Line = dict[str, Any]
 Value = str | int | float | Path | None
@@ -31,7 +31,8 @@ class StreamProcess:
     """One streamer. `directory` gets its stderr and, unless another is named, its spool.
 
     `options` overrides options by name, without the dashes, and leaves out those that are None;
-    `arguments` are added as they are; `environment` overrides variables, None takes one away.
+    `arguments` are added as they are; `environment` overrides variables, None takes one away. Its
+    own times are divided by `hurry` (tests/hurried.py).
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class StreamProcess:
         options: Mapping[str, Value] | None = None,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str | None] | None = None,
+        hurry: float = 1,
     ) -> None:
         self.directory = directory
         self.spool = directory / "spool"
@@ -64,7 +66,7 @@ class StreamProcess:
             **(options or {}),
         }
         pairs = [(f"--{name}", str(value)) for name, value in chosen.items() if value is not None]
-        self.argv = command.argv("stream")
+        self.argv = command.argv("stream", hurry=hurry)
         self.argv += [word for pair in pairs for word in pair]
         self.argv += arguments
         merged = {**command.environment(**store.env()), **(environment or {})}
@@ -119,7 +121,7 @@ class StreamProcess:
         """Its log lines so far with this event."""
         return [line for line in self.log() if line["event"] == name]
 
-    def wait_for_event(self, name: str, timeout: float = 30, **fields: object) -> Line:
+    def wait_for_event(self, name: str, timeout: float = PATIENCE, **fields: object) -> Line:
         """The first log line with this event and these fields; fails if it ends without one."""
 
         def found() -> Line | None:
@@ -135,14 +137,14 @@ class StreamProcess:
         assert line is not None
         return line
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """Wait for its own end; the exit code, negative for a signal."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still runs after {timeout} s:\n{self.stderr()}") from None
 
-    def terminate(self, timeout: float = 30) -> int:
+    def terminate(self, timeout: float = PATIENCE) -> int:
         """SIGTERM, as a service manager does it; the exit code."""
         self.process.terminate()
         code = self.wait(timeout)
@@ -154,7 +156,7 @@ class StreamProcess:
         """`kill -9`: nothing is put in order."""
         self.process.send_signal(signal.SIGCONT)
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(PATIENCE)
 
 
 def run_to_end(
@@ -163,7 +165,7 @@ def run_to_end(
     store: Store,
     bucket: str,
     *,
-    timeout: float = 60,
+    timeout: float = PATIENCE,
     options: Mapping[str, Value] | None = None,
     arguments: Sequence[str] = (),
     environment: Mapping[str, str | None] | None = None,

@@ -54,7 +54,7 @@ def mariadb_source(mariadb_binaries: ServerBinaries) -> Iterator[MariadbServer]:
             "CREATE PROCEDURE shop.p() BEGIN\nSET GLOBAL gtid_slave_pos='0-9-999';\nEND",
         )
         # it notes a little later, by itself, from which binlog on it would recover
-        wait_until(lambda: checkpoint(server) == "mysql-bin.000002", 30, "the binlog checkpoint")
+        wait_until(lambda: checkpoint(server) == "mysql-bin.000002", what="the binlog checkpoint")
         yield server
 
 

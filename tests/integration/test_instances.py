@@ -1,12 +1,9 @@
 """The measurement of many streamers on one machine does what docs/operations.md says of it."""
 
-import pytest
-
 from bench.instances import measure
 from lab.get import ServerBinaries
 
 
-@pytest.mark.wide
 def test_two_of_them(mysql_binaries: ServerBinaries, minio_binary: object) -> None:
     """Each with its mysqlbinlog; all are idle before and afterwards, else it raises."""
     del mysql_binaries, minio_binary  # both can be had, or the test is skipped

@@ -1,12 +1,14 @@
 """A start before the store, the source, or both: waited for, shown, and gone on from by itself."""
 
+import secrets
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
-from itertools import pairwise
+from http.client import HTTPException
 from pathlib import Path
-from time import monotonic
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -19,10 +21,11 @@ from tests.ear import Ear
 from tests.integration.asking import Monitor
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
+from tests.relay import Relay
 from tests.waiting import wait_until
 
 STORE, SOURCE = "store", "source"
-AWAY_SECONDS = 8
+WATCHED = {"WATCHDOG_USEC": "3000000"}  # then it is fed twice a second
 
 
 @pytest.fixture
@@ -52,6 +55,16 @@ def has_all(bucket: Bucket, server: MysqlServer) -> bool:
     return True
 
 
+def answers(monitor: Monitor, path: str) -> int:
+    """The code, 0 where there is none: a busy streamer may not come to it in time."""
+    try:
+        return monitor.get(path)[0]
+    except (OSError, HTTPException):
+        return 0
+
+
+@pytest.mark.gate("both")
+@pytest.mark.own_server("it is stopped")
 @pytest.mark.parametrize(
     ("away", "used"),
     [
@@ -82,7 +95,7 @@ def test_a_start_waits(
     write(mysql)
     if used:
         with streamer("first") as stream:
-            wait_until(lambda: has_all(bucket, mysql), 60, "the archive")
+            wait_until(lambda: has_all(bucket, mysql), what="the archive")
             assert stream.terminate() == 0
         write(mysql)
     if STORE in away:
@@ -91,42 +104,53 @@ def test_a_start_waits(
         mysql.kill()
     with (
         Ear(tmp_path / "notify") as ear,
-        streamer("late", NOTIFY_SOCKET=ear.address, WATCHDOG_USEC="3000000") as stream,
+        streamer("late", NOTIFY_SOCKET=ear.address, **WATCHED) as stream,
     ):
         words = "waiting for the store" if STORE in away else "waiting for MySQL"
-        wait_until(lambda: ear.lines("READY"), 20, "READY")
-        wait_until(lambda: any(s.startswith(words) for s in ear.lines("STATUS")), 20, words)
-        begin = monotonic()
-        wait_until(lambda: monitor.health().code == 503, 20, "/health")
-        trouble = {t["code"] for t in monitor.status()["troubles"] if t["level"] == "critical"}
-        assert "starting" in trouble
-        assert monitor.get("/metrics")[0] == 200
+        wait_until(lambda: ear.lines("READY"), what="READY")
+        wait_until(lambda: any(s.startswith(words) for s in ear.lines("STATUS")), what=words)
+        wait_until(lambda: monitor.health().code == 503, what="/health")
+        monitor.wait_for(lambda told: "starting" in critical(told), what="the start is critical")
+        wait_until(lambda: answers(monitor, "/metrics") == 200, what="/metrics")
         if STORE in away:
-            wait_until(lambda: len(stream.events("waiting for the store")) >= 2, 30, "said again")
+            wait_until(lambda: len(stream.events("waiting for the store")) >= 2, what="said again")
             assert not stream.events("writer"), "nothing is claimed before the bucket was read"
-        wait_until(lambda: monotonic() - begin > AWAY_SECONDS, 60, "a while")
+        ear.wait_until_fed(12)
         if SOURCE in away:
             mysql.start()
         if STORE in away:
             late_minio.start()
-        stream.wait_for_event("streaming", 60)
+        stream.wait_for_event("streaming")
         if SOURCE in away:
             write(mysql)
-        wait_until(lambda: has_all(bucket, mysql), 60, "the archive")
-        wait_until(lambda: monitor.health().code == 200, 60, "/health")
+        wait_until(lambda: has_all(bucket, mysql), what="the archive")
+        wait_until(lambda: monitor.health().code == 200, what="/health")
         going = ("streaming mysql-bin.", "idle mysql-bin.")
-        wait_until(lambda: ear.lines("STATUS")[-1].startswith(going), 20, "its status")
+        wait_until(lambda: ear.lines("STATUS")[-1].startswith(going), what="its status")
+        ear.wait_until_fed(4)
         assert stream.terminate() == 0
-    fed = [at for at, said in ear.heard if said == "WATCHDOG=1"]
-    assert max(b - a for a, b in pairwise(fed)) < 3
     assert ear.lines("READY") == ["1"]
     assert ear.lines("STOPPING") == ["1"]
 
 
-def longest_silence(ear: Ear, since: float) -> float:
-    """Seconds between two times that the watchdog was fed, from then on."""
-    fed = [since, *(at for at, said in ear.heard if said == "WATCHDOG=1" and at > since)]
-    return max(b - a for a, b in pairwise([*fed, monotonic()]))
+def critical(told: Mapping[str, Any]) -> set[str]:
+    """The codes of what is critical in a status."""
+    return {trouble["code"] for trouble in told["troubles"] if trouble["level"] == "critical"}
+
+
+def heard_all(ear: Ear) -> int:
+    """How often the watchdog was fed, when all has been heard that was said before."""
+    mark = f"MARK={secrets.token_hex(8)}"
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as out:
+        out.sendto(mark.encode(), ear.address.replace("@", "\0", 1))
+    wait_until(lambda: mark in ear.messages, what="all is heard")
+    return len(ear.lines("WATCHDOG"))
+
+
+def stands_still(stream: StreamProcess) -> bool:
+    """Whether SIGSTOP has stopped it."""
+    text = Path(f"/proc/{stream.pid}/stat").read_text(encoding="utf-8")
+    return text.rpartition(")")[2].split()[0] == "T"
 
 
 def test_the_watchdog_is_fed_idle_and_without_a_store(
@@ -141,37 +165,40 @@ def test_the_watchdog_is_fed_idle_and_without_a_store(
             mysql,
             late_minio,
             name,
-            environment={"NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": "3000000"},
+            environment={"NOTIFY_SOCKET": ear.address, **WATCHED},
         ) as stream,
     ):
         stream.wait_for_event("new lineage")
-        begin = monotonic()
-        wait_until(lambda: monotonic() - begin > 4, 30, "a while of idleness")
-        assert longest_silence(ear, begin) < 2
+        ear.wait_until_fed(8)
         late_minio.kill()
         write(mysql)
-        begin = monotonic()
-        wait_until(lambda: monotonic() - begin > AWAY_SECONDS, 30, "a while without a store")
-        assert longest_silence(ear, begin) < 2
+        ear.wait_until_fed(8)
         waiting = "waiting for the store"
-        wait_until(lambda: ear.lines("STATUS")[-1].startswith(waiting), 20, "its status")
+        wait_until(lambda: ear.lines("STATUS")[-1].startswith(waiting), what="its status")
+        ear.wait_until_fed(8)
         stream.process.send_signal(signal.SIGSTOP)
-        begin = monotonic()
-        wait_until(lambda: monotonic() - begin > 3, 30, "a while of frost")
-        assert longest_silence(ear, begin) > 2
+        wait_until(lambda: stands_still(stream), what="it stands still")
+        fed = heard_all(ear)
+        Event().wait(2)  # in which it would be fed four times
+        assert heard_all(ear) == fed
         stream.process.send_signal(signal.SIGCONT)
+        ear.wait_until_fed(2)
         late_minio.start()
-        wait_until(lambda: has_all(Bucket(late_minio, name), mysql), 60, "the archive")
+        wait_until(lambda: has_all(Bucket(late_minio, name), mysql), what="the archive")
         assert stream.terminate() == 0
 
 
-@pytest.mark.parametrize("how", ["refuses", "is silent", "has no name"])
+@pytest.mark.parametrize("how", ["refuses", "is silent", "has no name", "takes minutes"])
 def test_sigterm_while_it_waits(
     mysql: MysqlServer, late_minio: MinioServer, tmp_path: Path, how: str
 ) -> None:
-    """It ends with 0, within 10 s, whatever it waits in."""
+    """It ends with 0, and not only when that comes which it waits for."""
     with ExitStack() as stack:
-        if how == "is silent":
+        relay = stack.enter_context(Relay(late_minio.endpoint_url))
+        relay.drips = True
+        if how == "takes minutes":
+            url = relay.url
+        elif how == "is silent":
             mute = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
             url = f"http://127.0.0.1:{mute.getsockname()[1]}"
         elif how == "refuses":
@@ -189,10 +216,9 @@ def test_sigterm_while_it_waits(
                 environment={"NOTIFY_SOCKET": ear.address},
             )
         )
-        wait_until(lambda: ear.lines("READY"), 30, "READY")
-        begin = monotonic()
-        assert stream.terminate(20) == 0
-        assert monotonic() - begin < 10
+        wait_until(lambda: ear.lines("READY"), what="READY")
+        wait_until(lambda: relay.dripping or how != "takes minutes", what="the answer begins")
+        assert stream.terminate() == 0
         assert ear.lines("STOPPING") == ["1"]
         assert "Traceback" not in stream.stderr()
 
@@ -207,9 +233,9 @@ def test_a_source_that_refuses_is_told_behind_the_wait(
     wrong.write_text("Not-The-Secret")
     options = {"mysql-password-file": wrong}
     with StreamProcess(tmp_path / "streamer", mysql, late_minio, name, options=options) as stream:
-        stream.wait_for_event("waiting for the store", 30)
+        stream.wait_for_event("waiting for the store")
         late_minio.start()
-        assert stream.wait(60) == 4
+        assert stream.wait() == 4
         assert "Access denied" in stream.log()[-1]["error"]
     assert Bucket(late_minio, name).keys() == []
 
@@ -242,15 +268,15 @@ def test_a_spool_waits_for_a_store_that_refuses(
     put_keys(late_minio.secret_key)
     write(mysql)
     with streamer() as stream:
-        wait_until(lambda: has_all(bucket, mysql), 60, "the archive")
+        wait_until(lambda: has_all(bucket, mysql), what="the archive")
         assert stream.terminate() == 0
     put_keys("wrong")
     write(mysql)
     with streamer() as stream:
-        line = stream.wait_for_event("waiting for the store", 30)
+        line = stream.wait_for_event("waiting for the store")
         assert "SignatureDoesNotMatch" in line["error"]
         put_keys(late_minio.secret_key)
-        wait_until(lambda: has_all(bucket, mysql), 60, "the archive")
+        wait_until(lambda: has_all(bucket, mysql), what="the archive")
         assert stream.terminate() == 0
 
 
@@ -264,17 +290,17 @@ def test_a_start_with_a_wrong_password_never_says_that_it_streams(
     mysql.query("CREATE DATABASE shop")
     with StreamProcess(place, mysql, minio, bucket) as stream:
         stream.wait_for_event("streaming")
-        wait_until(lambda: Bucket(minio, bucket).chunks(), 30, "something in the bucket")
+        wait_until(lambda: Bucket(minio, bucket).chunks(), what="something in the bucket")
         assert stream.terminate() == 0
     options = {"mysql-password-file": wrong}
     said: list[str] = []
 
     def refused() -> bool:
         said.append(command.run("health", "--spool", str(stream.spool)).stdout)
-        return "Access denied" in said[-1]
+        unreachable = said[-1].startswith("unhealthy: test: source unreachable")
+        return unreachable and "Access denied" in said[-1]
 
     with StreamProcess(place, mysql, minio, bucket, options=options) as stream:
-        wait_until(refused, 30, "health tells the refusal")
-        assert said[-1].startswith("unhealthy: test: source unreachable")
+        wait_until(refused, what="health tells the refusal")
         assert not any("streaming;" in one or one.endswith("streaming\n") for one in said)
         assert stream.terminate() == 0

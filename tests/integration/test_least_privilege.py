@@ -160,14 +160,14 @@ def streamed(server: MysqlServer, minio: MinioServer, directory: Path) -> World:
             f"INSERT INTO shop.orders (text) VALUES ('{'x' * (12 << 20)}')",
         )
         there = Bucket(minio, bucket)
-        wait_until(lambda: sum(c.end - c.begin >= PART for c in there.chunks()) == 2, 60, "parts")
+        wait_until(lambda: sum(c.end - c.begin >= PART for c in there.chunks()) == 2, what="parts")
         server.query(
             "FLUSH BINARY LOGS",
             "UPDATE shop.orders SET text = 'c' WHERE id = 1",
             "FLUSH BINARY LOGS",
             "DELETE FROM shop.orders WHERE id = 2",
         )
-        wait_until(lambda: len(there.archived()) == 2, 60, "two archived binlogs")
+        wait_until(lambda: len(there.archived()) == 2, what="two archived binlogs")
         world = World(
             server=server,
             minio=minio,
@@ -237,9 +237,7 @@ def test_check_finds_nothing_that_lacks(world: World, disk_tmp_path: Path) -> No
     assert ill <= ({"settings"} if world.server.binaries.flavour == "mariadb" else set())
 
 
-@pytest.mark.parametrize(
-    "world", ["mysql", pytest.param("mariadb", marks=pytest.mark.wide)], indirect=True
-)
+@pytest.mark.parametrize("world", ["mysql", "mariadb"], indirect=True)
 def test_the_readers_commands(world: World) -> None:
     """The bucket alone, with the reader's rights: status, list, find, verify to the last byte."""
     assert json.loads(world.status)["writer"]["host"]  # while it streamed, from the bucket
@@ -605,7 +603,6 @@ def test_each_privilege_at_the_source_is_needed(world: World, disk_tmp_path: Pat
     as_root(world.server, "DROP USER 'lesser'@'%'")
 
 
-@pytest.mark.wide
 @pytest.mark.parametrize("way", ["pipe", "relay-log"])
 def test_each_privilege_at_the_target_is_needed(
     world: World, targets: Callable[[World], MysqlServer], way: Way

@@ -110,7 +110,7 @@ def test_it_agrees_with_the_server_while_it_is_streamed(
         shape = Shape(row_bytes=(1, 3000))
         with Load(mysql, threads=2, flush_seconds=0.3, seconds=120, shape=shape) as load:
             for rotations in (3, 6, 9):
-                wait_until(lambda rotations=rotations: load.flushes >= rotations, 60, "rotations")
+                wait_until(lambda rotations=rotations: load.flushes >= rotations, what="rotations")
                 (seen,) = listing.lineages()
                 there = dict(mysql.binlogs())
                 for binlog in seen["binlogs"]:
@@ -193,6 +193,7 @@ def keys(minio: MinioServer, bucket: str) -> dict[str, datetime]:
         return {row["Key"]: row["LastModified"] for row in rows}
 
 
+@pytest.mark.gate
 def test_it_only_reads(minio: MinioServer, bucket: str, listing: List) -> None:
     """GET alone, to the wire; what is foreign is named once, and stays."""
     fill(minio, bucket)

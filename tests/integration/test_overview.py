@@ -60,7 +60,7 @@ def settled(stream: StreamProcess, mysql: MysqlServer, store: S3Store) -> Status
         known = status.server.position is not None and status.server.position.offset == size
         return status if there and known and status.state == "idle" else None
 
-    return wait_until(is_idle, 60, "idle, and all is durable") or seen(store)
+    return wait_until(is_idle, what="idle, and all is durable") or seen(store)
 
 
 def test_idle_dead_and_alive_again(
@@ -83,8 +83,7 @@ def test_idle_dead_and_alive_again(
         assert status.history.earliest <= asked
         covered = wait_until(
             lambda: c if (c := seen(store).covered_until) and c > asked else None,
-            30,
-            "a heartbeat that covers the rows",
+            what="a heartbeat that covers the rows",
         )
         stream.kill()
         assert seen(store).state == "idle"  # nobody can know it yet
@@ -108,6 +107,7 @@ def test_idle_dead_and_alive_again(
         assert again.lineage == status.lineage
 
 
+@pytest.mark.gate
 def test_a_streamer_that_stopped_says_so(
     mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, store: S3Store
 ) -> None:
@@ -146,7 +146,7 @@ def test_a_streamer_that_is_stuck_says_so(
                 found = seen(store)
                 return "stalled" in [trouble.code for trouble in found.troubles]
 
-            wait_until(is_stuck, 60, "a heartbeat that says that nothing comes")
+            wait_until(is_stuck, what="a heartbeat that says that nothing comes")
             found = seen(store)
             assert found.state not in ("idle", "dead", "stopped", "unknown")
             assert found.lag.bytes is None or found.lag.bytes > 0

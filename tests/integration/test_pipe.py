@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -27,11 +28,13 @@ from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from tests.integration import apply_pair
 from tests.integration.apply_pair import (
+    HOLD,
     RELAXED,
     content,
     gtids,
     gtids_off,
     gtids_on,
+    held_up,
     leave_temporary_table,
     same,
     stand_in_the_way,
@@ -40,7 +43,7 @@ from tests.integration.apply_pair import (
     write_rows,
 )
 from tests.own_files import Own, own
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ def mysql2(mysql_pair: Pair) -> Pair:
     return mysql_pair
 
 
+@pytest.mark.gate(r"mysql-a\rb-False")
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("name", ["a\nDELETE FROM inj.victim;#x", "a\rb"])
 def test_a_line_break_in_a_table_name(pair: Pair, name: str, compressed: bool) -> None:
@@ -166,7 +170,7 @@ class Process(apply_pair.Process):
         temporary = {"TMPDIR": str(pair.target.directory / "tmp")}
         super().__init__("tests.apply_process", told | changes, temporary)
 
-    def end(self, by: signal.Signals | None = None, timeout: float = 60) -> str:
+    def end(self, by: signal.Signals | None = None, timeout: float = 600) -> str:
         """Wait for its end, and for its session's; what it said on standard error."""
         said = super().end(by, timeout)
         self.wait_without_session()
@@ -178,7 +182,7 @@ class Process(apply_pair.Process):
         return sum(row[1] == "root" and row[4] != "Daemon" for row in rows) - 1
 
     def wait_without_session(self) -> None:
-        wait_until(lambda: self.sessions() == 0, 30, "the session has ended")
+        wait_until(lambda: self.sessions() == 0, what="the session has ended")
 
 
 HALF = """\
@@ -223,7 +227,7 @@ def test_we_are_ended_in_the_middle_of_a_statement(
     tool = _torn_tool(disk_tmp_path, "exec sleep 1000")
     pair.source.query("CREATE DATABASE any_of_it")
     run = Process(pair, ["mysql-bin.000001"], binlog=str(tool))
-    wait_until(lambda: "ready" in _tables(pair.target), 30, "the text was handed on")
+    wait_until(lambda: "ready" in _tables(pair.target), what="the text was handed on")
     run.end(signal.Signals[how])
     assert _tables(pair.target) == ["a", "b", "ready"]
 
@@ -256,7 +260,7 @@ def test_killed_two_hundred_times_in_the_middle_of_a_statement(
     for _ in range(int(os.environ.get("ROUNDS", "200"))):
         mysql2.target.query("DROP DATABASE IF EXISTS torn")
         run = Process(mysql2, ["mysql-bin.000001"], binlog=str(tool))
-        wait_until(lambda: _tables(mysql2.target), 30, "it has begun", interval=0.01)
+        wait_until(lambda: _tables(mysql2.target), what="it has begun", interval=0.01)
         Event().wait(random.random() * 0.1)  # any moment will do
         run.end(signal.SIGKILL)
         found = _tables(mysql2.target)
@@ -288,7 +292,7 @@ def test_mysqlbinlog_ends_in_the_middle_of_a_statement(
 
 
 def _write_pairs(server: MysqlServer, rounds: int) -> None:
-    """Tables that come one after the other and go together, and rows in between."""
+    """Tables that come one after the other and go together, rows in between; HOLD is in it."""
     statements = ["CREATE DATABASE torn", "USE torn", "CREATE TABLE n (i INT PRIMARY KEY)"]
     for number in range(rounds):
         statements += [
@@ -297,28 +301,42 @@ def _write_pairs(server: MysqlServer, rounds: int) -> None:
             f"INSERT INTO n VALUES ({number})",
             f"INSERT INTO x_{number} SELECT i FROM n",
             f"DROP TABLE x_{number}, y_{number}" if number % 3 else "FLUSH BINARY LOGS",
+            *(HOLD if number == rounds // 3 else ()),
         ]
     server.query(*statements)
 
 
 def test_killed_anywhere_and_again(mysql2: Pair) -> None:
-    """Killed at random moments, it goes on where it was, and no pair of tables was torn."""
+    """Where HOLD is, and at random moments, it is killed: it goes on where it was.
+
+    And no pair of tables was torn.
+    """
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     _write_pairs(mysql2.source, 40)
     names = mysql2.names
-    kills = 0
-    for _ in range(int(os.environ.get("ROUNDS", "4"))):
-        run = Process(mysql2, names, cut=chance.choice([100, 1000, 1 << 16]))
-        run.wait_for(chance.randrange(1, 3))
-        Event().wait(chance.random() * 0.2)  # any moment will do
-        kills += run.process.poll() is None
+
+    def begin() -> Process:
+        return Process(mysql2, names, cut=chance.choice([100, 1000, 1 << 16]))
+
+    def see_it_end(run: Process) -> None:
         run.end(signal.SIGKILL)
         tables = set(_tables(mysql2.target))
         torn = [t for t in tables if t.startswith("y_") and f"x_{t[2:]}" not in tables]
         assert torn == [], f"seed {seed}"
+
+    with held_up(mysql2.target) as stands:
+        run = begin()
+        wait_until(stands, what="it is held up")
+        assert run.process.poll() is None, f"seed {seed}"
+        run.process.kill()
+    see_it_end(run)
+    for _ in range(int(os.environ.get("ROUNDS", "4"))):
+        run = begin()
+        run.wait_for(chance.randrange(1, 3))
+        Event().wait(chance.random() * 0.2)  # any moment will do
+        see_it_end(run)
     assert Process(mysql2, names).end() == ""
-    assert kills, f"seed {seed}"
     same(mysql2)
 
 
@@ -573,7 +591,7 @@ def test_a_temporary_table_that_is_left(pair: Pair) -> None:
         pair.apply(files)
         pair.target.query("CREATE DATABASE afterwards", "DROP DATABASE afterwards")
         wait_until(
-            lambda: "tmp" not in str(pair.target.query("SHOW PROCESSLIST")), 30, "it has ended"
+            lambda: "tmp" not in str(pair.target.query("SHOW PROCESSLIST")), what="it has ended"
         )
         logged = str([row[5] for row in pair.target.query("SHOW BINLOG EVENTS")])
     finally:
@@ -588,13 +606,17 @@ def test_the_target_goes_down(mysql2: Pair) -> None:
     _write_pairs(mysql2.source, 15)
     files = mysql2.files(cut=100)
 
-    def kill_ours(_progress: Progress) -> None:
+    def kill_ours() -> None:
+        wait_until(stands, what="it is held up")
         for row in mysql2.target.query("SHOW PROCESSLIST"):
-            if row[3] == "torn":
+            if "metadata lock" in str(row[6]):
                 mysql2.target.query(f"KILL {row[0]}")
 
-    with pytest.raises(RecoveryError, match=r"session at the target.*was lost") as caught:
-        mysql2.apply(files, kill_ours)
+    with ThreadPoolExecutor(1) as pool, held_up(mysql2.target) as stands:
+        killed = pool.submit(kill_ours)
+        with pytest.raises(RecoveryError, match=r"session at the target.*was lost") as caught:
+            mysql2.apply(files)
+        killed.result(PATIENCE)
     assert caught.value.transient
     mysql2.apply(files)
     same(mysql2)

@@ -22,6 +22,7 @@ from botocore.exceptions import ClientError
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer, client_for
+from tests.integration.apply_pair import locked
 from tests.integration.recovery_command import READ_ONLY, Recovery, Way, read_only
 from tests.integration.recovery_truth import (
     ImageServer,
@@ -33,7 +34,7 @@ from tests.integration.recovery_truth import (
     state_of,
 )
 from tests.integration.recovery_world import Target, World, build, shared
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 Fresh = Callable[..., MysqlServer]
 KILLS = 10
@@ -51,7 +52,7 @@ def world(
 
     def make(folder: Path) -> None:
         seed = int(os.environ.get("PITR_SEED") or secrets.randbelow(1_000_000))
-        chosen = {"lacking": kind != "whole", "large": kind == "large"}
+        chosen = {"lacking": kind != "whole", "large": kind == "large", "small": kind == "small"}
         build(folder, mysql_binaries, minio_binary, seed=seed, **chosen)
 
     with shared(tmp_path_factory, f"pitr-world-{kind}", make) as folder:
@@ -113,24 +114,16 @@ def at_fifty_places(world: World, recovery: Recovery, fresh: Fresh, ways: Sequen
         assert document["result"] is not None, target
 
 
-@pytest.mark.parametrize(
-    "world",
-    [
-        "lacking",
-        pytest.param("whole", marks=pytest.mark.wide),
-        pytest.param("large", marks=pytest.mark.wide),
-    ],
-    indirect=True,
-)
+@pytest.mark.gate("small")
+@pytest.mark.parametrize("world", ["small", "lacking", "whole", "large"], indirect=True)
 def test_fifty_places(world: World, command: Recovery, fresh: Fresh) -> None:
     """Times, GTIDs, positions, before a DROP, the newest: tables and GTIDs are the replica's.
 
-    Both ways of applying in turn.
+    Both ways of applying in turn; in a small world ten places.
     """
     at_fifty_places(world, command, fresh, ("relay-log", "pipe"))
 
 
-@pytest.mark.wide
 def test_fifty_places_one_way(world: World, recovery: Recovery, fresh: Fresh) -> None:
     """All of them by the same way."""
     assert recovery.way is not None
@@ -139,7 +132,7 @@ def test_fifty_places_one_way(world: World, recovery: Recovery, fresh: Fresh) ->
 
 @pytest.mark.parametrize(
     "kind",
-    ["before-drop", *(pytest.param(kind, marks=pytest.mark.wide) for kind in ("time", "position"))],
+    ["before-drop", "time", "position"],
 )
 def test_in_one_go(world: World, recovery: Recovery, fresh: Fresh, kind: str) -> None:
     """From the dump straight to it."""
@@ -194,7 +187,7 @@ def test_what_is_skipped_is_not_fetched_again(
         server.query("START REPLICA SQL_THREAD")
         wanted = gtids_of(full)
         wait_until(
-            lambda server=server, wanted=wanted: has(server, wanted), 30, "the target has followed"
+            lambda server=server, wanted=wanted: has(server, wanted), what="the target has followed"
         )
         found = state_of(server)["tables"]["shop.skippable"]
         assert (found == whole["tables"]["shop.skippable"]) is hole
@@ -202,40 +195,66 @@ def test_what_is_skipped_is_not_fetched_again(
 
 
 def test_killed_again_and_again(world: World, recovery: Recovery, fresh: Fresh) -> None:
-    """kill -9 at ten random moments of the apply; run again it ends where it should."""
+    """kill -9 at ten moments of the apply; run again it ends where it should.
+
+    First it stands still when it is killed, so that it is in the middle; then at random moments.
+    """
     server = fresh()
     chance = random.Random(world.seed)
     target = one_of(world, "latest")
-    there = world.base
-    in_the_middle = 0
+    there, end = world.base, len(world.history)
     # the server's own applier goes on with what it has, until the next run stops it
-    enough = KILLS // 2 if recovery.way == "pipe" else 1
-    for goal in sorted(chance.sample(range(world.base + 1, len(world.history) - 200), KILLS)):
-        with recovery.started(server.binaries, server, "--yes", *target.arguments) as process:
+    still = KILLS // 2 if recovery.way == "pipe" else 1
+    for number in range(KILLS):
+        with ExitStack() as stack:
+            if number < still:
+                lock = locked(server, not_written_next(world, there))
+                is_awaited, goal = stack.enter_context(lock), there + 1
+            else:
+                most = there + max((end - there) // (KILLS - number), 2)
+                is_awaited, goal = (lambda: True), chance.randrange(there + 1, most)
+            process = stack.enter_context(
+                recovery.started(server.binaries, server, "--yes", *target.arguments)
+            )
 
-            def came(goal: int = goal, process: "subprocess.Popen[bytes]" = process) -> bool:
+            def came(
+                process: "subprocess.Popen[bytes]" = process,
+                is_awaited: Callable[[], bool] = is_awaited,
+                goal: int = goal,
+            ) -> bool:
                 assert process.poll() in (None, 0), process.returncode
-                return process.poll() == 0 or world.count(server) >= goal
+                return process.poll() == 0 or (is_awaited() and world.count(server) >= goal)
 
             wait_until(came, 120, f"{goal} transactions", interval=0.005)
             process.kill()
-        now = world.count(server)
-        in_the_middle += there < now < len(world.history)
+            process.wait(PATIENCE)
+            now = world.count(server)
+        assert number >= still or there < now < end
         there = now
-    assert in_the_middle >= enough
     recovery.to(server, *target.arguments)
     check(server, world, target)
+
+
+def not_written_next(world: World, applied: int) -> str:
+    """A table that the next transaction leaves alone, and one of those behind it writes."""
+    is_next = world.history[applied].tables == ("skippable",)
+    return "shop.legacy" if is_next else "shop.skippable"
 
 
 def test_interrupted_in_the_middle(world: World, recovery: Recovery, fresh: Fresh) -> None:
     """Exit 130, with a word on how far it came; the same command goes on from there."""
     server, target = fresh(), one_of(world, "latest")
-    with recovery.started(
-        server.binaries, server, "--yes", *target.arguments, stderr=subprocess.PIPE
-    ) as process:
-        wait_until(lambda: world.count(server) > world.base, 120, "a transaction", interval=0.005)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=120)
+    with ExitStack() as lock:
+        is_awaited = lock.enter_context(locked(server, not_written_next(world, world.base)))
+        with recovery.started(
+            server.binaries, server, "--yes", *target.arguments, stderr=subprocess.PIPE
+        ) as process:
+            wait_until(
+                lambda: is_awaited() and world.count(server) > world.base, 120, "a transaction"
+            )
+            process.send_signal(signal.SIGINT)
+            lock.close()
+            _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert b"interrupted behind " in said
     assert b"the same command again goes on from there" in said
@@ -250,22 +269,33 @@ def test_interrupted_while_the_channel_is_made(
 ) -> None:
     """Where it is tried whether it can be made, and where it is made: exit 130, nothing is left."""
     command.way = "relay-log"
-    server = fresh()
-    folder = Path(server.query("SELECT @@datadir")[0][0])
 
-    def is_there() -> bool:
-        return any(folder.glob("*pitr*"))
+    def interrupted(times: int) -> bool:
+        """Whether it was; where it has ended before we saw the files, on another server again."""
+        server = fresh()
+        folder = Path(server.query("SELECT @@datadir")[0][0])
 
-    for times in (1, 2):
+        def is_there() -> bool:
+            return any(folder.glob("*pitr*"))
+
         with command.started(server.binaries, server, "--yes", "--latest") as process:
+
+            def seen(*, there: bool) -> bool:
+                return process.poll() is not None or is_there() is there
+
             for time in range(times):
-                wait_until(is_there, 60, "a file of the channel", interval=0.0005)
+                wait_until(lambda: seen(there=True), what="a file of the channel", interval=0.0005)
                 if time + 1 < times:
-                    wait_until(lambda: not is_there(), 60, "it is gone", interval=0.0005)
+                    wait_until(lambda: seen(there=False), what="it is gone", interval=0.0005)
             process.send_signal(which)
-            assert process.wait(60) == 130
+            status = process.wait(PATIENCE)
+        assert status in (0, 130)
         assert not is_there()
         assert not server.query("SHOW REPLICA STATUS")
+        return status == 130
+
+    for times in (1, 2):
+        wait_until(lambda times=times: interrupted(times), 300, "a signal before its end")
 
 
 def test_files_and_text_give_the_same(

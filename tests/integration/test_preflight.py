@@ -141,6 +141,7 @@ def user(server: MysqlServer, name: str, *grants: str) -> str:
 # A streamer that would work
 
 
+@pytest.mark.gate
 def test_everything_is_well(check: Check) -> None:
     """Every row is OK, in the parts' order; nothing is left in the bucket or on the disk."""
     rows = check.rows()

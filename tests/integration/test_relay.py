@@ -5,8 +5,10 @@ import random
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import pymysql
 import pytest
 
 from binlog2s3 import relay, relay_channel, relay_mysql
@@ -15,11 +17,13 @@ from binlog2s3.recovery import Checked, Place, Progress, Stream
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from tests.integration.apply_pair import (
+    HOLD,
     RELAXED,
     content,
     gtids,
     gtids_off,
     gtids_on,
+    held_up,
     leave_temporary_table,
     same,
     stand_in_the_way,
@@ -190,7 +194,7 @@ def test_temporary_tables_end_with_the_server_that_had_them(pair: Pair) -> None:
 
 @pytest.mark.parametrize(
     "form",
-    ["STATEMENT", *(pytest.param(form, marks=pytest.mark.wide) for form in ("ROW", "MIXED"))],
+    ["STATEMENT", "ROW", "MIXED"],
 )
 def test_a_temporary_table_that_is_left(pair: Pair, form: str) -> None:
     """The target drops it at the end, and logs nothing of its own for that."""
@@ -208,7 +212,7 @@ def test_a_temporary_table_that_is_left(pair: Pair, form: str) -> None:
 
 
 def write_counting(server: MysqlServer, rounds: int = 150) -> None:
-    """What shows if anything is executed twice, or not, or in another order."""
+    """What shows if anything is executed twice, or not, or in another order; HOLD is in it."""
     statements = [
         "CREATE DATABASE shop",
         "USE shop",
@@ -222,6 +226,8 @@ def write_counting(server: MysqlServer, rounds: int = 150) -> None:
         ]
         if number % 10 == 3:
             statements += [f"CREATE TABLE t{number} AS SELECT * FROM n", "FLUSH BINARY LOGS"]
+        if number == 10:
+            statements += HOLD
         if number % 10 == 6:
             statements += [
                 f"XA START 'x{number}'",
@@ -234,7 +240,7 @@ def write_counting(server: MysqlServer, rounds: int = 150) -> None:
     server.query(*(one for one in statements if one != "DO 0"))
 
 
-@pytest.mark.parametrize("what", ["us", "the server", pytest.param("both", marks=pytest.mark.wide)])
+@pytest.mark.parametrize("what", ["us", "the server", "both"])
 @pytest.mark.parametrize("keeps_gtids", [True, False])
 def test_killed_anywhere_and_again(
     request: pytest.FixtureRequest, disk_tmp_path: Path, what: str, keeps_gtids: bool
@@ -260,13 +266,15 @@ def test_killed_anywhere_and_again(
     assert pair.left() == []
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.wide)])
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT"])
 def test_it_is_ended(pair: Pair, disk_tmp_path: Path, how: str) -> None:
     """Ctrl-C: the applier is stopped, the channel and the files are gone."""
     write_counting(pair.source)
-    run = Process(pair, disk_tmp_path / "note", batch_bytes=2000)
-    run.wait_for(2)
-    assert "Traceback" not in run.end(signal.Signals[how])
+    with held_up(pair.target) as stands:
+        run = Process(pair, disk_tmp_path / "note", batch_bytes=2000)
+        wait_until(stands, what="it is held up")
+        run.process.send_signal(signal.Signals[how])
+    assert "Traceback" not in run.end()
     assert run.process.returncode == 130
     assert pair.left() == []
     assert "-" in gtids(pair.target)
@@ -296,7 +304,7 @@ def test_the_target_starts_again_by_itself(pair: Pair, disk_tmp_path: Path) -> N
     assert [one for one in pair.left_files() if ".binlog2s3-" not in one]
     pair.target.start()
     uuid = str(end.gtid).partition(":")[0]
-    wait_until(lambda: gtids(pair.target) == f"{uuid}:1-91", 60, "it has gone on to the end")
+    wait_until(lambda: gtids(pair.target) == f"{uuid}:1-91", what="it has gone on to the end")
     pair.settle()
     assert pair.left() == []
     pair.apply(files)
@@ -369,8 +377,8 @@ def test_settings_that_stand_against_it(pair: Pair, statements: tuple[str, str],
     [
         (["--replica-skip-errors=1062"], "it passes over errors"),
         (["--replicate-ignore-db=shop"], "it filters what is applied (Replicate_Ignore_DB shop)"),
-        pytest.param(["--replicate-wild-do-table=s%.%"], "it filters what", marks=pytest.mark.wide),
-        pytest.param(["--replicate-rewrite-db=a->b"], "it filters what", marks=pytest.mark.wide),
+        (["--replicate-wild-do-table=s%.%"], "it filters what"),
+        (["--replicate-rewrite-db=a->b"], "it filters what"),
         (["--log-replica-updates=OFF"], "would lack in its binlog"),
     ],
 )
@@ -516,6 +524,7 @@ LEFT = {
 }
 
 
+@pytest.mark.gate("an index with a file")
 @pytest.mark.parametrize("what", LEFT)
 def test_a_crash_left_a_channel_half_made(pair: Pair, what: str) -> None:
     """Server and recovery were killed as it was made: the next run can have it, and tidies up."""
@@ -666,13 +675,21 @@ def test_the_target_goes_down(pair: Pair) -> None:
 def test_somebody_stops_the_applier(pair: Pair) -> None:
     """It is said so; nothing of ours is left."""
     write_counting(pair.source)
+    pair.target.query("SET GLOBAL rpl_stop_replica_timeout = 2")  # the least
+    with ExitStack() as stack:
+        stands = stack.enter_context(held_up(pair.target))
 
-    def stop(progress: Progress) -> None:
-        if progress.transactions > 10:
-            pair.target.query("STOP REPLICA SQL_THREAD FOR CHANNEL 'pitr'")
+        def stop(_progress: Progress) -> None:
+            if stands():
+                with pytest.raises(pymysql.OperationalError, match="got the stop signal"):
+                    pair.target.query("STOP REPLICA SQL_THREAD FOR CHANNEL 'pitr'")
+                stack.close()  # now it goes on, as far as this transaction
 
-    with pytest.raises(RecoveryError, match="was stopped by somebody else"):
-        pair.apply(pair.files(cut=100), stop, batch_bytes=3000)
+        try:
+            with pytest.raises(RecoveryError, match="was stopped by somebody else"):
+                pair.apply(pair.files(cut=100), stop)
+        finally:
+            pair.target.query("SET GLOBAL rpl_stop_replica_timeout = DEFAULT")
     assert pair.left() == []
     pair.apply(pair.files())
     same(pair)
@@ -732,15 +749,10 @@ def test_encrypted_relay_logs(
     [
         {"relay_log_purge": "OFF"},
         {"replica_preserve_commit_order": "OFF"},
-        *(
-            pytest.param(found, marks=pytest.mark.wide)
-            for found in (
-                {"replica_preserve_commit_order": "OFF", "replica_parallel_workers": "0"},
-                {"replica_parallel_workers": "1"},
-                {"relay_log_purge": "OFF", "replica_parallel_workers": "8"},
-                {"replica_checkpoint_period": "1000"},
-            )
-        ),
+        {"replica_preserve_commit_order": "OFF", "replica_parallel_workers": "0"},
+        {"replica_parallel_workers": "1"},
+        {"relay_log_purge": "OFF", "replica_parallel_workers": "8"},
+        {"replica_checkpoint_period": "1000"},
     ],
 )
 def test_settings_that_do_not_matter(pair: Pair, settings: dict[str, str]) -> None:
@@ -774,7 +786,6 @@ def small_disk(disk_tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", place], check=True)
 
 
-@pytest.mark.wide
 def test_the_targets_own_disk_is_full(
     pair: Pair,
     small_disk: Path,
@@ -784,14 +795,14 @@ def test_the_targets_own_disk_is_full(
     """It waits for room without a word: that is said; with room, the next run goes on."""
     monkeypatch.setattr(relay_mysql, "_FULL_SECONDS", 2.0)
     monkeypatch.setattr(relay_channel, "_STOP_SECONDS", 2.0)
-    restarted(f"--log-bin={small_disk}/bin")
+    restarted(f"--log-bin={small_disk}/bin", "--rpl-stop-replica-timeout=2")
     pair.source.query("CREATE DATABASE shop", "CREATE TABLE shop.a (b LONGBLOB)")
     pair.source.query(*("INSERT INTO shop.a VALUES (REPEAT('x', 100000))" for _ in range(30)))
     with pytest.raises(RecoveryError, match=f"the disk of {small_disk} is full") as caught:
         pair.apply(pair.files())
     assert "free some space" in caught.value.hint
     assert mount("-o", "remount,size=16m", small_disk).returncode == 0
-    monkeypatch.setattr(relay_channel, "_STOP_SECONDS", 90.0)  # it looks for room once a minute
+    monkeypatch.setattr(relay_channel, "_STOP_SECONDS", 600.0)  # it looks for room once a minute
     pair.settle()
     pair.apply(pair.files())
     same(pair)

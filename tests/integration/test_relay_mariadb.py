@@ -20,7 +20,16 @@ from binlog2s3.server import Server
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer
 from tests.integration import relay_pair
-from tests.integration.apply_pair import RELAXED, content, gtids, same, two, write_all_kinds
+from tests.integration.apply_pair import (
+    HOLD,
+    RELAXED,
+    content,
+    gtids,
+    held_up,
+    same,
+    two,
+    write_all_kinds,
+)
 from tests.integration.relay_pair import LARGE_BYTES, Process, kill_again_and_again, write_large
 from tests.own_files import Own
 from tests.waiting import wait_until
@@ -162,7 +171,7 @@ def test_temporary_tables_end_with_the_server_that_had_them(pair: Pair) -> None:
 
 
 def write_counting(server: MariadbServer, rounds: int = 150) -> None:
-    """What shows if anything is executed twice, or not, or in another order."""
+    """What shows if anything is executed twice, or not, or in another order; HOLD is in it."""
     statements = [
         "CREATE DATABASE shop",
         "USE shop",
@@ -180,6 +189,8 @@ def write_counting(server: MariadbServer, rounds: int = 150) -> None:
         ]
         if number % 10 == 3:
             statements += [f"CREATE TABLE t{number} LIKE n", "FLUSH BINARY LOGS"]
+        if number == 20:
+            statements += HOLD
     server.query(*statements)
 
 
@@ -207,9 +218,10 @@ def test_a_crashed_server_applies_nothing_by_itself(pair: Pair, disk_tmp_path: P
     """It does not know exactly where it was: of its relay logs it applies none, and we go on."""
     write_counting(pair.source, 400)
     note = disk_tmp_path / "note"
-    run = Process(pair, note, cut=1 << 20)
-    wait_until(lambda: _applied(pair) > 30, 60, "some transactions", interval=0.005)
-    pair.target.kill()
+    with held_up(pair.target) as stands:
+        run = Process(pair, note, cut=1 << 20)
+        wait_until(stands, what="some transactions")
+        pair.target.kill()
     run.end(signal.SIGKILL)
     pair.target.start()
     now = _applied(pair)
@@ -219,6 +231,7 @@ def test_a_crashed_server_applies_nothing_by_itself(pair: Pair, disk_tmp_path: P
     assert content(pair.target) == content(pair.source)
 
 
+@pytest.mark.gate
 def test_killed_while_the_channel_is_made(pair: Pair) -> None:
     """The server starts again: its note on the channel is whole at any moment."""
     home = pair.target.datadir
@@ -247,7 +260,7 @@ def test_killed_while_the_channel_is_made(pair: Pair) -> None:
     assert content(pair.target) == content(pair.source)
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("rounds", [2, 40])
 def test_killed_at_any_moment_of_that(pair: Pair, rounds: int) -> None:
     """Whatever lies there then, it starts, and the next run begins as on the first day."""
     seed = random.randrange(1 << 32)
@@ -269,7 +282,7 @@ def _start_again(server: MariadbServer) -> None:
     server.start()
     listed = server.datadir / "multi-master.info"
     if listed.exists() and "pitr" in listed.read_text():
-        wait_until(lambda: server.query("SHOW ALL SLAVES STATUS") != [], 20, "the channel")
+        wait_until(lambda: server.query("SHOW ALL SLAVES STATUS") != [], what="the channel")
 
 
 def _applied(pair: Pair) -> int:
@@ -277,14 +290,16 @@ def _applied(pair: Pair) -> int:
     return sum(int(gtid.split("-")[2]) for gtid in text.split(",") if gtid)
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.wide)])
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT"])
 def test_interrupted(pair: Pair, disk_tmp_path: Path, how: str) -> None:
     """Ctrl-C: all of ours is gone, and the place is noted."""
     write_counting(pair.source, 400)
     note = disk_tmp_path / "note"
-    run = Process(pair, note, cut=1 << 20)
-    wait_until(lambda: _applied(pair) > 30, 60, "some transactions", interval=0.005)
-    run.end(signal.Signals[how])
+    with held_up(pair.target) as stands:
+        run = Process(pair, note, cut=1 << 20)
+        wait_until(stands, what="some transactions")
+        run.process.send_signal(signal.Signals[how])
+    run.end()
     assert run.process.returncode == 130
     assert pair.left() == []
     assert note.exists()
@@ -296,9 +311,11 @@ def test_somebody_else_moved_the_target(pair: Pair, disk_tmp_path: Path) -> None
     """Behind a run that was cut off, GTIDs that it did not bring: nobody knows where it stands."""
     write_counting(pair.source, 400)
     note = disk_tmp_path / "note"
-    run = Process(pair, note, cut=1 << 20)
-    wait_until(lambda: _applied(pair) > 30, 60, "some transactions", interval=0.005)
-    run.end(signal.SIGKILL)
+    with held_up(pair.target) as stands:
+        run = Process(pair, note, cut=1 << 20)
+        wait_until(stands, what="some transactions")
+        run.process.kill()
+    run.end()
     pair.target.query("STOP SLAVE 'pitr'", "SET GLOBAL gtid_slave_pos = '0-9-77'")
     said = Process(pair, note).end()
     assert "0-9-77" in said

@@ -48,7 +48,7 @@ def archived_whole(server: MysqlServer, bucket: Bucket) -> None:
     """All that the server has closed comes into the archive as the server has it."""
     server.query("FLUSH BINARY LOGS")
     names = [name for name, _ in server.binlogs()][:-1]
-    wait_until(lambda: bucket.archived() == names, 60, "all closed binlogs are archived")
+    wait_until(lambda: bucket.archived() == names, what="all closed binlogs are archived")
     found = bucket.binlogs()
     for name in names:
         assert found[name] == (server.datadir / name).read_bytes()
@@ -114,7 +114,7 @@ def test_the_password_at_the_source(
             mysql.query(f"KILL {number}")
         dumps = f"SELECT id {ours} AND command LIKE 'Binlog Dump%'"
         wait_until(
-            lambda: {int(row[0]) for row in mysql.query(dumps)} - old, 60, "it streams again"
+            lambda: {int(row[0]) for row in mysql.query(dumps)} - old, what="it streams again"
         )
 
     with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:

@@ -280,7 +280,7 @@ def archives(
         closed = server.binlogs()[-2][0]
         options = {"start-binlog": closed, **options}
         with StreamProcess(tmp_path / "stream", server, minio, bucket, options=options) as stream:
-            stream.wait_for_event("binlog archived", 30, binlog=closed)
+            stream.wait_for_event("binlog archived", binlog=closed)
             assert stream.terminate() == 0
             assert server.password not in stream.stderr()
 

@@ -43,7 +43,7 @@ def open_store(
     **config: Any,
 ) -> S3Store:
     """A store with these keys, whatever the environment has."""
-    settings = {"region": "us-east-1", "connect_timeout_seconds": 1, "read_timeout_seconds": 1}
+    settings = {"region": "us-east-1", "connect_timeout_seconds": 60, "read_timeout_seconds": 60}
     session = boto3.Session(
         aws_access_key_id=access_key,
         aws_secret_access_key=secret_key,
@@ -60,7 +60,7 @@ def open_store(
 def root(minio: MinioServer, bucket: str, **more: Any) -> S3Store:
     """A store with all rights on MinIO."""
     keys = {"access_key": minio.access_key, "secret_key": minio.secret_key}
-    settings: dict[str, Any] = {"read_timeout_seconds": 30, **keys, **more}
+    settings: dict[str, Any] = {**keys, **more}
     return open_store(bucket, settings.pop("endpoint_url", minio.endpoint_url), **settings)
 
 
@@ -96,7 +96,7 @@ def test_rights_are_missing(minio: MinioServer, bucket: str) -> None:
     """Each denied operation names the right that is missing, and where."""
     root(minio, bucket).put("archive/log", b"x")
     keys: dict[str, Any] = minio.restricted(allow("s3:ListBucket", "s3:PutObject"))
-    store = open_store(bucket, minio.endpoint_url, **keys, read_timeout_seconds=30)
+    store = open_store(bucket, minio.endpoint_url, **keys)
     store.check_access()
     upload_id = store.create_upload("archive/log")
     acts: dict[str, Callable[[], object]] = {
@@ -121,7 +121,7 @@ def test_rights_are_missing(minio: MinioServer, bucket: str) -> None:
 def test_listing_and_writing_are_not_allowed(minio: MinioServer, bucket: str) -> None:
     """Without ListBucket the first look fails; without PutObject the first write does."""
     keys: dict[str, Any] = minio.restricted(allow("s3:GetObject"))
-    store = open_store(bucket, minio.endpoint_url, **keys, read_timeout_seconds=30)
+    store = open_store(bucket, minio.endpoint_url, **keys)
     error = refusal(store)
     assert isinstance(error, MendableError)
     assert "s3:ListBucket" in error.hint
@@ -135,18 +135,13 @@ def test_the_secret_is_wrong(minio: MinioServer, bucket: str) -> None:
     """A wrong secret and an unknown key are told apart; neither is ever shown."""
     wrong = secrets.token_hex(16)
     error = refusal(
-        open_store(
-            bucket, minio.endpoint_url, access_key=minio.access_key, secret_key=wrong,
-            read_timeout_seconds=30,
-        )
-    )  # fmt: skip
+        open_store(bucket, minio.endpoint_url, access_key=minio.access_key, secret_key=wrong)
+    )
     assert isinstance(error, MendableError)
     assert "refuses the signature (SignatureDoesNotMatch)" in str(error)
     assert "secret access key" in error.hint
     unknown = secrets.token_hex(8)
-    stranger = refusal(
-        open_store(bucket, minio.endpoint_url, access_key=unknown, read_timeout_seconds=30)
-    )
+    stranger = refusal(open_store(bucket, minio.endpoint_url, access_key=unknown))
     assert "does not know this access key id" in str(stranger)
     assert "AWS_ACCESS_KEY_ID" in stranger.hint
     for text in (str(error) + error.hint, str(stranger) + stranger.hint):
@@ -186,7 +181,7 @@ def test_a_session_that_expired(minio: MinioServer, bucket: str) -> None:
     """A session token that the store no longer takes asks for new credentials."""
     keys: dict[str, Any] = minio.restricted(allow("s3:*"))
     keys["session_token"] = keys["session_token"][:-6] + "AAAAAA"
-    error = refusal(open_store(bucket, minio.endpoint_url, **keys, read_timeout_seconds=30))
+    error = refusal(open_store(bucket, minio.endpoint_url, **keys))
     assert isinstance(error, MendableError)
     assert not error.transient
     assert "session" in str(error)
@@ -214,7 +209,7 @@ def in_a_child(environment: dict[str, str], bucket: str, endpoint_url: str) -> l
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     return done.stdout.splitlines()

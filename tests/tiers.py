@@ -1,0 +1,91 @@
+"""The two tiers of the tests: the gate, which each change passes, and the full run.
+
+Law: what needs no real server is in the gate, unless it is marked `full`. What runs against real
+servers (tests/integration, tests/chaos), or needs a tool that the gate does not get, is in the full
+run alone, unless it is marked `gate`. Both markers may name cases by their ids: `gate("gtid")`.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+WITH_SERVERS = ("integration", "chaos")
+# Fixtures for which something is downloaded or built that the gate does without.
+TOOLS = frozenset(
+    {
+        "aws_command",
+        "faketime_library",
+        "make_machine",
+        "mandoc",
+        "promtool",
+        "s3s_fs",
+        "systemd_analyze",
+        "toxiproxy_binary",
+        "versitygw",
+    }
+)
+STORES_OF_FULL = frozenset({"versitygw", "s3s-fs", "s3s_fs"})
+
+
+def is_full(item: pytest.Item) -> bool:
+    """Whether only the full run has this test."""
+    if _named(item, "full"):
+        return True
+    if _named(item, "gate"):
+        return False
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    needs = set(getattr(item, "fixturenames", ())) & TOOLS
+    spec = getattr(item, "callspec", None)
+    values = spec.params.values() if spec is not None else ()
+    stores = {value for value in values if isinstance(value, str)} & STORES_OF_FULL
+    return folder in WITH_SERVERS or bool(needs or stores)
+
+
+def _named(item: pytest.Item, name: str) -> bool:
+    """Whether a marker of this name is on the test, for this case. Raises for a case unheard of."""
+    spec = getattr(item, "callspec", None)
+    case = spec.id if spec is not None else ""
+    return any(not mark.args or case in mark.args for mark in item.iter_markers(name))
+
+
+def dealt(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The tests in an order in which xdist's workers, which get equal runs, do equal work.
+
+    The tests of one file stay together, and each worker begins with files that need servers: these
+    wait a lot, and what needs no server fills the gaps at the end.
+    """
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    files = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
+    with_servers = [file for file in files if _waits(file[0])]
+    others = [item for file in files if not _waits(file[0]) for item in file]
+    hands: list[list[pytest.Item]] = [[] for _ in range(count)]
+    for file in sorted(with_servers, key=len, reverse=True):
+        min(hands, key=len).extend(file)
+    size = -(-len(items) // count)
+    rest: Iterator[pytest.Item] = iter(others)
+    for hand in hands:
+        hand.extend(item for item, _ in zip(rest, range(size - len(hand)), strict=False))
+    return [item for hand in hands for item in hand] + list(rest)
+
+
+def _waits(item: pytest.Item) -> bool:
+    return any(part in WITH_SERVERS for part in item.path.parts)
+
+
+def unknown_cases(items: Iterable[pytest.Item]) -> list[str]:
+    """Ids in a marker `gate` or `full` of which the test has no case."""
+    cases: dict[str, set[str]] = {}
+    named: dict[str, set[str]] = {}
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        spec = getattr(item, "callspec", None)
+        cases.setdefault(test, set()).add(spec.id if spec is not None else "")
+        for name in ("gate", "full"):
+            for mark in item.iter_markers(name):
+                named.setdefault(test, set()).update(mark.args)
+    return sorted(
+        f"{test}[{case}]" for test, wanted in named.items() for case in wanted - cases[test]
+    )
