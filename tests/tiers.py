@@ -5,9 +5,8 @@ servers (tests/integration, tests/chaos), or needs a tool that the gate does not
 run alone, unless it is marked `gate`. Both markers may name cases by their ids: `gate("gtid")`.
 """
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from itertools import groupby, islice
 from pathlib import Path
 
 import pytest
@@ -45,19 +44,18 @@ def is_full(item: pytest.Item) -> bool:
 
 
 def _named(item: pytest.Item, name: str) -> bool:
-    """Whether a marker of this name is on the test, for this case. Raises for a case unheard of."""
+    """Whether a marker of this name is on the test, for all cases or for this one."""
     spec = getattr(item, "callspec", None)
     case = spec.id if spec is not None else ""
     return any(not mark.args or case in mark.args for mark in item.iter_markers(name))
 
 
-def dealt(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The tests in an order in which xdist's workers, which get equal runs, do equal work.
+def dealt(items: Sequence[pytest.Item], count: int) -> list[pytest.Item]:
+    """The tests in an order in which `count` workers, which get equal runs, do equal work.
 
     The tests of one file stay together, and each worker begins with files that need servers: these
     wait a lot, and what needs no server fills the gaps at the end.
     """
-    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     files = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
     with_servers = [file for file in files if _waits(file[0])]
     others = [item for file in files if not _waits(file[0]) for item in file]
@@ -65,9 +63,9 @@ def dealt(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     for file in sorted(with_servers, key=len, reverse=True):
         min(hands, key=len).extend(file)
     size = -(-len(items) // count)
-    rest: Iterator[pytest.Item] = iter(others)
+    rest = iter(others)
     for hand in hands:
-        hand.extend(item for item, _ in zip(rest, range(size - len(hand)), strict=False))
+        hand.extend(islice(rest, max(0, size - len(hand))))
     return [item for hand in hands for item in hand] + list(rest)
 
 

@@ -141,7 +141,7 @@ def test_the_reading_pauses_and_goes_on(
         spool = Path(options.get("spool", stream.spool))
         proxy.rules.append(no_binlogs)
         with Sampler(spool) as sample:
-            write(mysql, most // MIB - 4)
+            write(mysql, most // MIB - 1)
             for _ in range(30):
                 write(mysql, 1)
                 if looked(stream, mysql, spool, ear):

@@ -20,6 +20,7 @@ from binlog2s3.workers import Workers
 from lab.mysql import MysqlServer
 from lab.s3 import REGION, MinioServer
 from tests.documents import BEAT, LINEAGE
+from tests.integration.farewell import ended_in_time
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
 
@@ -49,7 +50,7 @@ def first_rows(mysql: MysqlServer) -> None:
 
 
 def settled(stream: StreamProcess, mysql: MysqlServer, store: S3Store) -> Status:
-    """The source as it looks when all that it has is durable and the heartbeat says so."""
+    """The source as it looks when all is well, all durable, and the heartbeat says so."""
 
     def is_idle() -> Status | None:
         assert stream.process.poll() is None, stream.stderr()
@@ -58,7 +59,8 @@ def settled(stream: StreamProcess, mysql: MysqlServer, store: S3Store) -> Status
         durable = status.durable
         there = durable is not None and (durable.binlog, durable.offset) == (name, size)
         known = status.server.position is not None and status.server.position.offset == size
-        return status if there and known and status.state == "idle" else None
+        well = status.state == "idle" and not status.troubles
+        return status if there and known and well else None
 
     return wait_until(is_idle, what="idle, and all is durable") or seen(store)
 
@@ -86,7 +88,11 @@ def test_idle_dead_and_alive_again(
             what="a heartbeat that covers the rows",
         )
         stream.kill()
-        assert seen(store).state == "idle"  # nobody can know it yet
+        heartbeat = seen(store).writer
+        assert heartbeat is not None
+        assert heartbeat.heartbeat_at is not None
+        since = (heartbeat.heartbeat_at - datetime.now(UTC)).total_seconds()
+        assert seen(store, later=since).state == "idle"  # nobody could know it then
         dead = seen(store, later=20)
         assert (dead.state, dead.healthy) == ("dead", False)
         assert [trouble.code for trouble in dead.troubles] == ["dead"]
@@ -112,12 +118,17 @@ def test_a_streamer_that_stopped_says_so(
     mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, store: S3Store
 ) -> None:
     """SIGTERM: it is not dead, at once and hours later; all that it knew of is durable."""
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
-        stream.wait_for_event("new lineage")
-        first_rows(mysql)
-        settled(stream, mysql, store)
-        mysql.query("INSERT INTO d.t VALUES (2)")
-        assert stream.terminate() == 0
+    first_rows(mysql)
+
+    def stopped() -> bool:
+        """Whether the end had its time; then the bucket says so."""
+        with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+            stream.wait_for_event("streaming")
+            settled(stream, mysql, store)
+            mysql.query("INSERT INTO d.t SELECT MAX(i) + 1 FROM d.t")
+            return ended_in_time(stream)
+
+    wait_until(stopped, what="an end that has its time")
     for later in (0, 36_000):
         status = seen(store, later=later)
         assert (status.state, status.healthy) == ("stopped", False)
@@ -132,7 +143,8 @@ def test_a_streamer_that_is_stuck_says_so(
     mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, store: S3Store
 ) -> None:
     """A frozen mysqlbinlog beside a source that has more: neither idle nor dead."""
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+    options = {"stall-timeout": 3600}  # else it would be given up, and another one begun
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
         stream.wait_for_event("new lineage")
         first_rows(mysql)
         status = settled(stream, mysql, store)
@@ -142,12 +154,13 @@ def test_a_streamer_that_is_stuck_says_so(
         try:
             mysql.query("INSERT INTO d.t VALUES (2)")
 
-            def is_stuck() -> bool:
+            def is_stuck() -> Status | None:
                 found = seen(store)
-                return "stalled" in [trouble.code for trouble in found.troubles]
+                codes = [trouble.code for trouble in found.troubles]
+                return found if "stalled" in codes and "dead" not in codes else None
 
-            wait_until(is_stuck, what="a heartbeat that says that nothing comes")
-            found = seen(store)
+            found = wait_until(is_stuck, 300, "a heartbeat that says that nothing comes")
+            assert found is not None
             assert found.state not in ("idle", "dead", "stopped", "unknown")
             assert found.lag.bytes is None or found.lag.bytes > 0
         finally:
@@ -157,7 +170,8 @@ def test_a_streamer_that_is_stuck_says_so(
 def test_a_fleet_is_looked_at_in_one_go(store: S3Store) -> None:
     """Many sources of a real store, the dead one first, and the one that is not there."""
     now = datetime.now(UTC)
-    beat = replace(BEAT, covered_until=now, at=now, since=now, server=None).to_json()
+    long = {"interval_seconds": 3600.0}  # none is dead before all are put
+    beat = replace(BEAT, covered_until=now, at=now, since=now, server=None, **long).to_json()
     for number in range(FLEET):
         layout = Layout("pre", f"source-{number:03}")
         store.put(layout.lineage(LINEAGE.id), LINEAGE.to_json())

@@ -5,7 +5,8 @@
     python -m tests.mutants.run --write      the list in docs/reliability.md, and nothing else
 
 A mutant is a patch beside this file: its head says which safeguard it takes out and which test
-misses that. Each is applied to a copy of the tree; the tests that it names are run there.
+misses that. Each is applied to a copy of the tree; the tests that it names are run there, as the
+gate runs them.
 
 Law: only a test's own failure is red. A patch that does not apply, a test that is not there, is
 skipped, cannot be set up, or is red without the patch as well, is broken, and so is a name or an
@@ -342,11 +343,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [m for m in known if not given.names or m.name.startswith(tuple(given.names))]
     if not chosen:
         parser.error(f"no mutant begins with {' or '.join(given.names)}")
-    console = Console()
+    console, begun = Console(), time.monotonic()
     verdicts = check(ROOT, chosen, jobs=given.jobs, seconds=given.seconds, console=console)
     show(console, chosen, verdicts)
     caught = sum(verdict.result == "caught" for verdict in verdicts.values())
-    console.print(f"{len(chosen)} mutants, {caught} caught", highlight=False)
+    minutes, seconds = divmod(round(time.monotonic() - begun), 60)
+    told = f"{len(chosen)} mutants, {caught} caught, in {minutes} min {seconds} s"
+    console.print(told, highlight=False)
     return 0 if caught == len(chosen) else 1
 
 

@@ -1,13 +1,17 @@
 """What the documents and the mutants name is a test, and of the tier that they say."""
 
+import random
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.mutants.run import ROOT, exists, mutants
+from tests.tiers import dealt
 
 RELIABILITY = ROOT / "docs/reliability.md"
 
@@ -72,3 +76,23 @@ def test_there_is_a_recovery_of_each_flavour_and_a_run_of_each_command(
     commands = {"stream", "list", "status", "preflight", "verify", "find", "pitr"}
     assert {f"test_{name}.py" for name in commands} <= with_servers
     assert "test_pitr_positions.py" in with_servers, "MariaDB"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 50])
+def test_the_workers_get_every_test_once(count: int) -> None:
+    """Whatever is to be dealt; each begins with tests that need servers, where there are enough."""
+    chance = random.Random(count)
+    for _ in range(50):
+        items: list[Any] = []
+        for number in range(chance.randrange(12)):
+            path = Path(f"tests/{chance.choice(['integration', 'unit'])}/test_{number}.py")
+            items += [SimpleNamespace(path=path) for _ in range(chance.randrange(1, 9))]
+        found = dealt(items, count)
+        assert sorted(map(id, found)) == sorted(map(id, items))
+    even = [
+        SimpleNamespace(path=Path(f"tests/{folder}/test_{number}.py"))
+        for folder in ("integration", "unit")
+        for number in range(50)
+    ]
+    found = dealt(even, 2)  # type: ignore[arg-type]
+    assert ["integration" in item.path.parts for item in found] == ([True] * 25 + [False] * 25) * 2
