@@ -56,26 +56,38 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Pulse:
-    """What became of requests that are tried again and again; told from any thread."""
+    """What became of requests that are tried again and again; told from any thread.
+
+    A thread makes one request at a time, so its failure ends with that request. All of them end
+    when a request brings bytes or an entry into the bucket.
+    """
 
     def __init__(self) -> None:
-        self.failing_since: float | None = None
+        self._failing: dict[int, float] = {}  # by thread: since when its request has been failing
         self.error = ""
         self.hint = ""
         self.error_at: datetime | None = None
         self.errors = 0
 
+    @property
+    def failing_since(self) -> float | None:
+        """Since when the request that has been failing for longest has been; None without one."""
+        return min(self._failing.copy().values(), default=None)
+
     def failed(self, error: StoreError, now: float) -> None:
-        """A request failed and is tried again."""
-        if self.failing_since is None:
-            self.failing_since = now
+        """The request of the calling thread failed and is tried again."""
+        self._failing.setdefault(threading.get_ident(), now)
         self.error, self.hint = str(error), error.hint
         self.error_at = datetime.now(UTC)
         self.errors += 1
 
+    def over(self) -> None:
+        """The request of the calling thread has succeeded, or was given up."""
+        self._failing.pop(threading.get_ident(), None)
+
     def succeeded(self) -> None:
-        """A request that changes the store was answered."""
-        self.failing_since = None
+        """A request that brings something into the bucket was answered."""
+        self._failing.clear()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,8 +60,6 @@ T = TypeVar("T")
 _log = Log("daemon")
 _POLL_SECONDS = 0.05
 _WATCH_SECONDS = 2.0
-_DRAIN_SECONDS = 3.0
-_FAREWELL_SECONDS = 2.0
 _QUESTIONS = 6  # of the watch, one after the other, each with a deadline of its own
 
 
@@ -168,17 +166,17 @@ class _Stream:
         self._found = found = begun.found
         self._refusal = begun.refusal
         self._preflight: Store = store
+        self._pulse = Pulse()
         patient = RetryPolicy(
             attempts=None,
             first_delay_seconds=config.timing.first_delay_seconds,
             max_delay_seconds=config.timing.longest_delay_seconds,
         )
-        self._store = store.with_policy(patient, self._store_failed)
+        self._store = store.with_policy(patient, self._store_failed, self._pulse.over)
         self._layout = layout = Layout(config.s3.prefix, config.stream.source)
         self._spool = spool
         self._stop = stop
         self._grid = Grid(config.s3.part_size)
-        self._pulse = Pulse()
         self._counts = Counts()
         self._board: Board | None = None
         self._ended = threading.Event()
@@ -418,7 +416,7 @@ class _Stream:
                 daemon=True,
             )
             farewell.start()
-            farewell.join(_FAREWELL_SECONDS)
+            farewell.join(self._config.timing.farewell_seconds)
         uploaders = list(self._intake.uploaders())
         if unsaved := sum(uploader.unsaved_bytes for uploader in uploaders):
             _log.warning(
@@ -435,7 +433,7 @@ class _Stream:
 
     def _drain(self, *, reading: bool) -> None:
         """Give what is on its way its time; read on what is there, unless reading has failed."""
-        deadline = time.monotonic() + _DRAIN_SECONDS
+        deadline = time.monotonic() + self._config.timing.drain_seconds
         while time.monotonic() < deadline:
             for uploader in self._intake.uploaders():
                 uploader.flush()

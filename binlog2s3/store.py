@@ -32,6 +32,7 @@ from binlog2s3.store_contract import (
     FileSlice,
     ObjectInfo,
     OnError,
+    OnOver,
     PartInfo,
     Pieces,
     Reader,
@@ -63,6 +64,7 @@ __all__ = [
     "MendableError",
     "ObjectInfo",
     "OnError",
+    "OnOver",
     "PartInfo",
     "Pieces",
     "Reader",
@@ -115,10 +117,12 @@ class S3Store:
         self._requests = Requests(Link(config, session), stop, policy, on_error)
         self._learned = _Learned()
 
-    def with_policy(self, policy: RetryPolicy, on_error: OnError | None = None) -> "S3Store":
+    def with_policy(
+        self, policy: RetryPolicy, on_error: OnError | None = None, on_over: OnOver | None = None
+    ) -> "S3Store":
         """The same bucket over the same connections, with other patience."""
         other = S3Store(self._config, stop=self._requests.stop)
-        other._requests = replace(self._requests, policy=policy, on_error=on_error)
+        other._requests = replace(self._requests, policy=policy, on_error=on_error, on_over=on_over)
         other._learned = self._learned
         return other
 

@@ -19,6 +19,9 @@ from binlog2s3.errors import SpoolError, StoreError
 OnError = Callable[[StoreError, int, float], None]
 """Called after each failed attempt that will be repeated: error, its number, seconds to wait."""
 
+OnOver = Callable[[], None]
+"""Called, in the same thread, when a request that had failed succeeds or is given up."""
+
 IMMEDIATE_STORAGE_CLASSES = frozenset(
     {
         "STANDARD",

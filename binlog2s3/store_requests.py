@@ -29,7 +29,7 @@ from urllib3.exceptions import HTTPError
 
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.errors import StoreError
-from binlog2s3.store_contract import Body, OnError, Reader, RetryPolicy, StoreConfig
+from binlog2s3.store_contract import Body, OnError, OnOver, Reader, RetryPolicy, StoreConfig
 from binlog2s3.store_errors import (
     Failure,
     MendableError,
@@ -189,6 +189,7 @@ class Requests:
     stop: threading.Event
     policy: RetryPolicy
     on_error: OnError | None
+    on_over: OnOver | None = None
 
     def send(self, operation: str, key: str, body: Body | bytes, **params: Any) -> Answer:
         """A request with a body, which is opened anew at each attempt."""
@@ -227,16 +228,20 @@ class Requests:
         end: list[tenacity.stop.stop_base] = [tenacity.stop_when_event_set(self.stop)]
         if self.policy.attempts is not None:
             end.append(tenacity.stop_after_attempt(self.policy.attempts))
-        return tenacity.Retrying(
-            retry=tenacity.retry_if_exception(self._worth_repeating),
-            stop=tenacity.stop_any(*end),
-            wait=tenacity.wait_random_exponential(
-                multiplier=self.policy.first_delay_seconds, max=self.policy.max_delay_seconds
-            ),
-            sleep=tenacity.sleep_using_event(self.stop),
-            before_sleep=report,
-            reraise=True,
-        )(attempt)
+        try:
+            return tenacity.Retrying(
+                retry=tenacity.retry_if_exception(self._worth_repeating),
+                stop=tenacity.stop_any(*end),
+                wait=tenacity.wait_random_exponential(
+                    multiplier=self.policy.first_delay_seconds, max=self.policy.max_delay_seconds
+                ),
+                sleep=tenacity.sleep_using_event(self.stop),
+                before_sleep=report,
+                reraise=True,
+            )(attempt)
+        finally:
+            if self.on_over is not None and last is not None:
+                self.on_over()
 
     def once(self, operation: str, key: str, **params: Any) -> Answer:
         """One request, its answer or its error; nothing else leaves."""

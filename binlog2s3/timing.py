@@ -16,7 +16,8 @@ class Timing:
     position does not prove that a source is idle. `soon_seconds`: what lasts so long is a warning,
     and gives the state its name. `first_delay_seconds`, doubled with each failure up to
     `longest_delay_seconds`, is the wait before the next request to the store or the next run of
-    mysqlbinlog.
+    mysqlbinlog. At the end `drain_seconds` are left for what is on its way to the bucket, and
+    `farewell_seconds` for the last heartbeat.
     """
 
     start_seconds: float = 60.0
@@ -31,6 +32,8 @@ class Timing:
     soon_seconds: float = 5.0
     first_delay_seconds: float = 0.5
     longest_delay_seconds: float = 5.0
+    drain_seconds: float = 3.0
+    farewell_seconds: float = 2.0
 
 
 DEFAULT = Timing()

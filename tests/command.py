@@ -1,14 +1,19 @@
 """binlog2s3 as users start it: a process of its own, which knows nothing of our settings."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+from dataclasses import asdict
+
+from binlog2s3.timing import DEFAULT, Timing
 
 
-def argv(*arguments: str, hurry: float = 1) -> list[str]:
-    """The words that start it; with its own times divided, unless by 1."""
-    program = ["binlog2s3"] if hurry == 1 else ["tests.hurried", str(hurry)]
+def argv(*arguments: str, timing: Timing = DEFAULT) -> list[str]:
+    """The words that start it, with other times of its own where they are given."""
+    timed = ["tests.timed", json.dumps(asdict(timing))]
+    program = ["binlog2s3"] if timing == DEFAULT else timed
     return [sys.executable, "-m", *program, *arguments]
 
 

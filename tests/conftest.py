@@ -82,7 +82,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by the fixtures they ask for and by their tier; leave out those of the other."""
-    if unknown := tiers.unknown_cases(items):
+    named = tuple(word.removeprefix("./") for word in config.args if "::" in word)
+    unknown = [] if named else tiers.unknown_cases(items)
+    if unknown:
         raise pytest.UsageError(f"markers name cases that are not there: {', '.join(unknown)}")
     for item in items:
         if tiers.is_full(item):
@@ -92,11 +94,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.mysql)
         if asked & NEEDS_MINIO:
             item.add_marker(pytest.mark.minio)
-    named = all("::" in argument for argument in config.args)
-    if config.getoption("--tier") == "gate" and not named:
-        left_out = [item for item in items if item.get_closest_marker("full")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+    if config.getoption("--tier") == "gate":
+        left_out = {
+            item: None
+            for item in items
+            if item.get_closest_marker("full") and not item.nodeid.startswith(named or ("::",))
+        }
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     items[:] = tiers.dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 

@@ -822,13 +822,17 @@ def test_attempts_end_with_the_last_error(remote: Place, proxy: RecordingProxy) 
     assert caught.value.transient
     assert len(proxy.records) == 3
     waits: list[float] = []
+    over: list[int] = []
     patient = preflight.with_policy(
         RetryPolicy(attempts=None, first_delay_seconds=0.01, max_delay_seconds=0.02),
         lambda _error, _attempt, wait: waits.append(wait),
+        lambda: over.append(len(waits)),
     )
     patient.check_access()
     assert len(waits) == 3
     assert max(waits) <= 0.02
+    patient.check_access()
+    assert over == [3], "what had failed is over once, and what never failed is not said"
 
 
 def test_patience_waits_for_what_can_be_mended(remote: Place, proxy: RecordingProxy) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from binlog2s3.timing import DEFAULT, Timing
 from lab.mysql import MysqlServer
 from lab.s3 import Store
 from tests import command
@@ -32,7 +33,7 @@ class StreamProcess:
 
     `options` overrides options by name, without the dashes, and leaves out those that are None;
     `arguments` are added as they are; `environment` overrides variables, None takes one away. Its
-    own times are divided by `hurry` (tests/hurried.py).
+    own times are those of `timing` (tests/timed.py).
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class StreamProcess:
         options: Mapping[str, Value] | None = None,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str | None] | None = None,
-        hurry: float = 1,
+        timing: Timing = DEFAULT,
     ) -> None:
         self.directory = directory
         self.spool = directory / "spool"
@@ -66,7 +67,7 @@ class StreamProcess:
             **(options or {}),
         }
         pairs = [(f"--{name}", str(value)) for name, value in chosen.items() if value is not None]
-        self.argv = command.argv("stream", hurry=hurry)
+        self.argv = command.argv("stream", timing=timing)
         self.argv += [word for pair in pairs for word in pair]
         self.argv += arguments
         merged = {**command.environment(**store.env()), **(environment or {})}
@@ -144,7 +145,7 @@ class StreamProcess:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still runs after {timeout} s:\n{self.stderr()}") from None
 
-    def terminate(self, timeout: float = PATIENCE) -> int:
+    def terminate(self, timeout: float = 3 * PATIENCE) -> int:
         """SIGTERM, as a service manager does it; the exit code."""
         self.process.terminate()
         code = self.wait(timeout)

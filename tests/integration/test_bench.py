@@ -40,14 +40,17 @@ def test_each_commit_of_a_run_is_read_back(
         way="stream" if way == "link" else way,
         flush_interval=1.0 if way == "link" else 0.0,
         slow_link=way == "link",
+        drain_seconds=600,
     )
+    begun = monotonic()
     result = measure(setting)
+    took = monotonic() - begun
     assert result["commits"] > 1
     assert result["missing"] == 0
     assert result["behind"] == 0
     assert len(result["fillers"]) == 1
     assert 0 < result["p50"] <= result["p99"] <= result["max"]
-    assert result["max"] < result["seconds"] + setting.drain_seconds
+    assert result["max"] < took
     assert result["binlogs"] >= 2
     assert result["part_ends"] >= 1
     assert result["read_back_bytes"] >= result["binlog_bytes"] > 6_000_000

@@ -21,9 +21,9 @@ from lab.proxy import RecordingProxy
 from lab.s3 import Store
 from lab.verify import closed_binlogs
 from tests.integration.bucket import CHUNK, Bucket
-from tests.integration.farewell import ended_in_time
 from tests.integration.stream_process import StreamProcess
 from tests.integration.test_stream import uploads, wait_until_archived
+from tests.timed import PATIENT_END
 from tests.waiting import PATIENCE, wait_until
 
 PART = 5 << 20
@@ -343,28 +343,23 @@ def test_the_last_bytes_go_along_at_the_end(
     mysql: MysqlServer, store: Store, disk_tmp_path: Path
 ) -> None:
     """A commit, then SIGTERM at once, with a flush far away: the bucket has the commit."""
-
-    def brought() -> bool:
-        """Whether the end had its time; then all is there."""
-        bucket = store.make_bucket()
-        there = Bucket(store, bucket)
-        options = {"flush-interval": 3600}
-        with StreamProcess(disk_tmp_path / bucket, mysql, store, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            wait_until(there.chunks, what="the first flush")
-            write_parts(mysql, 0.1)
-            name, size = mysql.binlogs()[-1]
-            path = next(stream.spool.glob(f"run-*/{name}"))
-            wait_until(lambda: path.stat().st_size >= size, what="it has come")
-            assert len(there.binlogs()[name]) < size
-            if not ended_in_time(stream):
-                return False
-        assert len(there.binlogs()[name]) == size
-        assert there.heartbeat()["durable"]["offset"] == size
-        assert there.heartbeat()["state"] == "stopped"
-        return True
-
-    wait_until(brought, what="an end that has its time")
+    bucket = store.make_bucket()
+    there = Bucket(store, bucket)
+    options = {"flush-interval": 3600}
+    with StreamProcess(
+        disk_tmp_path, mysql, store, bucket, options=options, timing=PATIENT_END
+    ) as stream:
+        stream.wait_for_event("new lineage")
+        wait_until(there.chunks, what="the first flush")
+        write_parts(mysql, 0.1)
+        name, size = mysql.binlogs()[-1]
+        path = next(stream.spool.glob(f"run-*/{name}"))
+        wait_until(lambda: path.stat().st_size >= size, what="it has come")
+        assert len(there.binlogs()[name]) < size
+        assert stream.terminate() == 0
+    assert len(there.binlogs()[name]) == size
+    assert there.heartbeat()["durable"]["offset"] == size
+    assert there.heartbeat()["state"] == "stopped"
 
 
 @pytest.mark.needs("upload listing")

@@ -29,7 +29,8 @@ from lab.s3 import REGION, MinioServer, allow, environment_for
 from tests import command
 from tests.documents import ENTRY, ID, LINEAGE
 from tests.integration.stream_process import StreamProcess
-from tests.waiting import wait_until
+from tests.relay import Relay
+from tests.waiting import PATIENCE, wait_until
 
 LAYOUT = Layout("pre", "test")
 CHILD = "20260103T000000Z-3e11fa47-b2c3"
@@ -108,9 +109,12 @@ def test_it_agrees_with_the_server_while_it_is_streamed(
     with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
         stream.wait_for_event("new lineage")
         shape = Shape(row_bytes=(1, 3000))
-        with Load(mysql, threads=2, flush_seconds=0.3, seconds=120, shape=shape) as load:
-            for rotations in (3, 6, 9):
-                wait_until(lambda rotations=rotations: load.flushes >= rotations, what="rotations")
+        with Load(mysql, threads=2, flush_seconds=0.3, seconds=3600, shape=shape) as load:
+            for _ in range(3):
+                goal = load.transactions + 1
+                wait_until(lambda goal=goal: load.transactions >= goal, what="a transaction")
+                goal = load.flushes + 3
+                wait_until(lambda goal=goal: load.flushes >= goal, what="rotations")
                 (seen,) = listing.lineages()
                 there = dict(mysql.binlogs())
                 for binlog in seen["binlogs"]:
@@ -248,7 +252,7 @@ def test_a_terminal_gets_colours(minio: MinioServer, bucket: str, listing: List)
                     found += block
             except OSError:  # EIO: the other end is closed
                 pass
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
         return found.decode()
 
     coloured = shown("xterm-256color")
@@ -288,8 +292,8 @@ def test_interrupted(minio: MinioServer, bucket: str, listing: List) -> None:
     """Ctrl-C while entries are read ends it with 130, without waiting for the store."""
     fill(minio, bucket)
     gate = Gate(path="/entries/.*json")
-    with RecordingProxy(minio.endpoint_url, [gate]) as proxy:
-        listing.endpoint_url = proxy.url
+    with RecordingProxy(minio.endpoint_url, [gate]) as proxy, Relay(proxy.url) as relay:
+        listing.endpoint_url = relay.url
         process = subprocess.Popen(
             listing.argv(),
             stdin=subprocess.DEVNULL,
@@ -300,8 +304,11 @@ def test_interrupted(minio: MinioServer, bucket: str, listing: List) -> None:
         )
         try:
             assert gate.held.wait(60)
+            relay.drips = True
+            gate.open()
+            wait_until(lambda: relay.dripping, what="an answer that takes minutes")
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=30)
+            _, said = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
             gate.open()

@@ -20,8 +20,8 @@ from binlog2s3.workers import Workers
 from lab.mysql import MysqlServer
 from lab.s3 import REGION, MinioServer
 from tests.documents import BEAT, LINEAGE
-from tests.integration.farewell import ended_in_time
 from tests.integration.stream_process import StreamProcess
+from tests.timed import PATIENT_END
 from tests.waiting import wait_until
 
 TARGET = "s3://bucket/pre"
@@ -119,16 +119,11 @@ def test_a_streamer_that_stopped_says_so(
 ) -> None:
     """SIGTERM: it is not dead, at once and hours later; all that it knew of is durable."""
     first_rows(mysql)
-
-    def stopped() -> bool:
-        """Whether the end had its time; then the bucket says so."""
-        with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
-            stream.wait_for_event("streaming")
-            settled(stream, mysql, store)
-            mysql.query("INSERT INTO d.t SELECT MAX(i) + 1 FROM d.t")
-            return ended_in_time(stream)
-
-    wait_until(stopped, what="an end that has its time")
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket, timing=PATIENT_END) as stream:
+        stream.wait_for_event("streaming")
+        settled(stream, mysql, store)
+        mysql.query("INSERT INTO d.t SELECT MAX(i) + 1 FROM d.t")
+        assert stream.terminate() == 0
     for later in (0, 36_000):
         status = seen(store, later=later)
         assert (status.state, status.healthy) == ("stopped", False)

@@ -21,8 +21,8 @@ from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer, faketime
 from lab.proxy import RecordingProxy
 from lab.s3 import REGION, MinioServer, NanioServer, Store, VersitygwServer, environment_for
-from tests.integration.farewell import ended_in_time
 from tests.integration.stream_process import StreamProcess
+from tests.timed import PATIENT_END
 from tests.waiting import wait_until
 
 Rows = dict[tuple[str, str], dict[str, str]]
@@ -809,7 +809,7 @@ def test_a_signal_in_the_middle_leaves_nothing(
             assert gate.held.wait(60), "the request came"
             process.send_signal(number)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(2)  # one that does not wait for the answer ends here
+                process.wait(1)  # one that does not wait for the answer ends here
             gate.open()
             out, err = process.communicate(timeout=60)
         finally:
@@ -863,27 +863,22 @@ def test_what_cannot_be_taken_away_is_named(check: Check, minio: MinioServer) ->
 def test_beside_a_running_streamer(check: Check, minio: MinioServer) -> None:
     """It is said where it runs, the spool's lock is no failure, and it streams on undisturbed."""
     options = {"heartbeat-interval": 60}  # nobody takes it for dead so soon
-
-    def beside() -> bool:
-        """Whether its end had its time; a bucket of its own each time."""
-        check.bucket = minio.make_bucket()
-        directory = check.directory / check.bucket
-        with StreamProcess(directory, check.server, minio, check.bucket, options=options) as stream:
-            stream.wait_for_event("streaming")
-            stream.wait_for_event("writer")
-            check.options["spool"] = str(stream.spool)
-            rows = check.rows()
-            assert not_well(rows) == {}
-            assert f"process {stream.pid}" in rows["streamer", "heartbeat"]["found"]
-            assert f"process {stream.pid}" in rows["spool", "lock"]["found"]
-            check.options["spool"] = str(check.directory / "other")
-            rows = check.rows()
-            assert not_well(rows) == {("streamer", "heartbeat"): "warn"}
-            in_time = ended_in_time(stream)
-            assert stream.events("mysqlbinlog ended") == []
-        return in_time
-
-    wait_until(beside, what="an end that has its time")
+    directory = check.directory / "beside"
+    with StreamProcess(
+        directory, check.server, minio, check.bucket, options=options, timing=PATIENT_END
+    ) as stream:
+        stream.wait_for_event("streaming")
+        stream.wait_for_event("writer")
+        check.options["spool"] = str(stream.spool)
+        rows = check.rows()
+        assert not_well(rows) == {}
+        assert f"process {stream.pid}" in rows["streamer", "heartbeat"]["found"]
+        assert f"process {stream.pid}" in rows["spool", "lock"]["found"]
+        check.options["spool"] = str(check.directory / "other")
+        rows = check.rows()
+        assert not_well(rows) == {("streamer", "heartbeat"): "warn"}
+        assert stream.terminate() == 0
+        assert stream.events("mysqlbinlog ended") == []
     rows = check.rows()
     assert "is stopped" in rows["streamer", "heartbeat"]["found"]
     keys: Sequence[str] = left(minio, check.bucket)

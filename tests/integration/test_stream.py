@@ -19,10 +19,10 @@ from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import MotoServer, Store
 from lab.verify import closed_binlogs, compare
-from tests.integration.farewell import ended_in_time
 from tests.integration.small_disk import mount_small
 from tests.integration.stream_process import StreamProcess
 from tests.relay import Relay
+from tests.timed import PATIENT_END
 from tests.waiting import wait_until
 
 MIXED = Shape(row_bytes=(1, 3000), many_rows_chance=0.2, large_chance=0.01)
@@ -80,19 +80,6 @@ def wait_until_archived(
     with closing(store.client()) as client:
         result = compare(server, client, bucket, "pre", "test", binlogs=closed)
     assert result.ok, result
-
-
-def end_in_time(stream: StreamProcess) -> None:
-    """End it by SIGTERM; where it did not have its time for a farewell, it lives once more."""
-    runs = len(stream.events("streaming"))
-
-    def lives_once_more() -> bool:
-        with stream:
-            wait_until(lambda: len(stream.events("streaming")) > runs, what="it reads")
-            return ended_in_time(stream)
-
-    if not ended_in_time(stream):
-        wait_until(lives_once_more, 300, "an end that has its time")
 
 
 def write(server: MysqlServer, megabytes: int) -> None:
@@ -661,7 +648,9 @@ def test_the_last_to_start_is_the_writer(
     """A second streamer takes over; the first ends with exit 9 and names it; nothing is harmed."""
     with StreamProcess(disk_tmp_path / "one", mysql, store, bucket) as first:
         first.wait_for_event("new lineage")
-        with StreamProcess(disk_tmp_path / "two", mysql, store, bucket) as second:
+        with StreamProcess(
+            disk_tmp_path / "two", mysql, store, bucket, timing=PATIENT_END
+        ) as second:
             second.wait_for_event("streaming")
             write(mysql, 8)
             assert first.wait() == 9
@@ -672,7 +661,7 @@ def test_the_last_to_start_is_the_writer(
                 lambda: sum("/writers/" in key for key in objects(store, bucket)) == 1,
                 what="one writer's object",
             )
-            end_in_time(second)
+            assert second.terminate() == 0
     generations = [line["generation"] for line in second.events("writer")]
     assert generations[0] == 2
     writers = documents(store, bucket, "/writers/")

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from binlog2s3.timing import DEFAULT, Timing
 from lab.fault import Answer, on
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
@@ -30,6 +31,7 @@ from tests.integration.stream_process import StreamProcess
 from tests.integration.test_disk import Disk, commit_large, disk, large_server
 from tests.integration.test_stream import wait_until_archived, write
 from tests.integration.test_supervision import kill_connections
+from tests.timed import hurried
 from tests.waiting import wait_until
 
 __all__ = ["disk", "large_server"]
@@ -37,7 +39,7 @@ __all__ = ["disk", "large_server"]
 MIB = 1 << 20
 MB = 1_000_000
 RELIEF_SECONDS = 90
-HURRY = 10
+QUICK = hurried(10)
 DENIED = Answer(
     403,
     {"Content-Type": "application/xml"},
@@ -166,21 +168,24 @@ def stage(minio: MinioServer, bucket: str, disk_tmp_path: Path) -> Iterator[Call
     with ExitStack() as stack:
 
         def make(
-            server: MysqlServer, options: dict[str, Any], place: str = "one", hurry: float = 1
+            server: MysqlServer,
+            options: dict[str, Any],
+            place: str = "one",
+            timing: Timing = DEFAULT,
         ) -> Scene:
             proxy = stack.enter_context(RecordingProxy(minio.endpoint_url))
             to_store = stack.enter_context(Switch(_port(proxy)))
             to_server = stack.enter_context(Switch(server.port))
             monitor = Monitor()
             chosen = {
-                "heartbeat-interval": 1 if hurry > 1 else None,
+                "heartbeat-interval": None if timing == DEFAULT else 1,
                 "mysql-port": to_server.port,
                 "endpoint-url": f"http://127.0.0.1:{to_store.port}",
                 **monitor.options,
                 **options,
             }
             stream = StreamProcess(
-                disk_tmp_path / place, server, minio, bucket, options=chosen, hurry=hurry
+                disk_tmp_path / place, server, minio, bucket, options=chosen, timing=timing
             )
             stack.enter_context(stream)
             return Scene(
@@ -214,7 +219,7 @@ def test_a_fault_is_told(
     if fault is foreign_file:
         make: Disk = request.getfixturevalue("disk")
         options = {**options, "spool": make(64 * MIB) / "spool"}
-    scene = stage(mysql, options, hurry=HURRY)
+    scene = stage(mysql, options, timing=QUICK)
     monitor = scene.monitor
     with Commits(mysql) as commits:
         before = monitor.wait_until_well()
@@ -254,7 +259,7 @@ def test_a_store_that_is_away_is_told_though_nothing_waits(
 ) -> None:
     """Nobody commits and S3 is a black hole: the heartbeat that does not arrive is enough."""
     prepare(mysql)
-    scene = stage(mysql, {}, hurry=HURRY)
+    scene = stage(mysql, {}, timing=QUICK)
     scene.monitor.wait_for(lambda status: status["state"] == "idle")
     scene.monitor.wait_for(lambda status: status["writer"]["heartbeat_at"])
     with dark(scene.to_store):
@@ -262,6 +267,9 @@ def test_a_store_that_is_away_is_told_though_nothing_waits(
         assert found["state"] == "store unreachable"
         assert found["lag"]["seconds"] == 0
     wait_until(scene.monitor.is_well, RELIEF_SECONDS, "/health 200 again", interval=0.5)
+    known = scene.monitor.status()["writer"]["heartbeat_at"]
+    scene.monitor.wait_for(lambda status: status["writer"]["heartbeat_at"] > known)
+    scene.monitor.wait_for(lambda status: status["at"] > known and not status["troubles"])
     assert scene.stream.terminate() == 0
 
 
@@ -423,7 +431,7 @@ def test_an_open_binlog_without_flushes_is_well(
     mysql: MysqlServer, stage: Stage, interval: int
 ) -> None:
     """With such a --flush-interval it is durable much later: the lag is told, nothing is ill."""
-    scene = stage(mysql, {"flush-interval": interval, "heartbeat-interval": 10}, hurry=3)
+    scene = stage(mysql, {"flush-interval": interval, "heartbeat-interval": 10}, timing=hurried(3))
     with Commits(mysql), Watching(scene.monitor) as watching:
         scene.monitor.wait_for(lambda status: status["state"] == "streaming")
         found = scene.monitor.wait_for_lag(lambda seconds: seconds > 25)

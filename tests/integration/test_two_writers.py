@@ -25,7 +25,8 @@ from lab.s3 import Store
 from lab.verify import closed_binlogs
 from tests.integration.bucket import CHUNK
 from tests.integration.stream_process import Line, StreamProcess, run_to_end
-from tests.integration.test_stream import end_in_time, wait_until_archived, write
+from tests.integration.test_stream import wait_until_archived, write
+from tests.timed import PATIENT_END
 from tests.waiting import wait_until
 
 # What a writer is frozen in the middle of: method and path of the request, megabytes to write. Of
@@ -152,7 +153,9 @@ def superseded(
     with StreamProcess(place / "a", server, store, bucket) as a:
         a.wait_for_event("new lineage")
         options = {"heartbeat-interval": heartbeat}
-        with StreamProcess(place / "b", server, store, bucket, options=options) as b:
+        with StreamProcess(
+            place / "b", server, store, bucket, options=options, timing=PATIENT_END
+        ) as b:
             started(b)
             ended_by_another(a)
             yield a.spool, b
@@ -183,7 +186,7 @@ def test_the_first_one_ends_and_stays_ended(
                 assert not again.events("writer")
                 assert not again.events("streaming")
         undisturbed(b, mysql, store, bucket, child)
-        end_in_time(b)
+        assert b.terminate() == 0
         options = {"spool": spool}
         with StreamProcess(disk_tmp_path / "a2", mysql, store, bucket, options=options) as a:
             a.wait_for_event("the other writer is gone", why="it has stopped")

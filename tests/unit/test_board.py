@@ -254,6 +254,26 @@ def test_a_request_that_fails_again_and_again() -> None:
     assert "denied" in parts.status.troubles[0].text
 
 
+def test_a_request_that_failed_for_a_while_is_over_when_it_succeeds() -> None:
+    """Also on an idle source, which brings nothing into the bucket; others go on failing."""
+    parts = Parts()
+    other = threading.Thread(target=parts.pulse.failed, args=(StoreError("500"), parts.now + 20))
+    parts.pulse.failed(StoreError("503"), parts.now)
+    other.start()
+    other.join()
+    parts.go(31)
+    assert parts.codes == [("store", "critical")]
+    parts.pulse.over()
+    assert parts.pulse.failing_since == parts.now - 11
+    parts.go(1)
+    assert parts.codes == [("store", "warning")]
+    parts.pulse.failed(StoreError("503"), parts.now)
+    parts.pulse.over()
+    parts.pulse.over()
+    parts.go(31)
+    assert parts.codes == [("store", "critical")]
+
+
 def test_a_pause_that_makes_room_is_well() -> None:
     """A catch-up through a small spool pauses all the time; it is ill when nothing leaves."""
     parts = Parts()
