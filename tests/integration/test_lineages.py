@@ -427,6 +427,7 @@ def refused_at_start(archive: Archive, place: Path, server: MysqlServer, ours: s
     assert f"--accept-new-server {uuid_of(server)}" in log[-1]["hint"]
 
 
+@pytest.mark.own_server("it is killed")
 @pytest.mark.parametrize("running", [True, False], ids=["running", "down"])
 def test_a_server_restored_from_a_backup(
     mysqld: MysqlServer,
@@ -560,6 +561,7 @@ def test_mysqlbinlog_alone_is_led_to_another_server_for_a_while(
     archive.holds({first: "it"})
 
 
+@pytest.mark.own_server("it is killed")
 @pytest.mark.parametrize("lacking", [True, False], ids=["lacking", "whole"])
 def test_a_fail_over(
     mysqld: MysqlServer,
@@ -661,6 +663,7 @@ def test_a_mariadb_fail_over(
     assert archive.binlogs(first)[name].count(b"lost") == (5 if lacking else 0)
 
 
+@pytest.mark.own_server("it is killed")
 @pytest.mark.parametrize("golden", [True, False], ids=["golden-image", "unrelated"])
 def test_the_source_of_another_live_server(
     mysqld: MysqlServer,
