@@ -544,7 +544,7 @@ def test_the_demo_ends_in_one_clear_line(
             (cache / name).symlink_to(cache_folder() / name)
         tools = tmp_path / "bin"
         tools.mkdir()
-        for tool in ("sh", "dirname", "readlink", "setpriv"):
+        for tool in ("sh", "cp", "dirname", "readlink", "setpriv"):
             (tools / tool).symlink_to(shutil.which(tool) or "/bin/false")
         environment |= {"PATH": str(tools), "BINLOG2S3_CACHE": str(cache)}
     done = subprocess.run(
