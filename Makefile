@@ -41,7 +41,7 @@ lint: $(STAMP)  ## ruff and mypy
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-unit: lint  ## lint, types and the tests that need no server
+unit: lint  ## lint, types, and tests/unit and tests/property
 	$(VENV)/bin/python -m pytest $(PYTEST) tests/unit tests/property
 
 stores: $(STAMP)  ## the tests of streaming on MinIO, versitygw, nanio and s3s-fs; hours
@@ -72,7 +72,7 @@ else
 	DURABLE_ROUNDS=20 DURABLE_SECONDS=2 $(VENV)/bin/python -m pytest --tier full -m "" tests/soak tests/integration/test_durable.py
 endif
 
-deploy-test: $(STAMP)  ## what is deployed, for real: systemd, images, packages; minutes
+deploy-test: $(STAMP)  ## what is deployed, for real: systemd, images, packages; half an hour
 	$(VENV)/bin/python -m pytest --tier full -m deploy tests/deploy
 
 packages: $(STAMP)  ## a Debian package and an RPM, with an interpreter of their own, in dist/

@@ -79,13 +79,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("store", [chosen] if chosen else marker.args, indirect=True)
 
 
+def _node_ids(config: pytest.Config) -> Iterator[str]:
+    """The node ids that the command line names, as pytest writes them."""
+    for word in config.args:
+        path, mark, rest = word.partition("::")
+        place = (config.invocation_params.dir / path).resolve()
+        if mark and place.is_relative_to(config.rootpath):
+            yield f"{place.relative_to(config.rootpath).as_posix()}::{rest}"
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by the fixtures they ask for and by their tier; leave out those of the other."""
-    named = tuple(word.removeprefix("./") for word in config.args if "::" in word)
-    unknown = [] if named else tiers.unknown_cases(items)
-    if unknown:
-        raise pytest.UsageError(f"markers name cases that are not there: {', '.join(unknown)}")
+    named = tuple(_node_ids(config))
+    chosen = any(
+        (named, config.option.keyword, config.option.deselect, config.getoption("--store"))
+    )
+    if config.option.collectonly and not chosen:  # as tests/unit/test_tiers.py does
+        unknown = tiers.unknown_cases(items)
+        if unknown:
+            raise pytest.UsageError(f"markers name cases that are not there: {', '.join(unknown)}")
     for item in items:
         if tiers.is_full(item):
             item.add_marker(pytest.mark.full)
@@ -275,7 +288,7 @@ def _mariadb_pool(mariadb_binaries: get.ServerBinaries) -> Iterator[Pool]:
 
 def _wants_its_own(request: pytest.FixtureRequest) -> bool:
     marker = request.node.get_closest_marker("own_server")
-    if marker is not None and not marker.args:
+    if marker is not None and not any(marker.args):
         pytest.fail("own_server says why", pytrace=False)
     return marker is not None
 
@@ -294,7 +307,7 @@ def mysql(request: pytest.FixtureRequest) -> Iterator[MysqlServer]:
 @pytest.fixture(scope="session")
 def mysql_shared(mysql_binaries: get.ServerBinaries) -> Iterator[MysqlServer]:
     """Another MySQL for the whole session: only for questions that change nothing."""
-    with temporary_directory() as directory, MysqlServer(mysql_binaries, directory) as server:
+    with temporary_directory() as directory, SharedMysql(mysql_binaries, directory) as server:
         yield server
 
 

@@ -29,6 +29,17 @@ _VOLATILE = frozenset(
         "timestamp",
     }
 )
+_OTHERS = """SELECT id FROM information_schema.processlist
+    WHERE user NOT IN ('system user', 'event_scheduler') AND id <> CONNECTION_ID()"""
+# What no reset brings back: where an answer is another one, the server is replaced.
+_SAME = (
+    "SHOW GRANTS FOR root@localhost",
+    "SELECT server_name FROM mysql.servers",
+    "SELECT event_schema, event_name FROM information_schema.events",
+    "SELECT table_name FROM information_schema.tables WHERE table_schema = 'sys' ORDER BY 1",
+    "SELECT routine_schema, routine_name FROM information_schema.routines ORDER BY 1, 2",
+    "SHOW GLOBAL STATUS LIKE 'Innodb_redo_log_enabled'",
+)
 
 
 class _Shared:
@@ -100,19 +111,25 @@ class Pool:
         mariadb = server.binaries.flavour == "mariadb"
         with server.connect(connect_timeout=60, read_timeout=60) as connection:
             cursor = connection.cursor()
+            cursor.execute("XA RECOVER")
+            if cursor.fetchall():
+                return ["XA RECOVER"]  # its locks would hold up all that follows
             cursor.execute("SET SESSION sql_log_bin = 0, SESSION foreign_key_checks = 0")
             for name, value in _variables(cursor).items():
                 if value != variables.get(name, value):
                     number = variables[name].lstrip("-").isdigit()
                     old = int(variables[name]) if number else variables[name]
                     cursor.execute(f"SET GLOBAL {name} = %s", (old,))
-            cursor.execute("SELECT id FROM information_schema.processlist WHERE user IN"
-                           " (SELECT user FROM mysql.user) AND id <> CONNECTION_ID()")  # fmt: skip
+            cursor.execute(_OTHERS)
             for (number,) in cursor.fetchall():
                 try:
                     cursor.execute(f"KILL {number}")
                 except pymysql.Error:  # it ended by itself
                     continue
+            if mariadb:
+                cursor.execute("SHOW ALL SLAVES STATUS")
+                if any(row[0] for row in cursor.fetchall()):
+                    return ["a named channel"]
             word = "SLAVE" if mariadb else "REPLICA"
             cursor.execute(f"SHOW {word} STATUS")
             if cursor.fetchall():
@@ -147,7 +164,13 @@ def _facts(server: MysqlServer) -> dict[str, Any]:
             "tables": _tables(cursor),
             "users": _users(cursor),
             "variables": _variables(cursor),
+            **{statement: _answer(cursor, statement) for statement in _SAME},
         }
+
+
+def _answer(cursor: Any, statement: str) -> tuple[Any, ...]:
+    cursor.execute(statement)
+    return tuple(cursor.fetchall())
 
 
 def _variables(cursor: Any) -> dict[str, str]:

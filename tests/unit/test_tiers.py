@@ -16,20 +16,30 @@ from tests.tiers import dealt
 RELIABILITY = ROOT / "docs/reliability.md"
 
 
-@pytest.fixture(scope="module")
-def in_gate() -> frozenset[str]:
-    """The node ids of the gate's tests, without those of their cases."""
+def collected(tier: str) -> frozenset[str]:
+    """The node ids of a tier's tests, without those of their cases."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "--tier", "gate"],
+        [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "--tier", tier],
         cwd=ROOT,
         capture_output=True,
         check=False,
         text=True,
         timeout=300,
     )
-    assert done.returncode == 0, done.stdout[-2000:]
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     found = [line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line]
     return frozenset(found)
+
+
+@pytest.fixture(scope="module")
+def in_gate() -> frozenset[str]:
+    """The gate's tests."""
+    return collected("gate")
+
+
+def test_markers_name_cases_that_are_there(in_gate: frozenset[str]) -> None:
+    """The collection fails where `gate` or `full` names a case that its test does not have."""
+    assert collected("full") > in_gate
 
 
 def rows() -> list[tuple[str, str]]:
