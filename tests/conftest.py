@@ -57,6 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Add the markers that go with --store; load the tier's profile of hypothesis."""
     settings.load_profile(config.getoption("--tier"))
+    crash_seed()  # a wrong one is told before anything runs
     for line in (
         "needs(*features): the test is skipped on a `store` that lacks one, see lab/s3.py",
         "stores(*names): the `store`s for this test where --store names none",

@@ -6,6 +6,7 @@ hypothesis' profile is the tier (tests/conftest.py); it is loaded before a test 
 import os
 import random
 
+import pytest
 from hypothesis import settings
 
 GATE_EXAMPLES = 100
@@ -27,4 +28,7 @@ def crash_seed() -> int:
 
     Workers that are started later have the same.
     """
-    return int(os.environ.setdefault(_SEED, str(random.SystemRandom().randrange(1_000_000))))
+    given = os.environ.setdefault(_SEED, str(random.SystemRandom().randrange(1_000_000)))
+    if not given.isdecimal():
+        raise pytest.UsageError(f"{_SEED} must be a whole number, not {given!r}")
+    return int(given)
