@@ -4,25 +4,25 @@
     python -m tests.mutants.run NAME...      those whose name begins so
     python -m tests.mutants.run --write      the list in docs/reliability.md, and nothing else
 
-A mutant is a patch beside this file: its head says which safeguard it takes out and which test
-misses that. Each is applied to a copy of the tree; the tests that it names are run there, as the
-gate runs them.
+mutants.toml, beside this file, names for each mutant the safeguard, the tests that miss it, and its
+changes: a file, a text that is there exactly once, and what stands there instead. Each mutant is
+made in a copy of the tree; its tests are run there, as the gate runs them.
 
-Law: only a test's own failure is red. A patch that does not apply, a test that is not there, is
-skipped, cannot be set up, or is red without the patch as well, is broken, and so is a name or an
-import that the patch spoiled.
+Law: only a test's own failure is red. A text that is not there once, a test that is not there, is
+skipped, cannot be set up, or is red without the change as well, is broken, and so is a name or an
+import that the change spoiled.
 """
 
 import argparse
 import ast
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,25 +38,34 @@ from lab.cache import cache_folder
 from lab.disk import temporary_directory
 
 ROOT = Path(__file__).resolve().parents[2]
+LIST = Path("tests/mutants/mutants.toml")
 DOCUMENT = Path("docs/reliability.md")
 BEGIN, END = "<!-- safeguards -->", "<!-- /safeguards -->"
 COPIED = ("binlog2s3", "tests", "lab", "pyproject.toml")
 SECONDS = 240
 _SPOILED = frozenset({"NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError",
                       "SyntaxError", "IndentationError"})  # fmt: skip
-_HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@.*")
 
 Result = Literal["caught", "survives", "broken"]
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`replace` instead of `find`, which is exactly once in `file`."""
+
+    file: str
+    find: str
+    replace: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A safeguard, the change that takes it out, and the tests that must go red then."""
+    """A safeguard, the changes that take it out, and the tests that must go red then."""
 
     name: str
     safeguard: str
     tests: tuple[str, ...]
-    diff: str
+    changes: tuple[Change, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,66 +96,39 @@ class Run:
         ]
 
 
-def mutants(folder: Path) -> list[Mutant]:
-    """All patches of a folder, by name. Raises ValueError for one without a head."""
-    return [read(path) for path in sorted(folder.glob("*.patch"))]
+def mutants(path: Path) -> list[Mutant]:
+    """All mutants of a list, in its order. Raises ValueError for one that is not whole."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
+        return [
+            Mutant(
+                name=table["name"],
+                safeguard=table["safeguard"],
+                tests=tuple(table["tests"]),
+                changes=tuple(Change(**change) for change in table["change"]),
+            )
+            for table in tables
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path.name}: {error!r}") from error
 
 
-def read(path: Path) -> Mutant:
-    """The mutant of a patch."""
-    head, mark, diff = path.read_text(encoding="utf-8").partition("diff --git ")
-    match = re.fullmatch(r"safeguard: (?P<what>.+?)\ntest:(?P<tests>.+)", head, re.DOTALL)
-    if not mark or match is None:
-        raise ValueError(f"{path.name}: no `safeguard:` and `test:` before its `diff --git`")
-    return Mutant(
-        name=path.stem,
-        safeguard=" ".join(match["what"].split()),
-        tests=tuple(match["tests"].split()),
-        diff=mark + diff,
-    )
+def changed(changes: Iterable[Change], root: Path) -> dict[Path, str]:
+    """The changed files, as they are with all changes made in order, by their place below `root`.
 
-
-def patched(diff: str, root: Path) -> dict[Path, str]:
-    """The files that a patch changes, as they are with it, by their place below `root`.
-
-    Line numbers are not looked at: what a hunk takes away, with the lines around it, must be there
-    just once. Raises ValueError where it is not.
+    Raises ValueError where a text is not there exactly once.
     """
-    found: dict[Path, list[str]] = {}
-    for path, hunk in _hunks(diff):
+    found: dict[Path, str] = {}
+    for change in changes:
+        path = Path(change.file)
         if path not in found:
             is_there = (root / path).is_file()
-            text = (root / path).read_text(encoding="utf-8") if is_there else ""
-            found[path] = text.split("\n")
-        lines = found[path]
-        old = [line[1:] for line in hunk if line[:1] in (" ", "-")]
-        places = [at for at in range(len(lines)) if lines[at : at + len(old)] == old]
-        if len(places) != 1:
-            raise ValueError(
-                f"does not apply: these lines of {path} are there {len(places)} times: {old[:3]}"
-            )
-        new = [line[1:] for line in hunk if line[:1] in (" ", "+")]
-        lines[places[0] : places[0] + len(old)] = new
-    if not found:
-        raise ValueError("changes nothing")
-    return {path: "\n".join(lines) for path, lines in found.items()}
-
-
-def _hunks(diff: str) -> Iterable[tuple[Path, list[str]]]:
-    """The lines of each hunk, with the file that it is of."""
-    path, hunk = Path(), list[str]()
-    for line in diff.splitlines():
-        begins = _HUNK.fullmatch(line) or line.startswith("diff --git ")
-        if begins and hunk:
-            yield path, hunk
-        if begins:
-            hunk = []
-        elif line.startswith("+++ b/"):
-            path = Path(line.removeprefix("+++ b/"))
-        elif not line.startswith(("--- ", "index ")):
-            hunk.append(line or " ")
-    if hunk:
-        yield path, hunk
+            found[path] = (root / path).read_text(encoding="utf-8") if is_there else ""
+        times = found[path].count(change.find)
+        if times != 1:
+            raise ValueError(f"does not apply: {change.find!r} is {times} times in {path}")
+        found[path] = found[path].replace(change.find, change.replace)
+    return found
 
 
 def exists(test: str, root: Path) -> bool:
@@ -164,14 +146,14 @@ def _functions(path: Path) -> frozenset[str]:
 def judge(mutant: Mutant, run: Run, plain: Run) -> Verdict:
     """Whether every test that a mutant names is red with it, by its own failure, and green without.
 
-    `run` is with the patch, `plain` without.
+    `run` is with the change, `plain` without.
     """
     first = ""
     for test in mutant.tests:
         before = plain.of(test)
         if not before or any(found["outcome"] != "passed" for found in before):
             words = ", ".join(sorted({found["outcome"] for found in before}))
-            return Verdict("broken", f"without the patch {test}: {words or 'not run'}")
+            return Verdict("broken", f"without the change {test}: {words or 'not run'}")
         if run.problem:
             return Verdict("broken", run.problem)
         red = [found for found in run.of(test) if found["outcome"] == "failed"]
@@ -247,7 +229,7 @@ def check(
     """Each mutant's verdict, by name; those that are known are told as they come."""
     verdicts: dict[str, Verdict] = {}
 
-    def unpatched(tests: Sequence[str]) -> Run:
+    def unchanged(tests: Sequence[str]) -> Run:
         with temporary_directory("binlog2s3-mutant-") as directory:
             copy(root, directory / "tree", {})
             # one test after the other: together they may take as long as all mutants do
@@ -258,7 +240,7 @@ def check(
         if missing := [test for test in mutant.tests if not exists(test, root)]:
             return Verdict("broken", f"there is no {missing[0]}")
         try:
-            files = patched(mutant.diff, root)
+            files = changed(mutant.changes, root)
             with temporary_directory("binlog2s3-mutant-") as directory:
                 copy(root, directory / "tree", files)
                 run = run_tests(directory / "tree", mutant.tests, seconds)
@@ -272,10 +254,10 @@ def check(
     shares = [share for number in range(jobs) if (share := tests[number::jobs])]
     with ThreadPoolExecutor(jobs) as pool:
         console.print(
-            f"first: {len(tests)} tests, which must be green without any patch", highlight=False
+            f"first: {len(tests)} tests, which must be green without any change", highlight=False
         )
         plain: dict[str, Mapping[str, str]] = {}
-        for run in pool.map(unpatched, shares):
+        for run in pool.map(unchanged, shares):
             plain |= run.tests
             if run.problem:
                 console.print(run.problem, style="red", markup=False, soft_wrap=True)
@@ -308,9 +290,8 @@ def listed(chosen: Iterable[Mutant]) -> str:
     """The table that stands in the document."""
     rows = ["| safeguard | taken out | test that goes red |", "|---|---|---|"]
     for mutant in chosen:
-        link = f"[{mutant.name}](../tests/mutants/{mutant.name}.patch)"
         tests = ", ".join(f"`{test}`" for test in mutant.tests)
-        rows.append(f"| {mutant.safeguard} | {link} | {tests} |")
+        rows.append(f"| {mutant.safeguard} | {mutant.name} | {tests} |")
     return "\n".join(rows)
 
 
@@ -335,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.jobs < 1:
         parser.error("--jobs must be at least 1")
-    known = mutants(Path(__file__).parent)
+    known = mutants(ROOT / LIST)
     if given.write:
         path = ROOT / DOCUMENT
         path.write_text(written(path.read_text(encoding="utf-8"), known), encoding="utf-8")

@@ -1,7 +1,8 @@
-"""The patches of tests/mutants fit the tree, and what runs them tells red from broken."""
+"""The mutants of tests/mutants fit the tree, and what runs them tells red from broken."""
 
 import ast
 import io
+import json
 import re
 import shutil
 from collections.abc import Mapping
@@ -14,30 +15,31 @@ from tests.mutants.run import (
     BEGIN,
     DOCUMENT,
     END,
+    LIST,
     ROOT,
+    Change,
     Mutant,
     Run,
+    changed,
     check,
     exists,
     judge,
     listed,
     mutants,
-    patched,
-    read,
     written,
 )
 
-ALL = mutants(ROOT / "tests/mutants")
+ALL = mutants(ROOT / LIST)
 TEST = "tests/test_sums.py::test_sums"
 Outcomes = Mapping[str, Mapping[str, str]]
 
 
 @pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)
-def test_a_patch_fits_the_tree(mutant: Mutant) -> None:
+def test_a_mutant_fits_the_tree(mutant: Mutant) -> None:
     """It changes the package alone, what comes of it can be compiled, and its tests are there."""
-    files = patched(mutant.diff, ROOT)
+    files = changed(mutant.changes, ROOT)
     for path, text in files.items():
-        assert path.parent == Path("binlog2s3")
+        assert path.parts[0] == "binlog2s3"
         assert text != (ROOT / path).read_text(encoding="utf-8")
         ast.parse(text)
     assert mutant.tests
@@ -45,7 +47,8 @@ def test_a_patch_fits_the_tree(mutant: Mutant) -> None:
 
 
 def test_safeguards_are_named_once() -> None:
-    """In one sentence each, which fits into a table."""
+    """In one sentence each, which fits into a table; and so is each mutant."""
+    assert len({mutant.name for mutant in ALL}) == len(ALL)
     said = [mutant.safeguard for mutant in ALL]
     assert len(said) >= 45
     assert len(set(said)) == len(said)
@@ -70,12 +73,15 @@ def test_a_document_without_a_place_for_the_list() -> None:
 # A tree of its own
 
 
-def patch(old: str, new: str, *, test: str = TEST, path: str = "binlog2s3/sums.py") -> str:
-    """A patch of one line, with a head."""
+SUMS = "binlog2s3/sums.py"
+
+
+def mutant(name: str, old: str, new: str, *, test: str = TEST) -> str:
+    """A mutant of one change, as it stands in a list."""
     return (
-        f"safeguard: Sums are\n    right.\ntest: {test}\n\n"
-        f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n"
-        f"@@ -1,2 +1,2 @@\n def add(one, two):\n-{old}\n+{new}\n"
+        f'[[mutant]]\nname = "{name}"\nsafeguard = "Sums are right."\ntests = ["{test}"]\n'
+        f'[[mutant.change]]\nfile = "{SUMS}"\n'
+        f"find = {json.dumps(old)}\nreplace = {json.dumps(new)}\n"
     )
 
 
@@ -100,24 +106,23 @@ def tree(tmp_path: Path) -> Path:
 
 def test_each_mutant_is_run_in_a_copy(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Caught is what its test misses by itself; all else survives, or is broken."""
-    right, wrong = "    return one + two", "    return one - two"
-    patches = {
-        "caught": patch(right, wrong),
-        "survives": patch(right, "    return two + one"),
-        "spoiled": patch(right, "    return tow"),
-        "no-python": patch(right, "    return ("),
-        "elsewhere": patch("    return 4", wrong),
-        "no-test": patch(right, wrong, test="tests/test_sums.py::test_products"),
-        "no-file": patch(right, wrong, test="tests/test_products.py::test_sums"),
+    right, wrong = "one + two", "one - two"
+    cases = {
+        "caught": mutant("caught", right, wrong),
+        "survives": mutant("survives", right, "two + one"),
+        "spoiled": mutant("spoiled", right, "tow"),
+        "no-python": mutant("no-python", right, "("),
+        "elsewhere": mutant("elsewhere", "return 4", wrong),
+        "no-test": mutant("no-test", right, wrong, test="tests/test_sums.py::test_products"),
+        "no-file": mutant("no-file", right, wrong, test="tests/test_products.py::test_sums"),
     }
-    folder = tmp_path_factory.mktemp("patches")
-    for name, text in patches.items():
-        (folder / f"{name}.patch").write_text(text)
-    chosen = mutants(folder)
+    path = tmp_path_factory.mktemp("list") / "mutants.toml"
+    path.write_text("\n".join(cases.values()))
+    chosen = mutants(path)
     said = io.StringIO()
     verdicts = check(tree, chosen, jobs=2, seconds=600, console=Console(file=said, width=200))
     results = {name: verdict.result for name, verdict in verdicts.items()}
-    assert results == dict.fromkeys(sorted(patches), "broken") | {
+    assert results == dict.fromkeys(cases, "broken") | {
         "caught": "caught",
         "survives": "survives",
     }
@@ -131,7 +136,9 @@ def test_each_mutant_is_run_in_a_copy(tree: Path, tmp_path_factory: pytest.TempP
         "no-file": "there is no",
     }.items():
         assert re.search(words, verdicts[name].why), (name, verdicts[name].why)
-    assert (tree / "binlog2s3/sums.py").read_text().endswith(f"{right}\n"), "only copies change"
+    assert (tree / "binlog2s3/sums.py").read_text().endswith(f"return {right}\n"), (
+        "only copies change"
+    )
 
 
 PASSED, FAILED, ERROR, SKIPPED = (
@@ -143,7 +150,7 @@ OTHER = "tests/test_sums.py::test_products"
 
 
 @pytest.mark.parametrize(
-    ("with_patch", "without", "result"),
+    ("mutated", "without", "result"),
     [
         ({TEST: FAILED, OTHER: FAILED}, {TEST: PASSED, OTHER: PASSED}, "caught"),
         ({TEST: FAILED, OTHER: PASSED}, {TEST: PASSED, OTHER: PASSED}, "survives"),
@@ -168,43 +175,47 @@ OTHER = "tests/test_sums.py::test_products"
         ({f"{TEST}_of_many": FAILED, OTHER: FAILED}, {TEST: PASSED, OTHER: PASSED}, "broken"),
     ],
 )
-def test_what_is_red(with_patch: Outcomes, without: Outcomes, result: str) -> None:
-    """Every test that is named fails by itself with the patch, and passes without."""
-    mutant = Mutant(name="m", safeguard="S.", tests=(TEST, OTHER), diff="")
-    assert judge(mutant, Run(with_patch), Run(without)).result == result
+def test_what_is_red(mutated: Outcomes, without: Outcomes, result: str) -> None:
+    """Every test that is named fails by itself with the change, and passes without."""
+    mutant = Mutant(name="m", safeguard="S.", tests=(TEST, OTHER), changes=())
+    assert judge(mutant, Run(mutated), Run(without)).result == result
     assert judge(mutant, Run({}, "no end within 9 s"), Run(without)).result == "broken"
+
+
+WHOLE = mutant("one", "a", "b")
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "safeguard: S.\n\ndiff --git a/x b/x\n", "test: t\n\ndiff --git a/x b/x\n",
-     "safeguard: S.\ntest: t\n"],
-)  # fmt: skip
-def test_a_patch_without_a_head_is_an_error(text: str, tmp_path: Path) -> None:
+    ["", "[[mutant", 'mutant = ["one"]']
+    + [WHOLE.replace(word, f"no_{word}") for word in ("name", "safeguard", "tests", "find")]
+    + [WHOLE.replace("mutant.change", "mutant.patch"), f'{WHOLE}times = "2"\n'],
+)
+def test_a_list_that_is_not_whole_is_an_error(text: str, tmp_path: Path) -> None:
     """By its name."""
-    (tmp_path / "one.patch").write_text(text)
-    with pytest.raises(ValueError, match=r"one\.patch"):
-        read(tmp_path / "one.patch")
+    (tmp_path / "list.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"list\.toml"):
+        mutants(tmp_path / "list.toml")
 
 
-def test_what_a_patch_says_is_read(tmp_path: Path) -> None:
-    """Also over several lines."""
-    (tmp_path / "one.patch").write_text(patch("a", "b"))
-    found = read(tmp_path / "one.patch")
-    assert (found.name, found.safeguard, found.tests) == ("one", "Sums are right.", (TEST,))
-    assert found.diff.startswith("diff --git a/binlog2s3/sums.py")
+def test_what_a_list_says_is_read(tmp_path: Path) -> None:
+    """In its order."""
+    (tmp_path / "list.toml").write_text(mutant("two", "a", "b") + mutant("one", "b", "a"))
+    two, one = mutants(tmp_path / "list.toml")
+    assert (two.name, two.safeguard, two.tests) == ("two", "Sums are right.", (TEST,))
+    assert (two.changes, one.name) == ((Change(SUMS, "a", "b"),), "one")
 
 
-def test_lines_that_are_there_twice_are_not_guessed(tmp_path: Path) -> None:
-    """Nor is a patch taken that changes nothing, or a file that is not there."""
-    (tmp_path / "binlog2s3").mkdir()
-    path = tmp_path / "binlog2s3/sums.py"
-    path.write_text("def add(one, two):\n    a\n" * 2)
-    diff = patch("    a", "    b").partition("\n\n")[2]
+def test_a_text_that_is_there_twice_is_not_guessed(tmp_path: Path) -> None:
+    """Nor one in a file that is not there; changes are made one behind the other."""
+    path = tmp_path / SUMS
+    path.parent.mkdir()
+    path.write_text("a\na\n")
+    change = Change(SUMS, "a", "b")
     with pytest.raises(ValueError, match="2 times"):
-        patched(diff, tmp_path)
-    with pytest.raises(ValueError, match="changes nothing"):
-        patched("diff --git a/x b/x\n", tmp_path)
+        changed([change], tmp_path)
+    path.write_text("a\n")
+    assert changed([change, Change(SUMS, "b", "c")], tmp_path) == {Path(SUMS): "c\n"}
     path.unlink()
     with pytest.raises(ValueError, match="0 times"):
-        patched(diff, tmp_path)
+        changed([change], tmp_path)
