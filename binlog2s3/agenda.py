@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
-from binlog2s3.binlog import BinlogName, Transaction
+from binlog2s3.binlog import Transaction
 from binlog2s3.blocks import Found
 from binlog2s3.errors import ArchiveError
 from binlog2s3.haystack import Span
+from binlog2s3.names import BinlogName
 
 _REMEMBERED = 3
 

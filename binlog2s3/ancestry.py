@@ -9,9 +9,9 @@ is a dead branch and no part of the line.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Lineage, Parent
+from binlog2s3.documents import Lineage, Parent
 from binlog2s3.gtid import Flavour, parse
+from binlog2s3.names import BinlogName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

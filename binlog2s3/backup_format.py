@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.errors import RecoveryError
 from binlog2s3.gtid import Flavour, parse
+from binlog2s3.names import BinlogName
 
 Tool: TypeAlias = Literal[
     "mysqldump", "mariadb-dump", "xtrabackup", "mariabackup", "mydumper", "mysqlsh"

@@ -15,10 +15,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from binlog2s3 import __version__
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Layout, Lineage
+from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.config import Config
 from binlog2s3.course import Heading, Pilot
+from binlog2s3.documents import Lineage
 from binlog2s3.ending import Stop
 from binlog2s3.errors import GapError, SourceError, StoreError
 from binlog2s3.fork import Finder
@@ -27,6 +27,7 @@ from binlog2s3.history import Tip
 from binlog2s3.log import Log
 from binlog2s3.login import resolve
 from binlog2s3.mysqlbinlog import Child, Tool
+from binlog2s3.names import BinlogName
 from binlog2s3.server import Server, ServerFacts
 from binlog2s3.spool import Run, RunFacts, Spool, Superseder
 from binlog2s3.start import (

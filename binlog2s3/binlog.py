@@ -16,11 +16,8 @@ they do not count before it: `event_end` stays before them.
 Where transactions begin and end is told by the table in `transaction`.
 """
 
-import re
 import struct
 import zlib
-from dataclasses import dataclass
-from typing import Self
 
 from binlog2s3.errors import DamageError
 from binlog2s3.event import (
@@ -38,6 +35,7 @@ from binlog2s3.event import (
     decode_rotate,
 )
 from binlog2s3.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
+from binlog2s3.names import BinlogName
 from binlog2s3.transaction import DEFERRABLE, KINDS, Boundaries, Kind, Transaction
 
 __all__ = [
@@ -59,38 +57,6 @@ MOST_ACCEPTED = 256
 """Damaged events of one binlog that are taken as they are; more than that is no binlog."""
 MADE_UP_BYTES = 8192
 """All that can come in front of a start position lies in so many bytes."""
-
-_NAME = re.compile(r"(?P<prefix>[^/-][^/]*)\.(?P<number>[0-9]{1,18})")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class BinlogName:
-    """The name of a binlog, `mysql-bin.000001`; ordered by prefix and number, not as text."""
-
-    prefix: str
-    number: int
-    width: int = 6
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """The name that `text` is; ValueError if a server could not have made it.
-
-        Control characters, "/" and a leading "-" are refused, because names become paths, keys
-        and arguments.
-        """
-        match = _NAME.fullmatch(text)
-        if not match or not text.isprintable():
-            raise ValueError(f"not the name of a binlog: {text!r}")
-        digits = match["number"]
-        return cls(match["prefix"], int(digits), len(digits))
-
-    def __str__(self) -> str:
-        return f"{self.prefix}.{self.number:0{self.width}d}"
-
-    def next(self) -> Self:
-        """The name that the server gives to the binlog after this one."""
-        number = self.number + 1
-        return type(self)(self.prefix, number, max(self.width, len(str(number))))
 
 
 _KEEP = [0] * 256

@@ -20,14 +20,15 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from binlog2s3.binlog import MADE_UP_BYTES, MAGIC, BinlogName, Scanner
-from binlog2s3.catalog import Lineage
+from binlog2s3.binlog import MADE_UP_BYTES, MAGIC, Scanner
 from binlog2s3.checksum import crc64_hex, crc64nvme
+from binlog2s3.documents import Lineage
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError
 from binlog2s3.event import CHECKSUM_SIZE, HEADER, HEADER_SIZE, EventType, decode_format
 from binlog2s3.grid import BLOCK_SIZE
+from binlog2s3.known import Known
+from binlog2s3.names import BinlogName
 from binlog2s3.reader import LOOKS, Readable
-from binlog2s3.recovery import Known
 
 Result = TypeVar("Result")
 MOST_AHEAD = 8

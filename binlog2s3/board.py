@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Position
+from binlog2s3.catalog import Catalog
 from binlog2s3.config import Config
+from binlog2s3.documents import Position
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, SpoolError, StoreError
 from binlog2s3.intake import Intake
 from binlog2s3.log import Log
+from binlog2s3.names import BinlogName
 from binlog2s3.spool import Spool
 from binlog2s3.status import (
     ChildStatus,

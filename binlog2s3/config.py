@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from binlog2s3.binlog import BinlogName
+from binlog2s3.names import BinlogName
 from binlog2s3.options import (
     BY_NAME,
     OPTIONS,

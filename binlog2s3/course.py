@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Lineage
+from binlog2s3.catalog import Catalog
 from binlog2s3.config import Config, StreamConfig
+from binlog2s3.documents import Lineage
 from binlog2s3.errors import GapError, SourceError
 from binlog2s3.fork import Common, Finder, cut
 from binlog2s3.gtid import Gtids
@@ -31,6 +31,7 @@ from binlog2s3.history import (
 )
 from binlog2s3.log import Log
 from binlog2s3.mysqlbinlog import Tool, find
+from binlog2s3.names import BinlogName
 from binlog2s3.server import Server, ServerBinlog, ServerFacts
 from binlog2s3.tailer import Overlap
 

@@ -11,9 +11,9 @@ import threading
 from dataclasses import dataclass
 from datetime import datetime
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Position
+from binlog2s3.documents import Position
 from binlog2s3.gtid import Gtids
+from binlog2s3.names import BinlogName
 from binlog2s3.server import ServerPosition
 from binlog2s3.tailer import Track
 

@@ -22,10 +22,11 @@ from typing import TypeVar
 from binlog2s3.archive import Limits
 from binlog2s3.beginning import Beginning, Begun, make_pilot, target
 from binlog2s3.board import Board, Pulse, Reporter, look_at_history
-from binlog2s3.catalog import Catalog, Layout, Lineage, Position
+from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.config import Config, S3Config
 from binlog2s3.coverage import Coverage
 from binlog2s3.deadman import DeadMan
+from binlog2s3.documents import Lineage, Position
 from binlog2s3.ending import Stop
 from binlog2s3.endpoint import Listener
 from binlog2s3.errors import (

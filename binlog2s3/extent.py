@@ -9,10 +9,11 @@ and every join on the way is exact. What a living writer has not come to yet is 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Contents, Heartbeat, Lineage, Parent, Position
+from binlog2s3.catalog import Contents
+from binlog2s3.documents import Heartbeat, Lineage, Parent, Position
 from binlog2s3.listing import Missing
 from binlog2s3.listing import _missing as missing_of
+from binlog2s3.names import BinlogName
 from binlog2s3.status import Gap
 
 

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from binlog2s3.binlog import MOST_ACCEPTED, BinlogName, Scanner
-from binlog2s3.catalog import Catalog, Lineage
+from binlog2s3.binlog import MOST_ACCEPTED, Scanner
+from binlog2s3.catalog import Catalog
+from binlog2s3.documents import Lineage
 from binlog2s3.errors import ArchiveError, DamageError, SourceError
 from binlog2s3.gtid import Gtids, parse
 from binlog2s3.history import has
 from binlog2s3.log import Log
 from binlog2s3.mysqlbinlog import Child
+from binlog2s3.names import BinlogName
 from binlog2s3.reader import Readable
 from binlog2s3.spool import Run
 

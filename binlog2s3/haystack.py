@@ -13,12 +13,13 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from binlog2s3.about import Judge, Verdict, Wanted
-from binlog2s3.binlog import BinlogName, Transaction
+from binlog2s3.binlog import Transaction
 from binlog2s3.blocks import Blocks, Found
 from binlog2s3.content import LOOKED_MOST, Content, ContentReader
 from binlog2s3.errors import ArchiveError, DamageError
 from binlog2s3.event import CHECKSUM_SIZE, FormatEvent, decode_format
 from binlog2s3.grid import BLOCK_SIZE
+from binlog2s3.names import BinlogName
 from binlog2s3.quick import Quick
 from binlog2s3.sieve import Mesh, Region, Sieve, regions
 from binlog2s3.sought import Hit

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Join, Lineage, Parent
+from binlog2s3.documents import Join, Lineage, Parent
 from binlog2s3.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
+from binlog2s3.names import BinlogName
 from binlog2s3.server import ServerBinlog
 from binlog2s3.tailer import Overlap
 

@@ -12,12 +12,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Layout, Lineage, Position
+from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.coverage import Coverage
+from binlog2s3.documents import Lineage, Position
 from binlog2s3.errors import ElsewhereError, ForkError, PreconditionError
 from binlog2s3.gtid import Flavour
 from binlog2s3.log import Log
+from binlog2s3.names import BinlogName
 from binlog2s3.place import where_absent
 from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Spool

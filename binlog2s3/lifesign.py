@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import get_args
 
-from binlog2s3.catalog import Catalog, Heartbeat, Layout, WriterState
+from binlog2s3.catalog import Catalog, Layout
+from binlog2s3.documents import Heartbeat, WriterState
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.status import (
     WELL,

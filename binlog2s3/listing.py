@@ -15,11 +15,12 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, cast
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.bucket import url
-from binlog2s3.catalog import Archived, Catalog, Contents, Heartbeat, Layout, Lineage, sources
+from binlog2s3.catalog import Archived, Catalog, Contents, Layout, sources
 from binlog2s3.config import ListConfig
+from binlog2s3.documents import Heartbeat, Lineage
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
+from binlog2s3.names import BinlogName
 from binlog2s3.store import Store
 from binlog2s3.workers import Workers
 

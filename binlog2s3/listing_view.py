@@ -17,8 +17,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TextIO
 
 from binlog2s3.bucket import MOST_THREADS, for_reading
-from binlog2s3.catalog import Lineage
 from binlog2s3.config import ListConfig
+from binlog2s3.documents import Lineage
 from binlog2s3.listing import (
     Binlog,
     Listed,

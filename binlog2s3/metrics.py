@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from binlog2s3.binlog import BinlogName
+from binlog2s3.names import BinlogName
 from binlog2s3.status import State, Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

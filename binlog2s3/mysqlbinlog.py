@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.child import ask, client_options, option_file, spawn
 from binlog2s3.errors import SourceError, SpoolError
 from binlog2s3.gtid import Flavour
 from binlog2s3.login import Login
+from binlog2s3.names import BinlogName
 
 _NAMES: dict[Flavour, tuple[str, ...]] = {
     "mysql": ("mysqlbinlog",),

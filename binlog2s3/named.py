@@ -9,7 +9,7 @@ from uuid import UUID
 
 from binlog2s3.event import HEADER_SIZE, EventType
 from binlog2s3.gtid import Flavour, Gtids, GtidSet, Interval, MariadbGtidList, parse
-from binlog2s3.recovery import Known
+from binlog2s3.known import Known
 
 _MYSQL = struct.Struct("<x16sq")
 _MARIADB = struct.Struct("<QI")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from binlog2s3.binlog import BinlogName
+from binlog2s3.names import BinlogName
 from binlog2s3.points import gtids_text, parse_gtid, parse_position, parse_time
 from binlog2s3.store_contract import IMMEDIATE_STORAGE_CLASSES
 

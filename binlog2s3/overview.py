@@ -15,15 +15,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from binlog2s3.catalog import (
-    Catalog,
-    Contents,
-    Heartbeat,
-    Layout,
-    Lineage,
-    Position,
-    sources,
-)
+from binlog2s3.catalog import Catalog, Contents, Layout, sources
+from binlog2s3.documents import Heartbeat, Lineage, Position
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
 from binlog2s3.extent import Extent, short_of, size_of
 from binlog2s3.gtid import Flavour

@@ -8,13 +8,14 @@ Law: a transaction counts as one that was there before only if it can be found t
 from collections.abc import Callable, Iterable
 
 from binlog2s3.ancestry import Leg
-from binlog2s3.binlog import BinlogName, Transaction
+from binlog2s3.binlog import Transaction
 from binlog2s3.blocks import Found
 from binlog2s3.errors import ArchiveError
 from binlog2s3.executed import Executed, executed
 from binlog2s3.gtid import Flavour, parse
+from binlog2s3.known import Known
 from binlog2s3.named import Named
-from binlog2s3.recovery import Known
+from binlog2s3.names import BinlogName
 from binlog2s3.route import Route
 from binlog2s3.survey import Survey
 

@@ -19,7 +19,6 @@ from functools import partial
 from binlog2s3 import mysqlbinlog, relay, target
 from binlog2s3.apply import Apply, At, Chosen
 from binlog2s3.backup import BackupPoint, read_backup
-from binlog2s3.binlog import BinlogName
 from binlog2s3.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.catalog import Catalog, Layout, where_to_look
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -28,6 +27,7 @@ from binlog2s3.export import prepare, to_directory, to_stdout
 from binlog2s3.extract import Extract
 from binlog2s3.gtid import Flavour, Gtids, GtidSet, parse
 from binlog2s3.login import resolve
+from binlog2s3.names import BinlogName
 from binlog2s3.page import clean, progress_of
 from binlog2s3.pipe import decode
 from binlog2s3.pitr_config import PitrConfig

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.config import (
     Given,
     MysqlConfig,
@@ -20,6 +19,7 @@ from binlog2s3.config import (
     login_problems,
     s3_of,
 )
+from binlog2s3.names import BinlogName
 from binlog2s3.pitr_options import GOALS, TARGET_OPTIONS
 from binlog2s3.points import flavour_of, parse_gtids, parse_position, parse_time
 from binlog2s3.recovery import BeforeGtid, Goal, Latest, ToGtid, ToPosition, ToTime

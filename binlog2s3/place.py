@@ -13,10 +13,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Entry, EntryEnd, Layout
+from binlog2s3.catalog import Layout
 from binlog2s3.checksum import composite_etag, crc64_of_blocks, crc64nvme
 from binlog2s3.chunk import Chunk, Chunks
+from binlog2s3.documents import Entry, EntryEnd
 from binlog2s3.errors import (
     ArchiveError,
     FloorError,
@@ -30,6 +30,7 @@ from binlog2s3.errors import (
 )
 from binlog2s3.grid import Grid, Part
 from binlog2s3.log import Log
+from binlog2s3.names import BinlogName
 from binlog2s3.reader import Range, Readable, ranges_of
 from binlog2s3.store import Body, PartInfo, Reader, Store
 from binlog2s3.tailer import Track

@@ -10,8 +10,8 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from binlog2s3 import gtid
-from binlog2s3.binlog import BinlogName
 from binlog2s3.gtid import Flavour, Gtids, GtidSet
+from binlog2s3.names import BinlogName
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(

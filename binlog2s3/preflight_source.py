@@ -15,12 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from binlog2s3.binlog import MAGIC, BinlogName
+from binlog2s3.binlog import MAGIC
 from binlog2s3.config import Config
 from binlog2s3.errors import SourceError, SpoolError
 from binlog2s3.gtid import Flavour
 from binlog2s3.login import Login, resolve
 from binlog2s3.mysqlbinlog import Child, Tool, derive_server_id, find
+from binlog2s3.names import BinlogName
 from binlog2s3.preflight import Row, clock_row, fail, failed, ok, skipped, warn
 from binlog2s3.preflight_settings import (
     VARIABLES,

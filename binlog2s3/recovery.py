@@ -9,13 +9,14 @@ whoever carries it out needs to decide nothing, and can prove at the end that it
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
-from binlog2s3.binlog import BinlogName, Transaction
-from binlog2s3.catalog import Lineage
+from binlog2s3.binlog import Transaction
 from binlog2s3.content import Content
-from binlog2s3.grid import Block
+from binlog2s3.documents import Lineage
 from binlog2s3.gtid import Flavour, Gtids
+from binlog2s3.known import Known
+from binlog2s3.names import BinlogName
 
 # What is wanted
 
@@ -89,39 +90,6 @@ class Request:
     lineage: str | None = None
     allow_gap: bool = False
     allow_extra_gtids: bool = False
-
-
-# What the bucket has
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What is known of one binlog in the bucket: from its entry, or by reading all of it.
-
-    `size` bytes of it can be read, up to `transaction_end` they are whole transactions. `ended`:
-    the server has finished it, and all of it is here.
-    Commit times in microseconds, UTC; not `commit_exact`: at least one is in whole seconds.
-    `gtids_before` is None where the binlog does not say. `damaged` are ranges in bytes, also what
-    should be there behind `size` and cannot be read. `server_id`: of the server that wrote it; what
-    it had from other servers has theirs.
-    """
-
-    name: BinlogName
-    size: int
-    state: Literal["archived", "open"]
-    ended: bool
-    first_us: int
-    transaction_end: int
-    least_commit_us: int | None
-    greatest_commit_us: int | None
-    commit_exact: bool
-    gtids_before: Gtids | None
-    gtids_added: Gtids
-    transactions: int
-    anonymous: int
-    blocks: tuple[Block, ...]
-    damaged: tuple[tuple[int, int], ...] = ()
-    server_id: int | None = None
 
 
 class History(Protocol):

@@ -9,8 +9,8 @@ the last transaction that it names is one up to which all was applied, and nothi
 
 from collections.abc import Sequence
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.errors import RecoveryError
+from binlog2s3.names import BinlogName
 from binlog2s3.recovery import Piece, Place
 from binlog2s3.relay_cut import Ends, find
 from binlog2s3.server import Server

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from binlog2s3.binlog import MAGIC, BinlogName
+from binlog2s3.binlog import MAGIC
 from binlog2s3.event import (
     CHECKSUM_SIZE,
     HEADER,
@@ -26,6 +26,7 @@ from binlog2s3.event import (
     FormatEvent,
     decode_format,
 )
+from binlog2s3.names import BinlogName
 from binlog2s3.recovery import Piece, Place
 
 _ARTIFICIAL = 0x20  # LOG_EVENT_ARTIFICIAL_F

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from binlog2s3.ancestry import Leg, Line, line_of
-from binlog2s3.binlog import BinlogName, Transaction
-from binlog2s3.catalog import Parent
+from binlog2s3.binlog import Transaction
+from binlog2s3.documents import Parent
 from binlog2s3.executed import Executed
 from binlog2s3.gtid import Gtids, GtidSet, MariadbGtidList, parse
-from binlog2s3.recovery import History, Known, Place
+from binlog2s3.known import Known
+from binlog2s3.names import BinlogName
+from binlog2s3.recovery import History, Place
 
 _MAGIC = 4
 

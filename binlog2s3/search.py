@@ -18,10 +18,10 @@ from binlog2s3.blocks import MOST_THREADS, Ahead, Found
 from binlog2s3.errors import ArchiveError
 from binlog2s3.grid import BLOCK_SIZE
 from binlog2s3.haystack import Haystack, Lost, Span, spans_of
+from binlog2s3.known import Known
 from binlog2s3.named import Named
 from binlog2s3.past import Past
 from binlog2s3.points import flavour_of, parse_gtids
-from binlog2s3.recovery import Known
 from binlog2s3.route import Route
 from binlog2s3.sieve import mesh_of
 from binlog2s3.sought import Hit, Sought, Tally

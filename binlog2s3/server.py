@@ -23,10 +23,10 @@ import pymysql
 from pymysql.cursors import DictCursor
 
 from binlog2s3 import gtid
-from binlog2s3.binlog import BinlogName
 from binlog2s3.errors import SourceError
 from binlog2s3.gtid import Flavour, Gtids
 from binlog2s3.login import Login
+from binlog2s3.names import BinlogName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from binlog2s3.about import Verdict, Wanted
-from binlog2s3.binlog import BinlogName, Transaction
+from binlog2s3.binlog import Transaction
 from binlog2s3.content import Content
+from binlog2s3.names import BinlogName
 
 _SECOND_US = 1_000_000
 

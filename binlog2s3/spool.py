@@ -21,10 +21,10 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.config import SpoolLimits
 from binlog2s3.errors import SpoolError
 from binlog2s3.log import Log
+from binlog2s3.names import BinlogName
 from binlog2s3.punch import allocated, punch
 
 _log = Log("spool")

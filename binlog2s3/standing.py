@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from binlog2s3 import relay, target
-from binlog2s3.binlog import BinlogName
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
+from binlog2s3.names import BinlogName
 from binlog2s3.pitr_config import PitrConfig
 from binlog2s3.recovery import Place, Plan, Start
 from binlog2s3.server import Server

@@ -15,14 +15,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, EntryEnd, Layout, Lineage, Position, lineage_id
+from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.checksum import crc64_of_blocks
+from binlog2s3.documents import EntryEnd, Lineage, Position, lineage_id
 from binlog2s3.errors import ArchiveError, DamageError, ForkError, SpoolError, StoreError
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import Flavour, Gtids, MariadbGtidList, parse
 from binlog2s3.history import Tip
 from binlog2s3.log import Log
+from binlog2s3.names import BinlogName
 from binlog2s3.place import Place, end_of
 from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Floor, Run, Spool

@@ -15,10 +15,10 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from binlog2s3 import gtid
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Lineage, Parent, Position, WriterState
+from binlog2s3.documents import Lineage, Parent, Position, WriterState
 from binlog2s3.errors import ArchiveError
 from binlog2s3.gtid import Flavour, MariadbGtidList
+from binlog2s3.names import BinlogName
 from binlog2s3.timing import DEFAULT, Timing
 
 FORMAT = 1

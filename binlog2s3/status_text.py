@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from binlog2s3.catalog import Position
+from binlog2s3.documents import Position
 from binlog2s3.page import Plain, clean, moment_text
 from binlog2s3.status import (
     WELL,

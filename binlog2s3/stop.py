@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from binlog2s3.binlog import BinlogName, Transaction
+from binlog2s3.binlog import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.executed import Executed, executed
 from binlog2s3.gtid import Gtids, GtidSet, MariadbGtidList, parse
+from binlog2s3.names import BinlogName
 from binlog2s3.recovery import BeforeGtid, Latest, Reach, Request, ToGtid, ToPosition, ToTime
 from binlog2s3.route import Route
 

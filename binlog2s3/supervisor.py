@@ -19,10 +19,10 @@ from typing import TypeVar
 
 import tenacity
 
-from binlog2s3.binlog import MOST_ACCEPTED, BinlogName
-from binlog2s3.catalog import Position
+from binlog2s3.binlog import MOST_ACCEPTED
 from binlog2s3.config import Config
 from binlog2s3.course import Doubt, Heading, Pilot
+from binlog2s3.documents import Position
 from binlog2s3.errors import (
     DamageError,
     ElsewhereError,
@@ -37,6 +37,7 @@ from binlog2s3.intake import Intake
 from binlog2s3.log import Log
 from binlog2s3.login import resolve
 from binlog2s3.mysqlbinlog import Child, derive_server_id
+from binlog2s3.names import BinlogName
 from binlog2s3.pressure import Pressure
 from binlog2s3.server import Server, ServerFacts
 from binlog2s3.spool import Run, RunFacts, Spool

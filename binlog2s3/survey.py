@@ -13,17 +13,19 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from binlog2s3.binlog import MAGIC, BinlogName, Scanner, Transaction
+from binlog2s3.binlog import MAGIC, Scanner, Transaction
 from binlog2s3.blocks import Blocks, Found
-from binlog2s3.catalog import Catalog, Contents, Entry, Heartbeat, Lineage
+from binlog2s3.catalog import Catalog, Contents
 from binlog2s3.content import Content, ContentReader
+from binlog2s3.documents import Entry, Heartbeat, Lineage
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError
 from binlog2s3.event import decode_format
 from binlog2s3.grid import BLOCK_SIZE, Digest, Grid
 from binlog2s3.gtid import Flavour, Gtids, parse
+from binlog2s3.known import Known
 from binlog2s3.listing import current_of
+from binlog2s3.names import BinlogName
 from binlog2s3.reader import Range, Readable
-from binlog2s3.recovery import Known
 from binlog2s3.store_contract import Store
 from binlog2s3.workers import Workers
 

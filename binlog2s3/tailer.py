@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from binlog2s3.archive import is_closed
-from binlog2s3.binlog import MADE_UP_BYTES, BinlogName, Scanner, made_up_size
+from binlog2s3.binlog import MADE_UP_BYTES, Scanner, made_up_size
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.commits import Commits
 from binlog2s3.errors import DamageError, ForkError, SpoolError
 from binlog2s3.grid import Digest, Grid, Mark, Part
 from binlog2s3.gtid import Gtids
+from binlog2s3.names import BinlogName
 from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Floor, Run, Spool
 from binlog2s3.store import Body, FileSlice, Pieces

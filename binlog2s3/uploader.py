@@ -35,7 +35,6 @@ from binlog2s3.archive import (
     Release,
     decide,
 )
-from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Layout
 from binlog2s3.chunk import Chunk
 from binlog2s3.coverage import Coverage
@@ -50,6 +49,7 @@ from binlog2s3.errors import (
 )
 from binlog2s3.job import Job
 from binlog2s3.log import Log
+from binlog2s3.names import BinlogName
 from binlog2s3.place import Place, abort_uploads, sweep
 from binlog2s3.punch import PunchUnsupportedError
 from binlog2s3.spool import Spool

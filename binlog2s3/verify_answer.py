@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from binlog2s3.backup import read_backup
-from binlog2s3.binlog import BinlogName
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.gtid import Flavour, Gtids, parse
+from binlog2s3.names import BinlogName
 from binlog2s3.plan import make
 from binlog2s3.recovery import Latest, Plan, Request, Start
 from binlog2s3.survey import Survey

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from binlog2s3.ancestry import Line
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Entry, Parent
+from binlog2s3.documents import Entry, Parent
 from binlog2s3.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
-from binlog2s3.recovery import Known
+from binlog2s3.known import Known
+from binlog2s3.names import BinlogName
 from binlog2s3.verify_report import Interval
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -16,12 +16,13 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.blocks import Ahead
-from binlog2s3.catalog import Entry, Layout, Lineage
+from binlog2s3.catalog import Layout
 from binlog2s3.checksum import crc64_hex, crc64nvme
+from binlog2s3.documents import Entry, Lineage
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
 from binlog2s3.grid import BLOCK_SIZE, Grid
+from binlog2s3.names import BinlogName
 from binlog2s3.place import build_entry
 from binlog2s3.store_contract import Store
 from binlog2s3.tailer import Track

@@ -13,12 +13,13 @@ from itertools import pairwise
 from operator import eq
 from typing import Any
 
-from binlog2s3.binlog import MAGIC, BinlogName
-from binlog2s3.catalog import Entry
+from binlog2s3.binlog import MAGIC
 from binlog2s3.checksum import crc64_hex, crc64_of_rest
+from binlog2s3.documents import Entry
 from binlog2s3.errors import ArchiveError
 from binlog2s3.grid import BLOCK_SIZE
 from binlog2s3.gtid import Flavour, Gtids, GtidSet, parse
+from binlog2s3.names import BinlogName
 
 _ENDS = ("rotate", "stop", "crash")
 _MOST_SHOWN = 120

@@ -13,14 +13,15 @@ from datetime import datetime
 from functools import partial
 
 from binlog2s3.ancestry import Line, line_of
-from binlog2s3.binlog import BinlogName
 from binlog2s3.blocks import Ahead
-from binlog2s3.catalog import Catalog, Entry, Layout, Lineage
+from binlog2s3.catalog import Catalog, Layout
+from binlog2s3.documents import Entry, Lineage
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
 from binlog2s3.executed import gathered
 from binlog2s3.gtid import Gtids
 from binlog2s3.lifesign import LifeSign, life_sign
 from binlog2s3.listing import current_of
+from binlog2s3.names import BinlogName
 from binlog2s3.page import moment_text
 from binlog2s3.store_contract import Store
 from binlog2s3.survey import Survey

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Heartbeat, Layout, Lineage
+from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.checksum import crc64_hex, crc64_of_blocks
 from binlog2s3.chunk import Chunks, join
+from binlog2s3.documents import Heartbeat, Lineage
 from binlog2s3.errors import ObjectMissingError
-from binlog2s3.recovery import Known
+from binlog2s3.known import Known
+from binlog2s3.names import BinlogName
 from binlog2s3.store_contract import Store
 from binlog2s3.verify_report import Defect, Gap, Kind
 

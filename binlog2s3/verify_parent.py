@@ -9,10 +9,10 @@ executed there. Where the entries do not tell, --deep reads up to the point.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Lineage, Parent
+from binlog2s3.documents import Lineage, Parent
 from binlog2s3.errors import ArchiveError
 from binlog2s3.gtid import Gtids, GtidSet, parse
+from binlog2s3.names import BinlogName
 from binlog2s3.verify_chain import Facts
 from binlog2s3.verify_report import Gap
 

@@ -9,11 +9,12 @@ proved to be the whole binlog that belongs there; the first entry stands.
 from collections.abc import Callable
 from pathlib import Path
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, EntryEnd, Layout, Lineage
+from binlog2s3.catalog import Catalog, Layout
+from binlog2s3.documents import EntryEnd, Lineage
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import Gtids, parse
+from binlog2s3.names import BinlogName
 from binlog2s3.place import Place
 from binlog2s3.store_contract import Store
 from binlog2s3.tailer import Track

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Lineage
+from binlog2s3.documents import Lineage
+from binlog2s3.names import BinlogName
 
 Kind = Literal[
     "lineage-missing",

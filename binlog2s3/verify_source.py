@@ -8,11 +8,11 @@ that what it lists and the bucket lacks is lag, never a defect, unless the bucke
 
 from collections.abc import Sequence
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Entry, Lineage
+from binlog2s3.documents import Entry, Lineage
 from binlog2s3.errors import ArchiveError, ObjectMissingError, SourceError
 from binlog2s3.gtid import parse
 from binlog2s3.listing import current_of
+from binlog2s3.names import BinlogName
 from binlog2s3.server import Server, ServerBinlog
 from binlog2s3.verify_report import Compared, Defect, Kind
 from binlog2s3.verify_stock import Stock, take_stock

@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Heartbeat, Layout
+from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.chunk import Chunk, Chunks
+from binlog2s3.documents import Heartbeat
 from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.names import BinlogName
 from binlog2s3.store_contract import ObjectInfo, Store
 from binlog2s3.verify_report import Defect
 

@@ -14,11 +14,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.blocks import Ahead
-from binlog2s3.catalog import Catalog, Entry, Heartbeat, Layout, Lineage
+from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.checksum import crc64_hex
+from binlog2s3.documents import Entry, Heartbeat, Lineage
 from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.names import BinlogName
 from binlog2s3.status_text import count_text
 from binlog2s3.store_contract import ObjectInfo, Store
 from binlog2s3.survey import Survey

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.errors import SourceError
 from binlog2s3.log import Log
+from binlog2s3.names import BinlogName
 from binlog2s3.server import Server, ServerBinlog, ServerPosition
 
 _log = Log("watch")

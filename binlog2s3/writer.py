@@ -23,7 +23,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from binlog2s3 import __version__
-from binlog2s3.catalog import Catalog, Heartbeat, Layout, Position, WriterState
+from binlog2s3.catalog import Catalog, Layout
+from binlog2s3.documents import Heartbeat, Position, WriterState
 from binlog2s3.errors import Binlog2s3Error, SpoolError, StoreError, SupersededError
 from binlog2s3.log import Log
 from binlog2s3.spool import Spool, Superseder

@@ -8,9 +8,10 @@ from io import StringIO
 
 from rich.console import Console
 
-from binlog2s3.binlog import BinlogName, Transaction
+from binlog2s3.binlog import Transaction
 from binlog2s3.content import Change, Content
 from binlog2s3.gtid import GtidSet
+from binlog2s3.names import BinlogName
 from binlog2s3.page import Coloured
 from binlog2s3.pitr_view import About, Result, print_plan, print_result
 from binlog2s3.points import parse_time

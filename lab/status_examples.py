@@ -10,7 +10,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from binlog2s3.catalog import Position
+from binlog2s3.documents import Position
 from binlog2s3.page import Coloured, Picture, Plain
 from binlog2s3.status import (
     ChildStatus,

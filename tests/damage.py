@@ -12,12 +12,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Heartbeat, Layout, Lineage, Position
+from binlog2s3.catalog import Layout
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk
+from binlog2s3.documents import Heartbeat, Lineage, Position
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
+from binlog2s3.names import BinlogName
 from binlog2s3.place import build_entry
 from binlog2s3.store_contract import Store
 from binlog2s3.tailer import Track

@@ -6,7 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from binlog2s3 import gtid
-from binlog2s3.binlog import BinlogName, Scanner, Transaction
+from binlog2s3.binlog import Scanner, Transaction
+from binlog2s3.names import BinlogName
 from binlog2s3.recovery import Checked, Piece, Stream
 
 

@@ -18,13 +18,14 @@ from typing import Any, NoReturn
 
 from binlog2s3.archive import Limits
 from binlog2s3.beginning import Beginning, Begun, target
-from binlog2s3.binlog import MAGIC, BinlogName
+from binlog2s3.binlog import MAGIC
 from binlog2s3.board import Pulse
-from binlog2s3.catalog import Catalog, Layout, Lineage
+from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.config import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
 from binlog2s3.course import Doubt, Heading, Pilot
 from binlog2s3.coverage import Coverage
 from binlog2s3.daemon import _Stream
+from binlog2s3.documents import Lineage
 from binlog2s3.ending import Stop
 from binlog2s3.errors import SourceError, SupersededError
 from binlog2s3.grid import Grid
@@ -32,6 +33,7 @@ from binlog2s3.gtid import GtidSet
 from binlog2s3.history import Tip
 from binlog2s3.intake import Intake
 from binlog2s3.mysqlbinlog import Tool
+from binlog2s3.names import BinlogName
 from binlog2s3.notify import Notifier
 from binlog2s3.server import ServerBinlog, ServerFacts, ServerPosition
 from binlog2s3.spool import Run, Spool

@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk, Chunks
 from binlog2s3.coverage import Coverage
 from binlog2s3.grid import Grid
+from binlog2s3.names import BinlogName
 from binlog2s3.uploader import Uploader
 from tests.memory_store import MemoryStore
 from tests.streamer import LAYOUT, Source

@@ -11,13 +11,14 @@ from io import FileIO
 from pathlib import Path
 
 from binlog2s3.archive import Compare, Limits
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Layout, Lineage
+from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.chunk import Chunk
 from binlog2s3.coverage import Coverage
+from binlog2s3.documents import Lineage
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
 from binlog2s3.history import GoOn, Tip, same_server
+from binlog2s3.names import BinlogName
 from binlog2s3.place import Looked
 from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Run, RunFacts, Spool

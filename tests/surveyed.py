@@ -7,14 +7,16 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from binlog2s3.binlog import BinlogName, Scanner, Transaction
-from binlog2s3.catalog import Catalog, Heartbeat, Layout, Lineage
+from binlog2s3.binlog import Scanner, Transaction
+from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk
+from binlog2s3.documents import Heartbeat, Lineage
 from binlog2s3.errors import ObjectMissingError
 from binlog2s3.event import HEADER
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import Gtids, GtidSet, MariadbGtidList
+from binlog2s3.names import BinlogName
 from binlog2s3.place import build_entry
 from binlog2s3.recovery import Checked, Piece
 from binlog2s3.survey import Survey

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from binlog2s3.binlog import BinlogName
+from binlog2s3.names import BinlogName
 from binlog2s3.verify_report import (
     Answer,
     Compared,

@@ -22,8 +22,9 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.catalog import Heartbeat, Layout
+from binlog2s3.catalog import Layout
 from binlog2s3.config import build_status
+from binlog2s3.documents import Heartbeat
 from binlog2s3.endpoint import SOCKET, Listener
 from binlog2s3.errors import ConfigError
 from binlog2s3.spool import Spool, Superseder

@@ -12,11 +12,12 @@ from typing import Any
 import boto3
 import pytest
 
-from binlog2s3.binlog import BinlogName, Transaction
+from binlog2s3.binlog import Transaction
 from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.errors import StoreError
 from binlog2s3.extract import Extract
 from binlog2s3.gtid import GtidSet
+from binlog2s3.names import BinlogName
 from binlog2s3.recovery import Piece
 from binlog2s3.store import S3Store, StoreConfig
 from binlog2s3.survey import Survey

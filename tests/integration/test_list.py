@@ -17,9 +17,9 @@ from typing import Any
 import boto3
 import pytest
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Layout
 from binlog2s3.chunk import Chunk
+from binlog2s3.names import BinlogName
 from binlog2s3.store import S3Store, StoreConfig
 from lab.fault import Answer, Gate, on
 from lab.load import Load, Shape

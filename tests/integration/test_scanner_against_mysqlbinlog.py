@@ -18,9 +18,10 @@ import pytest
 from pymysql import OperationalError
 from pymysql.constants import CLIENT
 
-from binlog2s3.binlog import BinlogName, EventType, Scanner, Transaction
+from binlog2s3.binlog import EventType, Scanner, Transaction
 from binlog2s3.event import HEADER
 from binlog2s3.gtid import Gtids, GtidSet, MariadbGtidList
+from binlog2s3.names import BinlogName
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.load import Load

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.binlog import BinlogName, Scanner
+from binlog2s3.binlog import Scanner
 from binlog2s3.errors import SourceError
+from binlog2s3.names import BinlogName
 from binlog2s3.server import Server, ServerFacts
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from binlog2s3.archive import DeleteChunks
-from binlog2s3.binlog import BinlogName
 from binlog2s3.chunk import Chunk
 from binlog2s3.errors import FloorError, StoreError
+from binlog2s3.names import BinlogName
 from tests.memory_store import MemoryStore, When
 from tests.promises import Place, Promises, Span, chunk_at, missing
 from tests.sampling import examples

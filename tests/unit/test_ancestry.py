@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from binlog2s3.ancestry import line_of
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Lineage
+from binlog2s3.documents import Lineage
+from binlog2s3.names import BinlogName
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -5,9 +5,10 @@ import zlib
 
 import pytest
 
-from binlog2s3.binlog import MAGIC, BinlogName, EventType, Rotate, Scanner
+from binlog2s3.binlog import MAGIC, EventType, Rotate, Scanner
 from binlog2s3.errors import DamageError
 from binlog2s3.gtid import GtidSet, MariadbGtidList
+from binlog2s3.names import BinlogName
 from tests.binlog_writer import (
     BEGIN,
     COMMIT,

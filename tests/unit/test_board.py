@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.board import Board, Pulse, Reporter, look_at_history
-from binlog2s3.catalog import Position
 from binlog2s3.config import SpoolLimits
+from binlog2s3.documents import Position
 from binlog2s3.errors import SourceError, SpoolError, StoreError
+from binlog2s3.names import BinlogName
 from binlog2s3.server import ServerBinlog, ServerPosition
 from binlog2s3.spool import Room
 from binlog2s3.status import Status, Totals

@@ -11,16 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import (
-    Catalog,
-    EntryEnd,
-    Heartbeat,
-    Layout,
-    Lineage,
-    lineage_id,
-)
+from binlog2s3.catalog import Catalog, Layout
+from binlog2s3.documents import EntryEnd, Heartbeat, Lineage, lineage_id
 from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.names import BinlogName
 from tests.documents import BEAT, ENTRY, ID, LINEAGE, NAME, TIME, UUID
 from tests.memory_store import MemoryStore
 

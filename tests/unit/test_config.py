@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from binlog2s3 import cli
-from binlog2s3.binlog import BinlogName
 from binlog2s3.config import (
     BY_NAME,
     OPTIONS,
@@ -25,6 +24,7 @@ from binlog2s3.config import (
     read_file,
 )
 from binlog2s3.errors import ConfigError
+from binlog2s3.names import BinlogName
 from binlog2s3.options import TABLES, parse_seconds, parse_size, split_s3_url
 
 LEAST = {"source": "orders", "s3-url": "s3://bucket/p", "mysql-user": "repl"}

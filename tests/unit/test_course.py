@@ -9,14 +9,15 @@ from typing import Any, Literal
 
 import pytest
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Layout, Lineage
+from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.config import StreamConfig
 from binlog2s3.course import Doubt, Heading, Pilot, first_binlog
+from binlog2s3.documents import Lineage
 from binlog2s3.errors import GapError, SourceError
 from binlog2s3.fork import Common
 from binlog2s3.gtid import Gtids, GtidSet
 from binlog2s3.history import Tip
+from binlog2s3.names import BinlogName
 from binlog2s3.server import ServerBinlog, ServerFacts
 from binlog2s3.tailer import Overlap
 from tests.binlog_writer import UUID_A, UUID_B

@@ -3,11 +3,11 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Position
 from binlog2s3.coverage import Coverage
+from binlog2s3.documents import Position
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
+from binlog2s3.names import BinlogName
 from binlog2s3.server import ServerPosition
 from binlog2s3.tailer import Track
 from tests.binlog_writer import UUID_A, BinlogWriter

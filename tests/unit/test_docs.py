@@ -22,12 +22,13 @@ from binlog2s3 import (
     verify_report,
     verify_view,
 )
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import EntryEnd, Heartbeat, Layout, Lineage, WriterState
+from binlog2s3.catalog import Layout
 from binlog2s3.checksum import crc64_hex, crc64nvme
 from binlog2s3.config import FILE_OPTIONS, OPTIONS
+from binlog2s3.documents import EntryEnd, Heartbeat, Lineage, WriterState
 from binlog2s3.grid import BLOCK_SIZE, MAX_PARTS, Block, Grid
 from binlog2s3.gtid import GtidSet
+from binlog2s3.names import BinlogName
 from lab import pitr_examples, reference
 from tests import damage, verified
 from tests.documents import BEAT, ENTRY, LINEAGE, UUID

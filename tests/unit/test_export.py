@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.binlog import BinlogName, Transaction
+from binlog2s3.binlog import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.export import README, SKIPPED, prepare, to_directory, to_stdout
 from binlog2s3.gtid import GtidSet, MariadbGtidList
+from binlog2s3.names import BinlogName
 from binlog2s3.recovery import Checked, Piece, Plan, Progress, Stream
 from lab.pitr_examples import ABOUT, LINEAGE, PLAN, UUID
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from binlog2s3.about import Tables, Wanted
-from binlog2s3.binlog import BinlogName, EventType
-from binlog2s3.catalog import Lineage
+from binlog2s3.binlog import EventType
+from binlog2s3.documents import Lineage
 from binlog2s3.errors import ArchiveError
 from binlog2s3.gtid import GtidSet, MariadbGtidList
+from binlog2s3.names import BinlogName
 from binlog2s3.search import Search
 from binlog2s3.sought import Hit, Sought, Tally
 from tests.binlog_writer import BEGIN, NOW_US, UUID_A, UUID_B, XID, BinlogWriter, statement

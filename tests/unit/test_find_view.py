@@ -10,10 +10,11 @@ from typing import Any
 from rich.console import Console
 
 from binlog2s3.about import Tables, Verdict, Wanted
-from binlog2s3.binlog import BinlogName, Transaction
+from binlog2s3.binlog import Transaction
 from binlog2s3.content import Change, Content
 from binlog2s3.find_progress import showing, words_of
 from binlog2s3.find_view import About, Document, Printed, pitr_words, sought_text
+from binlog2s3.names import BinlogName
 from binlog2s3.page import Coloured, Plain
 from binlog2s3.sought import Hit, Sought, Tally
 from tests.unit.test_docs import REFERENCE, fits, rows, section

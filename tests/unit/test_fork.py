@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Layout, Lineage
+from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk
+from binlog2s3.documents import Lineage
 from binlog2s3.errors import SourceError
 from binlog2s3.fork import Common, Finder, cut
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
+from binlog2s3.names import BinlogName
 from binlog2s3.place import build_entry
 from binlog2s3.spool import Run, RunFacts
 from binlog2s3.tailer import Track

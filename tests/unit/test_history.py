@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Lineage
+from binlog2s3.documents import Lineage
 from binlog2s3.gtid import Gtids, parse
 from binlog2s3.history import (
     Begin,
@@ -23,6 +22,7 @@ from binlog2s3.history import (
     successor,
     unservable,
 )
+from binlog2s3.names import BinlogName
 from binlog2s3.server import ServerBinlog
 from tests.binlog_writer import UUID_A, UUID_B
 

@@ -62,8 +62,8 @@ LAYERS = (
     },
     {"preflight", "preflight_rules", "preflight_settings"},
     {"status", "pitr_config", "find_config", "verify_config", "manual", "sample"},
-    {"recovery", "sought", "named"},
-    {"catalog", "reader", "backup"},
+    {"known", "recovery", "sought", "named"},
+    {"catalog", "documents", "reader", "backup"},
     {
         "server",
         "mysqlbinlog",
@@ -89,7 +89,18 @@ LAYERS = (
     {"content"},
     {"exchange", "signature"},
     {"rows", "payload", "statement"},
-    {"archive", "binlog", "checksum", "chunk", "commits", "event", "grid", "gtid", "transaction"},
+    {
+        "archive",
+        "binlog",
+        "checksum",
+        "chunk",
+        "commits",
+        "event",
+        "grid",
+        "gtid",
+        "names",
+        "transaction",
+    },
     {"errors", "timing", "__init__"},
 )
 ROOMS = {
@@ -106,8 +117,8 @@ ROOMS = {
 }
 PURE = ("about", "find_options", "named", "quick", "sieve", "sought", "advice", "ancestry",
         "archive", "backup_format", "binlog", "check", "choice", "chunk", "commits", "content",
-        "dump_header", "event", "examples", "executed", "extent", "grid", "gtid", "history",
-        "manual", "sample",
+        "documents", "dump_header", "event", "examples", "executed", "extent", "grid", "gtid",
+        "history", "known", "manual", "names", "sample",
         "options", "payload", "pitr_options", "plan", "points", "recovery", "route", "preflight",
         "preflight_rules", "preflight_settings", "relay_cut", "relay_log", "rows", "skip",
         "statement", "stop", "trace", "transaction", "verify_chain", "verify_entry",

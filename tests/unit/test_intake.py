@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive import Limits
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Layout, Lineage
+from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk
 from binlog2s3.coverage import Coverage
+from binlog2s3.documents import Lineage
 from binlog2s3.errors import ElsewhereError, ForkError, PreconditionError
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
 from binlog2s3.intake import Intake
+from binlog2s3.names import BinlogName
 from binlog2s3.server import ServerBinlog, ServerPosition
 from binlog2s3.spool import Run, RunFacts, Spool
 from binlog2s3.tailer import Track

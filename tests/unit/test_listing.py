@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Entry, Heartbeat, Layout, Lineage, Parent, Position, sources
+from binlog2s3.catalog import Layout, sources
 from binlog2s3.chunk import Chunk
 from binlog2s3.config import ListConfig, build_list
+from binlog2s3.documents import Entry, Heartbeat, Lineage, Parent, Position
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
 from binlog2s3.listing import Binlog, Listing, ancestry, current_of, document, gather
 from binlog2s3.listing_view import Loud, lines_of, loud_before, print_page, render
+from binlog2s3.names import BinlogName
 from binlog2s3.page import Coloured
 from binlog2s3.workers import Workers
 from tests.documents import BEAT, ENTRY, ID, LINEAGE, UUID

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from binlog2s3.catalog import Position
+from binlog2s3.documents import Position
 from binlog2s3.metrics import METRICS, render
 from binlog2s3.status import (
     ChildStatus,

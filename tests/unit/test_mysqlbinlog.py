@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.errors import SourceError
 from binlog2s3.login import Login, parse_options
 from binlog2s3.mysqlbinlog import Child, Tool, derive_server_id, explain, find
+from binlog2s3.names import BinlogName
 from tests.waiting import wait_until
 
 FIRST = BinlogName.parse("mysql-bin.000001")

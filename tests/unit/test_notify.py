@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from binlog2s3 import notify
-from binlog2s3.catalog import Position
 from binlog2s3.daemon import _Stream
+from binlog2s3.documents import Position
 from binlog2s3.errors import StoreError
 from binlog2s3.notify import Notifier, attend, line, of_environment
 from binlog2s3.status import Lag, SourceStatus, Status, Trouble

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Heartbeat, Layout, Lineage, Position
+from binlog2s3.catalog import Layout
 from binlog2s3.chunk import Chunk
+from binlog2s3.documents import Heartbeat, Lineage, Position
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
+from binlog2s3.names import BinlogName
 from binlog2s3.overview import look, look_all, read_expected
 from binlog2s3.status import (
     ChildStatus,

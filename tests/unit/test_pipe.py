@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from binlog2s3 import pipe as pipe_module
-from binlog2s3.binlog import BinlogName, Transaction
+from binlog2s3.binlog import Transaction
 from binlog2s3.client import Client, ClientEndedError, ClientTool, find_client
 from binlog2s3.decoder import DELIMITER, Decoder
 from binlog2s3.errors import RecoveryError
 from binlog2s3.gtid import GtidSet
 from binlog2s3.mysqlbinlog import Tool
+from binlog2s3.names import BinlogName
 from binlog2s3.recovery import Checked, Piece, Progress
 from binlog2s3.trace import Offsets, Trace
 from tests.binlog_writer import BinlogWriter

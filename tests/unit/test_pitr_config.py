@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlog2s3 import cli
-from binlog2s3.binlog import BinlogName
 from binlog2s3.config import FILE_OPTIONS, OPTIONS, read_file
 from binlog2s3.errors import ConfigError, SourceError
 from binlog2s3.gtid import GtidSet, MariadbGtidList
 from binlog2s3.login import resolve
+from binlog2s3.names import BinlogName
 from binlog2s3.options import parse
 from binlog2s3.pitr_config import Address, PitrConfig, build_pitr
 from binlog2s3.pitr_options import ALL_OPTIONS, GOALS, PITR_OPTIONS, TARGET_OPTIONS

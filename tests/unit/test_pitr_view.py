@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.content import Change, Content
 from binlog2s3.gtid import GtidSet, MariadbGtidList
+from binlog2s3.names import BinlogName
 from binlog2s3.page import Coloured, Plain
 from binlog2s3.pitr_view import (
     About,

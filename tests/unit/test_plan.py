@@ -2,9 +2,9 @@
 
 import pytest
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.errors import RecoveryError
 from binlog2s3.gtid import GtidSet
+from binlog2s3.names import BinlogName
 from binlog2s3.plan import make
 from binlog2s3.recovery import (
     BeforeGtid,

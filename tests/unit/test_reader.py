@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Catalog, Layout, Listed
 from binlog2s3.checksum import crc64_hex, crc64nvme
 from binlog2s3.chunk import Chunk
 from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.names import BinlogName
 from binlog2s3.reader import LOOKS
 from binlog2s3.store_contract import ObjectInfo
 from lab.reference import ROOT

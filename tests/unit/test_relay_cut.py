@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import pytest
 
 from binlog2s3 import gtid
-from binlog2s3.binlog import MAGIC, BinlogName, Scanner
+from binlog2s3.binlog import MAGIC, Scanner
 from binlog2s3.errors import RecoveryError
 from binlog2s3.gtid import MariadbGtidList
+from binlog2s3.names import BinlogName
 from binlog2s3.recovery import Checked, Piece, Stream
 from binlog2s3.relay_cut import Ends, cut, find, head_for
 from tests.binlog_writer import BEGIN, ROWS, TABLE_MAP, XID, BinlogWriter, statement

@@ -11,9 +11,10 @@ from uuid import UUID
 import pytest
 
 from binlog2s3 import gtid
-from binlog2s3.binlog import MAGIC, BinlogName, Scanner, Transaction
+from binlog2s3.binlog import MAGIC, Scanner, Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.event import HEADER, EventType
+from binlog2s3.names import BinlogName
 from binlog2s3.recovery import Checked, Piece, Place, Stream
 from binlog2s3.relay_batch import Batch, Batches
 from binlog2s3.relay_files import RelayFiles

@@ -20,7 +20,6 @@ from botocore.exceptions import ClientError
 
 from binlog2s3.archive import Action, Complete, CopyPart, Flush, PutEntry, PutWhole
 from binlog2s3.beginning import Beginning
-from binlog2s3.binlog import BinlogName
 from binlog2s3.catalog import Layout
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk
@@ -39,6 +38,7 @@ from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
 from binlog2s3.intake import Intake
 from binlog2s3.mysqlbinlog import Child, Tool
+from binlog2s3.names import BinlogName
 from binlog2s3.place import build_entry, sweep
 from binlog2s3.server import Server, ServerBinlog, ServerFacts
 from binlog2s3.spool import Floor, Run, RunFacts, Spool

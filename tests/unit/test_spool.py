@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.config import SpoolLimits
 from binlog2s3.errors import SpoolError
+from binlog2s3.names import BinlogName
 from binlog2s3.spool import Floor, Room, RunFacts, Spool, Superseder, default_min_free
 
 FACTS = RunFacts(

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Entry, EntryEnd, Layout, Lineage
+from binlog2s3.catalog import Catalog, Layout
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk
+from binlog2s3.documents import Entry, EntryEnd, Lineage
 from binlog2s3.errors import ArchiveError, SpoolError
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet
+from binlog2s3.names import BinlogName
 from binlog2s3.place import build_entry
 from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Floor, Run, RunFacts, Spool

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from binlog2s3 import status as module
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Lineage, Position, WriterState
+from binlog2s3.documents import Lineage, Position, WriterState
+from binlog2s3.names import BinlogName
 from binlog2s3.status import (
     ChildStatus,
     Gap,

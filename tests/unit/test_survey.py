@@ -8,11 +8,13 @@ from itertools import combinations
 
 import pytest
 
-from binlog2s3.binlog import BinlogName, EventType, Transaction
-from binlog2s3.catalog import Position
+from binlog2s3.binlog import EventType, Transaction
+from binlog2s3.documents import Position
 from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.gtid import GtidSet, MariadbGtidList
-from binlog2s3.recovery import History, Known
+from binlog2s3.known import Known
+from binlog2s3.names import BinlogName
+from binlog2s3.recovery import History
 from binlog2s3.survey import Survey
 from tests.binlog_writer import (
     BEGIN,

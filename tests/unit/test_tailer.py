@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.binlog import MAGIC, BinlogName, EventType
+from binlog2s3.binlog import MAGIC, EventType
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.errors import DamageError, ForkError
 from binlog2s3.grid import Digest, Grid
 from binlog2s3.gtid import GtidSet, MariadbGtidList
+from binlog2s3.names import BinlogName
 from binlog2s3.server import ServerBinlog
 from binlog2s3.spool import Floor, Run, RunFacts, Spool
 from binlog2s3.store_contract import Body

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.binlog import BinlogName
-from binlog2s3.catalog import Catalog, Lineage
+from binlog2s3.catalog import Catalog
 from binlog2s3.checksum import crc64nvme
 from binlog2s3.chunk import Chunk
 from binlog2s3.config import S3Config
+from binlog2s3.documents import Lineage
 from binlog2s3.errors import ArchiveError
 from binlog2s3.grid import Grid
 from binlog2s3.gtid import GtidSet, MariadbGtidList
+from binlog2s3.names import BinlogName
 from binlog2s3.page import Plain
 from binlog2s3.place import Place
 from binlog2s3.server import ServerBinlog

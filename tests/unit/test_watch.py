@@ -6,8 +6,8 @@ from time import monotonic
 
 import pytest
 
-from binlog2s3.binlog import BinlogName
 from binlog2s3.errors import SourceError
+from binlog2s3.names import BinlogName
 from binlog2s3.server import ServerBinlog, ServerPosition
 from binlog2s3.watch import Reached, Watch
 from tests.binlog_writer import UUID_A, UUID_B

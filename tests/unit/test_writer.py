@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.catalog import Catalog, Heartbeat, Layout
+from binlog2s3.catalog import Catalog, Layout
+from binlog2s3.documents import Heartbeat
 from binlog2s3.errors import SupersededError
 from binlog2s3.spool import Spool, Superseder
 from binlog2s3.writer import Progress, Writer, _new_token, give_way
