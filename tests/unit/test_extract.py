@@ -435,9 +435,7 @@ def test_chunks_that_were_replaced_between_two_blocks() -> None:
     bucket.lose[keys[7]] = lambda: replace_by(5 << 20, 9 << 20, *keys[5:9])
     bucket.lose[keys[15]] = lambda: replace_by(0, 16 << 20, *keys[:16])
     piece = piece_of(LARGE.transactions, 0, 26)
-    extract = Extract(
-        blocks, concurrency=1
-    )  # one that is replaced early is never asked for
+    extract = Extract(blocks, concurrency=1)  # one that is replaced early is never asked for
     found = [taken(list(checked))[0] for _, checked in extract.stream([piece])]
     assert found == [expected(LARGE.data, piece)]
     assert bucket.lose == {}
