@@ -15,8 +15,8 @@ from multiprocessing.synchronize import Event
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from binlog2s3.chunk import Chunk, join
-from binlog2s3.names import BinlogName
+from binlog2s3.archive.chunks import Chunk, join
+from binlog2s3.binlog.names import BinlogName
 from lab.s3 import client_for
 
 if TYPE_CHECKING:

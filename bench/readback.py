@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.reach import Bucket, chunks_and_binlogs
-from binlog2s3.binlog import Scanner
-from binlog2s3.chunk import join
-from binlog2s3.names import BinlogName
+from binlog2s3.archive.chunks import join
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Scanner
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

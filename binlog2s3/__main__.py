@@ -1,5 +1,5 @@
 """`python -m binlog2s3` is the command `binlog2s3`."""
 
-from binlog2s3.cli import main
+from binlog2s3.cli.main import main
 
 main()

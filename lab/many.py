@@ -21,17 +21,17 @@ from time import monotonic, sleep
 
 import boto3
 
-from binlog2s3.catalog import Layout
-from binlog2s3.checksum import crc64nvme
-from binlog2s3.chunk import Chunk
-from binlog2s3.documents import Heartbeat, Lineage, Position
-from binlog2s3.grid import Grid
-from binlog2s3.gtid import GtidSet
-from binlog2s3.names import BinlogName
-from binlog2s3.place import build_entry
-from binlog2s3.store import S3Store
-from binlog2s3.store_contract import Store, StoreConfig
-from binlog2s3.tailer import Track
+from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.documents import Heartbeat, Lineage, Position
+from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.store.contract import Store, StoreConfig
+from binlog2s3.store.s3 import S3Store
+from binlog2s3.stream.remote import build_entry
+from binlog2s3.stream.tail import Track
 from binlog2s3.workers import Workers
 from lab import get
 from lab.disk import temporary_directory

@@ -188,7 +188,7 @@ def _take_packages(debian: Path, private: Path) -> None:
 def _command(debian: Path, private: Path) -> list[str | Path]:
     """The words that run binlog2s3 before it is installed."""
     begin = f"import sys; sys.path.insert(0, {str(private / 'lib/python3/dist-packages')!r}); "
-    run = "from binlog2s3.cli import main; sys.argv[0] = 'binlog2s3'; main()"
+    run = "from binlog2s3.cli.main import main; sys.argv[0] = 'binlog2s3'; main()"
     return [_runnable(debian), "-I", "-B", "-c", begin + run]
 
 

@@ -8,14 +8,14 @@ from io import StringIO
 
 from rich.console import Console
 
-from binlog2s3.binlog import Transaction
-from binlog2s3.content import Change, Content
-from binlog2s3.gtid import GtidSet
-from binlog2s3.names import BinlogName
-from binlog2s3.page import Coloured
-from binlog2s3.pitr_view import About, Result, print_plan, print_result
-from binlog2s3.points import parse_time
-from binlog2s3.recovery import BeforeGtid, Piece, Place, Plan, Reach, Shown
+from binlog2s3.binlog.content import Change, Content
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.config.points import parse_time
+from binlog2s3.output import Coloured
+from binlog2s3.recover.model import BeforeGtid, Piece, Place, Plan, Reach, Shown
+from binlog2s3.recover.view import About, Result, print_plan, print_result
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 LINEAGE = "20251230T093446Z-3e11fa47-3cb9"

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import binlog2s3
-from binlog2s3 import sample, transaction
-from binlog2s3.config import FILE_OPTIONS
-from binlog2s3.find_options import FIND_OPTIONS
-from binlog2s3.options import Option
-from binlog2s3.pitr_options import PITR_OPTIONS
-from binlog2s3.status_options import STATUS_OPTIONS
-from binlog2s3.verify_options import VERIFY_OPTIONS
-from binlog2s3.verify_report import WORDS
+from binlog2s3.binlog import transactions as transaction
+from binlog2s3.config import file as sample
+from binlog2s3.config.find_options import FIND_OPTIONS
+from binlog2s3.config.options import Option
+from binlog2s3.config.pitr_options import PITR_OPTIONS
+from binlog2s3.config.status_options import STATUS_OPTIONS
+from binlog2s3.config.values import FILE_OPTIONS
+from binlog2s3.config.verify_options import VERIFY_OPTIONS
+from binlog2s3.inspect.verify.report import WORDS
 from lab import pitr_examples, status_examples
 
 ROOT = Path(__file__).parent.parent
@@ -125,7 +126,7 @@ def sample_file() -> str:
 
 
 def transaction_ends() -> str:
-    """The table in the docstring of `transaction`."""
+    """The table in the docstring of `binlog.transactions`."""
     text = transaction.__doc__ or ""
     return "\n".join(line for line in text.splitlines() if line.startswith("|"))
 
@@ -142,7 +143,7 @@ class LogEvent:
 
 def log_events() -> Iterator[LogEvent]:
     """Every call of a module's `_log` in the package; ValueError where its name is no constant."""
-    for path in sorted(PACKAGE.glob("*.py")):
+    for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("_log."):
                 first = node.args[0] if node.args else None

@@ -10,9 +10,10 @@ from io import StringIO
 
 from rich.console import Console
 
-from binlog2s3.documents import Position
-from binlog2s3.page import Coloured, Picture, Plain
-from binlog2s3.status import (
+from binlog2s3.archive.documents import Position
+from binlog2s3.cli.status_watch import Course, Seen, footer_of, print_screen
+from binlog2s3.output import Coloured, Picture, Plain
+from binlog2s3.status.model import (
     ChildStatus,
     Gap,
     History,
@@ -28,8 +29,7 @@ from binlog2s3.status import (
     UploadStatus,
     WriterStatus,
 )
-from binlog2s3.status_text import line_of, print_status, print_table
-from binlog2s3.status_watch import Course, Seen, footer_of, print_screen
+from binlog2s3.status.text import line_of, print_status, print_table
 
 NOW = datetime(2026, 1, 2, 12, 3, 30, tzinfo=UTC)
 TARGET = "s3://acme-binlogs/prod"

@@ -19,6 +19,6 @@ if not os.environ.keys() & {"SSL_CERT_FILE", "SSL_CERT_DIR"}:
             os.environ["SSL_CERT_FILE"] = path
             break
 
-from binlog2s3.cli import main  # noqa: E402 - behind the variable that it may need
+from binlog2s3.cli.main import main  # noqa: E402 - behind the variable that it may need
 
 sys.exit(main())

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from binlog2s3.client import find_client
 from binlog2s3.errors import Binlog2s3Error
-from binlog2s3.mysqlbinlog import Tool
-from binlog2s3.pipe import Pipe
-from binlog2s3.recovery import Progress
-from binlog2s3.server import Server
+from binlog2s3.recover.client import find_client
+from binlog2s3.recover.model import Progress
+from binlog2s3.recover.pipe import Pipe
+from binlog2s3.server.connection import Server
+from binlog2s3.server.mysqlbinlog import Tool
 from tests.login import ROOT
 from tests.own_files import own
 

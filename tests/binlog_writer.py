@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Callable
 from uuid import UUID
 
-from binlog2s3.binlog import MAGIC, EventType, Transaction
-from binlog2s3.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.scanner import MAGIC, EventType, Transaction
 
 UUID_A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 UUID_B = "b4308ccf-e58d-11f1-9e92-02fc00000001"

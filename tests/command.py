@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 
-from binlog2s3.timing import DEFAULT, Timing
+from binlog2s3.config.timing import DEFAULT, Timing
 
 
 def argv(*arguments: str, timing: Timing = DEFAULT) -> list[str]:

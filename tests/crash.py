@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from binlog2s3.documents import Heartbeat
-from binlog2s3.names import BinlogName
+from binlog2s3.archive.documents import Heartbeat
+from binlog2s3.binlog.names import BinlogName
 from tests.memory_store import Contents, MemoryStore
 from tests.process import Clock, Process, Shown
 from tests.promises import Kept, Place, Promises, chunk_at

@@ -12,16 +12,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from binlog2s3.catalog import Layout
-from binlog2s3.checksum import crc64nvme
-from binlog2s3.chunk import Chunk
-from binlog2s3.documents import Heartbeat, Lineage, Position
-from binlog2s3.grid import Grid
-from binlog2s3.gtid import GtidSet
-from binlog2s3.names import BinlogName
-from binlog2s3.place import build_entry
-from binlog2s3.store_contract import Store
-from binlog2s3.tailer import Track
+from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.documents import Heartbeat, Lineage, Position
+from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.store.contract import Store
+from binlog2s3.stream.remote import build_entry
+from binlog2s3.stream.tail import Track
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
 
 LAYOUT = Layout("pre", "test")

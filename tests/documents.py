@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-from binlog2s3.documents import Entry, Heartbeat, Lineage, Position
-from binlog2s3.grid import Block
-from binlog2s3.names import BinlogName
+from binlog2s3.archive.documents import Entry, Heartbeat, Lineage, Position
+from binlog2s3.archive.parts import Block
+from binlog2s3.binlog.names import BinlogName
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 ID = "20260102T030405Z-3e11fa47-a1b2"

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from binlog2s3.binlog import Transaction
-from binlog2s3.content import Content
-from binlog2s3.documents import Lineage
-from binlog2s3.executed import executed, gathered
-from binlog2s3.grid import Block
-from binlog2s3.gtid import Flavour, Gtids, MariadbGtidList, empty
-from binlog2s3.known import Known
-from binlog2s3.names import BinlogName
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.known import Known
+from binlog2s3.archive.parts import Block
+from binlog2s3.binlog.content import Content
+from binlog2s3.binlog.executed import executed, gathered
+from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, empty
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
 
 HEAD = 150
 BLOCK = 400

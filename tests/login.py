@@ -1,6 +1,6 @@
 """A login as root, of a server to be named: tests take it with `dataclasses.replace`."""
 
-from binlog2s3.login import Login
+from binlog2s3.server.login import Login
 
 ROOT = Login(
     host="127.0.0.1",

@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Literal, TypeVar
 
-from binlog2s3.checksum import composite_etag, crc64nvme, md5
+from binlog2s3.binlog.checksum import composite_etag, crc64nvme, md5
 from binlog2s3.errors import StoreError
-from binlog2s3.store_contract import Body, ObjectInfo, PartInfo, UploadInfo
-from binlog2s3.store_errors import Failure, translate
+from binlog2s3.store.contract import Body, ObjectInfo, PartInfo, UploadInfo
+from binlog2s3.store.errors import Failure, translate
 
 Result = TypeVar("Result")
 When = Literal["before", "after", "later"]

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from binlog2s3 import gtid
-from binlog2s3.binlog import Scanner, Transaction
-from binlog2s3.names import BinlogName
-from binlog2s3.recovery import Checked, Piece, Stream
+from binlog2s3.binlog import gtid
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Scanner, Transaction
+from binlog2s3.recover.model import Checked, Piece, Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,33 +16,33 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
-from binlog2s3.archive import Limits
-from binlog2s3.beginning import Beginning, Begun, target
-from binlog2s3.binlog import MAGIC
-from binlog2s3.board import Pulse
-from binlog2s3.catalog import Catalog, Layout
-from binlog2s3.config import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
-from binlog2s3.course import Doubt, Heading, Pilot
-from binlog2s3.coverage import Coverage
-from binlog2s3.daemon import _Stream
-from binlog2s3.documents import Lineage
-from binlog2s3.ending import Stop
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
 from binlog2s3.errors import SourceError, SupersededError
-from binlog2s3.grid import Grid
-from binlog2s3.gtid import GtidSet
-from binlog2s3.history import Tip
-from binlog2s3.intake import Intake
-from binlog2s3.mysqlbinlog import Tool
-from binlog2s3.names import BinlogName
-from binlog2s3.notify import Notifier
-from binlog2s3.server import ServerBinlog, ServerFacts, ServerPosition
-from binlog2s3.spool import Run, Spool
-from binlog2s3.start import find
-from binlog2s3.supervisor import Supervisor
-from binlog2s3.uploader import Counts, Uploader
-from binlog2s3.watch import Watch
+from binlog2s3.server.connection import ServerBinlog, ServerFacts, ServerPosition
+from binlog2s3.server.mysqlbinlog import Tool
+from binlog2s3.stream.continuation import Tip
+from binlog2s3.stream.daemon import _Stream
+from binlog2s3.stream.decide import Limits
+from binlog2s3.stream.reporter import Pulse
+from binlog2s3.stream.resume import Doubt, Heading, Pilot
+from binlog2s3.stream.shutdown import Stop
+from binlog2s3.stream.source_watch import Watch
+from binlog2s3.stream.spool import Run, Spool
+from binlog2s3.stream.start import find
+from binlog2s3.stream.startup import Beginning, Begun, target
+from binlog2s3.stream.supervisor import Supervisor
+from binlog2s3.stream.systemd import Notifier
+from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.uploader import Counts, Uploader
+from binlog2s3.stream.watermark import Coverage
+from binlog2s3.stream.writer import Writer, give_way
 from binlog2s3.workers import Outcome
-from binlog2s3.writer import Writer, give_way
 from tests.binlog_writer import UUID_A
 from tests.memory_store import MemoryStore
 from tests.streamer import LAYOUT, InlineWorkers, Source

@@ -8,12 +8,12 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from binlog2s3.checksum import crc64nvme
-from binlog2s3.chunk import Chunk, Chunks
-from binlog2s3.coverage import Coverage
-from binlog2s3.grid import Grid
-from binlog2s3.names import BinlogName
-from binlog2s3.uploader import Uploader
+from binlog2s3.archive.chunks import Chunk, Chunks
+from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.stream.uploader import Uploader
+from binlog2s3.stream.watermark import Coverage
 from tests.memory_store import MemoryStore
 from tests.streamer import LAYOUT, Source
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from binlog2s3 import relay, target
 from binlog2s3.errors import Binlog2s3Error
-from binlog2s3.recovery import Place, Progress
-from binlog2s3.server import Server
+from binlog2s3.recover import relay, target
+from binlog2s3.recover.model import Place, Progress
+from binlog2s3.server.connection import Server
 from tests.login import ROOT
 from tests.own_files import Own, own
 

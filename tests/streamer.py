@@ -10,22 +10,22 @@ from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 
-from binlog2s3.archive import Compare, Limits
-from binlog2s3.catalog import Catalog, Layout
-from binlog2s3.chunk import Chunk
-from binlog2s3.coverage import Coverage
-from binlog2s3.documents import Lineage
-from binlog2s3.grid import Grid
-from binlog2s3.gtid import GtidSet
-from binlog2s3.history import GoOn, Tip, same_server
-from binlog2s3.names import BinlogName
-from binlog2s3.place import Looked
-from binlog2s3.server import ServerBinlog
-from binlog2s3.spool import Run, RunFacts, Spool
-from binlog2s3.start import Known, adopt, known_end, tip_of_archive, tip_of_track
-from binlog2s3.store import Store
-from binlog2s3.tailer import Tailer, Track
-from binlog2s3.uploader import Uploader
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.server.connection import ServerBinlog
+from binlog2s3.store.s3 import Store
+from binlog2s3.stream.continuation import GoOn, Tip, same_server
+from binlog2s3.stream.decide import Compare, Limits
+from binlog2s3.stream.remote import Looked
+from binlog2s3.stream.spool import Run, RunFacts, Spool
+from binlog2s3.stream.start import Known, adopt, known_end, tip_of_archive, tip_of_track
+from binlog2s3.stream.tail import Tailer, Track
+from binlog2s3.stream.uploader import Uploader
+from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome
 from tests.binlog_writer import NOW, UUID_A, BinlogWriter, statement
 

@@ -7,20 +7,20 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from binlog2s3.binlog import Scanner, Transaction
-from binlog2s3.catalog import Catalog, Layout
-from binlog2s3.checksum import crc64nvme
-from binlog2s3.chunk import Chunk
-from binlog2s3.documents import Heartbeat, Lineage
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.documents import Heartbeat, Lineage
+from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.binlog.events import HEADER
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Scanner, Transaction
 from binlog2s3.errors import ObjectMissingError
-from binlog2s3.event import HEADER
-from binlog2s3.grid import Grid
-from binlog2s3.gtid import Gtids, GtidSet, MariadbGtidList
-from binlog2s3.names import BinlogName
-from binlog2s3.place import build_entry
-from binlog2s3.recovery import Checked, Piece
-from binlog2s3.survey import Survey
-from binlog2s3.tailer import Track
+from binlog2s3.recover.model import Checked, Piece
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.stream.remote import build_entry
+from binlog2s3.stream.tail import Track
 from binlog2s3.workers import Workers
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, LINEAGE, NAME, TIME

@@ -8,8 +8,8 @@ import json
 import sys
 from dataclasses import asdict, replace
 
-from binlog2s3.cli import main
-from binlog2s3.timing import DEFAULT, Timing
+from binlog2s3.cli.main import main
+from binlog2s3.config.timing import DEFAULT, Timing
 
 PATIENT_END = replace(DEFAULT, drain_seconds=60.0, farewell_seconds=60.0)
 """Its end takes as long as it must: all that it knows of is in the bucket, and that it stopped."""

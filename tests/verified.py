@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
-from binlog2s3.names import BinlogName
-from binlog2s3.verify_report import (
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.inspect.verify.report import (
     Answer,
     Compared,
     Defect,

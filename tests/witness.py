@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from time import strptime
 
-from binlog2s3.binlog import Transaction
+from binlog2s3.binlog.scanner import Transaction
 
 INSIDE_COMPRESSED = r"(?ms)^# Start of compressed events\.$.*?^# End of compressed events\.$"
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from binlog2s3.checksum import crc64_hex, crc64nvme
-from binlog2s3.gtid import GtidSet
+from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
+from binlog2s3.binlog.gtid import GtidSet
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import Store

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.checksum import crc64_hex, crc64nvme
+from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import boto3
 import pytest
 
-from binlog2s3.checksum import composite_etag, crc64nvme, md5
+from binlog2s3.binlog.checksum import composite_etag, crc64nvme, md5
 from binlog2s3.errors import (
     ObjectMissingError,
     PreconditionError,
@@ -29,7 +29,7 @@ from binlog2s3.errors import (
     UnsupportedError,
     UploadMissingError,
 )
-from binlog2s3.store import (
+from binlog2s3.store.s3 import (
     PREFLIGHT,
     Body,
     FileSlice,

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3 import __version__, sample
-from binlog2s3.cli import binlog2s3
+from binlog2s3 import __version__
+from binlog2s3.cli.main import binlog2s3
+from binlog2s3.config import file as sample
 from lab import debian, package
 from lab.cache import Unavailable
 from lab.debian import System

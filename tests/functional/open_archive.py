@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from binlog2s3.binlog import EventType
-from binlog2s3.catalog import Layout
-from binlog2s3.checksum import crc64nvme
-from binlog2s3.chunk import Chunk
-from binlog2s3.documents import Position
-from binlog2s3.gtid import GtidSet
-from binlog2s3.names import BinlogName
+from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.documents import Position
+from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import EventType
 from lab.s3 import REGION, MotoServer
 from tests.binlog_writer import NOW_US, UUID_A, BinlogWriter, query_body
 from tests.command import run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3 import sample
+from binlog2s3.config import file as sample
 from tests import command
 
 SECRET = "hunter2-not-to-be-seen"
@@ -75,7 +75,7 @@ def on_path(tmp_path: Path) -> Path:
     """A folder with `binlog2s3` in it, as an installation puts it on PATH."""
     script = tmp_path / "bin" / "binlog2s3"
     script.parent.mkdir()
-    script.write_text(f"#!{command.argv()[0]}\nfrom binlog2s3.cli import main\nmain()\n")
+    script.write_text(f"#!{command.argv()[0]}\nfrom binlog2s3.cli.main import main\nmain()\n")
     script.chmod(0o755)
     return script.parent
 

@@ -22,14 +22,14 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.catalog import Layout
-from binlog2s3.config import build_status
-from binlog2s3.documents import Heartbeat
-from binlog2s3.endpoint import SOCKET, Listener
+from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.documents import Heartbeat
+from binlog2s3.cli.status import Looks
+from binlog2s3.config.values import build_status
 from binlog2s3.errors import ConfigError
-from binlog2s3.spool import Spool, Superseder
-from binlog2s3.status import Lag, Purge, Status, Trouble, document
-from binlog2s3.status_view import Looks
+from binlog2s3.status.http import SOCKET, Listener
+from binlog2s3.status.model import Lag, Purge, Status, Trouble, document
+from binlog2s3.stream.spool import Spool, Superseder
 from lab.s3 import REGION, MotoServer
 from lab.status_examples import IDLE
 from tests import command

@@ -13,7 +13,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from binlog2s3.store import S3Store, StoreConfig
+from binlog2s3.store.s3 import S3Store, StoreConfig
 from lab.s3 import REGION, MotoServer
 from tests.damage import LAYOUT, NEW, OLD, Archive, fill
 from tests.documents import UUID

@@ -49,7 +49,8 @@ def test_the_wheel_is_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
     info = {name for name in names if ".dist-info/" in name}
-    ours = {f"binlog2s3/{path.name}" for path in PACKAGE.glob("*.py")} | {"binlog2s3/py.typed"}
+    ours = {path.relative_to(PACKAGE.parent).as_posix() for path in PACKAGE.rglob("*.py")}
+    ours |= {"binlog2s3/py.typed"}
     assert names - info == ours
     assert any(name.endswith("/licenses/LICENSE") for name in info)
 
@@ -64,7 +65,7 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
         name = re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0].lower().replace("-", "_")
         required |= IMPORTED.get(name, {name})
     imported = set()
-    for path in PACKAGE.glob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.split(".")[0] for alias in node.names}

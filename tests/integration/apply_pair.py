@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from binlog2s3.login import Login
+from binlog2s3.server.login import Login
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer

@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError
-from binlog2s3.login import Login
-from binlog2s3.mysqlbinlog import Child, find
-from binlog2s3.names import BinlogName
-from binlog2s3.server import Server, ServerFacts
+from binlog2s3.server.connection import Server, ServerFacts
+from binlog2s3.server.login import Login
+from binlog2s3.server.mysqlbinlog import Child, find
 from lab.mysql import MysqlServer
 from tests.integration.certificates import Pair
 from tests.login import ROOT

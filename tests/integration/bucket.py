@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from botocore.exceptions import ClientError
 
-from binlog2s3.checksum import crc64_hex, crc64nvme
+from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from lab.s3 import Store
 from tests.waiting import PATIENCE
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from binlog2s3 import relay, target
-from binlog2s3.login import Login
-from binlog2s3.recovery import Progress, Stream
-from binlog2s3.server import Server
+from binlog2s3.recover import relay, target
+from binlog2s3.recover.model import Progress, Stream
+from binlog2s3.server.connection import Server
+from binlog2s3.server.login import Login
 from lab.mysql import MysqlServer
 from tests.integration import apply_pair
 from tests.own_files import Own

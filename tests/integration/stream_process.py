@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from binlog2s3.timing import DEFAULT, Timing
+from binlog2s3.config.timing import DEFAULT, Timing
 from lab.mysql import MysqlServer
 from lab.s3 import Store
 from tests import command

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from binlog2s3.backup import BackupPoint, read_backup
+from binlog2s3.binlog.gtid import parse
 from binlog2s3.errors import RecoveryError
-from binlog2s3.gtid import parse
+from binlog2s3.recover.backup import BackupPoint, read_backup
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.binlog import Scanner
-from binlog2s3.content import Content, ContentReader
+from binlog2s3.binlog.content import Content, ContentReader
+from binlog2s3.binlog.scanner import Scanner
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import pytest
 
-from binlog2s3.binlog import EventType
+from binlog2s3.binlog.scanner import EventType
 from lab.fault import Answer, Request
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer

@@ -12,15 +12,15 @@ from typing import Any
 import boto3
 import pytest
 
-from binlog2s3.binlog import Transaction
-from binlog2s3.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import StoreError
-from binlog2s3.extract import Extract
-from binlog2s3.gtid import GtidSet
-from binlog2s3.names import BinlogName
-from binlog2s3.recovery import Piece
-from binlog2s3.store import S3Store, StoreConfig
-from binlog2s3.survey import Survey
+from binlog2s3.recover.extract import Extract
+from binlog2s3.recover.model import Piece
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.store.s3 import S3Store, StoreConfig
 from binlog2s3.workers import Workers
 from lab.load import Load, Shape
 from lab.mysql import MariadbServer, MysqlServer

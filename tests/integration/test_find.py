@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.gtid import GtidSet
-from binlog2s3.points import parse_time
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.config.points import parse_time
 from lab.get import ServerBinaries
 from lab.many import measured
 from lab.mysql import MariadbServer, MysqlServer

@@ -20,14 +20,14 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from binlog2s3.config import Config, MysqlConfig, S3Config, StreamConfig
-from binlog2s3.preflight import Row
-from binlog2s3.preflight_archive import ArchiveProbes
-from binlog2s3.preflight_bucket import BucketCheck
-from binlog2s3.preflight_probes import Probes
-from binlog2s3.preflight_rules import wanted_rule
-from binlog2s3.store import S3Store
-from binlog2s3.store_contract import StoreConfig
+from binlog2s3.config.values import Config, MysqlConfig, S3Config, StreamConfig
+from binlog2s3.inspect.check.archive import ArchiveProbes
+from binlog2s3.inspect.check.bucket import BucketCheck
+from binlog2s3.inspect.check.probes import Probes
+from binlog2s3.inspect.check.row import Row
+from binlog2s3.inspect.check.rules import wanted_rule
+from binlog2s3.store.contract import StoreConfig
+from binlog2s3.store.s3 import S3Store
 from lab.disk import temporary_directory
 from lab.fault import Record
 from lab.get import ServerBinaries

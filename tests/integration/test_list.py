@@ -17,10 +17,10 @@ from typing import Any
 import boto3
 import pytest
 
-from binlog2s3.catalog import Layout
-from binlog2s3.chunk import Chunk
-from binlog2s3.names import BinlogName
-from binlog2s3.store import S3Store, StoreConfig
+from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.store.s3 import S3Store, StoreConfig
 from lab.fault import Answer, Gate, on
 from lab.load import Load, Shape
 from lab.mysql import MysqlServer

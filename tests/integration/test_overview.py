@@ -12,10 +12,10 @@ from pathlib import Path
 import boto3
 import pytest
 
-from binlog2s3.catalog import Layout
-from binlog2s3.overview import look, look_all
-from binlog2s3.status import Status
-from binlog2s3.store import S3Store, StoreConfig
+from binlog2s3.archive.catalog import Layout
+from binlog2s3.status.from_bucket import look, look_all
+from binlog2s3.status.model import Status
+from binlog2s3.store.s3 import S3Store, StoreConfig
 from binlog2s3.workers import Workers
 from lab.mysql import MysqlServer
 from lab.s3 import REGION, MinioServer

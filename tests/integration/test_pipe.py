@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.client import find_client
 from binlog2s3.errors import RecoveryError
-from binlog2s3.login import Login
-from binlog2s3.mysqlbinlog import find
-from binlog2s3.pipe import Pipe, decode
-from binlog2s3.recovery import Progress
-from binlog2s3.server import Server
+from binlog2s3.recover.client import find_client
+from binlog2s3.recover.model import Progress
+from binlog2s3.recover.pipe import Pipe, decode
+from binlog2s3.server.connection import Server
+from binlog2s3.server.login import Login
+from binlog2s3.server.mysqlbinlog import find
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from tests.integration import apply_pair

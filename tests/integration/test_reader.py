@@ -12,12 +12,12 @@ from pathlib import Path
 import boto3
 import pytest
 
-from binlog2s3.catalog import Catalog, Layout, Listed
-from binlog2s3.checksum import crc64nvme
-from binlog2s3.chunk import Chunk
+from binlog2s3.archive.catalog import Catalog, Layout, Listed
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
-from binlog2s3.names import BinlogName
-from binlog2s3.store import S3Store, StoreConfig
+from binlog2s3.store.s3 import S3Store, StoreConfig
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer

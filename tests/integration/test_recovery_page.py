@@ -13,7 +13,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from binlog2s3.checksum import crc64_hex, crc64nvme
+from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from lab.accident import accident, install_db
 from lab.company import BUCKET, Checksums, Site
 from lab.disk import temporary_directory

@@ -11,9 +11,9 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from binlog2s3 import relay, relay_channel, relay_mysql
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.recovery import Checked, Place, Progress, Stream
+from binlog2s3.recover import relay, relay_channel, relay_mysql
+from binlog2s3.recover.model import Checked, Place, Progress, Stream
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from tests.integration.apply_pair import (

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from binlog2s3 import relay
 from binlog2s3.errors import ArchiveError, RecoveryError, SourceError
-from binlog2s3.mariadb_channel import Channel, Reach
-from binlog2s3.recovery import Place, Progress, Stream
-from binlog2s3.server import Server
+from binlog2s3.recover import relay
+from binlog2s3.recover.mariadb_channel import Channel, Reach
+from binlog2s3.recover.model import Place, Progress, Stream
+from binlog2s3.server.connection import Server
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer
 from tests.integration import relay_pair

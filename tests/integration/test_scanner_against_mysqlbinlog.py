@@ -2,7 +2,7 @@
 
 Each kind of binlog is written by a real server, streamed by the stock client, and scanned; the
 stock client's text of the same file is the witness. Then once more with the transaction lengths
-taken out of the GTID events, so that the table in `binlog2s3.transaction` must find the same ends.
+taken out of the GTID events, so that the table of `binlog.transactions` must find the same ends.
 """
 
 import struct
@@ -18,10 +18,10 @@ import pytest
 from pymysql import OperationalError
 from pymysql.constants import CLIENT
 
-from binlog2s3.binlog import EventType, Scanner, Transaction
-from binlog2s3.event import HEADER
-from binlog2s3.gtid import Gtids, GtidSet, MariadbGtidList
-from binlog2s3.names import BinlogName
+from binlog2s3.binlog.events import HEADER
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import EventType, Scanner, Transaction
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.load import Load

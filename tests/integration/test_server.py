@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.binlog import Scanner
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.errors import SourceError
-from binlog2s3.names import BinlogName
-from binlog2s3.server import Server, ServerFacts
+from binlog2s3.server.connection import Server, ServerFacts
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.verify import closed_binlogs

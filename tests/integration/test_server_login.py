@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from binlog2s3.errors import SourceError
-from binlog2s3.login import parse_options
+from binlog2s3.server.login import parse_options
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer

@@ -15,8 +15,8 @@ import pytest
 from botocore.exceptions import ClientError
 from prometheus_client.parser import text_string_to_metric_families
 
-from binlog2s3.metrics import METRICS, Metric
-from binlog2s3.status import State
+from binlog2s3.status.metrics import METRICS, Metric
+from binlog2s3.status.model import State
 from lab.fault import Gate
 from lab.get import ServerBinaries
 from lab.load import Load, Shape

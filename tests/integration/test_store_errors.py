@@ -19,7 +19,7 @@ import boto3
 import pytest
 
 from binlog2s3.errors import StoreError, UnsupportedError
-from binlog2s3.store import FileSlice, MendableError, RetryPolicy, S3Store, StoreConfig
+from binlog2s3.store.s3 import FileSlice, MendableError, RetryPolicy, S3Store, StoreConfig
 from lab import get
 from lab.cache import Unavailable
 from lab.disk import temporary_directory
@@ -190,7 +190,7 @@ def test_a_session_that_expired(minio: MinioServer, bucket: str) -> None:
 
 CHILD = """
 import sys, threading
-from binlog2s3.store import RetryPolicy, S3Store, StoreConfig
+from binlog2s3.store.s3 import RetryPolicy, S3Store, StoreConfig
 
 config = StoreConfig(bucket=sys.argv[1], endpoint_url=sys.argv[2], region="us-east-1")
 store = S3Store(config, stop=threading.Event(), policy=RetryPolicy(attempts=1))

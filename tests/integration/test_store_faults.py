@@ -24,7 +24,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from bench.link import SlowLink
-from binlog2s3.checksum import crc64_hex, crc64nvme
+from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from lab.disk import temporary_directory
 from lab.fault import Action, Answer, Drop, DropAnswer, Gate, Request
 from lab.get import ServerBinaries

@@ -18,9 +18,9 @@ from botocore.config import Config
 from cryptography import x509
 
 from binlog2s3.errors import ObjectMissingError, StoreError
-from binlog2s3.store import S3Store, StoreConfig
-from binlog2s3.store_contract import RetryPolicy
-from binlog2s3.store_quick import QuickStore
+from binlog2s3.store.contract import RetryPolicy
+from binlog2s3.store.quick import QuickStore
+from binlog2s3.store.s3 import S3Store, StoreConfig
 from lab.fault import Action, Answer, Drop, DropAnswer, Record, Rewrite, on
 from lab.proxy import RecordingProxy
 from lab.s3 import REGION, MinioServer, MotoServer, VersitygwServer, allow

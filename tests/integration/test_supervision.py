@@ -18,8 +18,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from binlog2s3.mysqlbinlog import Child, Tool
-from binlog2s3.names import BinlogName
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.server.mysqlbinlog import Child, Tool
 from lab.fault import Record
 from lab.get import ServerBinaries
 from lab.load import Load, Shape

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
+from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.errors import RecoveryError
-from binlog2s3.gtid import GtidSet
-from binlog2s3.login import Login
-from binlog2s3.server import Server
-from binlog2s3.target import (
+from binlog2s3.recover.target import (
     DATABASE,
     Marker,
     TargetFacts,
@@ -23,6 +21,8 @@ from binlog2s3.target import (
     problems,
     stop_threads,
 )
+from binlog2s3.server.connection import Server
+from binlog2s3.server.login import Login
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer

@@ -2,7 +2,7 @@
 
 Each row is a real stream on which a writer commits, and one fault: /health turns to 503, the state
 is none of the well ones, the lag rises, and when the fault is gone all of it comes back. In
-production that takes up to 90 seconds (binlog2s3/timing.py); here the streamer is in a hurry.
+production that takes up to 90 seconds (binlog2s3/config/timing.py); here the streamer hurries.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.timing import DEFAULT, Timing
+from binlog2s3.config.timing import DEFAULT, Timing
 from lab.fault import Answer, on
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy

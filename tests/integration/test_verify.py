@@ -15,7 +15,7 @@ from typing import Any
 import boto3
 import pytest
 
-from binlog2s3.store import S3Store, StoreConfig
+from binlog2s3.store.s3 import S3Store, StoreConfig
 from lab.load import Load, Shape
 from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
@@ -145,7 +145,7 @@ def test_a_sound_archive(minio: MinioServer, bucket: str, store: S3Store, verify
 
 
 SOME = ("a missing object", "a missing entry", "a truncated object", "foreign in the archive")
-"""Kinds that a process of its own is started for; all others are in tests/unit/test_verify.py."""
+"""Kinds that a process of its own is started for; else: tests/unit/inspect/test_verify.py."""
 CHOSEN = {
     **BYTES,
     **{name: DAMAGES[name] for name in (*SOME, "a missing chunk", "a rotten chunk")},

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import StoreError, SupersededError
-from binlog2s3.names import BinlogName
-from binlog2s3.spool import Spool, Superseder
+from binlog2s3.stream.spool import Spool, Superseder
 from tests.crash import CHANGES, FOLDER, Fate, Point, Recorder, State, World
 from tests.documents import BEAT
 from tests.process import Process

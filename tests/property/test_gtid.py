@@ -4,7 +4,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlog2s3.gtid import GtidSet, GtidSetBuilder, MariadbGtidList
+from binlog2s3.binlog.gtid import GtidSet, GtidSetBuilder, MariadbGtidList
 
 UUIDS = ["3e11fa47-71ca-11e1-9e33-c80aa9429562", "b4308ccf-e58d-11f1-9e92-02fc00000001"]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlog2s3.store_contract import FileSlice, Pieces
+from binlog2s3.store.contract import FileSlice, Pieces
 from tests.sampling import examples
 
 MOST = 80

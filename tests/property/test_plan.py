@@ -6,11 +6,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from binlog2s3.binlog.executed import gathered
+from binlog2s3.binlog.gtid import Flavour, GtidSet
 from binlog2s3.errors import RecoveryError
-from binlog2s3.executed import gathered
-from binlog2s3.gtid import Flavour, GtidSet
-from binlog2s3.plan import make
-from binlog2s3.recovery import (
+from binlog2s3.recover.model import (
     BeforeGtid,
     Goal,
     Latest,
@@ -21,6 +20,7 @@ from binlog2s3.recovery import (
     ToPosition,
     ToTime,
 )
+from binlog2s3.recover.plan import make
 from tests.history_model import Model, Real
 
 PLANS = settings(

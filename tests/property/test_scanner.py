@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlog2s3.binlog import EventType, Scanner, Transaction
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.scanner import EventType, Scanner, Transaction
 from binlog2s3.errors import DamageError
-from binlog2s3.gtid import GtidSet, MariadbGtidList
 from tests.binlog_writer import (
     BEGIN,
     COMMIT,

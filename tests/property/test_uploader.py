@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from binlog2s3.archive import DeleteChunks
-from binlog2s3.chunk import Chunk
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import FloorError, StoreError
-from binlog2s3.names import BinlogName
+from binlog2s3.stream.decide import DeleteChunks
 from tests.memory_store import MemoryStore, When
 from tests.promises import Place, Promises, Span, chunk_at, missing
 from tests.sampling import examples

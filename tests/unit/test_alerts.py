@@ -11,11 +11,13 @@ from typing import Any, get_args
 import pytest
 
 import binlog2s3
-from binlog2s3 import endpoint, status, timing
-from binlog2s3.metrics import METRICS, render
-from binlog2s3.status import Vitals, judge
+from binlog2s3.config import timing
+from binlog2s3.status import http as endpoint
+from binlog2s3.status import model as status
+from binlog2s3.status.metrics import METRICS, render
+from binlog2s3.status.model import Vitals, judge
+from tests.unit.status.test_metrics import FULL
 from tests.unit.test_docs import rows, section
-from tests.unit.test_metrics import FULL
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES = (DOCS / "alerts.yml").read_text(encoding="utf-8")
@@ -218,7 +220,7 @@ def test_the_document_names_no_metric_or_alert_that_does_not_exist() -> None:
 def troubles() -> set[str]:
     """The codes that the package gives, where they are written out."""
     found = set()
-    for path in Path(binlog2s3.__file__).parent.glob("*.py"):
+    for path in Path(binlog2s3.__file__).parent.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         if "rouble" not in text:  # reading all of it takes a while
             continue

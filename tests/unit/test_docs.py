@@ -12,23 +12,21 @@ from typing import Any, get_args
 import click
 import pytest
 
-from binlog2s3 import (
-    cli,
-    errors,
-    examples,
-    listing,
-    pitr_view,
-    preflight,
-    verify_report,
-    verify_view,
-)
-from binlog2s3.catalog import Layout
-from binlog2s3.checksum import crc64_hex, crc64nvme
-from binlog2s3.config import FILE_OPTIONS, OPTIONS
-from binlog2s3.documents import EntryEnd, Heartbeat, Lineage, WriterState
-from binlog2s3.grid import BLOCK_SIZE, MAX_PARTS, Block, Grid
-from binlog2s3.gtid import GtidSet
-from binlog2s3.names import BinlogName
+from binlog2s3 import errors
+from binlog2s3.archive import listing
+from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.documents import EntryEnd, Heartbeat, Lineage, WriterState
+from binlog2s3.archive.parts import BLOCK_SIZE, MAX_PARTS, Block, Grid
+from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.cli import examples
+from binlog2s3.cli import main as cli
+from binlog2s3.config.values import FILE_OPTIONS, OPTIONS
+from binlog2s3.inspect.check import row as preflight
+from binlog2s3.inspect.verify import report as verify_report
+from binlog2s3.inspect.verify import view as verify_view
+from binlog2s3.recover import view as pitr_view
 from lab import pitr_examples, reference
 from tests import damage, verified
 from tests.documents import BEAT, ENTRY, LINEAGE, UUID

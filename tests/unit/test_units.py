@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from binlog2s3 import sample
+from binlog2s3.config import file as sample
 
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "systemd"

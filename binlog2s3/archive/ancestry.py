@@ -1,0 +1,163 @@
+"""The line of lineages that a recovery follows, from the oldest that is known to belong to it.
+
+Place in the flow: `recover.route` and `recover.plan` go along it. Pure.
+
+Law: an unknown join is never crossed, history begins behind it. What lies behind a cut in a parent
+is a dead branch and no part of the line.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.binlog.gtid import Flavour, parse
+from binlog2s3.binlog.names import BinlogName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leg:
+    """The part of a lineage that belongs to the line: up to `cut`, where the next one goes on.
+
+    `cut` is None for the last lineage, of which all belongs. `begin`: so many bytes of its first
+    binlog are also the leg's before, which has the same binlog; 0 where it has not. `missing`: what
+    lies between the leg before and this one and is in no binlog; "" where nothing does.
+    """
+
+    lineage: Lineage
+    cut: Parent | None = None
+    begin: int = 0
+    missing: str = ""
+
+    def holds(self, name: BinlogName) -> bool:
+        """Whether any byte of this binlog of the lineage belongs to the line."""
+        if name < self.lineage.first_binlog:
+            return False
+        return self.cut is None or (
+            self.cut.binlog is not None and name <= BinlogName.parse(self.cut.binlog)
+        )
+
+    def end_of(self, name: BinlogName, size: int) -> int:
+        """How many of a binlog's first `size` bytes belong to the line."""
+        if self.cut is not None and self.cut.binlog == str(name):
+            return min(size, self.cut.offset)
+        return size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Legs, oldest first; there is at least one.
+
+    `barrier`: why nothing before them can be reached, "" where they begin with the very first.
+    """
+
+    legs: tuple[Leg, ...]
+    barrier: str = ""
+
+
+def line_of(lineages: Sequence[Lineage], tip: str) -> Line:
+    """The line that ends with the lineage `tip`, which is one of these."""
+    by_id = {lineage.id: lineage for lineage in lineages}
+    lineage, cut = by_id[tip], None
+    legs: list[Leg] = []
+    passed = {tip}
+    while True:
+        origin, crossed = _origin(lineage, by_id)
+        barrier = _barrier(origin, by_id, passed, cut, lineage)
+        parent = by_id[origin.lineage] if origin is not None and not barrier else None
+        legs.append(
+            Leg(
+                lineage=lineage,
+                cut=cut,
+                begin=_shared(lineage, parent, origin),
+                missing=(crossed or "unknown") if parent and _is_gap(origin) else "",
+            )
+        )
+        if parent is None:
+            return Line(legs=tuple(reversed(legs)), barrier=barrier)
+        passed.add(parent.id)
+        lineage, cut = parent, origin
+
+
+def _origin(lineage: Lineage, by_id: Mapping[str, Lineage]) -> tuple[Parent | None, str]:
+    """Where a lineage came from, past parents that have not a byte; what is missing on the way.
+
+    The join is the worst one on the way.
+    """
+    passed = {lineage.id}
+    missing: list[str] = []
+    worst = "exact"
+    while True:
+        origin = lineage.origin
+        if origin is None:
+            return None, ""
+        missing += [origin.missing] if origin.missing else []
+        sure = _is_gtid_set(origin.gtid_set, lineage.flavour)
+        worst = max(
+            worst, origin.join if sure else "unknown", key=("exact", "gap", "unknown").index
+        )
+        above = by_id.get(origin.lineage)
+        if origin.binlog is not None or above is None or above.id in passed:
+            found = Parent(
+                lineage=origin.lineage,
+                binlog=origin.binlog,
+                offset=origin.offset,
+                gtid_set=origin.gtid_set,
+                join="unknown" if worst == "unknown" else "gap" if worst == "gap" else "exact",
+                missing=origin.missing,
+            )
+            return found, ", ".join(reversed(missing))
+        passed.add(above.id)
+        lineage = above
+
+
+def _is_gtid_set(text: str, flavour: Flavour) -> bool:
+    try:
+        return not text or parse(text, flavour) is not None
+    except ValueError:
+        return False
+
+
+def _barrier(
+    origin: Parent | None,
+    by_id: Mapping[str, Lineage],
+    passed: set[str],
+    cut: Parent | None,
+    lineage: Lineage,
+) -> str:
+    """Why the line cannot go on before this lineage; "" if it can, or if there is nothing."""
+    if origin is None:
+        return ""
+    if origin.join == "unknown":
+        return f"nothing proves that {lineage.id} goes on from {origin.place}"
+    if origin.lineage not in by_id or origin.binlog is None:
+        return f"{lineage.id} goes on from {origin.place}, which is not in the bucket"
+    if origin.lineage in passed:
+        return f"the parents of {lineage.id} lead back to it"
+    if cut is not None and _is_before(cut, origin, lineage, by_id[origin.lineage]):
+        return (
+            f"history left {lineage.id} at {cut.binlog}:{cut.offset}, before {lineage.id} itself "
+            f"left {origin.place}"
+        )
+    return ""
+
+
+def _is_before(cut: Parent, origin: Parent, lineage: Lineage, parent: Lineage) -> bool:
+    """Whether the line leaves a lineage before that has come to where it left its own parent."""
+    if cut.gtid_set and origin.gtid_set:
+        try:
+            then = parse(origin.gtid_set, lineage.flavour)
+            return not then <= parse(cut.gtid_set, lineage.flavour)
+        except (ValueError, TypeError):
+            return True
+    return cut.binlog == str(lineage.first_binlog) and _shared(lineage, parent, origin) > cut.offset
+
+
+def _shared(lineage: Lineage, parent: Lineage | None, origin: Parent | None) -> int:
+    """How many bytes of its first binlog are the parent's: those of the same server's same file."""
+    if parent is None or origin is None or origin.binlog != str(lineage.first_binlog):
+        return 0
+    return origin.offset if parent.server_uuid == lineage.server_uuid else 0
+
+
+def _is_gap(origin: Parent | None) -> bool:
+    return origin is not None and origin.join == "gap"

@@ -1,0 +1,334 @@
+"""Binlogs that are known, read by blocks: each is proved before a byte of it is used.
+
+Place in the flow: beneath `recover.snapshot`, which makes them known, and `recover.extract`. A
+block is one of the 4 MiB ranges whose checksums an entry has, or our own first pass over a binlog
+without one.
+
+Law: bytes that are not those of the checksum are an error, never handed on. What has moved in the
+bucket meanwhile, from chunks into other chunks or into the archive, is looked for again.
+"""
+
+import mmap
+import struct
+import threading
+import zlib
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.known import Known
+from binlog2s3.archive.parts import BLOCK_SIZE
+from binlog2s3.archive.reader import LOOKS, Readable
+from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
+from binlog2s3.binlog.events import CHECKSUM_SIZE, HEADER, HEADER_SIZE, EventType, decode_format
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import MADE_UP_BYTES, MAGIC, Scanner
+from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError
+
+Result = TypeVar("Result")
+MOST_AHEAD = 8
+"""So many blocks are held at a time, at most: those that are fetched ahead, and those in work."""
+MOST_THREADS = 6
+
+_MOST_SMALL = 64 << 10
+
+_SIZE = struct.Struct("<I")
+_SIZE_OFFSET, _END_OFFSET, _FLAGS_OFFSET = 9, 13, 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A binlog that is known: `formats` are the offsets of its format events."""
+
+    lineage: Lineage
+    known: Known
+    formats: tuple[int, ...]
+    readable: Readable
+
+    def boundary(self, offset: int) -> int:
+        """The last offset up to this one of which it is known that no transaction is open there.
+
+        0 within the first block, which has to be read as a whole anyway.
+        """
+        blocks = self.known.blocks
+        for block in reversed(blocks[: offset // BLOCK_SIZE + 1]):
+            if block.first_offset is not None and block.first_offset <= offset:
+                return block.first_offset if block.first_offset >= BLOCK_SIZE else 0
+        return 0
+
+    def format_at(self, offset: int) -> int:
+        """The offset of the format event that holds at this one."""
+        return self.formats[max(bisect_right(self.formats, offset) - 1, 0)]
+
+
+class Blocks:
+    """Reads blocks. `find` says what is known of a binlog; all else may be called by any thread.
+
+    The last `keep` blocks that were read stay in memory, until `forget`. `read` uses `threads`.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[str, BinlogName], Found],
+        *,
+        keep: int = 4,
+        threads: int = MOST_THREADS,
+    ) -> None:
+        self.find = find
+        self._threads = min(threads, MOST_THREADS)
+        self._keep = keep
+        self._kept: dict[tuple[str, BinlogName, int], memoryview] = {}
+        self._places: dict[tuple[str, BinlogName], Readable] = {}
+        self._lock = threading.Lock()
+
+    def forget(self) -> None:
+        """Keep no block."""
+        with self._lock:
+            self._kept.clear()
+
+    def block(self, found: Found, number: int, *, keep: bool = False) -> memoryview:
+        """The bytes of a block. ArchiveError if they are not those that are known, or not there."""
+        key = (found.lineage.id, found.known.name, number)
+        with self._lock:
+            kept = self._kept.get(key)
+        if kept is not None:
+            return kept
+        data = self._block(found, number)
+        if keep and self._keep:
+            with self._lock:
+                while len(self._kept) >= self._keep:
+                    del self._kept[next(iter(self._kept))]
+                self._kept[key] = data
+        return data
+
+    def _block(self, found: Found, number: int) -> memoryview:
+        block = found.known.blocks[number]
+        begin, end = block.offset, block.offset + block.size
+        crc64 = 0
+        for _ in range(2):  # a read can be rotten once, what lies there is rotten twice
+            data = self._read(found, begin, end)
+            crc64 = crc64nvme(data)
+            if crc64 == block.crc64:
+                return data
+        where = ", ".join(_keys(self._place(found), begin, end))
+        raise ArchiveError(
+            f"{where}: bytes {begin} to {end} of {found.known.name} are damaged, read twice: their "
+            f"CRC64NVME is {crc64_hex(crc64)}, not the {crc64_hex(block.crc64)} that they were "
+            "written with",
+            hint="an older version of the object may be whole, where the bucket is versioned",
+        )
+
+    def head(self, found: Found, offset: int) -> bytes:
+        """The format event that holds at this offset, as it lies in the binlog."""
+        at = found.format_at(offset)
+        if at == len(MAGIC):
+            data = self._read(found, 0, min(MADE_UP_BYTES, found.known.size))
+            scanner = Scanner()
+            with suppress(DamageError):
+                scanner.feed(data)
+            if scanner.formats and scanner.formats[0].has_checksum:
+                return event_at(data, at)
+        number = at // BLOCK_SIZE  # nothing but its block's checksum proves it
+        begin = at - number * BLOCK_SIZE
+        proved = bytes(self.block(found, number)[begin : begin + MADE_UP_BYTES])
+        if len(proved) < MADE_UP_BYTES and number + 1 < len(found.known.blocks):
+            proved += bytes(self.block(found, number + 1)[:MADE_UP_BYTES])
+        return event_at(proved, 0)
+
+    def scanner(self, found: Found, boundary: int, head: bytes | None = None) -> Scanner:
+        """One for the bytes from there on, where no transaction is open; 0 is the first byte.
+
+        `head` is the format event that holds there, if it is at hand.
+        """
+        scanner = Scanner()
+        if boundary:
+            scanner = scanner_at(head or self.head(found, boundary), boundary)
+        for begin, _ in found.known.damaged:
+            scanner.accept(begin)
+        return scanner
+
+    def read(
+        self, found: Found, begin: int, end: int, *, soon: int | None = None
+    ) -> Generator[memoryview, None, None]:
+        """Bytes [begin, end), block by block; the further it goes, the more are fetched ahead.
+
+        But nothing behind the block in which `soon` lies, before that is asked for.
+        """
+        middle = end if soon is None else min(end, -(-soon // BLOCK_SIZE) * BLOCK_SIZE)
+        for low, high in ((begin, middle), (max(begin, middle), end)):
+            numbers = range(low // BLOCK_SIZE, -(-high // BLOCK_SIZE) if high > low else 0)
+            tasks = (partial(self.block, found, number, keep=True) for number in numbers)
+            with closing(Ahead(tasks, threads=self._threads, first=1)) as ahead:
+                for number, data in zip(numbers, ahead, strict=True):
+                    offset = number * BLOCK_SIZE
+                    yield data[max(low - offset, 0) : high - offset]
+
+    def _read(self, found: Found, begin: int, end: int) -> memoryview:
+        """Bytes that nothing has proved yet, from wherever they lie now."""
+        why = ""
+        for _ in range(LOOKS):
+            place = self._place(found)
+            try:
+                if place.size >= end:
+                    return _gather(place, begin, end)
+            except ObjectMissingError as error:
+                why = f"; {error}"
+            self._look_again(found, place)
+        raise ArchiveError(
+            f"{found.known.name} of {found.lineage.id}: bytes {begin} to {end} were in the bucket "
+            f"and are not any more{why}",
+            hint="where the source still has the binlog, a running `binlog2s3 stream` puts missing "
+            "chunks again; else history ends there",
+        )
+
+    def _place(self, found: Found) -> Readable:
+        return self._places.get((found.lineage.id, found.known.name), found.readable)
+
+    def _look_again(self, found: Found, place: Readable) -> None:
+        """Find out where the binlog's bytes lie now, unless another thread has done so."""
+        with self._lock:
+            if self._place(found) is place:
+                self._places[found.lineage.id, found.known.name] = place.again()
+
+
+def _gather(place: Readable, begin: int, end: int) -> memoryview:
+    """Bytes [begin, end), range by range: of chunks only what is wanted is read."""
+    data = _memory(end - begin)
+    for one in place.ranges:
+        origin = one.chunk.begin if one.chunk else 0
+        at, until = max(one.begin, begin), min(one.end, end)
+        if at < until:
+            for piece in place.store.open(one.key, at - origin, until - origin):
+                data[at - begin : at - begin + len(piece)] = piece
+                at += len(piece)
+    return data
+
+
+def _memory(size: int) -> memoryview:
+    """Room that goes back to the system with its last reader.
+
+    What many threads get from the allocator and give back, it keeps: as much again as is used.
+    """
+    return memoryview(mmap.mmap(-1, size) if size > _MOST_SMALL else bytearray(size))
+
+
+def _keys(place: Readable, begin: int, end: int) -> Iterable[str]:
+    return (one.key for one in place.ranges if one.end > begin and one.begin < end)
+
+
+def event_at(data: bytes | memoryview, at: int) -> bytes:
+    """The event that begins there."""
+    return bytes(data[at : at + _SIZE.unpack_from(data, at + _SIZE_OFFSET)[0]])
+
+
+def scanner_at(head: bytes, boundary: int) -> Scanner:
+    """A scanner of what comes from `boundary` on, where no transaction is open.
+
+    `head` is the binlog's format event. It is made up anew as a server would in front of a start
+    position; an event that stands between transactions is made up behind it, so that the scanner
+    knows that it is there (in binlogs without GTIDs nothing else would tell).
+    """
+    form = decode_format(head, offset=0)
+    made_up = bytearray(head)
+    made_up[_END_OFFSET : _END_OFFSET + 4] = bytes(4)
+    made_up[_FLAGS_OFFSET] &= ~1
+    if form.has_checksum:
+        made_up[-CHECKSUM_SIZE:] = _SIZE.pack(zlib.crc32(made_up[:-CHECKSUM_SIZE]))
+    size = HEADER_SIZE + (CHECKSUM_SIZE if form.checksum == "crc32" else 0)
+    kind = EventType.BINLOG_CHECKPOINT
+    between = HEADER.pack(form.timestamp, kind, form.server_id, size, boundary % 2**32, 0)
+    if form.checksum == "crc32":
+        between += _SIZE.pack(zlib.crc32(between))
+    scanner = Scanner(boundary - size)
+    scanner.feed(MAGIC + made_up + between)
+    return scanner
+
+
+class _Slot(Generic[Result]):
+    """Something to be done, and then what came of it."""
+
+    def __init__(self, task: Callable[[], Result]) -> None:
+        self.task: Callable[[], Result] | None = task
+        self.result: list[Result] = []
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        task, self.task = self.task, None
+        try:
+            if task is not None:
+                self.result.append(task())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is wanted
+            self.error = error
+        self.done.set()
+
+
+class Ahead(Iterator[Result]):
+    """The results of tasks in their order, some of which are done ahead, by threads of its own.
+
+    At most `most` are begun and not taken; `first` of them at the beginning, one more with each
+    that is taken. The threads are daemons and end with `close`, which waits for nobody.
+    """
+
+    def __init__(
+        self,
+        tasks: Iterable[Callable[[], Result]],
+        *,
+        threads: int = MOST_THREADS,
+        most: int = MOST_AHEAD,
+        first: int = MOST_AHEAD,
+    ) -> None:
+        self._tasks: Iterator[Callable[[], Result]] = iter(tasks)
+        self._threads = threads
+        self._most = most
+        self._window = min(first, most)
+        self._slots: deque[_Slot[Result]] = deque()
+        self._queue: SimpleQueue[_Slot[Result] | None] = SimpleQueue()
+        self._running = 0
+
+    def __next__(self) -> Result:
+        self._fill()
+        if not self._slots:
+            self.close()
+            raise StopIteration
+        slot = self._slots.popleft()
+        slot.done.wait()
+        if slot.error is not None:
+            self.close()
+            raise slot.error
+        self._window = min(self._window + 1, self._most)
+        return slot.result.pop()
+
+    def close(self) -> None:
+        """Begin nothing more. What is under way is thrown away when it has ended."""
+        self._tasks = iter(())
+        while self._slots:
+            self._slots.popleft().task = None
+        for _ in range(self._running):
+            self._queue.put(None)
+        self._running = 0
+
+    def _fill(self) -> None:
+        while len(self._slots) < self._window:
+            task = next(self._tasks, None)
+            if task is None:
+                return
+            slot = _Slot(task)
+            self._slots.append(slot)
+            self._queue.put(slot)
+            if self._running < min(self._threads, len(self._slots)):
+                self._running += 1
+                threading.Thread(
+                    target=self._work, name=f"ahead-{self._running}", daemon=True
+                ).start()
+
+    def _work(self) -> None:
+        while (slot := self._queue.get()) is not None:
+            slot.run()
+            del slot  # or its result would stay until the next one comes

@@ -1,0 +1,428 @@
+"""What the bucket has of a source: its lineages, their binlogs, and what is missing between them.
+
+Place in the flow: below `cli`, beside the daemon; it reads through `catalog.Catalog` and nothing
+else. `gather` looks, the values that it returns say what is there, `document` is their JSON;
+`inspect.list` shows them to people.
+
+Law: it only reads. What cannot be read of one binlog hides no other one, and is said.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from itertools import pairwise
+from typing import Any, Literal, cast
+
+from binlog2s3.archive.catalog import Archived, Catalog, Contents, Layout, sources
+from binlog2s3.archive.documents import Heartbeat, Lineage
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.bucket import url
+from binlog2s3.config.values import ListConfig
+from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
+from binlog2s3.store.s3 import Store
+from binlog2s3.workers import Workers
+
+FORMAT = 1
+State = Literal["archived", "open", "unfinished", "undescribed"]
+Advance = Callable[[int, int], None]
+"""Called as entries come in: how many are here, of how many."""
+
+_MOST_WARNINGS = 20
+_MOST_NAMES = 20
+_MOST_GROUP = 32  # entries that one thread reads before it says so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """The part of an entry that is shown."""
+
+    least_commit_us: int | None
+    greatest_commit_us: int | None
+    commit_times: str
+    gtid_set_added: str
+    transactions: int
+    damaged: tuple[Mapping[str, Any], ...]
+    archived_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binlog:
+    """One binlog of which `size` bytes can be read; `hole` is where chunks behind them begin."""
+
+    name: BinlogName
+    size: int
+    state: State
+    described: Described | None = None
+    hole: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """Binlogs `first` to `last` are not there; `under_way`: the writer has not come to them yet."""
+
+    first: BinlogName
+    last: BinlogName
+    under_way: bool
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return self.last.number - self.first.number + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A lineage with its binlogs. `current`: it is the one that is written, or was the last."""
+
+    lineage: Lineage
+    current: bool
+    parent_there: bool
+    binlogs: tuple[Binlog, ...]
+    missing: tuple[Missing, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A source's lineages, parents before children."""
+
+    name: str
+    lineages: tuple[Listed, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Listing:
+    """All that was asked for; `warnings` are for standard error, each once.
+
+    `unreadable`: lineages that are not shown, because of what describes them.
+    """
+
+    target: str
+    sources: list[Source] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    unreadable: list[ArchiveError] = field(default_factory=list)
+
+
+# Looking
+
+
+def gather(
+    store: Store, config: ListConfig, workers: Workers, advance: Advance = lambda _, __: None
+) -> Listing:
+    """Look at every source that is asked for. Raises ArchiveError where nothing is."""
+    target = url(config.s3)
+    listing = Listing(target=target)
+    names, foreign = [config.source or ""], list[str]()
+    if not config.source:
+        names, foreign = sources(store, config.s3.prefix)
+    seen: list[str] = []
+    for name in names:
+        catalog = Catalog(store, Layout(config.s3.prefix, name))
+        lineages = _look(
+            catalog, name, config.lineage, listing, partial(_entries, workers, advance)
+        )
+        seen += [lineage.id for lineage in lineages]
+        foreign += catalog.foreign
+    if not listing.sources and listing.unreadable:
+        raise listing.unreadable[0]
+    if not listing.sources:
+        raise _nothing(store, config, target, seen)
+    listing.warnings += [f"{error}; its lineage is not shown" for error in listing.unreadable]
+    listing.warnings += _left_alone(foreign)
+    return listing
+
+
+def _look(
+    catalog: Catalog,
+    name: str,
+    only: str | None,
+    listing: Listing,
+    entries_of: Callable[[Catalog, Sequence[Contents]], "_Entries"],
+) -> list[Lineage]:
+    """Add one source to the listing, if it has what is asked for; all of its lineages.
+
+    In the order that docs/format.md gives: writers, live/, archive/.
+    """
+    ranks = catalog.writers()
+    beats = catalog.heartbeats([max(ranks)]) if ranks else []
+    writer = beats[0] if beats else None
+    live = catalog.live_lineages()
+    lineages = ancestry(catalog.lineages(listing.unreadable))
+    known = {lineage.id for lineage in lineages}
+    listing.warnings += [
+        f"{name}: there are chunks of lineage {id_}, but no lineage.json that describes it"
+        for id_ in sorted(live - known)
+    ]
+    current = current_of(lineages, writer)
+    contents = [catalog.contents(one) for one in lineages if only in (None, one.id)]
+    if contents:
+        entries = entries_of(catalog, contents)
+        listing.warnings += entries.problems
+        listed = [_listed(one, entries, known, current=current, writer=writer) for one in contents]
+        listing.sources.append(Source(name=name, lineages=tuple(listed)))
+    return lineages
+
+
+_Found = tuple[Archived, BinlogName, Described | ArchiveError | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """Entries by lineage and binlog; what is wrong with those that cannot be used."""
+
+    found: Mapping[tuple[str, BinlogName], Described]
+    problems: Sequence[str]
+
+
+def _entries(
+    workers: Workers, advance: Advance, catalog: Catalog, contents: Sequence[Contents]
+) -> _Entries:
+    """All entries, several at a time."""
+    wanted = [
+        (found.archived, name)
+        for found in contents
+        for name in sorted(found.archived.binlogs.keys() & found.archived.entries)
+    ]
+    group = min(_MOST_GROUP, len(wanted) // (8 * workers.count) + 1)
+    starts = range(0, len(wanted), group)
+    for start in starts:
+        workers.submit(start, partial(_described, catalog, wanted[start : start + group]))
+    entries: dict[tuple[str, BinlogName], Described] = {}
+    problems: list[str] = []
+    waiting = len(starts)
+    done = 0
+    while waiting:
+        outcome = workers.take(1.0)
+        if outcome is None:
+            continue
+        waiting -= 1
+        if outcome.error is not None:
+            raise outcome.error
+        found = cast("list[_Found]", outcome.value)
+        done += len(found)
+        advance(done, len(wanted))
+        for archived, name, seen in found:
+            if isinstance(seen, ArchiveError):
+                problems.append(f"{seen} ({seen.hint})")
+            elif seen is not None:
+                entries[archived.lineage.id, name] = seen
+    return _Entries(entries, sorted(problems))
+
+
+def _described(catalog: Catalog, wanted: Sequence[tuple[Archived, BinlogName]]) -> "list[_Found]":
+    """Some entries, one after the other: a thread that is woken for each one takes its time."""
+    found: list[_Found] = []
+    for archived, name in wanted:
+        try:
+            found.append((archived, name, _description(catalog, archived, name)))
+        except ArchiveError as error:
+            found.append((archived, name, error))
+    return found
+
+
+def _description(catalog: Catalog, archived: Archived, name: BinlogName) -> Described | None:
+    lineage, size = archived.lineage, archived.binlogs[name].size
+    try:
+        entry = catalog.entry(lineage, name)
+    except ObjectMissingError:
+        return None
+    if (entry.name, entry.size) != (name, size):
+        raise ArchiveError(
+            f"{lineage.id}: {name} has {size} bytes, its entry is of {entry.name} "
+            f"and says {entry.size}",
+            hint="one of them was changed",
+        )
+    return Described(
+        least_commit_us=entry.least_commit_us,
+        greatest_commit_us=entry.greatest_commit_us,
+        commit_times="exact" if entry.commit_exact else "seconds",
+        gtid_set_added=entry.gtid_set_added,
+        transactions=entry.transactions,
+        damaged=entry.damaged,
+        archived_at=entry.archived_at,
+    )
+
+
+def _left_alone(foreign: Iterable[str]) -> list[str]:
+    keys = sorted(foreign)
+    shown = [f"left alone: not of this archive's format: {key}" for key in keys[:_MOST_WARNINGS]]
+    more = len(keys) - len(shown)
+    return [*shown, *([f"and {more} more of these"] if more else [])]
+
+
+def _nothing(store: Store, config: ListConfig, target: str, seen: Sequence[str]) -> ArchiveError:
+    whose = f" of source {config.source}" if config.source else ""
+    hint = "are bucket and prefix of --s3-url those of the streamer, and has it begun?"
+    if seen:
+        hint = f"there are: {', '.join(seen[-_MOST_NAMES:])}"
+    elif config.source:
+        try:
+            names = sources(store, config.s3.prefix)[0]
+        except StoreError:  # a policy may allow one source alone
+            names = []
+        if names:
+            hint = f"the sources there are: {', '.join(names[:_MOST_NAMES])}"
+    what = f"no lineage {config.lineage}" if config.lineage and seen else "nothing"
+    return ArchiveError(f"there is {what}{whose} below {target}", hint=hint)
+
+
+# What follows from what was seen
+
+
+def ancestry(lineages: Iterable[Lineage]) -> list[Lineage]:
+    """Parents before their children, else oldest first; each once, whatever the parents say."""
+    by_id = {lineage.id: lineage for lineage in sorted(lineages, key=lambda one: one.id)}
+    children: dict[str, list[Lineage]] = {}
+    for lineage in by_id.values():
+        parent = lineage.origin.lineage if lineage.origin else ""
+        children.setdefault(parent if parent in by_id else "", []).append(lineage)
+    placed: dict[str, Lineage] = {}
+    # what a circle of parents holds is below no root, and is shown all the same
+    for root in [*children.get("", ()), *by_id.values()]:
+        waiting = [root]
+        while waiting:
+            lineage = waiting.pop()
+            if lineage.id not in placed:
+                placed[lineage.id] = lineage
+                waiting += reversed(children.get(lineage.id, ()))
+    return list(placed.values())
+
+
+def current_of(lineages: Sequence[Lineage], writer: Heartbeat | None) -> str:
+    """The id of the lineage that the last writer names; else of the newest that has no child."""
+    ids = {lineage.id for lineage in lineages}
+    if writer is not None and writer.lineage in ids:
+        return writer.lineage
+    parents = {lineage.origin.lineage for lineage in lineages if lineage.origin}
+    return max(ids - parents or ids, default="")
+
+
+def _listed(
+    contents: Contents,
+    entries: _Entries,
+    known: set[str],
+    *,
+    current: str,
+    writer: Heartbeat | None,
+) -> Listed:
+    archived, lineage, names = contents.archived, contents.archived.lineage, contents.names
+    is_current = lineage.id == current
+    binlogs = []
+    for name in names:
+        if name in archived.binlogs:
+            described = entries.found.get((lineage.id, name))
+            state: State = "archived" if described else "undescribed"
+            size = archived.binlogs[name].size
+            binlogs.append(Binlog(name=name, size=size, state=state, described=described))
+        else:
+            chunks = contents.open[name]
+            beyond = [chunk.begin for chunk in chunks if chunk.begin > chunks.end]
+            is_open = is_current and name == names[-1]
+            binlogs.append(
+                Binlog(
+                    name=name,
+                    size=chunks.end,
+                    state="open" if is_open else "unfinished",
+                    hole=min(beyond, default=None),
+                )
+            )
+    return Listed(
+        lineage=lineage,
+        current=is_current,
+        parent_there=lineage.origin is None or lineage.origin.lineage in known,
+        binlogs=tuple(binlogs),
+        missing=tuple(_missing(lineage, names, writer)),
+    )
+
+
+def _missing(
+    lineage: Lineage, names: Sequence[BinlogName], writer: Heartbeat | None
+) -> Iterator[Missing]:
+    """The numbers that lack, from the first binlog on.
+
+    Binlogs are archived side by side: what the last writer did not yet say is durable can be on its
+    way while a later one is there.
+    """
+    first = lineage.first_binlog
+    gaps = [(first, names[0])] if names and first not in names else []
+    gaps += [
+        (one.next(), other)
+        for one, other in pairwise(names)
+        if one.prefix == other.prefix and one.next() < other
+    ]
+    for first, behind in gaps:
+        under_way = (
+            writer is not None
+            and writer.lineage == lineage.id
+            and (writer.durable is None or first > writer.durable.place[0])
+        )
+        yield Missing(first=first, last=_previous(behind, first), under_way=under_way)
+
+
+def _previous(name: BinlogName, least: BinlogName) -> BinlogName:
+    if name.prefix != least.prefix or name.number <= least.number:
+        return least
+    number = name.number - 1
+    return BinlogName(name.prefix, number, max(least.width, len(str(number))))
+
+
+# JSON
+
+
+def document(listing: Listing) -> dict[str, Any]:
+    """The document of --json, which docs/reference.md describes."""
+    return {
+        "format": FORMAT,
+        "target": listing.target,
+        "sources": [
+            {
+                "source": source.name,
+                "lineages": [_lineage_document(listed) for listed in source.lineages],
+            }
+            for source in listing.sources
+        ],
+    }
+
+
+def _lineage_document(listed: Listed) -> dict[str, Any]:
+    lineage = listed.lineage
+    written = json.loads(lineage.to_json())
+    fields = ("lineage", "server", "first_binlog", "first_binlog_time", "gtid_set", "parent")
+    return {
+        **{name: written[name] for name in fields},
+        "parent_there": listed.parent_there,
+        "current": listed.current,
+        "missing": [
+            {
+                "first": str(missing.first),
+                "last": str(missing.last),
+                "count": missing.count,
+                "under_way": missing.under_way,
+            }
+            for missing in listed.missing
+        ],
+        "binlogs": [_binlog_document(binlog) for binlog in listed.binlogs],
+    }
+
+
+_DESCRIBED = tuple(Described.__dataclass_fields__)
+_NOT_DESCRIBED: dict[str, Any] = dict.fromkeys(_DESCRIBED)
+
+
+def _binlog_document(binlog: Binlog) -> dict[str, Any]:
+    described = binlog.described
+    fields = _NOT_DESCRIBED
+    if described is not None:
+        at = described.archived_at.astimezone(UTC).isoformat(timespec="microseconds")
+        fields = {name: getattr(described, name) for name in _DESCRIBED} | {
+            "damaged": list(described.damaged),
+            "archived_at": at.replace("+00:00", "Z"),
+        }
+    return {
+        "name": str(binlog.name),
+        "size": binlog.size,
+        "state": binlog.state,
+        "hole": binlog.hole,
+        **fields,
+    }

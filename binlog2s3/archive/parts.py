@@ -1,0 +1,201 @@
+"""Where the parts of a binlog lie, and the checksums of its parts and blocks as the bytes pass.
+
+Place in the flow: the tailer feeds bytes into a `Digest`; the uploader sends its checksums along.
+Pure.
+
+Law: parts are a function of the part size alone, so every process makes the same ones; a checksum
+is of the bytes that the scanner saw, not of what a file holds later.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from binlog2s3.binlog.checksum import crc64_of_rest, crc64nvme
+from binlog2s3.binlog.scanner import Transaction
+
+BLOCK_SIZE = 4 << 20
+MAX_PARTS = 10_000  # https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
+_GREATEST_PART = 5 << 30
+_TIER = 1_000
+_PLACES_WITHIN = 1 << 20
+_PLACES_APART = 64 << 10
+_LEAST_PLACES = 3
+_GREATEST_LOW_PLACE = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Where the parts of every binlog lie, given the part size alone.
+
+    Part n (from 1) is `part_size` bytes for the first 1,000, twice that for the next 1,000, and so
+    on, so that 10,000 parts hold 5 TiB at the default of 5 MiB; no part exceeds 5 GiB.
+    """
+
+    part_size: int
+
+    def length(self, number: int) -> int:
+        """Bytes of part `number`."""
+        if not 1 <= number <= MAX_PARTS:
+            raise ValueError(f"part {number} is not one of 1 to {MAX_PARTS}")
+        return min(self.part_size << ((number - 1) // _TIER), max(_GREATEST_PART, self.part_size))
+
+    def at(self, offset: int) -> "Part":
+        """The part in which this byte lies, whole."""
+        number, begin = 1, 0
+        while True:
+            length = self.length(number)
+            tier_end = begin + length * (_TIER - (number - 1) % _TIER)
+            if offset < tier_end:
+                skipped = (offset - begin) // length
+                begin += skipped * length
+                return Part(number=number + skipped, begin=begin, end=begin + length)
+            number, begin = number + _TIER, tier_end
+
+    def parts(self, size: int, begin: int = 0) -> Iterator["Part"]:
+        """The parts of the first `size` bytes, the last one possibly short, in order.
+
+        From the one on in which the byte at `begin` lies.
+        """
+        first = self.at(begin)
+        begin, number = first.begin, first.number
+        while begin < size:
+            end = begin + self.length(number)
+            yield Part(number=number, begin=begin, end=min(end, size), full=end <= size)
+            begin = end
+            number += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Bytes [begin, end) of a binlog as part `number` of its multipart upload."""
+
+    number: int
+    begin: int
+    end: int
+    full: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One of the 4 MiB ranges of a binlog, the last one possibly shorter.
+
+    `first_offset`, `first_commit_us` and `first_gtid` are of the first transaction that begins in
+    it, None where none does (a GTID is also None for an anonymous transaction).
+    """
+
+    offset: int
+    size: int
+    crc64: int
+    first_offset: int | None = None
+    first_commit_us: int | None = None
+    first_gtid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a binlog, and the CRC64NVME up to there, of its part or of the whole."""
+
+    offset: int = 0
+    crc64: int = 0
+
+    def crc64_since(self, earlier: "Mark") -> int:
+        """Of the bytes between an earlier one, of the same part or of the whole, and this one."""
+        return crc64_of_rest(earlier.crc64, self.crc64, self.offset - earlier.offset)
+
+
+class Digest:
+    """CRC64NVME of a binlog's bytes as they pass: of the whole, of each part, of each block."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self.size = 0
+        self.crc64 = 0
+        self._parts: list[int] = []
+        self._part_crc = 0
+        self._part_end = grid.length(1)
+        self._blocks: list[int] = []
+        self._block_crc = 0
+        self._firsts: dict[int, Transaction] = {}
+        self.mark = Mark()
+        self.places: list[Mark] = []
+        self.low_place = Mark()
+        self._saved = (0, 0, 0, 0, self._part_end, 0, 0)
+
+    def set_mark(self) -> None:
+        """Remember this place: ranges of the part in which it lies can end here.
+
+        Also among `places`, a few of the last MiB, each with the checksum of all before it, and as
+        `low_place` if it lies below 4 GiB.
+        """
+        self.mark = Mark(self.size, self._part_crc)
+        parts, blocks = len(self._parts), len(self._blocks)
+        self._saved = (self.size, self.crc64, parts, self._part_crc, self._part_end, blocks,
+                       self._block_crc)  # fmt: skip
+        place, places = Mark(self.size, self.crc64), self.places
+        if len(places) > 1 and place.offset - places[-2].offset < _PLACES_APART:
+            places.pop()
+        places.append(place)
+        while len(places) > _LEAST_PLACES and places[0].offset < place.offset - _PLACES_WITHIN:
+            del places[0]
+        if place.offset <= _GREATEST_LOW_PLACE:
+            self.low_place = place
+
+    def rewind(self) -> None:
+        """Go back to the last mark: the next bytes are those from there on."""
+        self.size, self.crc64, parts, self._part_crc, self._part_end, blocks, self._block_crc = (
+            self._saved
+        )
+        del self._parts[parts:]
+        del self._blocks[blocks:]
+
+    def feed(self, data: memoryview) -> None:
+        """Take the next bytes of the binlog."""
+        self.crc64 = crc64nvme(data, self.crc64)
+        while data:
+            block_end = (len(self._blocks) + 1) * BLOCK_SIZE
+            length = min(len(data), self._part_end - self.size, block_end - self.size)
+            piece, data = data[:length], data[length:]
+            self._part_crc = crc64nvme(piece, self._part_crc)
+            self._block_crc = crc64nvme(piece, self._block_crc)
+            self.size += length
+            if self.size == self._part_end:
+                self._parts.append(self._part_crc)
+                self._part_crc = 0
+                self._part_end += self._grid.length(len(self._parts) + 1)
+            if self.size == block_end:
+                self._blocks.append(self._block_crc)
+                self._block_crc = 0
+
+    def note(self, transaction: Transaction) -> None:
+        """Remember a transaction if it is the first that begins in its block."""
+        self._firsts.setdefault(transaction.begin // BLOCK_SIZE, transaction)
+
+    def part_crc64(self, part: Part) -> int:
+        """The checksum of a part whose bytes have all been fed.
+
+        A short last part has one only when nothing was fed behind it.
+        """
+        if part.number <= len(self._parts):
+            return self._parts[part.number - 1]
+        if part.number == len(self._parts) + 1 and part.end == self.size:
+            return self._part_crc
+        raise ValueError(f"part {part.number} has not passed whole")
+
+    def blocks(self) -> tuple[Block, ...]:
+        """All blocks of what was fed."""
+        crcs = list(self._blocks)
+        if self.size % BLOCK_SIZE:
+            crcs.append(self._block_crc)
+        return tuple(self._block(number, crc) for number, crc in enumerate(crcs))
+
+    def _block(self, number: int, crc: int) -> Block:
+        first = self._firsts.get(number)
+        offset = number * BLOCK_SIZE
+        return Block(
+            offset=offset,
+            size=min(BLOCK_SIZE, self.size - offset),
+            crc64=crc,
+            first_offset=first.begin if first else None,
+            first_commit_us=first.commit_us if first else None,
+            first_gtid=first.gtid if first else None,
+        )

@@ -1,0 +1,223 @@
+"""One binlog's bytes out of the bucket: where they lie, and a way to read them that proves them.
+
+Place in the flow: beneath `catalog`, which finds the objects; everything that reads a binlog from
+the bucket reads through `Readable`.
+
+Law: bytes that cannot be proved are an error, never a shorter or another result. What the bucket
+looked like once is not held against it: chunks come and go while they are read, so what is missing
+is looked for again, and what was given out before is compared with what is found then.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, Protocol
+
+from binlog2s3.archive.chunks import Chunk, join
+from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
+from binlog2s3.errors import ArchiveError, ObjectMissingError
+
+State = Literal["archived", "open"]
+LOOKS = 8
+"""How often in a row the bucket is looked at without coming forward, before that is an error."""
+
+
+class Opens(Protocol):
+    """What is needed of a store, see `store.contract.Store`."""
+
+    def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
+        """The object's bytes of this range in blocks of at most 1 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes [begin, end) of a binlog: they are in the object `key`.
+
+    That is the archived binlog, or this chunk of it, which may have more than these.
+    """
+
+    key: str
+    begin: int
+    end: int
+    chunk: Chunk | None = None
+
+
+def ranges_of(prefix: str, chunks: Iterable[Chunk]) -> tuple[Range, ...]:
+    """The ranges that make a binlog's first bytes, from its chunks, whose keys begin with `prefix`.
+
+    ArchiveError where two chunks of the same range are said to have other bytes.
+    """
+    known = sorted(chunks)
+    found = tuple(Range(f"{prefix}{p.chunk}", p.begin, p.end, p.chunk) for p in join(known))
+    joined = {piece.chunk for piece in found}
+    for one, other in pairwise(known):
+        same = (one.begin, one.end) == (other.begin, other.end)
+        if same and (one in joined or other in joined):
+            raise _disagreement(f"{prefix}{one}", f"{prefix}{other}", one.begin, one.end)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readable:
+    """A binlog as the bucket showed it: its first `size` bytes, and where they are.
+
+    `state` is archived (whole, one object) or open (chunks, so far). `crc64` is of the whole binlog
+    where that is known. `again` looks at the bucket once more.
+    """
+
+    name: str
+    state: State
+    ranges: tuple[Range, ...]
+    store: Opens
+    again: Callable[[], "Readable"]
+    crc64: int | None = None
+
+    @property
+    def size(self) -> int:
+        """How many bytes can be read, from offset 0 on."""
+        return self.ranges[-1].end if self.ranges else 0
+
+    def blocks(self, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Bytes [begin, end), up to `size` unless an end is given, in blocks of at most 1 MiB.
+
+        Every chunk is read whole and checked against the CRC64 in its name, also where only a part
+        of it is asked for; where one follows another the bytes that both have are compared. An
+        archived binlog is checked against its entry if all of it is asked for. Nothing is held back
+        for that: the error, an ArchiveError that names the objects, comes where the damaged chunk
+        ends at the latest, and always before the iterator does. ArchiveError too where the bucket
+        does not have these bytes.
+        """
+        if begin < 0 or (end is not None and end < begin):
+            raise ValueError(f"no range: {begin} to {end}")
+        return _Reading(self, begin, self.size if end is None else end).blocks()
+
+
+class _Reading:
+    """One pass over a range of a binlog, in as many tries as it takes.
+
+    All before `at` was given out, all before `checked` is proved. `given` is the CRC64 of what
+    lies between, which the object `giver` had; `whole` that of all that was given out.
+    """
+
+    def __init__(self, binlog: Readable, begin: int, end: int) -> None:
+        self._binlog = binlog
+        self._begin, self._end = begin, end
+        self._checked = self._at = begin
+        self._given = self._whole = 0
+        self._giver = ""
+
+    def blocks(self) -> Iterator[bytes]:
+        looks = 0
+        while self._checked < self._end:
+            reached, why = self._checked, ""
+            if self._binlog.size >= self._end:
+                try:
+                    yield from self._try()
+                except ObjectMissingError as error:
+                    why = f"; {error}"
+                else:
+                    return
+            looks = 1 if self._checked > reached else looks + 1
+            if looks > LOOKS:
+                raise ArchiveError(
+                    f"{self._binlog.name}: bytes up to {self._end} are not in the bucket, "
+                    f"those up to {self._binlog.size} were listed{why}",
+                    hint="where the source still has the binlog, a running `binlog2s3 stream` puts "
+                    "missing chunks again; else history ends there",
+                )
+            self._binlog = self._binlog.again()
+
+    def _try(self) -> Iterator[bytes]:
+        """Read on from `checked`; what was given out since then passes once more, unseen."""
+        before = _Expected(self._checked, self._at, self._given, self._giver)
+        seam: _Expected | None = None
+        binlog, start = self._binlog, self._checked
+        wanted = [r for r in binlog.ranges if r.end > start and r.begin < self._end]
+        for place, following in zip(wanted, [*wanted[1:], None], strict=True):
+            chunk = place.chunk
+            begin, end = (chunk.begin, chunk.end) if chunk else (start, self._end)
+            origin = chunk.begin if chunk else 0
+            both = following.chunk.begin if following and following.chunk else end
+            tail = _Sum(both, end)
+            expected = [before, *([seam] if seam else [])]
+            if chunk:
+                expected.append(_Expected(begin, end, chunk.crc64, place.key))
+            for block in binlog.store.open(place.key, begin - origin, end - origin):
+                view = memoryview(block)
+                tail.feed(begin, view)
+                for one in expected:
+                    one.check(begin, view, place.key)
+                fresh = _cut(view, begin, self._at, min(place.end, self._end))
+                begin += len(block)
+                self._note(fresh, place.key)
+                if begin == end and before.at == before.end and chunk:
+                    self._checked, self._given = self._at, 0
+                if fresh:
+                    yield block if len(fresh) == len(block) else bytes(fresh)
+            seam = _Expected(both, end, tail.crc64, place.key)
+
+    def _note(self, fresh: memoryview, key: str) -> None:
+        """These bytes are given out next. Raises if they end an archived binlog that is damaged."""
+        self._whole = crc64nvme(fresh, self._whole)
+        self._given = crc64nvme(fresh, self._given)
+        self._at += len(fresh)
+        self._giver = key
+        binlog = self._binlog
+        all_of_it = binlog.state == "archived" and (self._begin, self._at) == (0, binlog.size)
+        if all_of_it and binlog.crc64 not in (None, self._whole):
+            raise ArchiveError(
+                f"{key} is damaged: its CRC64NVME is {crc64_hex(self._whole)}, its entry says "
+                f"{crc64_hex(binlog.crc64 or 0)}",
+                hint="an older version of the object may be whole, where the bucket is versioned",
+            )
+
+
+@dataclass(slots=True)
+class _Sum:
+    """CRC64 of the bytes up to `end` as they pass; those before `at` have passed."""
+
+    at: int
+    end: int
+    crc64: int = 0
+
+    def feed(self, offset: int, block: memoryview) -> None:
+        piece = _cut(block, offset, self.at, self.end)
+        self.crc64 = crc64nvme(piece, self.crc64)
+        self.at += len(piece)
+
+
+class _Expected(_Sum):
+    """Bytes [begin, end) that must have this CRC64: `key` had those, or says it has."""
+
+    def __init__(self, begin: int, end: int, crc64: int, key: str) -> None:
+        super().__init__(begin, end)
+        self._begin = begin
+        self._crc64 = crc64
+        self._key = key
+
+    def check(self, offset: int, block: memoryview, key: str) -> None:
+        """Take these bytes of the object `key`; ArchiveError once all have come and are others."""
+        self.feed(offset, block)
+        if self.at < self.end or self.crc64 == self._crc64:
+            return
+        if key == self._key:
+            raise ArchiveError(
+                f"{key} is damaged: its bytes have the CRC64NVME {crc64_hex(self.crc64)}, not the "
+                f"{crc64_hex(self._crc64)} that it was put with",
+                hint="the source may still have these bytes, or the bucket an older version of the "
+                "object",
+            )
+        raise _disagreement(self._key, key, self._begin, self.end)
+
+
+def _cut(block: memoryview, offset: int, begin: int, end: int) -> memoryview:
+    """What lies in [begin, end) of a block that begins at `offset`."""
+    return block[max(begin - offset, 0) : max(end - offset, 0)]
+
+
+def _disagreement(one: str, other: str, begin: int, end: int) -> ArchiveError:
+    return ArchiveError(
+        f"{one} and {other} disagree on the binlog's bytes from {begin} to {end}",
+        hint="two histories under one name, or damage: nothing tells which one is right; compare "
+        "them with the source, and do not restore beyond there",
+    )

@@ -1,0 +1,1 @@
+"""Binlogs as bytes: names, events, transactions, GTIDs, checksums. Pure, no I/O."""

@@ -1,0 +1,484 @@
+"""What a transaction does: which tables, which kinds of statements, how many rows. No I/O.
+
+Place: whoever reads a transaction's bytes out of the bucket feeds them to a `ContentReader`, and
+shows its `Content` to people. `tables` knows tables and rows, `compression` compressed events, and
+`statements` the texts.
+
+Law: this is a look, and makes nothing fail: what cannot be told is left out or None, whatever the
+bytes are, and numbers that are there are right. No event is held as a whole, except small ones.
+"""
+
+import codecs
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from binlog2s3.binlog.compression import (
+    Sink,
+    Zlib,
+    Zstd,
+    decode_payload,
+    mariadb_header_size,
+    mariadb_text,
+)
+from binlog2s3.binlog.events import (
+    CHECKSUM_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    Buffer,
+    EventType,
+    FormatEvent,
+)
+from binlog2s3.binlog.statements import read_statement, without_secrets
+from binlog2s3.binlog.tables import (
+    ROWS_EVENTS,
+    RowCounter,
+    RowsEvent,
+    Table,
+    decode_rows,
+    decode_table_map,
+    table_id,
+)
+
+ChangeKind = Literal["insert", "update", "delete", "ddl", "other"]
+
+TEXT_MOST = 1000
+"""Characters of a statement that are kept."""
+STATEMENTS_MOST = 100
+CHANGES_MOST = 10_000
+"""Kinds and tables that are told apart; what comes then counts to the table ""."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What one kind of change does to one table.
+
+    `table` is "db.table", "db.*" where it is a database, "" where it cannot be told (statements).
+    `rows` is None where the binlog has statements and not rows, or they cannot be counted.
+    """
+
+    kind: ChangeKind
+    table: str
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """The changes of a transaction, each table and kind once, in their order.
+
+    `statements` are the texts of DDL and of statements, cut to `TEXT_MOST` characters, the first
+    `STATEMENTS_MOST` of them, without passwords; also of those behind rows, where the binlog has
+    them. `compressed`: something in it was compressed.
+    """
+
+    changes: tuple[Change, ...] = ()
+    statements: tuple[str, ...] = ()
+    compressed: bool = False
+
+
+_HEAD_MOST = 128 * 1024
+"""So many bytes of an event's body hold all that is decoded but rows: status variables and extra
+information have at most 64 KiB each, 4096 columns 12 KiB."""
+STATEMENT_MOST = 16 * 1024
+"""Bytes of a statement that are looked at, unless more are asked for."""
+LOOKED_MOST = 60 * 1024
+"""More of it may not be in the head of its event."""
+_TABLES_MOST = 1000
+_UNDECODABLE = (ValueError, IndexError, KeyError, OverflowError, struct.error)
+
+OnStatement: TypeAlias = Callable[[str, str, bool], None]
+"""Hears of each statement: its text, the database it was run in, whether the text was cut."""
+_Begin: TypeAlias = Callable[[int, bytes], Sink | None]
+"""Takes an event's type and the beginning of its body; what it returns takes all of the rest."""
+
+_WANTED = bytes(
+    event_type in ROWS_EVENTS
+    or event_type
+    in (
+        EventType.QUERY,
+        EventType.QUERY_COMPRESSED,
+        EventType.LOAD,
+        EventType.NEW_LOAD,
+        EventType.EXECUTE_LOAD_QUERY,
+        EventType.INCIDENT,
+        EventType.TABLE_MAP,
+        EventType.ROWS_QUERY,
+        EventType.ANNOTATE_ROWS,
+        EventType.TRANSACTION_PAYLOAD,
+    )
+    for event_type in range(256)
+)
+
+
+class _Events:
+    """Cuts bytes into events; shows each that is wanted: its head, then the rest to a sink.
+
+    `lost`: there was something that is no event, or that cannot be decoded.
+    """
+
+    def __init__(self, trailer: int, begin: _Begin) -> None:
+        """`trailer`: the size of each event's checksum."""
+        self._trailer = trailer
+        self._begin = begin
+        self.lost = False
+        self._is_broken = False  # nobody knows where the next event begins
+        self._head = bytearray()  # header and body of the event that has begun, up to `_wanted`
+        self._wanted = HEADER_SIZE
+        self._size = 0  # of it, without checksum; 0 until its header has come
+        self._rest = 0  # bytes of a body that are yet to go to `_sink`
+        self._skip = 0  # bytes to pass over
+        self._sink: Sink | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all events could be read, and none is open."""
+        return not (self.lost or self._head or self._rest or self._skip)
+
+    def feed(self, data: Buffer) -> None:
+        """Take the next bytes, cut anywhere."""
+        with memoryview(data) as view:
+            at, size = 0, len(view)
+            while at < size and not self._is_broken:
+                if self._skip:
+                    skipped = min(self._skip, size - at)
+                    self._skip -= skipped
+                    at += skipped
+                elif self._rest:
+                    piece = bytes(view[at : at + self._rest])
+                    at += len(piece)
+                    self._pass_on(piece)
+                else:
+                    at = self._take(view, at if self._head else self._walk(view, at))
+
+    def _walk(self, view: memoryview, at: int) -> int:
+        """The fast path: take events that lie whole in `view`, but for large ones."""
+        unpack, last, trailer = HEADER.unpack_from, len(view) - HEADER_SIZE, self._trailer
+        least = HEADER_SIZE + trailer
+        while at <= last:
+            _, event_type, _, size, _, _ = unpack(view, at)
+            end = at + size
+            if size < least or end > len(view):
+                break
+            if _WANTED[event_type]:
+                if size > _HEAD_MOST:
+                    break
+                self._take_whole(event_type, bytes(view[at + HEADER_SIZE : end - trailer]))
+            at = end
+        return at
+
+    def _take_whole(self, event_type: int, body: bytes) -> None:
+        try:
+            sink = self._begin(event_type, body)
+            if sink is not None:
+                sink.close(whole=True)
+        except _UNDECODABLE:
+            self.lost = True
+
+    def _take(self, view: memoryview, at: int) -> int:
+        """Take bytes of an event's head."""
+        piece = view[at : at + self._wanted - len(self._head)]
+        self._head += piece
+        if len(self._head) == self._wanted and not self._size:
+            self._take_header()
+        if self._size and len(self._head) == self._wanted:
+            self._take_head()
+        return at + len(piece)
+
+    def _take_header(self) -> None:
+        _, event_type, _, size, _, _ = HEADER.unpack_from(self._head)
+        if size < HEADER_SIZE + self._trailer:
+            self.lost = self._is_broken = True
+        elif _WANTED[event_type]:
+            self._size = size - self._trailer
+            self._wanted = min(self._size, HEADER_SIZE + _HEAD_MOST)
+        else:
+            self._skip = size - HEADER_SIZE
+            self._head.clear()
+
+    def _take_head(self) -> None:
+        self._rest = self._size - self._wanted
+        try:
+            self._sink = self._begin(self._head[4], bytes(self._head[HEADER_SIZE:]))
+        except _UNDECODABLE:
+            self.lost = True
+        self._head.clear()
+        self._wanted, self._size = HEADER_SIZE, 0
+        if not self._rest or self._sink is None:
+            self._close(whole=True)
+
+    def _pass_on(self, piece: bytes) -> None:
+        """Give the sink what is its own."""
+        self._rest -= len(piece)
+        whole = True
+        try:
+            if self._sink is not None:
+                self._sink.feed(piece)
+        except _UNDECODABLE:
+            whole = False
+        if not self._rest or not whole:
+            self._close(whole=whole)
+
+    def _close(self, *, whole: bool) -> None:
+        """The event is over, or nobody wants more of it."""
+        self._skip, self._rest = self._rest + self._trailer, 0
+        sink, self._sink = self._sink, None
+        try:
+            if sink is not None:
+                sink.close(whole=whole)
+        except _UNDECODABLE:
+            self.lost = True
+
+
+class _Counting:
+    """The rows of one event; `done` is told how many."""
+
+    def __init__(self, counter: RowCounter | None, done: Callable[[int | None], None]) -> None:
+        self._counter = counter
+        self._done = done
+
+    def feed(self, data: bytes) -> None:
+        if self._counter is not None:
+            self._counter.feed(data)
+
+    def close(self, *, whole: bool) -> None:
+        self._done(self._counter.rows if whole and self._counter is not None else None)
+
+
+class _Inside:
+    """The events in a compressed transaction, which have no checksums."""
+
+    def __init__(self, begin: _Begin, done: Callable[[bool], None]) -> None:
+        self._events = _Events(0, begin)
+        self._done = done
+
+    def feed(self, data: bytes) -> None:
+        self._events.feed(data)
+
+    def close(self, *, whole: bool) -> None:
+        self._done(whole and self._events.is_whole)
+
+
+class ContentReader:
+    """Reads one transaction: its events as they lie in the binlog, in any cut.
+
+    Holds tables, statements' texts and numbers, but never an event as a whole.
+    """
+
+    def __init__(
+        self,
+        format_event: FormatEvent,
+        /,
+        *,
+        text_most: int = TEXT_MOST,
+        looked_most: int = STATEMENT_MOST,
+        on_statement: OnStatement | None = None,
+    ) -> None:
+        """`format_event`: of the binlog that the transaction is in.
+
+        Of a statement so many characters are kept, and so many bytes looked at (at most
+        `LOOKED_MOST`).
+        """
+        self._text_most = text_most
+        self._looked_most = min(looked_most, LOOKED_MOST)
+        self._on_statement = on_statement
+        self._flavour = format_event.flavour
+        trailer = CHECKSUM_SIZE if format_event.checksum == "crc32" else 0
+        self._events = _Events(trailer, self._begin)
+        self._is_lost = False
+        self._is_inside = False
+        self._compressed = False
+        self._statements: list[str] = []
+        self._rows: dict[tuple[ChangeKind, str], int | None] = {}
+        self._tables: dict[int, Table] = {}
+        self._seen: dict[bytes, Table] = {}  # table maps come again and again
+
+    def feed(self, data: Buffer) -> None:
+        """Take the next bytes."""
+        self._events.feed(data)
+
+    def content(self) -> Content:
+        """What there was until now."""
+        lost = self._is_lost or not self._events.is_whole
+        return Content(
+            changes=tuple(
+                Change(kind=kind, table=table, rows=None if lost else rows)
+                for (kind, table), rows in self._rows.items()
+            ),
+            statements=tuple(self._statements),
+            compressed=self._compressed,
+        )
+
+    def _begin(self, event_type: int, head: bytes) -> Sink | None:
+        """Look at an event; what it returns wants the rest of its body."""
+        sink: Sink | None = None
+        if event_type in ROWS_EVENTS:
+            sink = self._begin_rows(event_type, head)
+        elif event_type == EventType.TABLE_MAP:
+            self._take_table(head)
+        elif event_type == EventType.TRANSACTION_PAYLOAD:
+            sink = self._begin_payload(head)
+        elif event_type == EventType.ROWS_QUERY:
+            self._keep(_text(head[1:], self._looked_most)[0])
+        elif event_type == EventType.ANNOTATE_ROWS:
+            self._keep(_text(head, self._looked_most)[0])
+        elif event_type in _STATEMENTS:
+            self._take_statement(event_type, head)
+        else:
+            self._add(_WITHOUT_TEXT[event_type], "", None)
+        return sink
+
+    # statements
+
+    def _take_statement(self, event_type: int, head: bytes) -> None:
+        fixed = _QUERY_FIXED + (_LOAD_FIXED if event_type == EventType.EXECUTE_LOAD_QUERY else 0)
+        db_size = head[8]
+        at = fixed + int.from_bytes(head[11:13], "little")
+        if at + db_size + 1 > len(head):
+            raise ValueError("query event too short")
+        db, _ = _text(head[at : at + db_size], db_size)
+        raw = head[at + db_size + 1 :]
+        if raw == b"BEGIN":
+            return  # what most of them are
+        if event_type == EventType.QUERY_COMPRESSED:
+            self._compressed = True
+            raw = mariadb_text(raw, self._looked_most + 1)
+        text, cut = _text(raw, self._looked_most)
+        found = read_statement(text, db, cut=cut)
+        if found is None:
+            return
+        kind, tables = found
+        for table in tables:
+            self._add(kind, table, None)
+        self._keep(without_secrets(text) if kind in ("ddl", "other") else text)
+        if self._on_statement is not None:
+            self._on_statement(text, db, cut)
+
+    def _keep(self, text: str) -> None:
+        if len(self._statements) < STATEMENTS_MOST:
+            self._statements.append(text[: self._text_most])
+
+    # rows
+
+    def _take_table(self, head: bytes) -> None:
+        number, key = table_id(head), head[6:]
+        table = self._seen.get(key)
+        if table is None:
+            if len(self._seen) >= _TABLES_MOST:
+                self._seen.clear()
+            table = self._seen[key] = decode_table_map(head, self._flavour)
+        self._tables[number] = table
+
+    def _begin_rows(self, event_type: int, head: bytes) -> Sink | None:
+        event = decode_rows(event_type, head)
+        table = self._tables.get(event.table_id)
+        if event.statement_end:
+            self._tables.clear()
+        if table is None:
+            if not event.is_empty(len(head)):
+                self._add(event.kind, "", None)
+            return None
+        self._compressed |= event.compressed
+        return self._counting(event, table, head)
+
+    def _counting(self, event: RowsEvent, table: Table, head: bytes) -> Sink:
+        """What counts the event's rows; has those already that lie in its head."""
+
+        def done(rows: int | None) -> None:
+            self._add(event.kind, table.name, rows)
+
+        sink: Sink = _Counting(event.counter(table), done)
+        at = event.rows_at
+        try:
+            if event.compressed:
+                at += mariadb_header_size(head[at : at + 1])
+                sink = Zlib(sink)
+            sink.feed(head[at:])
+        except _UNDECODABLE:
+            sink = _Counting(None, done)
+        return sink
+
+    def _add(self, kind: ChangeKind, table: str, rows: int | None) -> None:
+        """Count a change in; where one part of a sum is not known, the sum is not."""
+        key = (kind, table)
+        if key not in self._rows and len(self._rows) >= CHANGES_MOST:
+            key = (kind, "")
+        before = self._rows.get(key, 0)
+        self._rows[key] = None if before is None or rows is None else before + rows
+
+    # compressed transactions
+
+    def _begin_payload(self, head: bytes) -> Sink | None:
+        if self._is_inside:
+            raise ValueError("a compressed transaction in a compressed transaction")
+        self._is_inside = True
+        compressed, at = decode_payload(head)
+        self._compressed |= compressed
+
+        def done(whole: bool) -> None:
+            self._is_inside = False
+            self._is_lost |= not whole
+
+        inside = _Inside(self._begin, done)
+        sink: Sink = Zstd(inside) if compressed else inside
+        sink.feed(head[at:])
+        return sink
+
+
+class BrokenNames:
+    """Looks for tables that have a line break in their name, in events as they lie in a binlog.
+
+    mysqlbinlog prints each table's name as it is, in a comment: to a client that reads its text,
+    what comes behind the break is a statement. `found`: database and table, as they are.
+    """
+
+    def __init__(self, format_event: FormatEvent) -> None:
+        """`format_event`: of the binlog that the events are of."""
+        self._events = _Events(
+            CHECKSUM_SIZE if format_event.checksum == "crc32" else 0, self._begin
+        )
+        self.found: list[str] = []
+
+    def feed(self, data: Buffer) -> None:
+        """Take the next bytes, cut anywhere; those in compressed transactions are looked at too."""
+        self._events.feed(data)
+
+    def _begin(self, event_type: int, head: bytes) -> Sink | None:
+        if event_type == EventType.TABLE_MAP:
+            database, rest = _counted(head[_TABLE_FIXED:])
+            table, _ = _counted(rest[1:])
+            name = b".".join([database, table])
+            if b"\n" in name or b"\r" in name:
+                self.found.append(name.decode(errors="replace"))
+        elif event_type == EventType.TRANSACTION_PAYLOAD:
+            compressed, at = decode_payload(head)
+            inside = _Inside(self._begin, lambda _: None)
+            sink: Sink = Zstd(inside) if compressed else inside
+            sink.feed(head[at:])
+            return sink
+        return None
+
+
+def _counted(data: bytes) -> tuple[bytes, bytes]:
+    """A text behind a byte that says how long it is, and what follows."""
+    return data[1 : 1 + data[0]], data[1 + data[0] :]
+
+
+_TABLE_FIXED = 8  # table id and flags, in a TABLE_MAP event
+_QUERY_FIXED, _LOAD_FIXED = 13, 13
+_STATEMENTS = (EventType.QUERY, EventType.QUERY_COMPRESSED, EventType.EXECUTE_LOAD_QUERY)
+_WITHOUT_TEXT: dict[int, ChangeKind] = {
+    EventType.LOAD: "insert",
+    EventType.NEW_LOAD: "insert",
+    EventType.INCIDENT: "other",
+}
+
+
+def _text(raw: bytes, most: int) -> tuple[str, bool]:
+    """The beginning of a text in a charset that nobody asked for, and whether it was cut."""
+    cut = len(raw) > most
+    raw = raw[:most]
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(raw, final=not cut), cut
+    except UnicodeDecodeError:
+        return raw.decode("latin-1"), cut

@@ -1,0 +1,351 @@
+"""What single binlog events say: event types, and decoders from bytes to values. No I/O.
+
+Place: the `scanner` walks the events and calls these for the few types whose body
+matters. Layouts are those of the MySQL internals manual ("Event Classes and Types"), of
+libbinlogevents (`mysql::binlog::event`) and, for MariaDB, of the knowledge base ("Replication
+Protocol"). All numbers are little-endian.
+
+Law: a decoder looks only at the bytes between `at` (where the event's body begins, behind the
+19 bytes of its header) and `end` (before its checksum), keeps no view of the buffer, and raises
+ValueError, struct.error or IndexError on a body that is not what its type says.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import Literal, TypeAlias
+from uuid import UUID
+
+from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, MariadbGtidList
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+HEADER_SIZE = 19
+HEADER = Struct("<IBIIIH")
+"""timestamp, type, server id, size, end_log_pos, flags."""
+
+CHECKSUM_SIZE = 4
+IN_USE_FLAG = 0x01
+"""In the header flags of a format event: the server has not closed this binlog."""
+
+
+class EventType(IntEnum):
+    """Types of binlog events, MySQL's and (from 160) MariaDB's; others may come."""
+
+    UNKNOWN = 0
+    START_V3 = 1
+    QUERY = 2
+    STOP = 3
+    ROTATE = 4
+    INTVAR = 5
+    LOAD = 6
+    SLAVE = 7
+    CREATE_FILE = 8
+    APPEND_BLOCK = 9
+    EXEC_LOAD = 10
+    DELETE_FILE = 11
+    NEW_LOAD = 12
+    RAND = 13
+    USER_VAR = 14
+    FORMAT_DESCRIPTION = 15
+    XID = 16
+    BEGIN_LOAD_QUERY = 17
+    EXECUTE_LOAD_QUERY = 18
+    TABLE_MAP = 19
+    WRITE_ROWS_V0 = 20
+    UPDATE_ROWS_V0 = 21
+    DELETE_ROWS_V0 = 22
+    WRITE_ROWS_V1 = 23
+    UPDATE_ROWS_V1 = 24
+    DELETE_ROWS_V1 = 25
+    INCIDENT = 26
+    HEARTBEAT = 27
+    IGNORABLE = 28
+    ROWS_QUERY = 29
+    WRITE_ROWS = 30
+    UPDATE_ROWS = 31
+    DELETE_ROWS = 32
+    GTID = 33
+    ANONYMOUS_GTID = 34
+    PREVIOUS_GTIDS = 35
+    TRANSACTION_CONTEXT = 36
+    VIEW_CHANGE = 37
+    XA_PREPARE = 38
+    PARTIAL_UPDATE_ROWS = 39
+    TRANSACTION_PAYLOAD = 40
+    HEARTBEAT_V2 = 41
+    GTID_TAGGED = 42
+    ANNOTATE_ROWS = 160
+    BINLOG_CHECKPOINT = 161
+    MARIADB_GTID = 162
+    GTID_LIST = 163
+    START_ENCRYPTION = 164
+    QUERY_COMPRESSED = 165
+    WRITE_ROWS_COMPRESSED_V1 = 166
+    UPDATE_ROWS_COMPRESSED_V1 = 167
+    DELETE_ROWS_COMPRESSED_V1 = 168
+    WRITE_ROWS_COMPRESSED = 169
+    UPDATE_ROWS_COMPRESSED = 170
+    DELETE_ROWS_COMPRESSED = 171
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatEvent:
+    """A format description event: who wrote the binlog, and how.
+
+    `offset` and `size` in bytes; `offset` is 0 for the one that mysqlbinlog makes up in front of
+    a start position. `timestamp` in seconds since the epoch, UTC. `version` are the numbers in
+    `server_version`. `has_checksum`: the event itself carries a CRC32, whatever `checksum` says
+    of the others. `gtid_events`: every transaction of this server may begin with a GTID event.
+    """
+
+    offset: int
+    size: int
+    timestamp: int
+    server_id: int
+    server_version: str
+    version: tuple[int, ...]
+    flavour: Flavour
+    checksum: Literal["none", "crc32"]
+    has_checksum: bool
+    in_use: bool
+
+    @property
+    def gtid_events(self) -> bool:
+        """Whether this server knows GTID events (MySQL from 5.6, MariaDB from 10.0)."""
+        return self.version >= ((5, 6) if self.flavour == "mysql" else (10,))
+
+
+@dataclass(frozen=True, slots=True)
+class Rotate:
+    """A rotate event: the binlog goes on in `next_binlog` at `position` (always 4)."""
+
+    next_binlog: str
+    position: int
+
+
+GtidStart: TypeAlias = tuple[str, str, int, int, int, int]
+"""uuid, tag, number, immediate commit time, original commit time (both in microseconds since the
+epoch, UTC), transaction length in bytes with the GTID event itself. Whatever the event does not
+have is 0 or ""."""
+
+_FORMAT = Struct("<H50sIB")
+_FORMAT_TYPES = _FORMAT.size
+_VERSION = re.compile(r"\d+")
+_MARIADB_TYPES = 160
+_CHECKSUM_TYPES = 40
+"""Bytes behind the fixed part: 27 in MySQL 5.5, 40 (35 types, algorithm, CRC) in 5.6.1."""
+
+
+def decode_format(buf: Buffer, *, offset: int) -> FormatEvent:
+    """A whole format event (header first) of a binlog, version 4; its CRC is not checked here."""
+    timestamp, _, server_id, size, _, flags = HEADER.unpack_from(buf)
+    binlog_version, version_text, _, header_size = _FORMAT.unpack_from(buf, HEADER_SIZE)
+    if binlog_version != 4 or header_size != HEADER_SIZE:
+        raise ValueError(f"binlog version {binlog_version} with {header_size} bytes of header")
+    server_version = version_text.rstrip(b"\0").decode(errors="replace")
+    version = tuple(map(int, _VERSION.findall(server_version.split("-")[0])[:3]))
+    # MariaDB can be told to show another version, so its longer list of event types counts too
+    types = size - HEADER_SIZE - _FORMAT_TYPES
+    is_mariadb = "mariadb" in server_version.lower() or types >= _MARIADB_TYPES
+    # and so does the length for checksums: they must not hang on a digit that was damaged
+    has_checksum = types >= _CHECKSUM_TYPES or version >= ((5, 3) if is_mariadb else (5, 6, 1))
+    algorithm = buf[size - CHECKSUM_SIZE - 1] if has_checksum else 0
+    if algorithm > 1 or types < CHECKSUM_SIZE + 1:
+        raise ValueError(f"unknown checksum algorithm {algorithm} of server {server_version!r}")
+    return FormatEvent(
+        offset=offset,
+        size=size,
+        timestamp=timestamp,
+        server_id=server_id,
+        server_version=server_version,
+        version=version,
+        flavour="mariadb" if is_mariadb else "mysql",
+        checksum="crc32" if algorithm else "none",
+        has_checksum=has_checksum,
+        in_use=bool(flags & IN_USE_FLAG),
+    )
+
+
+def decode_rotate(buf: Buffer, at: int, end: int) -> Rotate:
+    """The body of a rotate event: position u64, then the name of the next binlog."""
+    return Rotate(
+        next_binlog=bytes(buf[at + 8 : end]).decode(),
+        position=int.from_bytes(buf[at : at + 8], "little"),
+    )
+
+
+_GTID = Struct("<B16sq")
+_COMMIT_OFFSET = 42
+_COMMIT_SIZE = 7
+_COMMIT_MASK = (1 << 55) - 1
+_HAS_ORIGINAL = 1 << 55
+_LENGTH_MASKS = {251: 0, 252: (1 << 16) - 1, 253: (1 << 24) - 1, 254: (1 << 64) - 1, 255: 0}
+
+_uuid_texts: dict[bytes, str] = {}
+
+
+def _uuid_text(raw: bytes) -> str:
+    """The canonical text of 16 bytes; remembered, because a binlog has few and names them often."""
+    text = _uuid_texts.get(raw)
+    if text is None:
+        if len(_uuid_texts) > 1000:
+            _uuid_texts.clear()
+        text = _uuid_texts[raw] = str(UUID(bytes=raw))
+    return text
+
+
+def decode_gtid(buf: Buffer, at: int, end: int) -> GtidStart:
+    """The body of a GTID or ANONYMOUS_GTID event (libbinlogevents `Gtid_event`).
+
+    5.6 ends behind the number, 5.7 behind the logical timestamps (42 bytes); 8.0.1 adds commit
+    times of 7 bytes, where bit 55 of the first says that the original one follows; 8.0.2 adds the
+    transaction length as a packed integer.
+    """
+    if at + _GTID.size > end:
+        raise ValueError("GTID event too short")
+    _, raw, gno = _GTID.unpack_from(buf, at)
+    uuid = _uuid_texts.get(raw) or _uuid_text(raw)
+    at += _COMMIT_OFFSET
+    if at + _COMMIT_SIZE > end:
+        return uuid, "", gno, 0, 0, 0
+    rest = int.from_bytes(buf[at : min(end, at + 2 * _COMMIT_SIZE + 9)], "little")
+    original = immediate = rest & _COMMIT_MASK
+    has_original = rest & _HAS_ORIGINAL
+    rest >>= 8 * _COMMIT_SIZE
+    if has_original:
+        original = rest & _COMMIT_MASK
+        rest >>= 8 * _COMMIT_SIZE
+    length = rest & 0xFF
+    if length > 250:
+        length = rest >> 8 & _LENGTH_MASKS[length]
+    return uuid, "", gno, immediate, original, length
+
+
+def _varint(buf: Buffer, at: int) -> tuple[int, int]:
+    """A number of the server's serialization library, and where the next one begins.
+
+    The trailing one-bits of the first byte count the bytes that follow it.
+    """
+    first = buf[at]
+    extra = ((first + 1) & ~first).bit_length() - 1
+    if extra == 8:
+        return int.from_bytes(buf[at + 1 : at + 9], "little"), at + 9
+    return int.from_bytes(buf[at : at + extra + 1], "little") >> (extra + 1), at + extra + 1
+
+
+def decode_tagged_gtid(buf: Buffer, at: int, end: int) -> GtidStart:
+    """The body of a GTID_TAGGED event: (field id, value) pairs in ascending order of the id.
+
+    The number is written as a signed one, its sign in the lowest bit.
+    """
+    for _ in range(3):  # version, size, last field that must be understood
+        _, at = _varint(buf, at)
+    raw, tag = bytearray(), ""
+    numbers = dict.fromkeys(range(11), 0)
+    while at < end:
+        field, at = _varint(buf, at)
+        if field == 1:
+            for _ in range(16):
+                value, at = _varint(buf, at)
+                raw.append(value)
+        elif field == 3:
+            value, at = _varint(buf, at)
+            tag, at = bytes(buf[at : at + value]).decode("ascii"), at + value
+        elif field in numbers:
+            numbers[field], at = _varint(buf, at)
+        else:
+            break  # a newer server's field; their lengths are not known, and they come last
+    if at > end:
+        raise ValueError("tagged GTID event too short")
+    immediate = numbers[6]
+    uuid = _uuid_text(bytes(raw))
+    return uuid, tag, numbers[2] >> 1, immediate, numbers[7] or immediate, numbers[8]
+
+
+def decode_previous_gtids(buf: Buffer, at: int, end: int) -> GtidSet:
+    """The body of a PREVIOUS_GTIDS event, with or without tags (`Gtid_set::encode`)."""
+    count = int.from_bytes(buf[at : at + 8], "little")
+    tagged = count >> 56 == 1
+    if tagged:
+        count = count >> 8 & (1 << 48) - 1
+    at += 8
+    runs: dict[tuple[str, str], list[Interval]] = {}
+    for _ in range(count):
+        uuid, tag = _uuid_text(bytes(buf[at : at + 16])), ""
+        at += 16
+        if tagged:
+            length, at = _varint(buf, at)
+            tag, at = bytes(buf[at : at + length]).decode("ascii"), at + length
+        intervals = int.from_bytes(buf[at : at + 8], "little")
+        at += 8
+        if at + 16 * intervals > end:
+            raise ValueError("previous GTIDs event too short")
+        numbers = Struct(f"<{2 * intervals}q").unpack_from(buf, at)
+        at += 16 * intervals
+        pairs = zip(numbers[::2], numbers[1::2], strict=True)
+        runs.setdefault((uuid, tag), []).extend((first, last - 1) for first, last in pairs)
+    if at > end:
+        raise ValueError("previous GTIDs event too short")
+    return GtidSet(runs)
+
+
+_MARIADB_GTID = Struct("<QIB")
+STANDALONE_FLAG = 0x01
+"""In a MariaDB GTID event: one statement, without BEGIN and COMMIT."""
+
+
+def decode_mariadb_gtid(buf: Buffer, at: int, end: int) -> tuple[int, int, bool]:
+    """The body of a MariaDB GTID event: sequence number, domain, whether it stands alone."""
+    if at + _MARIADB_GTID.size > end:
+        raise ValueError("MariaDB GTID event too short")
+    seq, domain, flags = _MARIADB_GTID.unpack_from(buf, at)
+    return seq, domain, bool(flags & STANDALONE_FLAG)
+
+
+def decode_gtid_list(buf: Buffer, at: int, end: int) -> MariadbGtidList:
+    """The body of a MariaDB GTID_LIST event: count (low 28 bits), then domain, server, number."""
+    count = int.from_bytes(buf[at : at + 4], "little") & (1 << 28) - 1
+    at += 4
+    if at + 16 * count > end:
+        raise ValueError("GTID list event too short")
+    gtids = Struct("<IIQ").iter_unpack(bytes(buf[at : at + 16 * count]))
+    return MariadbGtidList({(domain, server): seq for domain, server, seq in gtids})
+
+
+_QUERY_FIXED = 13
+QUERY_PREFIX = HEADER_SIZE + _QUERY_FIXED + 65535 + 256 + 64
+"""So many bytes of a QUERY event, at most, say what it is."""
+
+Query: TypeAlias = Literal["begin", "end", "xa end", "statement"]
+
+
+def decode_query(buf: Buffer, at: int, end: int) -> Query:
+    """What a QUERY event is; `end` may lie behind the buffer's end if QUERY_PREFIX is there.
+
+    "begin": opens a transaction. "end": COMMIT or ROLLBACK, the words alone, as the server writes
+    them (`rollback to savepoint` is the user's text and a statement). "xa end": XA COMMIT or
+    XA ROLLBACK, which close an XA transaction that is open. "statement": all others.
+    """
+    status_size = buf[at + 11] | buf[at + 12] << 8
+    at += _QUERY_FIXED + status_size + buf[at + 8] + 1
+    if at > end:
+        raise ValueError("query event too short")
+    size = end - at
+    text = bytes(buf[at : min(end, at + 16)])
+    if size <= 16 and (word := text.strip().upper()) in _WORDS:
+        return _WORDS[word]
+    words = text.upper().split()
+    return (
+        _XA_WORDS.get(words[1], "statement") if words[:1] == [b"XA"] and words[1:] else "statement"
+    )
+
+
+_WORDS: dict[bytes, Query] = {b"BEGIN": "begin", b"COMMIT": "end", b"ROLLBACK": "end"}
+_XA_WORDS: dict[bytes, Query] = {
+    b"START": "begin",
+    b"BEGIN": "begin",
+    b"COMMIT": "xa end",
+    b"ROLLBACK": "xa end",
+}

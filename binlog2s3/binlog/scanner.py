@@ -1,0 +1,478 @@
+"""Binlogs as a stream of bytes: names, and the scanner that checks every event. No I/O.
+
+Place: bytes come from mysqlbinlog (through the spool) or from the archive; the scanner says how
+far they are whole and what they hold. Nothing leaves the spool that it has not let pass.
+
+Law: an event counts when its size fits, `end_log_pos == (offset + size) mod 2**32` (offsets are
+counted here, because end_log_pos wraps at 4 GiB) and its CRC32 is right, where it has one. From
+the first one that does not, the scanner raises `DamageError` for ever, and its facts stay those
+of the last good event. The facts are the same however the bytes are cut into pieces. No event is
+ever held as a whole, except small ones that are decoded and lists of previous GTIDs.
+
+MariaDB from 11.4 writes end_log_pos 0 in all events of a transaction but the first and the last
+(unless binlog_legacy_event_pos is on). One that is missing among those shows only at the last, so
+they do not count before it: `event_end` stays before them.
+
+Where transactions begin and end is told by the table in `transaction`.
+"""
+
+import struct
+import zlib
+
+from binlog2s3.binlog.events import (
+    CHECKSUM_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    IN_USE_FLAG,
+    QUERY_PREFIX,
+    EventType,
+    FormatEvent,
+    Rotate,
+    decode_format,
+    decode_gtid_list,
+    decode_previous_gtids,
+    decode_rotate,
+)
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.transactions import DEFERRABLE, KINDS, Boundaries, Kind, Transaction
+from binlog2s3.errors import DamageError
+
+__all__ = [
+    "MADE_UP_BYTES",
+    "MAGIC",
+    "BinlogName",
+    "EventType",
+    "FormatEvent",
+    "Rotate",
+    "Scanner",
+    "Transaction",
+    "made_up_size",
+]
+
+MAGIC = b"\xfebin"
+"""The first four bytes of every binlog."""
+
+MOST_ACCEPTED = 256
+"""Damaged events of one binlog that are taken as they are; more than that is no binlog."""
+MADE_UP_BYTES = 8192
+"""All that can come in front of a start position lies in so many bytes."""
+
+
+_KEEP = [0] * 256
+"""How much of an event, by type, is kept until its end has come: all where it is decoded."""
+for _type, _kind in enumerate(KINDS):
+    if _kind == Kind.QUERY:
+        _KEEP[_type] = QUERY_PREFIX
+    elif _kind >= Kind.GTID:
+        _KEEP[_type] = 1 << 32
+
+_CRC_RESIDUE = 0x2144DF1C
+"""The CRC32 of any bytes followed by their own CRC32, little-endian."""
+
+_POSITION_MASK = (1 << 32) - 1
+_TYPE_OFFSET, _FLAGS_OFFSET = 4, 17
+_DEFERRED_SIZE_MAX = (1 << 30) + (1 << 16)
+"""The greatest max_allowed_packet, and room for headers: no replica takes a larger event."""
+_MADE_UP = frozenset({EventType.FORMAT_DESCRIPTION, EventType.START_ENCRYPTION})
+_GTID, _BETWEEN = int(Kind.GTID), int(Kind.BETWEEN)
+_UNDECODABLE = (ValueError, IndexError, struct.error)
+
+
+def made_up_size(data: bytes, start: int) -> int | None:
+    """How many bytes come before the binlog's own in what `--start-position=start` wrote.
+
+    `data` are its first bytes, `MADE_UP_BYTES` of them if there are so many: the magic, and the
+    made-up events (end_log_pos 0). None if they do not tell yet. Raises DamageError where the
+    event behind them does not begin at `start`.
+    """
+    at = len(MAGIC)
+    if data[:at] != MAGIC[: len(data)]:
+        raise DamageError(f"a binlog begins with {MAGIC!r}, not {data[:at]!r}", offset=0)
+    while at + HEADER_SIZE <= len(data):
+        _, event_type, _, size, end_log_pos, _ = HEADER.unpack_from(data, at)
+        if end_log_pos == 0 and event_type in _MADE_UP:
+            at += max(size, HEADER_SIZE)
+            continue
+        if end_log_pos and end_log_pos != start + size & _POSITION_MASK:
+            raise DamageError(
+                f"the first event ends at {end_log_pos} and has {size} bytes: it does not begin "
+                f"at {start}",
+                offset=start,
+            )
+        return at
+    if len(data) >= MADE_UP_BYTES:
+        raise DamageError(f"no event within {MADE_UP_BYTES} bytes", offset=start)
+    return None
+
+
+class Scanner:
+    """Walks a binlog as its bytes arrive; checks every event, finds every transaction.
+
+    `Scanner()` reads a binlog from its first byte. `Scanner(start=N)` reads what
+    `mysqlbinlog --start-position=N` writes: the magic, made-up events (end_log_pos 0) that are
+    checked and not counted, then the binlog from N on, where an event must begin. All offsets are
+    offsets in the server's binlog. ValueError if no event can begin at `start`.
+
+    Facts, all of them about whole, checked events only:
+
+    - `event_end`: the end of the last good event; 0 before the magic has come, 4 after it; `start`
+      from the outset where there is one.
+    - `events`: how many. `format`: the last format event; `formats`: all, the made-up one too.
+    - `previous_gtids`: what the binlog says came before it; None if it does not, or not yet.
+    - `rotate`: the rotate event, or None; `stopped`: a stop event was the last one.
+    - `skipped`: how many leading bytes of the input are not the binlog's (0 without `start`).
+    - `damaged`: the ranges of events that were accepted though their checksum is wrong.
+    - `damage`: the error that every further `feed` raises, or None.
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        if start != 0 and start < len(MAGIC):
+            raise ValueError(f"no event begins at {start}: a binlog's first is at {len(MAGIC)}")
+        self.event_end = start
+        self.events = 0
+        self._offset = start  # where the next event begins; event_end but for deferred positions
+        self._walked = 0  # events up to there
+        self.formats: list[FormatEvent] = []
+        self.previous_gtids: Gtids | None = None
+        self.rotate: Rotate | None = None
+        self.stopped = False
+        self.skipped = 0
+        self.damage: DamageError | None = None
+        self.damaged: list[tuple[int, int]] = []
+        self._accepted: set[int] = set()
+        self._can_rewind = True
+        self._start = start
+        self._has_magic = False
+        self._is_leading = start > 0  # made-up events may still come
+        self._trailer = 0  # size of each event's checksum
+        self._boundaries = Boundaries(in_the_middle=start > len(MAGIC))
+        # of the event (or magic) that has begun but not ended:
+        self._head = bytearray()  # as much of its beginning as is needed
+        self._seen = 0  # how many bytes of it have come
+        self._size = 0  # 0 until its header has come
+        self._crc = 0
+        self._is_placed = False  # its end_log_pos is there and right
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Transaction]:
+        """Take the next bytes; return the transactions that they complete, in binlog order.
+
+        Raises DamageError with the offset of the first bad event, now and whenever called again;
+        where positions were left out, that is the first one that cannot be trusted.
+        """
+        boundaries = self._boundaries
+        completed: list[Transaction] = []
+        boundaries.completed = completed
+        if self.damage is not None:
+            raise DamageError(str(self.damage), offset=self.damage.offset)
+        with memoryview(data) as view:
+            at, size = 0, len(view)
+            try:
+                while at < size:
+                    if not self._seen and self._is_ordinary:
+                        at = self._walk(view, at)
+                    if at < size:
+                        at = self._step(view, at)
+            except DamageError as damage:
+                # a copy that was never raised, so that its traceback does not keep `data` alive
+                self.damage = DamageError(str(damage), offset=damage.offset)
+                self._can_rewind = self._offset == self.event_end
+                self._forget()
+                self._offset, self._walked = self.event_end, self.events
+                raise
+        return completed
+
+    def accept(self, offset: int) -> None:
+        """Take the event that begins at this offset as it is, whatever its checksum says.
+
+        And wherever its header says that it ends. Its body is not looked at: that is how the source
+        has it.
+        """
+        self._accepted.add(offset)
+
+    def rewind(self) -> bool:
+        """Forget what came behind `event_end`, damage too: the next bytes are those from there on.
+
+        False, and nothing is forgotten, where that cannot be done: before the magic and the first
+        event, and where events without a position have been counted.
+        """
+        if not self._can_rewind or self._offset != self.event_end or not self.events:
+            return False
+        self.damage = None
+        self._forget()
+        return True
+
+    def _walk(self, view: memoryview, at: int) -> int:
+        """The fast path: take ordinary events that lie whole in `view` from `at` on.
+
+        Returns where it stopped: at the end, or at an event that wants a closer look (its rest is
+        missing, it is of a rare type, or it is bad), which it has not touched.
+        """
+        unpack, crc32, kinds = HEADER.unpack_from, zlib.crc32, KINDS
+        boundaries, trailer = self._boundaries, self._trailer
+        least, last_header = HEADER_SIZE + trailer, len(view) - HEADER_SIZE
+        offset, walked, until = self._offset, self._walked, boundaries.until
+        good, events, may_defer = self.event_end, self.events, self._may_defer
+        try:
+            while at <= last_header:
+                timestamp, event_type, server_id, size, end_log_pos, _ = unpack(view, at)
+                end, stop, kind = offset + size, at + size, kinds[event_type]
+                if (
+                    size < least
+                    or kind >= _BETWEEN
+                    or stop > len(view)
+                    or (trailer and crc32(view[at:stop]) != _CRC_RESIDUE)
+                ):
+                    break
+                is_placed = end_log_pos == end & _POSITION_MASK
+                if not (
+                    is_placed or (may_defer and self._is_deferred(event_type, size, end_log_pos))
+                ):
+                    break
+                if kind < _GTID and end <= until:
+                    if end == until:
+                        boundaries.close(end, timestamp)
+                        until = 0
+                elif kind:
+                    body = (at + HEADER_SIZE, stop - trailer)
+                    boundaries.event(kind, view, body, (offset, end), timestamp, server_id)
+                    until = boundaries.until
+                at, offset = stop, end
+                walked += 1
+                if is_placed:
+                    good, events = end, walked
+        except _UNDECODABLE:
+            pass  # the closer look says what is wrong
+        finally:
+            self._offset, self._walked = offset, walked
+            self.event_end, self.events = good, events
+        return at
+
+    def _step(self, view: memoryview, at: int) -> int:
+        """The closer look: take one event from `at` on, or as much as there is; return its end.
+
+        Raises DamageError if it is bad, as soon as its header shows that.
+        """
+        if self.ended:
+            raise self._damaged("bytes behind the binlog's last event")
+        if not self._size:
+            wanted = HEADER_SIZE if self._has_magic else len(MAGIC)
+            piece = view[at : at + wanted - self._seen]
+            self._head += piece
+            self._seen += len(piece)
+            at += len(piece)
+            if not self._has_magic:
+                self._take_magic()
+                return at
+            if self._seen < wanted:
+                return at
+            self._take_header()
+        piece = view[at : at + self._size - self._seen]
+        kept = _KEEP[self._head[_TYPE_OFFSET]] - len(self._head)
+        if kept > 0:
+            self._head += piece[:kept]
+        self._crc = zlib.crc32(piece, self._crc)
+        self._seen += len(piece)
+        if self._seen == self._size:
+            self._take_event()
+            self._forget()
+        return at + len(piece)
+
+    def _take_magic(self) -> None:
+        if not MAGIC.startswith(self._head):
+            raise self._damaged(f"a binlog begins with {MAGIC!r}, not {bytes(self._head)!r}")
+        if self._seen == len(MAGIC):
+            self._has_magic = True
+            if self._start:
+                self.skipped = len(MAGIC)
+            else:
+                self.event_end = self._offset = len(MAGIC)
+            self._forget()
+
+    def _take_header(self) -> None:
+        """Check what the header of the event at `_offset` says."""
+        _, event_type, _, size, end_log_pos, _ = HEADER.unpack_from(self._head)
+        end = self._offset + size & _POSITION_MASK
+        if self._is_leading:
+            self._is_leading = end_log_pos == 0 and event_type in _MADE_UP
+        if event_type != EventType.FORMAT_DESCRIPTION and not self.formats:
+            raise self._damaged(f"no format event but type {event_type} comes first")
+        if size < HEADER_SIZE + self._trailer:
+            raise self._damaged(f"an event of {size} bytes (type {event_type}) is too small")
+        self._is_placed = end_log_pos == end or self._offset in self._accepted
+        if not (
+            self._is_placed
+            or self._is_leading
+            or (self._may_defer and self._is_deferred(event_type, size, end_log_pos))
+        ):
+            raise self._damaged(
+                f"broken chain: the event (type {event_type}, {size} bytes) says that it ends at "
+                f"{end_log_pos}, by its place it ends at {end}",
+            )
+        self._size = size
+        self._crc = zlib.crc32(self._head)
+
+    def _take_event(self) -> None:
+        """The event at `_offset` has come whole: check its CRC, decode it, count it."""
+        head, begin, end = self._head, self._offset, self._offset + self._size
+        timestamp, event_type, server_id, *_ = HEADER.unpack_from(head)
+        try:
+            if begin in self._accepted and self.formats:
+                self.damaged.append((begin, end))
+                event_type = EventType.UNKNOWN
+            elif event_type == EventType.FORMAT_DESCRIPTION:
+                self._take_format()
+            elif self._trailer and self._crc != _CRC_RESIDUE:
+                raise self._damaged(
+                    f"wrong CRC32 (type {event_type}, {self._size} bytes, sum {self._crc:08x})"
+                )
+            if self._is_leading:
+                self.skipped += self._size
+                return
+            body = (HEADER_SIZE, self._size - self._trailer)
+            self._take_fact(event_type, *body)
+            kind, boundaries = KINDS[event_type], self._boundaries
+            if kind < _GTID and end <= boundaries.until:
+                if end == boundaries.until:
+                    boundaries.close(end, timestamp)
+            elif kind:
+                boundaries.event(kind, head, body, (begin, end), timestamp, server_id)
+        except _UNDECODABLE as error:
+            raise self._damaged(f"undecodable event (type {event_type}): {error}") from error
+        self._offset = end
+        self._walked += 1
+        if self._is_placed:
+            self.event_end, self.events = end, self._walked
+
+    def _take_format(self) -> None:
+        """Decode a format event, whose CRC is that of its bytes with the in-use flag cleared.
+
+        A made-up one of a binlog without checksums keeps the real one's CRC, which is not its own:
+        servers do not compute it again, so it cannot be checked.
+        """
+        offset = 0 if self._is_leading else self._offset
+        decoded = decode_format(self._head, offset=offset)
+        if decoded.has_checksum and not (self._is_leading and decoded.checksum == "none"):
+            cleared = bytearray(self._head)
+            cleared[_FLAGS_OFFSET] &= ~IN_USE_FLAG
+            if zlib.crc32(cleared) != _CRC_RESIDUE:
+                raise self._damaged(f"wrong CRC32 (format event, {self._size} bytes)")
+        self.formats.append(decoded)
+        self._trailer = CHECKSUM_SIZE if decoded.checksum == "crc32" else 0
+        self._boundaries.gtid_events = decoded.gtid_events
+
+    def _take_fact(self, event_type: int, at: int, end: int) -> None:
+        """Remember what the events between transactions say."""
+        if event_type == EventType.ROTATE:
+            self.rotate = decode_rotate(self._head, at, end)
+        elif event_type == EventType.STOP:
+            self.stopped = True
+        elif event_type == EventType.PREVIOUS_GTIDS:
+            self.previous_gtids = decode_previous_gtids(self._head, at, end)
+        elif event_type == EventType.GTID_LIST:
+            self.previous_gtids = decode_gtid_list(self._head, at, end)
+
+    @property
+    def _is_ordinary(self) -> bool:
+        """Whether an event comes next that only has to be like its neighbours."""
+        return bool(self.formats) and not self._is_leading and not self.ended
+
+    @property
+    def _may_defer(self) -> bool:
+        """Whether events of this server may lack their position."""
+        return self.flavour == "mariadb"
+
+    def _is_deferred(self, event_type: int, size: int, end_log_pos: int) -> bool:
+        """Whether an event lacks its position as MariaDB's do inside a transaction."""
+        return (
+            end_log_pos == 0
+            and bool(DEFERRABLE[event_type])
+            and size <= _DEFERRED_SIZE_MAX
+            and not self._boundaries.is_outside
+        )
+
+    def _forget(self) -> None:
+        """No event has begun."""
+        self._head = bytearray()
+        self._seen = self._size = self._crc = 0
+
+    def _damaged(self, message: str) -> DamageError:
+        return DamageError(f"{message} at {self._offset}", offset=self.event_end)
+
+    @property
+    def position(self) -> int:
+        """The offset in the binlog behind the last byte taken, also inside an event."""
+        return self._offset + (0 if self._is_leading else self._seen)
+
+    @property
+    def format(self) -> FormatEvent | None:
+        """The format event that holds for what comes next; None before the first."""
+        return self.formats[-1] if self.formats else None
+
+    @property
+    def flavour(self) -> Flavour | None:
+        """The flavour of the server that wrote the binlog; None before the format event."""
+        return self.formats[-1].flavour if self.formats else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last event is a rotate or stop event: the server has finished the binlog."""
+        return self.stopped or self.rotate is not None
+
+    @property
+    def completed(self) -> list[Transaction]:
+        """The transactions that the last `feed` completed, also if it raised."""
+        return self._boundaries.completed
+
+    @property
+    def transactions(self) -> int:
+        """How many transactions were completed whose first event was seen."""
+        return self._boundaries.transactions
+
+    @property
+    def anonymous(self) -> int:
+        """How many of them have no GTID."""
+        return self._boundaries.anonymous
+
+    @property
+    def least_commit_us(self) -> int | None:
+        """The least of their commit times; None without any."""
+        return self._boundaries.least_commit_us
+
+    @property
+    def greatest_commit_us(self) -> int | None:
+        """The greatest of their commit times; None without any."""
+        return self._boundaries.greatest_commit_us
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open, or none can be excluded yet behind `start`."""
+        return not self._boundaries.is_outside
+
+    @property
+    def transaction_end(self) -> int:
+        """The last offset at which no transaction is open; 0 behind `start` until one is known."""
+        if self._boundaries.is_outside:
+            return self.event_end
+        return 0 if self._boundaries.is_unknown else self._boundaries.begin
+
+    @property
+    def gtids(self) -> Gtids:
+        """What these transactions add: a set (MySQL), the last of each server (MariaDB)."""
+        if self.flavour == "mariadb":
+            return self._boundaries.mariadb_gtids()
+        return self._boundaries.mysql_gtids()
+
+    @property
+    def gtids_at_end(self) -> Gtids | None:
+        """The previous GTIDs and those added: what the next binlog says came before it.
+
+        None if the previous ones are not known.
+        """
+        match self.previous_gtids, self.gtids:
+            case GtidSet() as previous, GtidSet() as added:
+                return previous | added
+            case MariadbGtidList() as last, MariadbGtidList() as later:
+                return last.then(later)
+            case _:
+                return None

@@ -1,0 +1,437 @@
+"""Table maps and rows events: which table, and how many rows, no value decoded. No I/O.
+
+Place: `content` hands the bodies of such events over; what comes back are names and numbers.
+
+Law: a number of rows is either right or None. A column's type says how to step over its values;
+the rows of an event must end where the event ends. Types that are not known, or whose size the
+table map does not tell, make a table that is not counted.
+
+Layouts are those of libbinlogevents (`Table_map_event`, `Rows_event`), sizes of values those of
+`calc_field_size` and `log_event_print_value` in the server's source. MariaDB writes version 1, and
+the same compressed, where only the rows themselves are.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from binlog2s3.binlog.events import Buffer, EventType
+from binlog2s3.binlog.gtid import Flavour
+
+RowsKind = Literal["insert", "update", "delete"]
+
+_TABLE_ID_SIZE = 6
+_POST_HEADER = 8
+"""Table id and flags."""
+_STATEMENT_END = 0x01
+_PROGRAMS_MOST = 1024
+
+Column = tuple[int, int]
+"""How a value is stepped over: so many bytes, or bytes of a length in front of it."""
+
+_Size = Callable[[int], Column | None]
+
+
+def _packed(body: Buffer, at: int) -> tuple[int, int]:
+    """A length-encoded integer, and where the next field begins."""
+    first = body[at]
+    if first < 251:
+        return first, at + 1
+    size = {252: 2, 253: 3, 254: 8}.get(first)
+    if size is None or at + 1 + size > len(body):
+        raise ValueError(f"no length-encoded integer: {first}")
+    return int.from_bytes(body[at + 1 : at + 1 + size], "little"), at + 1 + size
+
+
+# Sizes of values
+
+
+_DIGITS = (0, 1, 1, 2, 2, 3, 3, 4, 4)
+_ENUM, _SET, _STRING = 247, 248, 254
+
+
+def _fixed(size: int) -> _Size:
+    return lambda _: (size, 0)
+
+
+def _own_length(meta: int) -> Column | None:
+    """FLOAT and DOUBLE."""
+    return (meta, 0) if meta in (4, 8) else None
+
+
+def _fractional(size: int) -> _Size:
+    """TIME, DATETIME, TIMESTAMP of MySQL 5.6 and later."""
+    return lambda decimals: (size + (decimals + 1) // 2, 0) if decimals <= 6 else None
+
+
+def _blob(meta: int) -> Column | None:
+    return (0, meta) if 1 <= meta <= 4 else None
+
+
+def _varchar(most: int) -> Column:
+    return (0, 1 if most < 256 else 2)
+
+
+def _bit(meta: int) -> Column | None:
+    bits, whole = meta & 0xFF, meta >> 8
+    return (whole + (bits > 0), 0) if bits < 8 and whole <= 8 else None
+
+
+def _decimal(meta: int) -> Column | None:
+    precision, scale = meta & 0xFF, meta >> 8
+    if not scale <= precision <= 65:
+        return None
+    parts = (divmod(precision - scale, 9), divmod(scale, 9))
+    return sum(4 * whole + _DIGITS[rest] for whole, rest in parts), 0
+
+
+def _string(meta: int) -> Column | None:
+    """CHAR, ENUM, SET: the real type and, for a CHAR, two bits of its length in the first byte."""
+    real, length = meta & 0xFF, meta >> 8
+    if real in (_ENUM, _SET):
+        return (length, 0) if 1 <= length <= 8 else None
+    if real | 0x30 != _STRING:
+        return None
+    return _varchar(length | ((real & 0x30) ^ 0x30) << 4)
+
+
+_SIZES: dict[int, tuple[int, _Size]] = {
+    1: (0, _fixed(1)),  # TINYINT
+    2: (0, _fixed(2)),  # SMALLINT
+    3: (0, _fixed(4)),  # INT
+    4: (1, _own_length),  # FLOAT
+    5: (1, _own_length),  # DOUBLE
+    6: (0, _fixed(0)),  # NULL
+    7: (0, _fixed(4)),  # TIMESTAMP before 5.6
+    8: (0, _fixed(8)),  # BIGINT
+    9: (0, _fixed(3)),  # MEDIUMINT
+    10: (0, _fixed(3)),  # DATE
+    11: (0, _fixed(3)),  # TIME before 5.6
+    12: (0, _fixed(8)),  # DATETIME before 5.6
+    13: (0, _fixed(1)),  # YEAR
+    14: (0, _fixed(3)),  # DATE, newer
+    15: (2, _varchar),
+    16: (2, _bit),
+    17: (1, _fractional(4)),  # TIMESTAMP
+    18: (1, _fractional(5)),  # DATETIME
+    19: (1, _fractional(3)),  # TIME
+    140: (1, _blob),  # MariaDB's COMPRESSED
+    141: (2, _varchar),  # MariaDB's COMPRESSED
+    242: (1, _blob),  # VECTOR
+    245: (1, _blob),  # JSON
+    246: (2, _decimal),
+    249: (1, _blob),
+    250: (1, _blob),
+    251: (1, _blob),
+    252: (1, _blob),
+    254: (2, _string),
+    255: (1, _blob),  # GEOMETRY
+}
+"""By type: bytes of metadata, and what they say when read as a little-endian number."""
+
+_AMBIGUOUS = {"mysql": frozenset[int](), "mariadb": frozenset({7, 11, 12})}
+"""MariaDB with mysql56_temporal_format off has fractions there and does not say how many."""
+_JSON = 245
+
+
+def _columns(types: bytes, metadata: bytes, flavour: Flavour) -> tuple[Column, ...] | None:
+    """How each column's values are stepped over; None where one is not known."""
+    if not _AMBIGUOUS[flavour].isdisjoint(types):
+        return None
+    columns: list[Column] = []
+    at = 0
+    for column_type in types:
+        meta_size, size_of = _SIZES.get(column_type, (0, None))
+        column = (
+            size_of(int.from_bytes(metadata[at : at + meta_size], "little")) if size_of else None
+        )
+        at += meta_size
+        if column is None:
+            return None
+        columns.append(column)
+    return tuple(columns) if at == len(metadata) else None
+
+
+# Row images
+
+
+class Image:
+    """How one row of a table lies in an event, of the columns that are present."""
+
+    __slots__ = ("_programs", "columns", "null_size", "partial_size")
+
+    def __init__(self, columns: tuple[Column, ...], partial_size: int | None = None) -> None:
+        """`partial_size`: bytes of the bitmap of JSON columns, where there may be one."""
+        self.columns = columns
+        self.null_size = (len(columns) + 7) // 8
+        self.partial_size = partial_size
+        self._programs: dict[bytes, tuple[Column, ...]] = {}
+
+    def program(self, nulls: bytes) -> tuple[Column, ...]:
+        """Steps over a row with these NULLs: skip bytes, then read a length and skip that."""
+        found = self._programs.get(nulls)
+        if found is None:
+            if len(self._programs) >= _PROGRAMS_MOST:
+                self._programs.clear()
+            found = self._programs[nulls] = self._steps(nulls)
+        return found
+
+    def _steps(self, nulls: bytes) -> tuple[Column, ...]:
+        bits = int.from_bytes(nulls, "little")
+        steps: list[Column] = []
+        skip = 0
+        for number, (size, prefix) in enumerate(self.columns):
+            if bits >> number & 1:
+                continue
+            skip += size
+            if prefix:
+                steps.append((skip, prefix))
+                skip = 0
+        return (*steps, (skip, 0)) if skip else tuple(steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table map: "db.table", and its columns if all of them are known."""
+
+    name: str
+    columns: tuple[Column, ...] | None
+    json_columns: int = 0
+    _images: dict[tuple[bytes, bool], Image] = field(default_factory=dict, compare=False)
+
+    def image(self, present: bytes, *, partial: bool = False) -> Image:
+        """The rows' layout where these columns are present; `partial`: JSON may be a difference."""
+        if self.columns is None:
+            raise ValueError(f"the columns of {self.name} are not known")
+        found = self._images.get((present, partial))
+        if found is None:
+            if len(self._images) >= _PROGRAMS_MOST:
+                self._images.clear()
+            bits = int.from_bytes(present, "little")
+            chosen = tuple(c for number, c in enumerate(self.columns) if bits >> number & 1)
+            found = Image(chosen, (self.json_columns + 7) // 8 if partial else None)
+            self._images[present, partial] = found
+        return found
+
+
+def decode_table_map(body: bytes, flavour: Flavour) -> Table:
+    """The body of a TABLE_MAP event; only the names where the rest cannot be told."""
+    names: list[str] = []
+    at = _POST_HEADER
+    for _ in range(2):
+        size, at = _packed(body, at)
+        if at + size >= len(body):
+            raise ValueError("table map event too short")
+        names.append(body[at : at + size].decode(errors="replace"))
+        at += size + 1
+    name = ".".join(names)
+    try:
+        count, at = _packed(body, at)
+        types = body[at : at + count]
+        size, at = _packed(body, at + count)
+        metadata = body[at : at + size]
+    except (ValueError, IndexError):
+        return Table(name=name, columns=None)
+    if len(types) != count or len(metadata) != size:
+        return Table(name=name, columns=None)
+    return Table(
+        name=name,
+        columns=_columns(types, metadata, flavour),
+        json_columns=types.count(_JSON),
+    )
+
+
+def table_id(body: Buffer) -> int:
+    """The number that ties rows events to their table map."""
+    return int.from_bytes(body[:_TABLE_ID_SIZE], "little")
+
+
+# Rows events
+
+
+_E = EventType
+_KINDS: dict[int, RowsKind] = {
+    **dict.fromkeys((_E.WRITE_ROWS_V0, _E.WRITE_ROWS_V1, _E.WRITE_ROWS), "insert"),
+    **dict.fromkeys((_E.WRITE_ROWS_COMPRESSED_V1, _E.WRITE_ROWS_COMPRESSED), "insert"),
+    **dict.fromkeys((_E.UPDATE_ROWS_V0, _E.UPDATE_ROWS_V1, _E.UPDATE_ROWS), "update"),
+    **dict.fromkeys((_E.UPDATE_ROWS_COMPRESSED_V1, _E.UPDATE_ROWS_COMPRESSED), "update"),
+    _E.PARTIAL_UPDATE_ROWS: "update",
+    **dict.fromkeys((_E.DELETE_ROWS_V0, _E.DELETE_ROWS_V1, _E.DELETE_ROWS), "delete"),
+    **dict.fromkeys((_E.DELETE_ROWS_COMPRESSED_V1, _E.DELETE_ROWS_COMPRESSED), "delete"),
+}
+KIND_OF_ROWS: dict[int, RowsKind] = {int(event_type): kind for event_type, kind in _KINDS.items()}
+"""By the type of event."""
+ROWS_EVENTS = frozenset(_KINDS)
+_OLD = frozenset({_E.WRITE_ROWS_V0, _E.UPDATE_ROWS_V0, _E.DELETE_ROWS_V0})
+"""Before 5.1 was finished: rows lie as in memory; they are not counted."""
+_WITH_EXTRA = frozenset(
+    {
+        _E.WRITE_ROWS,
+        _E.UPDATE_ROWS,
+        _E.DELETE_ROWS,
+        _E.PARTIAL_UPDATE_ROWS,
+        _E.WRITE_ROWS_COMPRESSED,
+        _E.UPDATE_ROWS_COMPRESSED,
+        _E.DELETE_ROWS_COMPRESSED,
+    }
+)
+_COMPRESSED = range(_E.WRITE_ROWS_COMPRESSED_V1, _E.DELETE_ROWS_COMPRESSED + 1)
+PLAIN_ROWS = ROWS_EVENTS - _OLD - frozenset(_COMPRESSED) - {_E.PARTIAL_UPDATE_ROWS}
+"""Neither compressed nor of another layout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsEvent:
+    """The head of a rows event.
+
+    `width` columns; `present`: bitmaps of those that its images have, one image a row or two.
+    The rows begin at `rows_at` of the body. All of that is empty where it cannot be told.
+    """
+
+    kind: RowsKind
+    table_id: int
+    statement_end: bool
+    compressed: bool
+    partial: bool = False
+    width: int = 0
+    present: tuple[bytes, ...] = ()
+    rows_at: int = 0
+
+    def is_empty(self, body_size: int) -> bool:
+        """Whether it only ends a statement: no rows of no table."""
+        return bool(self.present) and self.rows_at == body_size
+
+    def counter(self, table: Table) -> "RowCounter | None":
+        """What counts its rows; None where that cannot be done."""
+        if not self.present or table.columns is None or len(table.columns) != self.width:
+            return None
+        after = len(self.present) - 1
+        images = [
+            table.image(present, partial=self.partial and number == after)
+            for number, present in enumerate(self.present)
+        ]
+        # rows that have no bytes cannot be counted
+        has_bytes = any(image.null_size or image.partial_size is not None for image in images)
+        return RowCounter(*images) if has_bytes else None
+
+
+def decode_rows(event_type: int, body: bytes) -> RowsEvent:
+    """The beginning of the body of a rows event."""
+    if len(body) < _POST_HEADER:
+        raise ValueError("rows event too short")
+    kind = _KINDS[event_type]
+    number = table_id(body)
+    flags = body[_TABLE_ID_SIZE]
+    compressed = event_type in _COMPRESSED
+    partial = event_type == _E.PARTIAL_UPDATE_ROWS
+    width, present, at = 0, list[bytes](), _POST_HEADER
+    if event_type not in _OLD:
+        try:
+            if event_type in _WITH_EXTRA:
+                at += int.from_bytes(body[at : at + 2], "little")
+            width, at = _packed(body, at)
+            size = (width + 7) // 8
+            for _ in range(2 if kind == "update" else 1):
+                present.append(body[at : at + size])
+                at += size
+        except (ValueError, IndexError):
+            present = []
+        if at > len(body):
+            present = []
+    return RowsEvent(
+        kind=kind,
+        table_id=number,
+        statement_end=bool(flags & _STATEMENT_END),
+        compressed=compressed,
+        partial=partial,
+        width=width,
+        present=tuple(present),
+        rows_at=at,
+    )
+
+
+class RowCounter:
+    """Counts rows as their bytes come, in any cut; holds no value, only what it waits for."""
+
+    __slots__ = ("_failed", "_image", "_images", "_program", "_rest", "_rows", "_skip", "_step")
+
+    def __init__(self, *images: Image) -> None:
+        """Each row is one of these images after the other."""
+        self._images = images
+        self._image = 0  # which one is read, and its program once its NULLs are known
+        self._program: tuple[Column, ...] | None = None
+        self._step = 0
+        self._rows = 0
+        self._skip = 0
+        self._rest = b""
+        self._failed = False
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """What each row is, one after the other."""
+        return self._images
+
+    @property
+    def rows(self) -> int | None:
+        """How many there were; None if they did not end where the bytes did."""
+        at_end = self._image == 0 and self._program is None and not self._skip and not self._rest
+        return self._rows if at_end and not self._failed else None
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        if self._failed or not data:
+            return
+        if self._skip > len(data):
+            self._skip -= len(data)
+            return
+        at = self._walk(self._rest + data if self._rest else data, self._skip)
+        size = len(self._rest) + len(data)
+        self._rest = (self._rest + data)[at:] if at < size else b""
+        self._skip = max(at - size, 0)
+
+    def _walk(self, data: bytes, at: int) -> int:
+        """Step as far as these bytes go; where the next bytes are needed, behind them or not."""
+        size, program = len(data), self._program
+        while not self._failed:
+            if program is None:
+                program, at = self._begin(data, at)
+                if program is None:
+                    return at
+            for step in range(self._step, len(program)):
+                skip, prefix = program[step]
+                begin = at + skip
+                end = begin + prefix
+                if prefix:
+                    if end > size:
+                        self._program, self._step = program, step
+                        return at
+                    length = (
+                        data[begin] if prefix == 1 else int.from_bytes(data[begin:end], "little")
+                    )
+                    at = end + length
+                else:
+                    at = end
+            program, self._program, self._step = None, None, 0
+            self._image += 1
+            if self._image == len(self._images):
+                self._image = 0
+                self._rows += 1
+                if at >= size:
+                    return at
+        return size
+
+    def _begin(self, data: bytes, at: int) -> tuple[tuple[Column, ...] | None, int]:
+        """The program of the image that begins here, and where its values begin; None: not yet."""
+        image = self._images[self._image]
+        begin = at
+        if image.partial_size is not None:
+            if at >= len(data):
+                return None, at
+            if data[at] > 1:
+                self._failed = True  # options of a newer server
+                return None, len(data)
+            begin += 1 + image.partial_size * data[at]
+        end = begin + image.null_size
+        if end > len(data):
+            return None, at
+        return image.program(data[begin:end]), end

@@ -1,0 +1,216 @@
+"""The commands `status` and `health`: ask the streamer, else look into the bucket; print.
+
+Place in the flow: between `cli` and what is known: `status.http` asks the daemon by its spool's
+socket, `status.from_bucket` reads the bucket. `status.text` has the texts, `status_watch` looks
+again and again, `check` judges for monitors.
+
+Law: it changes nothing, and takes no lock. Where it was not the streamer that told, this is said.
+What not every call needs is imported when it does: a health check comes often, and shall be cheap.
+"""
+
+# ruff: noqa: PLC0415
+
+import json
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from binlog2s3.cli.status_watch import Pace, Seen, watch
+from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
+from binlog2s3.config.values import S3Config, StatusConfig
+from binlog2s3.errors import ArchiveError, ConfigError, SpoolError
+from binlog2s3.output import clean, page_on
+from binlog2s3.status.http import ask, ask_health
+from binlog2s3.status.model import FORMAT, Status, Trouble, document
+from binlog2s3.status.text import print_status, print_table
+from binlog2s3.stream.spool import noted_superseder
+from binlog2s3.workers import Workers
+
+if TYPE_CHECKING:
+    from binlog2s3.store.s3 import S3Store
+
+
+def show(config: StatusConfig) -> int:
+    """Look and print, as it is asked for; the exit code.
+
+    Raises ConfigError, StoreError, and ArchiveError where there is nothing to show.
+    """
+    with Looks(config) as looks:
+        if config.output == "watch":
+            pace = Pace(interval_seconds=config.interval, count=config.count)
+            watch(looks.look, pace, sys.stdout)
+            return 0
+        seen = looks.look()
+    if config.output == "check":
+        return _check(seen, config.thresholds)
+    _print(seen, as_json=config.output == "json")
+    return 0
+
+
+def _print(seen: Seen, *, as_json: bool) -> None:
+    now = datetime.now(UTC)
+    if as_json:
+        if seen.why:
+            note = f"warning: this is from the bucket alone: {clean(seen.why)}"
+            print(note, file=sys.stderr)  # noqa: T201 - the program's output
+        print(json.dumps(_document(seen), indent=1))  # noqa: T201
+    elif seen.many:
+        print_table(seen.statuses, page_on(sys.stdout), target=seen.target, now=now)
+    else:
+        print_status(seen.statuses[0], page_on(sys.stdout), now=now, why=seen.why)
+
+
+def _check(seen: Seen, limits: Mapping[str, float]) -> int:
+    """Print a line for a monitor; its exit code."""
+    from binlog2s3.status.nagios import Thresholds, verdict, verdict_of_all
+
+    thresholds = Thresholds(**{name.replace("-", "_"): limit for name, limit in limits.items()})
+    if seen.many:
+        found = verdict_of_all(seen.statuses, thresholds)
+    else:
+        found = verdict(seen.statuses[0], thresholds)
+    print(found.line)  # noqa: T201 - the program's output
+    return found.code
+
+
+def health(config: StatusConfig) -> int:
+    """Print whether the streamer of this spool is well; 0 if it is, else 1."""
+    well, text = ask_health(config.spool)
+    print(f"{'healthy' if well else 'unhealthy'}: {clean(text)}")  # noqa: T201
+    return 0 if well else 1
+
+
+class Looks:
+    """Where to look, with the store's connections kept from one look to the next."""
+
+    def __init__(self, config: StatusConfig) -> None:
+        self._config = config
+        self._expected: tuple[str, ...] = ()
+        if config.expect:
+            from binlog2s3.status.from_bucket import read_expected
+
+            self._expected = read_expected(config.expect)
+        self._stop = threading.Event()
+        self._store: S3Store | None = None
+        self._workers: Workers | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        if self._store is not None:
+            self._store.close()
+
+    def look(self) -> Seen:
+        """Look once."""
+        if self._config.whole:
+            return self._look_at_all()
+        why = ""
+        if self._config.look_at != "bucket":
+            status, why = self._ask()
+            if status is not None:
+                return Seen(statuses=(status,), target=status.target)
+        return self._look_at_one(why)
+
+    def _ask(self) -> tuple[Status | None, str]:
+        """What the streamer says of itself, or None and why that is not known.
+
+        Raises ConfigError where another one answers, and ArchiveError where none does that must.
+        """
+        config = self._config
+        status, why = ask(config.spool)
+        must = config.look_at == "daemon"
+        if status is not None:
+            why = self._stranger(status)
+            if not why:
+                return status, ""
+            if must or config.spool_given:
+                raise ConfigError([why], hint="name the spool of the streamer that is meant")
+        elif must:
+            raise ArchiveError(why, hint="does it run, and is this its --spool?", transient=True)
+        if config.s3 is None or config.source is None:
+            lacking = "--s3-url" if config.s3 is None else "--source"
+            hint = f"with {lacking} the bucket is asked, too"
+            hint = f"does it run, and is this its --spool? {hint}"
+            raise ArchiveError(why, hint=hint, transient=True)
+        return None, why
+
+    def _stranger(self, status: Status) -> str:
+        """How a streamer that answers is not the one that was asked for; "" if it is."""
+        config = self._config
+        if config.source is not None and status.source != config.source:
+            return f"{config.spool} is of source {status.source}, not {config.source}"
+        if config.s3 is not None and status.target != url(config.s3):
+            return f"{config.spool} is streamed to {status.target}, not to {url(config.s3)}"
+        return ""
+
+    def _look_at_one(self, why: str) -> Seen:
+        from binlog2s3.status.from_bucket import look
+
+        config = self._config
+        assert config.s3 is not None  # noqa: S101 - build_status has seen to it, or _ask
+        assert config.source is not None  # noqa: S101
+        store, where = self._opened(config.s3), url(config.s3)
+        status = look(store, config.s3.prefix, config.source, where, now=datetime.now(UTC))
+        if config.look_at != "bucket":
+            status = self._superseded(status)
+        return Seen(statuses=(status,), target=where, why=why)
+
+    def _superseded(self, status: Status) -> Status:
+        """That this host's streamer has given way is not in the bucket: its spool has a note."""
+        try:
+            by = noted_superseder(self._config.spool)
+        except SpoolError:  # nobody may read it: what the bucket says stands
+            return status
+        if by is None or not by.concerns(status.source, status.target):
+            return status
+        trouble = Trouble(
+            code="superseded",
+            level="critical",
+            text=f"this spool's streamer does not run: the writer on {by.host or 'another host'} "
+            "has taken over",
+            hint="if this host is to stream again, start it with --take-over",
+        )
+        return replace(status, state="superseded", troubles=(trouble, *status.troubles))
+
+    def _look_at_all(self) -> Seen:
+        from binlog2s3.status.from_bucket import look_all
+
+        config = self._config
+        assert config.s3 is not None  # noqa: S101 - build_status has seen to it
+        store, where = self._opened(config.s3), url(config.s3)
+        if self._workers is None:
+            self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+        now = datetime.now(UTC)
+        prefix, expected = config.s3.prefix, self._expected
+        found = look_all(store, prefix, where, self._workers, now=now, expect=expected)
+        if not found:
+            raise ArchiveError(
+                f"there is nothing below {where}",
+                hint="are bucket and prefix of --s3-url those of the streamer, and has it begun?",
+            )
+        return Seen(statuses=tuple(found), target=where, many=True)
+
+    def _opened(self, s3: S3Config) -> "S3Store":
+        from binlog2s3.store.s3 import S3Store
+
+        if self._store is None:
+            self._store = S3Store(for_reading(s3), stop=self._stop)
+        return self._store
+
+
+def _document(seen: Seen) -> dict[str, object]:
+    if not seen.many:
+        return document(seen.statuses[0])
+    sources = [document(status) for status in seen.statuses]
+    return {"format": FORMAT, "target": seen.target, "sources": sources}

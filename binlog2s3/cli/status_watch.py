@@ -1,0 +1,403 @@
+"""Looking again and again: a live screen on a terminal, a line each interval elsewhere.
+
+Place in the flow: under `status`, which says how to look; what a look found is written by
+`status.text`. With `output` the place of rich.
+
+Law: the looks are made in a thread of their own, so that a store that does not answer keeps nobody
+from leaving; that nobody answers is shown, and it goes on. The terminal is left as it was found.
+"""
+
+import errno
+import os
+import select
+import signal
+import sys
+import termios
+import threading
+import time
+import tty
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
+from typing import Self, TextIO
+
+from rich.console import Console, ConsoleDimensions
+from rich.live import Live
+
+from binlog2s3.errors import Binlog2s3Error
+from binlog2s3.output import Picture, Plain, is_terminal
+from binlog2s3.status.model import Status, Totals
+from binlog2s3.status.text import (
+    Field,
+    duration_text,
+    lag_of,
+    line_of,
+    line_of_all,
+    place_text,
+    print_fields,
+    print_head,
+    print_table,
+    seen_of,
+    size_text,
+    spool_of,
+    uploads_of,
+)
+
+_REDRAW_SECONDS = 1.0
+_SILENT_SECONDS = 5.0
+"""A look that takes longer than this is said to have no answer yet."""
+_MINUTE_SECONDS = 60.0
+_BARS = 30
+_LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a look found: one stream, or all of a `target`; `why` the streamer was not asked."""
+
+    statuses: tuple[Status, ...]
+    target: str = ""
+    many: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds from one look to the next, and how many; None: until it is ended."""
+
+    interval_seconds: float
+    count: int | None = None
+
+
+class Course:
+    """What the looks have found so far: the last answer, what is wrong since, the last minute.
+
+    `at` is when it begins (monotonic); an answer is late after `patience_seconds`.
+    """
+
+    def __init__(self, at: float = 0.0, patience_seconds: float = _SILENT_SECONDS) -> None:
+        self.seen: Seen | None = None
+        self.error: Binlog2s3Error | None = None
+        self._patience_seconds = patience_seconds
+        self._answered = at
+        self._last: tuple[datetime, Totals] | None = None
+        self._points: deque[tuple[float, float | None, float | None]] = deque()
+
+    def take(self, found: Seen | Binlog2s3Error, *, at: float) -> None:
+        """Add what a look at this moment (monotonic) has found."""
+        if isinstance(found, Binlog2s3Error):
+            self.error = found
+            self._points.append((at, None, None))
+        else:
+            self.seen, self.error, self._answered = found, None, at
+            if not found.many:
+                self._add(found.statuses[0], at)
+        while self._points and self._points[0][0] < at - _MINUTE_SECONDS:
+            self._points.popleft()
+
+    def silent_seconds(self, at: float) -> float:
+        """Since the last answer, or the beginning."""
+        return at - self._answered
+
+    def trouble(self, at: float) -> str:
+        """That nobody answers; "" while somebody does."""
+        silent = self.silent_seconds(at)
+        if self.error is not None:
+            return f"no answer for {duration_text(silent)}: {self.error}"
+        return f"no answer for {duration_text(silent)}" if silent >= self._patience_seconds else ""
+
+    def bars(self, levels: str) -> tuple[str, str]:
+        """The last minute's rates, read and durable, the newest at the right end."""
+        points = list(self._points)
+        step = -(-len(points) // _BARS) or 1
+        groups = [points[at : at + step] for at in range(0, len(points), step)]
+        read = [_mean([point[1] for point in group]) for group in groups]
+        durable = [_mean([point[2] for point in group]) for group in groups]
+        most = max((rate for rate in (*read, *durable) if rate), default=0.0)
+        return _bars(read, most, levels), _bars(durable, most, levels)
+
+    def _add(self, status: Status, at: float) -> None:
+        """A point of the last minute: what was added since the look before, where that is known."""
+        totals, before = status.totals, self._last
+        if totals is None or status.seen_from != "daemon":
+            self._last = None
+            return
+        self._last = (status.at, totals)
+        seconds = (status.at - before[0]).total_seconds() if before else 0.0
+        if before is None or seconds <= 0 or totals.read_bytes < before[1].read_bytes:
+            return
+        read = (totals.read_bytes - before[1].read_bytes) / seconds
+        durable = max(0, totals.durable_bytes - before[1].durable_bytes) / seconds
+        self._points.append((at, read, durable))
+
+
+def _mean(rates: Sequence[float | None]) -> float | None:
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _bars(rates: Sequence[float | None], most: float, levels: str) -> str:
+    """Bars as high as the rates; a blank where nothing is known.
+
+    >>> _bars([0.0, None, 5.0, 10.0], 10.0, "_.-=+*#@")
+    '_ +@'
+    """
+    top = len(levels) - 1
+    return "".join(
+        " " if rate is None else levels[round(top * rate / most) if most else 0] for rate in rates
+    )
+
+
+# Screens and lines
+
+
+def print_screen(course: Course, page: Plain, *, now: datetime, at: float) -> None:
+    """What a terminal shows of it at one moment."""
+    trouble, seen = course.trouble(at), course.seen
+    if trouble:
+        page.line(trouble, "bold red")
+        if course.error is not None and course.error.hint:
+            page.line(f"hint: {course.error.hint}", "dim")
+        page.line("")
+    if seen is None:
+        page.line("" if trouble else "looking ...", "dim")
+    elif seen.many:
+        print_table(seen.statuses, page, target=seen.target, now=seen.statuses[0].at)
+    else:
+        (status,) = seen.statuses
+        print_head(status, page)
+        page.line("")
+        bars = course.bars(_ASCII_LEVELS if page.ascii_only else _LEVELS)
+        print_fields([*_fields_of(status, bars), *seen_of(status, now, seen.why)], page)
+
+
+def _fields_of(status: Status, bars: tuple[str, str]) -> Iterator[Field]:
+    yield lag_of(status.lag)
+    rates, uploads = status.rates, status.uploads
+    for name, rate, bar in (
+        ("read", rates.read_bytes if rates else None, bars[0]),
+        ("durable", rates.durable_bytes if rates else None, bars[1]),
+    ):
+        shown = "unknown" if rate is None else f"{size_text(rate)}/s"
+        yield name, f"{shown:>12}  {bar}".rstrip(), ""
+    commits = "unknown" if rates is None else f"{rates.transactions:,.0f}/s"
+    yield "commits", f"{commits:>12}", ""
+    yield "position", f"{place_text(status.durable)} is durable", ""
+    yield "", f"{place_text(status.server.position)} is the source's", ""
+    yield uploads_of(uploads)
+    yield spool_of(status.spool)
+
+
+def footer_of(interval_seconds: float) -> str:
+    """The last line of a terminal."""
+    return f"every {duration_text(interval_seconds)}; q or Ctrl-C ends"
+
+
+def line_of_course(course: Course, *, now: datetime, at: float) -> str:
+    """What is printed of it elsewhere."""
+    moment = f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    if trouble := course.trouble(at):
+        return f"{moment} {trouble}"
+    seen = course.seen
+    if seen is None:
+        return f"{moment} looking"
+    return line_of_all(seen.statuses, now) if seen.many else line_of(seen.statuses[0], now)
+
+
+# The loop
+
+
+def watch(look: Callable[[], Seen], pace: Pace, out: TextIO) -> None:
+    """Look and show until `pace.count` looks are shown, a signal, `q`, or nobody reads any more.
+
+    What the first look raises is raised, unless it may pass by itself; later ones are shown.
+    """
+    course = Course(time.monotonic(), pace.interval_seconds + _SILENT_SECONDS)
+    stop = threading.Event()
+    with _Bell() as bell:
+        looks = _Looks(look, pace.interval_seconds, stop, bell.ring)
+        try:
+            if is_terminal(out):
+                _watch_terminal(course, looks, pace, bell, out)
+            else:
+                _watch_plainly(course, looks, pace, bell, out)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            # nobody reads: what the interpreter flushes at its end must not fail again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        finally:
+            stop.set()
+
+
+def _watch_plainly(course: Course, looks: "_Looks", pace: Pace, bell: "_Bell", out: TextIO) -> None:
+    """A line for each look, and one each interval while a look brings nothing."""
+    page, shown, patience = Plain(out), 0, pace.interval_seconds + _SILENT_SECONDS
+    printed = time.monotonic()
+    while pace.count is None or shown < pace.count:
+        took = looks.take(course)
+        now = time.monotonic()
+        if took or now - printed >= patience:
+            page.line(line_of_course(course, now=datetime.now(UTC), at=now))
+            out.flush()
+            shown, printed = shown + 1, now
+            patience = pace.interval_seconds + (_SILENT_SECONDS if took else 0.0)
+            continue
+        if bell.wait(printed + patience - now):
+            return
+
+
+def _watch_terminal(
+    course: Course, looks: "_Looks", pace: Pace, bell: "_Bell", out: TextIO
+) -> None:
+    console = Console(file=out)
+    shown = 0
+    footer = footer_of(pace.interval_seconds)
+    with (
+        _keys() as keyboard,
+        Live(
+            console=console,
+            screen=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        ) as live,
+    ):
+        bell.listen(keyboard)
+        while True:
+            shown += looks.take(course)
+            _measure(console, out)
+            picture = Picture(console)
+            print_screen(course, picture, now=datetime.now(UTC), at=time.monotonic())
+            live.update(picture.shown(footer), refresh=True)
+            if pace.count is not None and shown >= pace.count:
+                return
+            if bell.wait(_REDRAW_SECONDS):
+                return
+
+
+def _measure(console: Console, out: TextIO) -> None:
+    """Let the console have its terminal's size of now, whatever COLUMNS and LINES once were."""
+    with suppress(OSError):
+        found = os.get_terminal_size(out.fileno())
+        if found.columns and found.lines:
+            console.size = ConsoleDimensions(found.columns, found.lines)
+
+
+class _Looks:
+    """A thread that looks once each interval; `ring` is called when it has found something."""
+
+    def __init__(
+        self,
+        look: Callable[[], Seen],
+        interval_seconds: float,
+        stop: threading.Event,
+        ring: Callable[[], None],
+    ) -> None:
+        self._look = look
+        self._interval_seconds = interval_seconds
+        self._stop = stop
+        self._ring = ring
+        self._found: SimpleQueue[Seen | BaseException] = SimpleQueue()
+        self._answered = False
+        # a request over a dead network may last for longer than a user waits for the prompt
+        threading.Thread(target=self._run, name="look", daemon=True).start()
+
+    def take(self, course: Course) -> int:
+        """Take what was found into the course; whether there was something, 0 or 1."""
+        try:
+            found = self._found.get_nowait()
+        except Empty:
+            return 0
+        if isinstance(found, Binlog2s3Error) and (self._answered or found.transient):
+            course.take(found, at=time.monotonic())
+        elif isinstance(found, BaseException):
+            raise found
+        else:
+            self._answered = True
+            course.take(found, at=time.monotonic())
+        return 1
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            begun = time.monotonic()
+            try:
+                self._found.put(self._look())
+            except BaseException as error:  # noqa: BLE001 - raised by who takes it
+                self._found.put(error)
+            self._ring()
+            self._stop.wait(max(0.0, begun + self._interval_seconds - time.monotonic()))
+
+
+class _Bell:
+    """What the loop waits for: a look, a signal, a key. Signals interrupt nothing."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._keyboard: int | None = None
+        self._handlers: dict[signal.Signals, object] = {}
+        self._wakeup = -1
+
+    def __enter__(self) -> Self:
+        for number in (*_ENDING, signal.SIGWINCH):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or in the background
+                self._handlers[number] = signal.signal(number, lambda *_: None)
+        self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._wakeup)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        # the pipe stays open: the thread may still ring, and its number must not be another file's
+
+    def ring(self) -> None:
+        """From any thread: end the wait."""
+        with suppress(BlockingIOError):
+            os.write(self._writer, b"\0")
+
+    def listen(self, keyboard: int | None) -> None:
+        """Take keys from this descriptor."""
+        self._keyboard = keyboard
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for something to happen; whether it is the end."""
+        sources = [self._reader] + ([self._keyboard] if self._keyboard is not None else [])
+        ready, _, _ = select.select(sources, [], [], max(0.0, seconds))
+        rung = b""
+        if self._reader in ready:
+            rung = os.read(self._reader, 4096)
+        if self._keyboard in ready:
+            keys = os.read(self._keyboard, 64)
+            if b"q" in keys or b"Q" in keys or b"\x03" in keys:
+                return True
+            if not keys:
+                self._keyboard = None
+        return any(number in _ENDING for number in rung)
+
+
+@contextmanager
+def _keys() -> Iterator[int | None]:
+    """The keyboard, key by key and without an echo, where there is one; as it was afterwards."""
+    try:
+        keyboard = sys.stdin.fileno()
+        ours = os.tcgetpgrp(keyboard) == os.getpgrp()  # in the background it would be stopped
+        before = termios.tcgetattr(keyboard)
+    except (AttributeError, ValueError, OSError, termios.error):
+        ours = False
+    if not ours:
+        yield None
+        return
+    try:
+        tty.setcbreak(keyboard)
+        settings = termios.tcgetattr(keyboard)
+        settings[6][termios.VSUSP] = b"\0"  # stopped, it would leave its screen to the shell
+        termios.tcsetattr(keyboard, termios.TCSANOW, settings)
+        yield keyboard
+    finally:
+        with suppress(termios.error):
+            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)

@@ -1,0 +1,1 @@
+"""Options, the values they are judged into, and the configuration file."""

@@ -1,0 +1,123 @@
+"""Points in a history as people write them: times, GTIDs, positions. Pure.
+
+Place in the flow: `options` parses with it, `recover.config` makes of it what a recovery is asked
+for.
+
+Law: nothing is guessed. A time without its zone is none, and a GTID is of the flavour that its own
+form tells.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from binlog2s3.binlog import gtid
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet
+from binlog2s3.binlog.names import BinlogName
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d+))?)?"
+    r" ?(?:([Zz])|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?",
+    re.ASCII,
+)
+_POSITION = re.compile(r"(.+):([0-9]{1,18})", re.DOTALL)
+_MARIADB = re.compile(r"[\s,]*[0-9]+-[0-9]+-[0-9]+\s*(?:,|\Z)")
+_MOST_SHOWN = 60
+_FORM = "2026-01-02T03:04:05.123456Z"
+
+
+def parse_time(text: str) -> int:
+    """Microseconds since the epoch of an ISO 8601 time with its zone.
+
+    Raises ValueError that says what lacks or cannot be.
+
+    >>> parse_time("1970-01-01T01:00:00.5+01:00"), parse_time("1970-01-01 00:00:01Z")
+    (500000, 1000000)
+    """
+    shown = _cut(text)
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{shown} is no time of the form {_FORM}")
+    *date, fraction, utc, sign, hours, minutes = match.groups()
+    if len(fraction or "") > 6:
+        raise ValueError(f"{shown}: a second has at most 6 digits here (microseconds)")
+    if not utc and not sign:
+        raise ValueError(
+            f"{shown} has no time zone: add Z for UTC, or an offset such as +02:00 or -05:30"
+        )
+    year, month, day, hour, minute, second = (int(part or 0) for part in date)
+    us = int((fraction or "").ljust(6, "0"))
+    try:
+        local = datetime(year, month, day, hour, minute, second, us, tzinfo=UTC)
+    except ValueError as error:
+        raise ValueError(f"{shown} is no time that can be: {error}") from error
+    offset = timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
+    since = local - EPOCH + (offset if sign == "-" else -offset)
+    return since // timedelta(microseconds=1)
+
+
+def time_text(us: int) -> str:
+    """A time in microseconds since the epoch as ISO 8601, UTC, with all its digits.
+
+    >>> time_text(1)
+    '1970-01-01T00:00:00.000001Z'
+    """
+    try:
+        return f"{EPOCH + timedelta(microseconds=us):%Y-%m-%dT%H:%M:%S.%f}Z"
+    except OverflowError:
+        return f"{us} us"
+
+
+def parse_gtids(text: str) -> Gtids:
+    r"""The GTIDs that a text names, of either flavour; there must be at least one.
+
+    What `mysql --batch` prints, with `\n` between the pieces, is taken too. Raises ValueError.
+    """
+    text = text.replace("\\n", "\n")
+    found = gtid.parse(text, "mariadb" if _MARIADB.match(text) else "mysql")
+    if not found:
+        raise ValueError(f"{_cut(text)} names no GTID")
+    return found
+
+
+def gtids_text(text: str) -> str:
+    r"""The GTIDs of a text on one line, each of MariaDB's kept: they may be meant one by one.
+
+    >>> gtids_text(" 0-1-5,\n0-1-7")
+    '0-1-5,0-1-7'
+    """
+    found = parse_gtids(text)
+    if isinstance(found, GtidSet):
+        return str(found)
+    pieces = (piece.strip() for piece in text.replace("\\n", "\n").split(","))
+    return ",".join(filter(None, pieces))
+
+
+def parse_gtid(text: str) -> str:
+    """The one GTID that a text names: "uuid:5", "uuid:tag:5", MariaDB's "0-1-5". Raises ValueError.
+
+    >>> parse_gtid("3E11FA47-71CA-11E1-9E33-C80AA9429562:Blue:7")
+    '3e11fa47-71ca-11e1-9e33-c80aa9429562:blue:7'
+    """
+    found = parse_gtids(text)
+    count = found.count if isinstance(found, GtidSet) else len(list(found.gtids()))
+    if count != 1:
+        raise ValueError(f"{_cut(text)} names {count} GTIDs; one is wanted")
+    return str(found)
+
+
+def flavour_of(gtids: Gtids) -> Flavour:
+    """Whose GTIDs these are."""
+    return "mysql" if isinstance(gtids, GtidSet) else "mariadb"
+
+
+def parse_position(text: str) -> tuple[BinlogName, int]:
+    """Binlog and offset of NAME:N. Raises ValueError."""
+    match = _POSITION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{_cut(text)} is not of the form NAME:N, e.g. mysql-bin.000042:1234")
+    return BinlogName.parse(match[1]), int(match[2])
+
+
+def _cut(text: str) -> str:
+    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")

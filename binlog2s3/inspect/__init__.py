@@ -1,0 +1,1 @@
+"""The commands that look: `list`, `find`, `verify` and `check`."""

@@ -1,0 +1,115 @@
+"""What a streamer does below `archive/`, tried for `check` as far as it leaves nothing behind.
+
+Place in the flow: beside `probes`, which tries what is done below `live/`.
+
+Law: no object is ever made here, for nobody could delete it: one upload of no binlog is begun, and
+aborted; none is begun that could not be.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+from binlog2s3.archive.catalog import Layout
+from binlog2s3.config.values import Config
+from binlog2s3.errors import StoreError
+from binlog2s3.inspect.check.bucket import is_denied, tried_there
+from binlog2s3.inspect.check.probes import LEFT_SECONDS, NO_UPLOAD, aws, skip
+from binlog2s3.inspect.check.row import Row, fail, ok
+from binlog2s3.store.contract import Store
+
+ARCHIVE_NAMES = ("abort in archive/", "write archive/", "list parts in archive/")
+"""The rows, in their order, but for what became of the abort."""
+
+
+class ArchiveProbes:
+    """Tries what is done below `archive/`, by an upload that never becomes an object.
+
+    `clean` aborts what was begun, and must be called. Its key is of no lineage: no reader takes it
+    for a binlog, and the streamer aborts uploads of its own binlogs' keys only.
+    """
+
+    def __init__(self, config: Config, store: Store) -> None:
+        self._config = config
+        self._store = store
+        self._layout = Layout(config.s3.prefix, config.stream.source)
+        self.key = self._layout.probe_upload(secrets.token_hex(4))
+        self._uploads: list[str] = []
+        self._is_begun = False  # or its answer was lost
+
+    def rows(self) -> Iterator[Row]:
+        """Everything, in the order of ARCHIVE_NAMES; then what became of the abort."""
+        aborts = self._tried(ARCHIVE_NAMES[0], self._abort_nothing)
+        yield aborts
+        if aborts.result == "fail":
+            yield from skip(ARCHIVE_NAMES[1:], "an upload could not be aborted again")
+            return
+        self._sweep()
+        yield from self._upload_rows()  # at once, however slowly they are shown
+
+    def _tried(self, name: str, act: Callable[[], Row | str]) -> Row:
+        return tried_there(name, self._config.s3.bucket, self._layout.archive, act)
+
+    def _abort_nothing(self) -> str:
+        self._store.abort_upload(self.key, NO_UPLOAD)
+        return "allowed"
+
+    def _upload_rows(self) -> Sequence[Row]:
+        rows = [self._tried(ARCHIVE_NAMES[1], self._begin)]
+        if rows[0].result == "fail":
+            rows += skip(ARCHIVE_NAMES[2:], "no upload could be begun")
+        else:
+            rows.append(self._tried(ARCHIVE_NAMES[2], self._list_parts))
+        cleaned = self.clean()
+        return rows if cleaned is None else [*rows, cleaned]
+
+    def _begin(self) -> str:
+        self._is_begun = True
+        try:
+            self._uploads.append(self._store.create_upload(self.key))
+        except StoreError as error:
+            self._is_begun = not is_denied(error)
+            raise
+        return (
+            "an upload may be begun; no object was put, which could not be deleted again: putting "
+            "and completing need the same s3:PutObject"
+        )
+
+    def _list_parts(self) -> str:
+        self._store.list_parts(self.key, self._uploads[-1])
+        return "allowed"
+
+    def _sweep(self) -> None:
+        """Abort what checks left that were killed, once it is old."""
+        before = datetime.now(UTC) - timedelta(seconds=LEFT_SECONDS)
+        with suppress(StoreError):
+            for upload in self._store.uploads_below(f"{self._layout.archive}check-"):
+                if self._layout.is_probe_upload(upload.key) and upload.initiated < before:
+                    self._store.abort_upload(upload.key, upload.upload_id)
+
+    def clean(self) -> Row | None:
+        """Abort what was begun; None if nothing was, or it is done already."""
+        if not self._is_begun:
+            return None
+        troubles, left = [], ""
+        try:
+            self._uploads += [info.upload_id for info in self._store.list_uploads(self.key)]
+        except StoreError as error:
+            if not self._uploads:
+                troubles.append(f"whether an upload of {self.key} was begun is not known ({error})")
+        for upload_id in dict.fromkeys(self._uploads):
+            try:
+                self._store.abort_upload(self.key, upload_id)
+            except StoreError as error:
+                troubles.append(f"upload {upload_id} of {self.key} is still there ({error})")
+                left = left or upload_id
+        self._is_begun = False
+        if not troubles:
+            return ok("store", "clean-up archive/", f"no upload of {self.key} is left")
+        which = f"--bucket {self._config.s3.bucket} --key {self.key} --upload-id {left or 'ID'}"
+        hint = (
+            f"{aws(self._config)} s3api abort-multipart-upload {which}; list-multipart-uploads "
+            "shows what is there"
+        )
+        return fail("store", "clean-up archive/", "; ".join(troubles), hint)

@@ -1,0 +1,218 @@
+"""Looking at the bucket for `check`: reaching it, reading it, how it is set up.
+
+Place in the flow: under `command`, over the store; `rules` judges the settings,
+`probes` does what writes.
+
+Law: nothing is written here.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from binlog2s3.archive.catalog import Layout
+from binlog2s3.config.values import Config
+from binlog2s3.errors import ObjectMissingError, StoreError, UnsupportedError
+from binlog2s3.inspect.check.row import Row, clock_row, fail, failed, ok, skipped, tried, warn
+from binlog2s3.inspect.check.rules import retention_row, rule_rows, versioning_rows
+from binlog2s3.store.contract import Store
+
+UNREACHED = "the bucket was not reached"
+_READING = ("list live/", "list archive/", "read archive/")
+_NO_RULES = "every chunk that was deleted stays: delete old versions below live/ by other means"
+_NO_STORE = "such a store cannot hold an archive"
+_SETTINGS = ("Object Lock", "lifecycle rules", "versioning")
+
+
+class Settings(Protocol):
+    """What is asked of the bucket itself; `store.settings` keeps it. All raise StoreError."""
+
+    def clock(self, prefix: str) -> datetime | None:
+        """The store's clock, in whole seconds; None where it shows none."""
+
+    def versioning(self) -> str:
+        """Enabled, Suspended, or nothing."""
+
+    def lifecycle(self) -> Sequence[Mapping[str, Any]]:
+        """The lifecycle rules."""
+
+    def default_retention(self) -> str:
+        """What Object Lock keeps new objects for, in words."""
+
+    def versions(self, prefix: str) -> list[tuple[str, str]]:
+        """Key and version id of what lies or lay below a prefix."""
+
+    def delete_versions(self, versions: Iterable[tuple[str, str]]) -> None:
+        """Delete these for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The store's first answer: its clock between two times of ours, or why there is none."""
+
+    before: datetime
+    after: datetime
+    clock: datetime | None
+    error: StoreError | None
+
+    @property
+    def reached(self) -> bool:
+        """Whether the bucket is there: it may have answered, and only said no."""
+        return self.error is None or is_denied(self.error)
+
+
+def is_denied(error: StoreError) -> bool:
+    """Whether these credentials may not."""
+    return str(error).startswith("access denied")
+
+
+def permission(hint: str, bucket: str, keys: str) -> str:
+    """A denial's hint with the resources in it that a policy names.
+
+    Actions on objects are for all below the prefix `keys`, the others for the bucket itself.
+    """
+    found = re.match(r"allow (s3:\S+(?: and s3:\S+)*) on it(?= )", hint)
+    if found is None:
+        return hint
+    whole = f"arn:aws:s3:::{bucket}"
+    wanted = [
+        f"{action} on {whole if _OF_BUCKET.match(action) else f'{whole}/{keys}*'}"
+        for action in found[1].split(" and ")
+    ]
+    return f"allow {' and '.join(wanted)}{hint[found.end() :]}"
+
+
+_OF_BUCKET = re.compile("s3:((List|Get)Bucket|GetLifecycleConfiguration)")
+
+
+def tried_there(name: str, bucket: str, keys: str, act: Callable[[], Row | str]) -> Row:
+    """What comes of a request about `keys`; if it is denied, the hint says what to allow."""
+    row = tried("store", name, act)
+    return replace(row, hint=permission(row.hint, bucket, keys)) if row.result == "fail" else row
+
+
+class BucketCheck:
+    """Looks at the bucket, part after part; `target` is the archive's address."""
+
+    def __init__(self, config: Config, store: Store, settings: Settings, target: str) -> None:
+        self._config = config
+        self._store = store
+        self._settings = settings
+        self._target = target
+        self._layout = Layout(config.s3.prefix, config.stream.source)
+        self._heard: Heard | None = None
+
+    def heard(self) -> Heard:
+        """The first answer; asked for once."""
+        if self._heard is None:
+            before, clock, error = datetime.now(UTC), None, None
+            try:
+                clock = self._settings.clock(self._layout.live)
+            except StoreError as failure:
+                error = failure
+            self._heard = Heard(before, datetime.now(UTC), clock, error)
+        return self._heard
+
+    def clock_row(self) -> Row:
+        """The store's clock beside ours."""
+        heard = self.heard()
+        if heard.clock is None:
+            why = "it does not show its own" if heard.reached else UNREACHED
+            return skipped("clock", "store", why)
+        return clock_row("store", heard.before, heard.clock, heard.after, grain_seconds=1.0)
+
+    def reading_rows(self) -> Iterator[Row]:
+        """Reaching it, and reading."""
+        heard, endpoint = self.heard(), self._config.s3.endpoint_url
+        if not heard.reached and heard.error is not None:
+            yield failed("store", "reachable", heard.error)
+            for name in _READING:
+                yield skipped("store", name, UNREACHED)
+            return
+        yield ok("store", "reachable", f"{self._target}{f' at {endpoint}' if endpoint else ''}")
+        live, archive = self._layout.live, self._layout.archive
+        yield self._tried("list live/", live, lambda: self._listed(live))
+        listed = self._tried("list archive/", archive, lambda: self._listed(archive))
+        yield listed
+        if listed.result == "ok":
+            yield self._tried("read archive/", archive, self._read_archive)
+        else:
+            yield skipped("store", "read archive/", "what is there could not be listed")
+
+    def _tried(self, name: str, keys: str, act: Callable[[], Row | str]) -> Row:
+        return tried_there(name, self._config.s3.bucket, keys, act)
+
+    def _listed(self, prefix: str) -> str:
+        self._store.check_access(prefix)
+        return prefix
+
+    def _read_archive(self) -> Row | str:
+        """An object, if there is one, and a key that is absent, as the streamer looks for them.
+
+        S3 says of an absent key that there is none to those who may both read it and list the
+        bucket, and denies it to all others.
+        """
+        first = next(self._store.list(self._layout.archive), None)
+        if first is not None:
+            self._store.get(first.key, 0, min(1, first.size))
+        try:
+            self._store.get(f"{self._layout.archive}check-{secrets.token_hex(4)}/none")
+        except ObjectMissingError:
+            return "allowed; nothing is there yet" if first is None else first.key
+        except StoreError as error:
+            if not is_denied(error):
+                raise
+            hint = (
+                f"{error.hint}, and s3:ListBucket without a condition on s3:prefix: else S3 denies "
+                "an object that is not there, too"
+            )
+            return fail("store", "read archive/", str(error), hint)
+        return fail("store", "read archive/", "it shows an object that nobody put", _NO_STORE)
+
+    # How it is set up
+
+    def setting_rows(self) -> Iterator[Row]:
+        """Object Lock, lifecycle rules, versioning."""
+        if not self.heard().reached:
+            for name in _SETTINGS:
+                yield skipped("bucket", name, UNREACHED)
+            return
+        settings, layout = self._settings, self._layout
+        yield from self._asked("Object Lock", lambda: [retention_row(settings.default_retention())])
+        yield from self._asked(
+            "lifecycle rules",
+            lambda: rule_rows(settings.lifecycle(), archive=layout.archive, live=layout.live),
+        )
+        yield from self._asked("versioning", self._versioning)
+
+    def _versioning(self) -> Iterable[Row]:
+        status, layout = self._settings.versioning(), self._layout
+        try:
+            rules = self._settings.lifecycle() if status else ()
+        except StoreError as error:
+            hint = permission(error.hint, self._config.s3.bucket, layout.live) or _NO_RULES
+            unseen = f"whether a rule ends them could not be looked at: {error}"
+            return [
+                ok("bucket", "versioning", status),
+                warn("bucket", "old versions", unseen, hint),
+            ]
+        return versioning_rows(
+            status,
+            rules,
+            bucket=self._config.s3.bucket,
+            whole_live=layout.live.removesuffix(f"{layout.source}/"),
+            live=layout.live,
+        )
+
+    def _asked(self, name: str, act: Callable[[], Iterable[Row]]) -> list[Row]:
+        """The rows that come of a question; where it may not be asked, that."""
+        try:
+            return list(act())
+        except UnsupportedError:
+            return [ok("bucket", name, "the store does not have it")]
+        except StoreError as error:
+            hint = permission(error.hint, self._config.s3.bucket, self._layout.live)
+            return [warn("bucket", name, f"could not be looked at: {error}", hint)]

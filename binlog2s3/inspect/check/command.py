@@ -1,0 +1,229 @@
+"""The command `check`: everything that a streamer needs, looked at before it is needed.
+
+Place in the flow: below `cli`; the parts are `source`, `bucket` and
+`spool`, the judging `row` and its kin, the output `view`.
+
+Law: everything is tried; what one part lacks keeps no other from being looked at. What was put into
+the bucket is taken away, after a signal too: while there may be something, a signal waits for the
+request that runs.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import fields
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any, Self
+
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.config.bucket import url
+from binlog2s3.config.values import Config, S3Config
+from binlog2s3.errors import Binlog2s3Error, ConfigError, StoreError
+from binlog2s3.inspect.check.archive import ARCHIVE_NAMES, ArchiveProbes
+from binlog2s3.inspect.check.bucket import UNREACHED, BucketCheck, permission
+from binlog2s3.inspect.check.probes import NAMES, Probes
+from binlog2s3.inspect.check.row import EXIT_CODES, Part, Row, exit_code, failed, ok, skipped, warn
+from binlog2s3.inspect.check.source import SourceCheck, login_rows
+from binlog2s3.inspect.check.spool import holder, spool_rows, superseded_row
+from binlog2s3.inspect.check.view import Shown
+from binlog2s3.output import clean
+from binlog2s3.status.model import in_words
+from binlog2s3.status.writer_state import LifeSign, life_sign
+from binlog2s3.store.contract import StoreConfig
+from binlog2s3.store.s3 import RetryPolicy, S3Store
+from binlog2s3.stream.ping import read_url
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NO_CONFIG = "the configuration is wrong"
+
+
+def run(config: Config, *, as_json: bool) -> int:
+    """Look at everything and show it; the exit code."""
+    shown = Shown(sys.stdout, as_json=as_json)
+    with _Interrupts() as interrupts, closing(look(config, interrupts.held)) as rows:
+        for row in rows:
+            shown.show(row)
+            interrupts.check()
+    shown.finish()
+    return exit_code(shown.rows)
+
+
+def refuse(error: ConfigError, *, as_json: bool) -> int:
+    """Show what is wrong with the configuration, and that nothing else was looked at."""
+    shown = Shown(sys.stdout, as_json=as_json)
+    for problem in error.problems:
+        shown.show(Row(part="configuration", name="options", result="fail", found=problem,
+                       hint=error.hint))  # fmt: skip
+    for part in EXIT_CODES:
+        if part != "configuration":
+            shown.show(skipped(part, "", _NO_CONFIG))
+    shown.finish()
+    return error.exit_code
+
+
+def look(config: Config, held: Callable[[], AbstractContextManager[None]]) -> Generator[Row]:
+    """All rows, in their order. While `held` is entered no signal may end it."""
+    target = url(config.s3)
+    yield from _configuration_rows(config, target)
+    with (
+        closing(SourceCheck(config, target)) as source,
+        closing(S3Store(_store_config(config.s3), stop=threading.Event(), policy=_TWICE)) as store,
+    ):
+        bucket = BucketCheck(config, store, store.settings, target)
+        yield from _source_rows(source)
+        yield source.clock_row()
+        yield bucket.clock_row()
+        yield from _guarded("store", bucket.reading_rows())
+        if bucket.heard().reached:
+            with held():
+                yield from _probe_rows(Probes(config, store, store.settings))
+                yield from _probe_rows(ArchiveProbes(config, store))
+        else:
+            yield from (skipped("store", name, UNREACHED) for name in (*NAMES, *ARCHIVE_NAMES))
+        yield from _guarded("bucket", bucket.setting_rows())
+        yield from _guarded("spool", spool_rows(config, target))
+        reached = bucket.heard().reached
+        yield from _guarded("streamer", _streamer_rows(config, store, reached=reached))
+
+
+def _probe_rows(probes: Probes | ArchiveProbes) -> Iterator[Row]:
+    """What is done in the bucket, and taken away, also where nobody asks for the next row."""
+    try:
+        yield from probes.rows()
+    except BaseException:
+        left = probes.clean()
+        if left is not None and left.result == "fail":
+            print(f"error: {clean(left.found)}\nhint: {clean(left.hint)}", file=sys.stderr)  # noqa: T201
+        raise
+    left = probes.clean()
+    if left is not None:
+        yield left
+
+
+_TWICE = RetryPolicy(attempts=2)
+
+
+def _store_config(s3: S3Config) -> StoreConfig:
+    """The streamer's own, but that an unreachable store is told soon."""
+    own = {field.name for field in fields(S3Config)}
+    same = {f.name: getattr(s3, f.name) for f in fields(StoreConfig) if f.name in own}
+    return StoreConfig(**same, connect_timeout_seconds=5.0, read_timeout_seconds=10.0)
+
+
+def _configuration_rows(config: Config, target: str) -> Iterator[Row]:
+    stream = config.stream
+    yield ok("configuration", "options", f"source {stream.source} to {target}")
+    yield from login_rows(config)
+    if stream.heartbeat_url_file is not None:
+        try:
+            read_url(stream.heartbeat_url_file)
+        except ConfigError as error:
+            yield failed("configuration", "heartbeat URL", error)
+        else:
+            yield ok("configuration", "heartbeat URL", f"in {stream.heartbeat_url_file}")
+
+
+def _source_rows(source: SourceCheck) -> Iterator[Row]:
+    yield from _guarded("server", source.server_rows())
+    yield from _guarded("settings", source.setting_rows())
+    yield from _guarded("mysqlbinlog", source.binlog_rows())
+
+
+def _guarded(part: Part, rows: Iterator[Row]) -> Iterator[Row]:
+    """A part's rows; an error that none of them expects is one more, and not the end of all."""
+    try:
+        yield from rows
+    except Binlog2s3Error as error:
+        yield failed(part, "", error)
+
+
+def _streamer_rows(config: Config, store: S3Store, *, reached: bool) -> Iterator[Row]:
+    """Who streams this source already."""
+    if not reached:
+        yield skipped("streamer", "heartbeat", UNREACHED)
+        return
+    layout = Layout(config.s3.prefix, config.stream.source)
+    try:
+        clock = store.settings.clock(layout.live) or datetime.now(UTC)
+        sign = life_sign(store, Catalog(store, layout), layout, clock)
+    except StoreError as error:
+        hint = permission(error.hint, config.s3.bucket, layout.live)
+        yield warn("streamer", "heartbeat", f"could not be looked at: {error}", hint)
+        return
+    yield _heartbeat_row(config, sign)
+    noted = superseded_row(config.spool)
+    if noted is not None:
+        yield noted
+
+
+def _heartbeat_row(config: Config, sign: LifeSign) -> Row:
+    beat = sign.beat
+    if beat is None:
+        if not sign.exists:
+            return ok("streamer", "heartbeat", "nobody has streamed this source into this bucket")
+        text = "; ".join(trouble.text for trouble in sign.troubles)
+        return warn("streamer", "heartbeat", text, "was it changed by hand?")
+    where = f"on {beat.host} (process {beat.pid})"
+    age = in_words((sign.clock - sign.renewed_at).total_seconds()) if sign.renewed_at else "?"
+    if not sign.alive:
+        return ok("streamer", "heartbeat", f"none runs; the last one, {where}, is {sign.state}")
+    found = f"one runs {where}: {sign.state}, its heartbeat was renewed {age} ago"
+    if beat.host == socket.gethostname() and _holds(config, beat.pid):
+        return ok("streamer", "heartbeat", found)
+    hint = "the last to start is the writer: starting another one for this source ends that one"
+    return warn("streamer", "heartbeat", found, hint)
+
+
+def _holds(config: Config, pid: int) -> bool:
+    """Whether it is the streamer of this very spool."""
+    try:
+        return holder(config.spool) == pid
+    except OSError:
+        return False
+
+
+class _Interrupts:
+    """Signals while it runs: they end it at once, or, held, as soon as `check` is asked.
+
+    A second one does not wait.
+    """
+
+    def __init__(self) -> None:
+        self._held = False
+        self._signal = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Meanwhile a signal is only noted."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+
+    def check(self) -> None:
+        """End if a signal came."""
+        if self._signal:
+            raise SystemExit(128 + self._signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self._signal:
+            os._exit(128 + number)
+        self._signal = number
+        if not self._held:
+            raise SystemExit(128 + number)

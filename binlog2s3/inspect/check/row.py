@@ -1,0 +1,153 @@
+"""What a preflight found: rows of OK, WARN and FAIL, and what they come to.
+
+Place in the flow: under all of `check`'s modules; `command` gathers the rows,
+`view` shows them.
+
+Law: pure. What could not be looked at is neither well nor ill: it has no status of its own.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from binlog2s3.errors import Binlog2s3Error, ConfigError, SourceError, SpoolError, StoreError
+
+FORMAT = 1
+Result = Literal["ok", "warn", "fail", "skipped"]
+Part = Literal[
+    "configuration",
+    "server",
+    "settings",
+    "privileges",
+    "mysqlbinlog",
+    "clock",
+    "store",
+    "bucket",
+    "spool",
+    "streamer",
+]
+EXIT_CODES: Mapping[Part, int] = {
+    "configuration": ConfigError.exit_code,
+    "server": SourceError.exit_code,
+    "settings": SourceError.exit_code,
+    "privileges": SourceError.exit_code,
+    "mysqlbinlog": SourceError.exit_code,
+    "clock": StoreError.exit_code,
+    "store": StoreError.exit_code,
+    "bucket": StoreError.exit_code,
+    "spool": SpoolError.exit_code,
+    "streamer": StoreError.exit_code,
+}
+"""The parts in their order, with the exit code of one that fails."""
+NOT_LOOKED_AT = "not looked at"
+CLOCK_SECONDS = 5.0
+"""So far clocks may be apart."""
+_SEEN_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One thing that was looked at. `paste` is for copying: it stands behind the hint, unfolded."""
+
+    part: Part
+    name: str
+    result: Result
+    found: str
+    hint: str = ""
+    paste: str = ""
+
+
+def ok(part: Part, name: str, found: str, hint: str = "") -> Row:
+    """As it should be; a hint is advice."""
+    return Row(part=part, name=name, result="ok", found=found, hint=hint)
+
+
+def warn(part: Part, name: str, found: str, hint: str, paste: str = "") -> Row:
+    """It works, and something should be known or mended."""
+    return Row(part=part, name=name, result="warn", found=found, hint=hint, paste=paste)
+
+
+def fail(part: Part, name: str, found: str, hint: str) -> Row:
+    """A streamer would not work, or not as it promises."""
+    return Row(part=part, name=name, result="fail", found=found, hint=hint)
+
+
+def failed(part: Part, name: str, error: Binlog2s3Error) -> Row:
+    """It ended in an error."""
+    return fail(part, name, str(error), error.hint)
+
+
+def skipped(part: Part, name: str, why: str) -> Row:
+    """Not looked at, because something before it failed."""
+    return Row(part=part, name=name, result="skipped", found=f"{NOT_LOOKED_AT}: {why}")
+
+
+def tried(part: Part, name: str, act: Callable[[], Row | str]) -> Row:
+    """What comes of doing it: its own row, or what it found; an error is a failure."""
+    try:
+        found = act()
+    except Binlog2s3Error as error:
+        return failed(part, name, error)
+    return found if isinstance(found, Row) else ok(part, name, found)
+
+
+def clock_row(
+    name: str, before: datetime, theirs: datetime, after: datetime, *, grain_seconds: float = 0.0
+) -> Row:
+    """How far a clock is from ours, at the least: it was read between two times of ours.
+
+    It may be up to `grain_seconds` later than it shows.
+    """
+    ahead = (theirs - after).total_seconds()
+    behind = (before - theirs).total_seconds() - grain_seconds
+    apart = max(ahead, behind, 0.0)
+    if apart < _SEEN_SECONDS:
+        return ok("clock", name, "as this host's")
+    word = "ahead of" if ahead > behind else "behind"
+    found = f"at least {apart:.1f} s {word} this host's"
+    if apart <= CLOCK_SECONDS:
+        return ok("clock", name, found)
+    return warn(
+        "clock",
+        name,
+        found,
+        "set the wrong one (`timedatectl` shows whether NTP runs): times of commits are the "
+        "server's, a dead streamer is seen by the store's, and S3 refuses 15 minutes",
+    )
+
+
+def exit_code(rows: Iterable[Row]) -> int:
+    """0 where nothing fails, else that of the first part that does."""
+    return next((EXIT_CODES[row.part] for row in rows if row.result == "fail"), 0)
+
+
+def document(rows: Sequence[Row]) -> dict[str, Any]:
+    """The document of --json."""
+    return {
+        "format": FORMAT,
+        "exit_code": exit_code(rows),
+        "parts": [
+            {
+                "part": row.part,
+                "name": row.name,
+                "result": row.result,
+                "found": row.found,
+                "hint": f"{row.hint}\n{row.paste}" if row.paste else row.hint,
+            }
+            for row in rows
+        ],
+    }
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """All in one line."""
+    counts = {result: sum(row.result == result for row in rows) for result in RESULTS}
+    parts = [f"{counts['fail']} FAIL", f"{counts['warn']} WARN", f"{counts['ok']} OK"]
+    if counts["skipped"]:
+        parts.append(f"{counts['skipped']} {NOT_LOOKED_AT}")
+    code = exit_code(rows)
+    return f"{', '.join(parts)}: {f'exit code {code}' if code else 'nothing fails'}"
+
+
+RESULTS: Sequence[Result] = ("ok", "warn", "fail", "skipped")

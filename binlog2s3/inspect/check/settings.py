@@ -1,0 +1,301 @@
+"""A server's settings, judged: what a streamer needs of them, and what a recovery would like.
+
+Place in the flow: `source` asks, this judges, for `check`.
+
+Law: pure. A setting that the server does not have is not judged.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.inspect.check.row import Row, fail, ok, skipped, warn
+from binlog2s3.status.model import in_words
+
+VARIABLES = (
+    "log_bin",
+    "server_id",
+    "binlog_format",
+    "binlog_row_image",
+    "binlog_row_metadata",
+    "binlog_checksum",
+    "sync_binlog",
+    "innodb_flush_log_at_trx_commit",
+    "gtid_mode",
+    "enforce_gtid_consistency",
+    "gtid_domain_id",
+    "gtid_strict_mode",
+    "log_replica_updates",
+    "log_slave_updates",
+    "wsrep_on",
+    "binlog_encryption",
+    "encrypt_binlog",
+    "max_binlog_size",
+)
+"""What is asked for; no server has all of them."""
+NAMES = (
+    "log_bin",
+    "server_id",
+    "binlog_format",
+    "binlog_row_image",
+    "binlog_row_metadata",
+    "binlog_checksum",
+    "sync_binlog",
+    "innodb_flush_log_at_trx_commit",
+    "gtid_mode",
+    "enforce_gtid_consistency",
+    "log_replica_updates",
+    "binlog_expire_logs_seconds",
+    "binlog_encryption",
+    "max_binlog_size",
+    "binlog filters",
+)
+"""The rows of a server that was not reached; MySQL's."""
+_DAY = 86400.0
+_YES = frozenset({"ON", "1", "YES", "TRUE"})
+_IN_FILE = "in the server's option file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a server said. `variables` by name in small letters.
+
+    `our_id` is what a streamer registers with, `replicas` the ids of those connected now, None
+    where that may not be asked; `replicates` whether it applies another server's binlog, None
+    likewise. `expire_seconds` is None where it deletes nothing. `filters`: what it leaves out of
+    its binlog, in words; None where that may not be asked.
+    """
+
+    flavour: Flavour
+    version: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    our_id: int = 0
+    replicas: frozenset[int] | None = frozenset()
+    replicates: bool | None = False
+    expire_seconds: float | None = None
+    filters: str | None = ""
+
+    def value(self, *names: str) -> str | None:
+        """The first of these variables that there is."""
+        return next((self.variables[name] for name in names if name in self.variables), None)
+
+    def is_on(self, *names: str) -> bool:
+        """Whether a switch is on."""
+        return (self.value(*names) or "").upper() in _YES
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    """A version's first two numbers; MariaDB may put a 5.5.5- before its own."""
+    text = version.removeprefix("5.5.5-") if "mariadb" in version.lower() else version
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+
+
+def version_row(flavour: Flavour, version: str) -> Row:
+    """Whether a streamer can follow a server of this version."""
+    title = {"mysql": "MySQL", "mariadb": "MariaDB"}[flavour]
+    found, numbers = f"{title} {version}", numbers_of(version)
+    least = {"mysql": (5, 6), "mariadb": (10, 0)}[flavour]
+    tested = {"mysql": (8, 0), "mariadb": (10, 5)}[flavour]
+    if numbers < least:
+        lowest = ".".join(map(str, least))
+        return fail("server", "version", found, f"{title} {lowest} or later can be streamed from")
+    if numbers < tested:
+        hint = "its maker maintains it no longer, and binlog2s3 is not tested with it: try it first"
+        return warn("server", "version", found, hint)
+    return ok("server", "version", found)
+
+
+def settings_rows(seen: Seen) -> Iterator[Row]:
+    """Every setting that matters, in the order of NAMES."""
+    yield _log_bin(seen)
+    yield _server_id(seen)
+    yield from _contents(seen)
+    yield from _crash(seen)
+    yield from _gtids(seen)
+    yield _replica_updates(seen)
+    yield _expiry(seen)
+    yield from _notes(seen)
+    yield _filters(seen)
+
+
+def unseen_rows(why: str) -> Iterator[Row]:
+    """The same where the server cannot be asked."""
+    for name in NAMES:
+        yield skipped("settings", name, why)
+
+
+def _log_bin(seen: Seen) -> Row:
+    if seen.is_on("log_bin"):
+        return ok("settings", "log_bin", "ON")
+    return fail(
+        "settings", "log_bin", "OFF: it writes no binlog", f"log_bin {_IN_FILE}, and a restart"
+    )
+
+
+def _server_id(seen: Seen) -> Row:
+    own = int(seen.value("server_id") or 0)
+    if own == 0:
+        where = "N is one that no other server of the topology has (1 to 4294967295)"
+        if seen.flavour == "mysql" and numbers_of(seen.version) >= (8, 0):
+            hint = f"SET PERSIST server_id = N there, where {where}"
+        else:
+            hint = f"SET GLOBAL server_id = N there, and so {_IN_FILE}, where {where}"
+        return fail("settings", "server_id", "0: it refuses every replica, and mysqlbinlog", hint)
+    another = "give the streamer another one: --mysql-server-id"
+    if seen.replicas is not None and seen.our_id in seen.replicas:
+        text = f"{own}; a replica is connected as {seen.our_id}, which the streamer would use too"
+        return fail("settings", "server_id", f"{text}: they would end each other", another)
+    if own == seen.our_id:
+        return fail("settings", "server_id", f"{own}, and the streamer would use the same", another)
+    if seen.replicas is None:
+        found = f"{own}; the streamer's is {seen.our_id}; its replicas may not be asked for"
+        hint = "no replica may have the streamer's: SHOW REPLICAS (SHOW SLAVE HOSTS) shows theirs"
+        return ok("settings", "server_id", found, hint)
+    found = f"{own}; the streamer's is {seen.our_id}, no replica has it"
+    return ok("settings", "server_id", found)
+
+
+def _contents(seen: Seen) -> Iterator[Row]:
+    form = seen.value("binlog_format")
+    if form is not None:
+        yield _advised(
+            "binlog_format",
+            form,
+            "ROW",
+            "SET GLOBAL binlog_format = ROW, and so in its option file: statements need not do the "
+            "same when they are applied again, and `find` cannot see what they changed",
+        )
+    image = seen.value("binlog_row_image")
+    if image is not None:
+        yield _advised(
+            "binlog_row_image",
+            image,
+            "FULL",
+            "SET GLOBAL binlog_row_image = FULL: without it the binlog does not tell what a row "
+            "was before, and nothing that was deleted or overwritten can be read out of it",
+        )
+    metadata = seen.value("binlog_row_metadata")
+    if metadata is not None:
+        full = metadata.upper() == "FULL"
+        advice = "FULL puts the columns' names into the binlog, for whoever reads rows out of it"
+        yield ok("settings", "binlog_row_metadata", metadata, "" if full else advice)
+    checksum = seen.value("binlog_checksum")
+    if checksum is not None:
+        yield _advised(
+            "binlog_checksum",
+            checksum,
+            "CRC32",
+            "SET GLOBAL binlog_checksum = CRC32: without it damage on the way is not noticed, and "
+            "what is in the spool is not believed after a restart",
+        )
+
+
+def _advised(name: str, value: str, wanted: str, hint: str) -> Row:
+    if value.upper() == wanted:
+        return ok("settings", name, value)
+    return warn("settings", name, value, hint)
+
+
+def _crash(seen: Seen) -> Iterator[Row]:
+    for name in ("sync_binlog", "innodb_flush_log_at_trx_commit"):
+        value = seen.value(name)
+        if value is not None:
+            yield _advised(
+                name,
+                value,
+                "1",
+                f"SET GLOBAL {name} = 1, and so in its option file: a server that crashes may lose "
+                "commits that were already streamed, and its history forks there",
+            )
+
+
+def _gtids(seen: Seen) -> Iterator[Row]:
+    if seen.flavour == "mariadb":
+        domain = seen.value("gtid_domain_id")
+        if domain is not None:
+            hint = "servers that write at the same time each need a domain of their own"
+            yield ok("settings", "gtid_domain_id", domain, hint)
+        strict = seen.value("gtid_strict_mode")
+        if strict is not None:
+            yield _advised(
+                "gtid_strict_mode",
+                strict,
+                "ON",
+                "SET GLOBAL gtid_strict_mode = ON, and so in its option file: without it numbers "
+                "may go back, and two transactions have one GTID",
+            )
+        return
+    mode = seen.value("gtid_mode")
+    if mode is not None:
+        yield _advised(
+            "gtid_mode",
+            mode,
+            "ON",
+            "turn it on, online, in four steps (the manual: Enabling GTID Transactions Online): "
+            "without it pitr stops and starts at positions only, cannot skip a transaction, nor "
+            "prove what a target has, and a fail-over cannot be followed",
+        )
+    enforced = seen.value("enforce_gtid_consistency")
+    if enforced is not None:
+        yield _advised(
+            "enforce_gtid_consistency",
+            enforced,
+            "ON",
+            "SET GLOBAL enforce_gtid_consistency = ON, with WARN first: gtid_mode needs it",
+        )
+
+
+def _replica_updates(seen: Seen) -> Row:
+    name = "log_replica_updates" if "log_replica_updates" in seen.variables else "log_slave_updates"
+    galera = seen.is_on("wsrep_on")
+    replicates = True if galera else seen.replicates
+    if seen.is_on(name):
+        role = {True: "; it replicates from another server", None: "", False: ""}[replicates]
+        return ok("settings", name, f"ON{role}")
+    hint = f"{name} = ON {_IN_FILE}, and a restart; or stream from the server that it replicates"
+    if replicates:
+        what = "a node of a cluster" if galera else "a replica"
+        found = f"OFF on {what}: what it applies is not in its binlog"
+        return fail("settings", name, found, hint)
+    if replicates is None:
+        found = "OFF; whether it is a replica may not be asked"
+        return warn("settings", name, found, f"if it is one: {hint}")
+    return ok("settings", name, "OFF; it does not replicate from another server")
+
+
+def _expiry(seen: Seen) -> Row:
+    name, seconds = "binlog_expire_logs_seconds", seen.expire_seconds
+    if seconds is None:
+        hint = f"let it keep some days, e.g. {name} = 604800, or its disk fills up"
+        return warn("settings", name, "it keeps binlogs for ever", hint)
+    if seconds < _DAY:
+        keeps = f"it keeps a binlog for {in_words(seconds)}" if seconds else "it keeps no binlog"
+        hint = (
+            "keep them for longer than the longest outage of the store or of the streamer's host: "
+            "a day at least (RDS: mysql.rds_set_configuration('binlog retention hours', 24))"
+        )
+        return warn("settings", name, keeps, hint)
+    return ok("settings", name, f"it keeps a binlog for {in_words(seconds)}")
+
+
+def _notes(seen: Seen) -> Iterator[Row]:
+    for name in ("binlog_encryption", "encrypt_binlog"):
+        value = seen.value(name)
+        if value is not None:
+            on = value.upper() in _YES
+            hint = "it is of its disk only: what is streamed is plain text; --sse encrypts objects"
+            yield ok("settings", name, value, hint if on else "")
+    size = seen.value("max_binlog_size")
+    if size is not None:
+        found = f"{size} bytes; how soon a commit is in the bucket does not depend on it"
+        yield ok("settings", "max_binlog_size", found)
+
+
+def _filters(seen: Seen) -> Row:
+    if seen.filters is None:
+        return skipped("settings", "binlog filters", "SHOW BINARY LOG STATUS is denied")
+    if not seen.filters:
+        return ok("settings", "binlog filters", "none")
+    hint = "what they leave out is in no binlog, and never in the archive"
+    return warn("settings", "binlog filters", seen.filters, hint)

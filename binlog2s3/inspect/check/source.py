@@ -1,0 +1,429 @@
+"""Looking at the source for `check`: the server, what its user may, mysqlbinlog, its clock.
+
+Place in the flow: under `command`; `settings` judges what is asked here.
+
+Law: nothing of the server is changed. What the user may is found out by doing it; grants are read
+only where nothing else tells.
+"""
+
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.config.values import Config
+from binlog2s3.errors import SourceError, SpoolError
+from binlog2s3.inspect.check.row import Row, clock_row, fail, failed, ok, skipped, warn
+from binlog2s3.inspect.check.settings import (
+    VARIABLES,
+    Seen,
+    numbers_of,
+    settings_rows,
+    unseen_rows,
+    version_row,
+)
+from binlog2s3.server.connection import Server
+from binlog2s3.server.login import Login, resolve
+from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, find
+
+_READ_SECONDS = 20.0
+_ENOUGH_BYTES = 64
+_LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
+_LARGEST_START = (1 << 32) - 1
+_SLAVE, _CLIENT = "REPLICATION SLAVE", "REPLICATION CLIENT"
+_UNREACHED = "the server was not reached"
+_SILENT = "the server writes no binlog"
+_TRY_AGAIN = "check again; if it stays, the server's error log says why"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Who answers, and as whom: `name` is what CURRENT_USER() says."""
+
+    flavour: Flavour
+    version: str
+    name: str
+
+    @property
+    def quoted(self) -> str:
+        """As GRANT wants it."""
+        user, _, host = self.name.rpartition("@")
+        return "@".join(f"'{part.replace(chr(39), chr(39) * 2)}'" for part in (user, host))
+
+    @property
+    def client(self) -> str:
+        """What REPLICATION CLIENT is called there."""
+        renamed = self.flavour == "mariadb" and numbers_of(self.version) >= (10, 5)
+        return "BINLOG MONITOR" if renamed else _CLIENT
+
+
+class SourceCheck:
+    """Looks at the source, part after part; `close` it. `target` is the archive's address."""
+
+    def __init__(self, config: Config, target: str) -> None:
+        self._config = config
+        self._target = target
+        self._server = Server(lambda: resolve(config.mysql))
+        self._account: Account | None = None
+        self._seen: Seen | None = None
+        self._newest: tuple[BinlogName, int] | None = None
+        self._tool: Tool | None = None
+        self._client_denied: SourceError | None = None
+
+    def close(self) -> None:
+        """End the connection."""
+        self._server.close()
+
+    # The server
+
+    def server_rows(self) -> Iterator[Row]:
+        """Whether it answers, over what, and which it is."""
+        try:
+            login = resolve(self._config.mysql)
+        except SourceError:
+            for name in ("reachable", "TLS", "version"):
+                yield skipped("server", name, "there is no login")
+            return
+        try:
+            row = self._server.rows("SELECT CURRENT_USER() AS account, @@version AS version")[0]
+            cipher = self._server.rows("SHOW SESSION STATUS LIKE 'Ssl_%'")
+        except SourceError as error:
+            yield fail("server", "reachable", str(error), error.hint or _by_hand(login))
+            yield skipped("server", "TLS", _UNREACHED)
+            yield skipped("server", "version", _UNREACHED)
+            return
+        version = str(row["version"])
+        flavour: Flavour = "mariadb" if "mariadb" in version.lower() else "mysql"
+        self._account = Account(flavour=flavour, version=version, name=str(row["account"]))
+        yield ok("server", "reachable", f"{login.address}, as {self._account.name}")
+        yield _tls_row(login, {str(one["Variable_name"]): str(one["Value"]) for one in cipher})
+        yield version_row(flavour, version)
+
+    def setting_rows(self) -> Iterator[Row]:
+        """Its settings."""
+        if self._account is None:
+            yield from unseen_rows(_UNREACHED)
+            return
+        try:
+            self._seen = self._look(self._account)
+        except SourceError as error:
+            yield failed("settings", "log_bin", error)
+            yield from list(unseen_rows("the server stopped answering"))[1:]
+            return
+        yield from settings_rows(self._seen)
+
+    def _look(self, account: Account) -> Seen:
+        named = ", ".join(f"'{name}'" for name in VARIABLES)
+        rows = self._server.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({named})")
+        source, target = self._config.stream.source, self._target
+        return Seen(
+            flavour=account.flavour,
+            version=account.version,
+            variables={str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows},
+            our_id=self._config.mysql.server_id or derive_server_id(f"{source} {target}"),
+            replicas=self._replicas(account),
+            replicates=self._replicates(account),
+            expire_seconds=self._server.expiry(),
+            filters=self._filters(account),
+        )
+
+    def _ask(self, statement: str) -> list[dict[str, Any]] | None:
+        """Its rows; None where the server says no. Raises SourceError where it says nothing."""
+        try:
+            return self._server.rows(statement)
+        except SourceError as error:
+            if error.transient:
+                raise
+            return None
+
+    def _replicas(self, account: Account) -> frozenset[int] | None:
+        new = account.flavour == "mysql" and numbers_of(account.version) >= (8, 4)
+        rows = self._ask("SHOW REPLICAS" if new else "SHOW SLAVE HOSTS")
+        if rows is None:
+            return None
+        return frozenset(int(row.get("Server_Id") or row.get("Server_id") or 0) for row in rows)
+
+    def _replicates(self, account: Account) -> bool | None:
+        new = account.flavour == "mysql" and numbers_of(account.version) >= (8, 4)
+        several = "SHOW ALL SLAVES STATUS" if account.flavour == "mariadb" else "SHOW SLAVE STATUS"
+        rows = self._ask("SHOW REPLICA STATUS" if new else several)
+        if rows is None and account.flavour == "mariadb":
+            return self._has_replicated()
+        return None if rows is None else bool(rows)
+
+    def _has_replicated(self) -> bool | None:
+        """What MariaDB shows to everybody: whether it applies now, or ever did; then: unknown."""
+        running = self._server.rows("SHOW GLOBAL STATUS LIKE 'Slaves_running'")
+        if any(int(row["Value"]) for row in running):
+            return True
+        applied = self._server.rows("SELECT @@global.gtid_slave_pos AS applied")
+        return None if applied[0]["applied"] else False
+
+    def _filters(self, account: Account) -> str | None:
+        """What SHOW BINARY LOG STATUS says; also where the newest binlog is."""
+        new = account.flavour == "mysql" and numbers_of(account.version) >= (8, 2)
+        statement = "SHOW BINARY LOG STATUS" if new else "SHOW MASTER STATUS"
+        try:
+            rows = self._server.rows(statement)
+        except SourceError as error:
+            if error.transient:
+                raise
+            self._client_denied = error
+            return None
+        if not rows:
+            return ""
+        self._newest = (BinlogName.parse(str(rows[0]["File"])), int(rows[0]["Position"]))
+        names = ("Binlog_Do_DB", "Binlog_Ignore_DB")
+        return ", ".join(f"{name.lower()}={rows[0][name]}" for name in names if rows[0].get(name))
+
+    @property
+    def _unusable(self) -> str:
+        """Why its binlogs cannot be looked at; "" if they can."""
+        if self._account is None or self._seen is None:
+            return _UNREACHED
+        return "" if self._seen.is_on("log_bin") else _SILENT
+
+    # What the user may, and mysqlbinlog
+
+    def binlog_rows(self) -> Iterator[Row]:
+        """The privileges, then mysqlbinlog: whose own connection may be what shows one of them."""
+        program = list(self._program_rows())
+        why = self._unusable
+        if self._account is None or why:
+            yield skipped("privileges", _CLIENT, why)
+            yield skipped("privileges", _SLAVE, why)
+            yield from program
+            yield skipped("mysqlbinlog", "connection", why)
+            return
+        yield self._client_row(self._account)
+        connection = self._connection_row()
+        refusal = self._slave_refusal(self._account, connection)
+        yield self._privilege_row(self._account, _SLAVE, refusal)
+        yield from program
+        yield connection
+
+    def _client_row(self, account: Account) -> Row:
+        error = self._client_denied
+        try:
+            self._server.rows("SHOW BINARY LOGS")
+        except SourceError as refusal:
+            error = refusal
+        return self._privilege_row(account, account.client, error)
+
+    def _slave_refusal(self, account: Account, connection: Row) -> SourceError | None:
+        """What MySQL says to SHOW BINLOG EVENTS; of MariaDB only a dump tells, or the grants."""
+        if connection.result == "ok":
+            return None
+        if f"you need (at least one of) the {_SLAVE}" in connection.found:
+            return SourceError(connection.found)
+        try:
+            if account.flavour == "mysql":
+                self._server.rows("SHOW BINLOG EVENTS LIMIT 1")
+            elif not any(map(_grants_slave, self._grants())):
+                return SourceError(f"no grant shows the privilege {_SLAVE}")
+        except SourceError as error:
+            return error
+        return None
+
+    def _grants(self) -> list[str]:
+        return [str(next(iter(row.values()))) for row in self._server.rows("SHOW GRANTS")]
+
+    def _privilege_row(self, account: Account, privilege: str, error: SourceError | None) -> Row:
+        if error is None:
+            return ok("privileges", privilege, f"{account.name} has it")
+        if "privilege" not in str(error):
+            return failed("privileges", privilege, error)
+        hint = f"GRANT {privilege} ON *.* TO {account.quoted};"
+        if roles := self._roles():
+            default = (
+                "SET DEFAULT ROLE ... FOR"
+                if account.flavour == "mariadb"
+                else ("SET DEFAULT ROLE ALL TO")
+            )
+            hint += f" or, if a role of it ({roles}) has it: {default} {account.quoted};"
+        return fail("privileges", privilege, f"{account.name} lacks it", hint)
+
+    def _roles(self) -> str:
+        """The roles that the user was granted, as SHOW GRANTS names them."""
+        try:
+            grants = self._grants()
+        except SourceError:
+            return ""
+        found = []
+        for grant in grants:
+            given = re.match(r"GRANT (.+?) TO ", grant)
+            if given and " ON " not in given[1]:
+                found.append(given[1])
+        return ", ".join(found)
+
+    def _program_rows(self) -> Iterator[Row]:
+        if self._account is None:
+            yield skipped("mysqlbinlog", "program", f"{_UNREACHED}, which tells the flavour")
+            return
+        try:
+            self._tool = tool = find(self._account.flavour, self._config.mysql.mysqlbinlog)
+        except SourceError as error:
+            yield failed("mysqlbinlog", "program", error)
+            return
+        found, ours = f"{tool.path}, version {tool.version}", numbers_of(tool.version)
+        if tool.flavour == "mariadb" and ours < (10, 0):  # its own numbers, as 3.5 of 10.11
+            yield ok("mysqlbinlog", "program", found)
+        elif ours < numbers_of(self._account.version):
+            hint = "install one of the server's version: an older one may not know all its events"
+            older = f"{found}: older than the server, {self._account.version}"
+            yield warn("mysqlbinlog", "program", older, hint)
+        else:
+            yield ok("mysqlbinlog", "program", found)
+
+    def _connection_row(self) -> Row:
+        if self._tool is None:
+            return skipped("mysqlbinlog", "connection", "there is no mysqlbinlog")
+        if self._seen is not None and self._seen.value("server_id") == "0":
+            return skipped("mysqlbinlog", "connection", "a server with server_id 0 refuses it")
+        try:
+            where = self._newest or self._oldest()
+            if where is None:
+                why = "the user may not see which binlogs there are"
+                return skipped("mysqlbinlog", "connection", why)
+            size = _read_some(self._tool, resolve(self._config.mysql), *where)
+        except SourceError as error:
+            hint = error.hint if error.hint and not error.transient else _TRY_AGAIN
+            return fail("mysqlbinlog", "connection", str(error), hint)
+        except (SpoolError, OSError) as error:  # a streamer writes into its spool
+            found = f"could not be tried, for want of a temporary directory: {error}"
+            hint = "make room there, or name another one: TMPDIR"
+            return warn("mysqlbinlog", "connection", found, hint)
+        return ok("mysqlbinlog", "connection", f"it reads {where[0]} ({size} bytes came)")
+
+    def _oldest(self) -> tuple[BinlogName, int] | None:
+        """MySQL names it to those who may read binlogs, though not list them."""
+        rows = self._ask("SHOW BINLOG EVENTS LIMIT 1")
+        return (BinlogName.parse(str(rows[0]["Log_name"])), 4) if rows else None
+
+    # Its clock
+
+    def clock_row(self) -> Row:
+        """Its clock beside ours."""
+        if self._account is None:
+            return skipped("clock", "server", _UNREACHED)
+        before = datetime.now(UTC)
+        try:
+            theirs = self._server.rows("SELECT UTC_TIMESTAMP(6) AS now")[0]["now"]
+        except SourceError as error:
+            return skipped("clock", "server", str(error))
+        return clock_row("server", before, theirs.replace(tzinfo=UTC), datetime.now(UTC))
+
+
+def login_rows(config: Config) -> Iterator[Row]:
+    """Whether the option file and the password can be read, and what they come to."""
+    try:
+        login = resolve(config.mysql)
+    except SourceError as error:
+        yield failed("configuration", "login", error)
+        return
+    found = f"user {login.user} at {login.address}, ssl-mode {login.ssl_mode}"
+    files = [config.mysql.password_file, config.mysql.defaults_file]
+    readable = [str(path) for path in files if path is not None and _others_read(path)]
+    if readable:
+        hint = "only this program's user should be able to read it: chmod 600"
+        yield warn("configuration", "login", f"{found}; others can read {readable[0]}", hint)
+    else:
+        yield ok("configuration", "login", found)
+
+
+def _by_hand(login: Login) -> str:
+    """What to do about an answer that has no hint of its own."""
+    where = (
+        f"--socket={login.socket}" if login.socket else f"--host={login.host} --port={login.port}"
+    )
+    return f"see whether this gets in: mysql {where} --user={login.user} --password"
+
+
+def _others_read(path: Path) -> bool:
+    try:
+        return bool(path.stat().st_mode & 0o004)
+    except OSError:
+        return False
+
+
+def _grants_slave(grant: str) -> bool:
+    """Whether this line of SHOW GRANTS gives the right to read binlogs."""
+    given, _, where = grant.upper().partition(" ON ")
+    enough = re.search(r"REPLICATION SLAVE(?! ADMIN)|ALL PRIVILEGES", given)
+    return bool(enough) and where.startswith("*.* ")
+
+
+def _tls_row(login: Login, status: Mapping[str, str]) -> Row:
+    cipher, version = status.get("Ssl_cipher", ""), status.get("Ssl_version", "")
+    if cipher:
+        verified = login.ssl_mode in ("VERIFY_CA", "VERIFY_IDENTITY")
+        hint = "" if verified else "--mysql-ssl-ca and VERIFY_CA prove that it is the server's"
+        known = "certificate verified" if verified else "certificate not verified"
+        return ok("server", "TLS", f"{version}, {cipher}; {known} ({login.ssl_mode})", hint)
+    if login.socket or login.host in _LOCAL:
+        return ok("server", "TLS", "none; the connection does not leave this host")
+    return warn(
+        "server",
+        "TLS",
+        f"none: password and binlogs cross the network in clear ({login.ssl_mode})",
+        "set up TLS at the server, and --mysql-ssl-mode REQUIRED, or better VERIFY_CA",
+    )
+
+
+def _read_some(tool: Tool, login: Login, name: BinlogName, position: int) -> int:
+    """How many bytes of a binlog a mysqlbinlog got. Raises SourceError.
+
+    It begins at the newest place, so that hardly anything comes, and is ended once some has come.
+    """
+    start = position if position <= _LARGEST_START else 4
+    with tempfile.TemporaryDirectory(prefix="binlog2s3-check-") as directory:
+        child = Child(
+            tool,
+            login,
+            server_id=0,
+            directory=Path(directory),
+            binlog=name,
+            position=start,
+            one_binlog=True,
+            on_line=lambda _: None,
+        )
+        path = Path(directory) / str(name)
+        try:
+            deadline = time.monotonic() + _READ_SECONDS
+            while child.poll() is None and _size(path) < _ENOUGH_BYTES:
+                if time.monotonic() > deadline:
+                    raise SourceError(
+                        f"mysqlbinlog got nothing of {name} within {_READ_SECONDS:g} s",
+                        hint="does the server hang, or something on the way?",
+                    )
+                time.sleep(0.02)
+            if child.poll() not in (None, 0):
+                raise child.failure()
+        finally:
+            child.stop()
+        size = _size(path)
+        if _begin(path) != MAGIC:
+            raise SourceError(f"mysqlbinlog ended, and wrote no binlog ({size} bytes)")
+        return size
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _begin(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC))
+    except OSError:
+        return b""

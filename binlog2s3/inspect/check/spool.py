@@ -1,0 +1,263 @@
+"""Looking at the spool's directory for `check`.
+
+Place in the flow: under `command`; `stream.spool` and `stream.punch` are what it is about.
+
+Law: as it was found it is left: a directory that was not there is made and taken away again, for
+the one who streams may be another user. A spool that a streamer holds is not touched.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import pwd
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from binlog2s3.config.values import Config, SpoolLimits
+from binlog2s3.errors import SpoolError
+from binlog2s3.inspect.check.row import Row, fail, failed, ok, skipped, warn
+from binlog2s3.stream.punch import PunchUnsupportedError, allocated, punch
+from binlog2s3.stream.spool import Room, default_min_free, noted_superseder
+
+_PUNCHED_BYTES = 1 << 20
+_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+_NAMES = ("lock", "contents", "punch hole", "free space", "file system")
+_GIB = 1 << 30
+_DYNAMIC = Path("/var/lib/private")
+"""Where systemd keeps the state of units with DynamicUser."""
+
+
+def spool_rows(config: Config, target: str) -> Iterator[Row]:
+    """Every row of the spool; what had to be made for it is taken away.
+
+    `target` is the archive's address, as the spool's own notes have it.
+    """
+    directory = config.spool
+    made: list[Path] = []
+    try:
+        try:
+            _make(directory, made)
+            yield from _rows(config, target, made)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            found = f"{error.filename or directory}: {reason}"
+            yield fail("spool", "directory", found, unusable_hint(error, directory))
+            for name in _NAMES:
+                yield skipped("spool", name, "the directory cannot be used")
+    finally:
+        for path in reversed(made):
+            with suppress(OSError):
+                path.rmdir()
+
+
+def unusable_hint(error: OSError, directory: Path) -> str:
+    """What to do about a directory that cannot be made, or written to."""
+    match error.errno:
+        case errno.EACCES | errno.EPERM:
+            make = f"install -d -m 700 -o {_user()} {directory}"
+            return f"give it to the user that streams, with all that is in it: {make}"
+        case errno.ENOSPC | errno.EDQUOT:
+            return "make room there, but never delete run-*; or name another one with --spool"
+        case errno.EROFS:
+            return (
+                "it is on a file system that may only be read (in a systemd unit: add it to "
+                "ReadWritePaths=); or name another one with --spool"
+            )
+        case errno.ENOTDIR | errno.EEXIST:
+            return "something that is no directory is in its place: name another with --spool"
+    return "name another one with --spool"
+
+
+def _user() -> str:
+    """Who runs this, as `install` wants it."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def holder(directory: Path) -> int | None:
+    """The process that holds the spool's lock, 0 if it is not known which; None if nobody does."""
+    try:
+        descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        # shared, and for this moment only
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+        return int(text) if text.isdigit() else 0
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _make(directory: Path, made: list[Path]) -> None:
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700)
+        made.append(path)
+
+
+def _rows(config: Config, target: str, made: list[Path]) -> Iterator[Row]:
+    directory = config.spool
+    probe = directory / f"check-{secrets.token_hex(4)}"
+    try:
+        with probe.open("wb") as file:
+            file.write(b"\1" * _PUNCHED_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield _directory_row(directory, made)
+        yield _lock_row(directory)
+        yield _contents_row(directory, config.stream.source, target)
+        yield _punch_row(probe)
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+    yield _room_row(directory, config.spool_limits)
+    yield _kind_row(directory)
+
+
+def _directory_row(directory: Path, made: list[Path]) -> Row:
+    if made:
+        return ok("spool", "directory", f"{directory} is not there; it can be made, and written to")
+    return owner_row(directory.resolve(), directory.stat().st_uid, os.geteuid())
+
+
+def owner_row(directory: Path, owner: int, user: int) -> Row:
+    """Whether who checks is who streams; of a unit's own user nobody but root can look."""
+    if owner == user:
+        return ok("spool", "directory", f"{directory} can be written to")
+    if user == 0 and directory.is_relative_to(_DYNAMIC):
+        found = f"{directory} belongs to user {owner}, whom systemd made for its unit"
+        return ok("spool", "directory", found)
+    found = f"{directory} belongs to user {owner}; this check runs as {user}"
+    return warn("spool", "directory", found, "run it as the user that streams")
+
+
+def _lock_row(directory: Path) -> Row:
+    process = holder(directory)
+    if process is None:
+        return ok("spool", "lock", "free")
+    named = f" (process {process})" if process else ""
+    return ok("spool", "lock", f"a streamer runs here{named}")
+
+
+def _contents_row(directory: Path, source: str, target: str) -> Row:
+    """Whose binlogs are in it: a start refuses those of another source or archive."""
+    runs = sorted(directory.glob("run-*/run.json"))
+    for path in runs:
+        try:
+            noted = json.loads(path.read_bytes())
+            whose = str(noted["source"]), str(noted["target"])
+        except FileNotFoundError:
+            continue  # a streamer has just deleted it
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            hint = "move that run's directory aside; the source still has the binlogs"
+            return fail("spool", "contents", f"{path} is damaged: {error}", hint)
+        if whose != (source, target):
+            found = f"it holds binlogs of {whose[0]} for {whose[1]}"
+            hint = "give each source and bucket a spool of its own: --spool"
+            return fail("spool", "contents", found, hint)
+    return ok("spool", "contents", f"binlogs of this source, {len(runs)} runs" if runs else "empty")
+
+
+def _punch_row(probe: Path) -> Row:
+    before = allocated(probe)
+    try:
+        punch(probe, _PUNCHED_BYTES)
+    except PunchUnsupportedError as error:
+        return warn("spool", "punch hole", str(error), error.hint)
+    except SpoolError as error:
+        return failed("spool", "punch hole", error)
+    if before and allocated(probe) >= before:
+        hint = "give it room for the largest binlog, or put it on ext4, xfs or btrfs"
+        return warn("spool", "punch hole", "done, and nothing is given back", hint)
+    return ok("spool", "punch hole", "parts of a file can be given back")
+
+
+def _room_row(directory: Path, limits: SpoolLimits) -> Row:
+    space = os.statvfs(directory)
+    least = limits.min_free_bytes
+    if least is None:
+        least = default_min_free(space.f_blocks * space.f_frsize)
+    room = Room(
+        used=_used(directory),
+        free=space.f_bavail * space.f_frsize,
+        max_bytes=limits.max_bytes,
+        min_free=least,
+    )
+    if short := room.short_of():
+        hint = "make room, or set --spool-min-free-bytes and --spool-max-bytes; never delete run-*"
+        return fail("spool", "free space", short, hint)
+    found = (
+        f"{_size(room.free)} free, {_size(least)} to be left, the spool takes {_size(room.used)}"
+    )
+    grows = room.free - least
+    if limits.max_bytes is not None and limits.max_bytes - room.used > grows:
+        hint = "reading waits before that: lower the limit, or give it a larger disk"
+        limit = _size(limits.max_bytes)
+        return warn("spool", "free space", f"{found}; there is no room for all of {limit}", hint)
+    return ok("spool", "free space", found)
+
+
+def _used(directory: Path) -> int:
+    """What the binlogs of all runs take on the disk."""
+    total = 0
+    for path in directory.glob("run-*/*"):
+        with suppress(OSError):
+            total += allocated(path)
+    return total
+
+
+def _kind_row(directory: Path) -> Row:
+    kind = _kind(directory)
+    if kind in _MEMORY:
+        hint = "put it on a disk: a reboot loses it, and it fills the memory of the host"
+        return warn("spool", "file system", f"{kind}, which is memory", hint)
+    return ok("spool", "file system", kind or "not known")
+
+
+def _kind(directory: Path) -> str:
+    """The kind of file system that a directory lies on, from the kernel's list of mounts."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+        wanted = directory.stat().st_dev
+    except OSError:
+        return ""
+    number = f"{os.major(wanted)}:{os.minor(wanted)}"
+    kinds = {}
+    best = ("", "")
+    real = str(directory.resolve())
+    for line in lines.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split(" ")[0]
+        kinds[fields[2]] = kind
+        at = fields[4].replace("\\040", " ")
+        inside = real == at or real.startswith(f"{at.rstrip('/')}/")
+        if inside and len(at) >= len(best[0]):
+            best = (at, kind)
+    return kinds.get(number) or best[1]
+
+
+def superseded_row(directory: Path) -> Row | None:
+    """A note that another writer took over from this spool."""
+    try:
+        noted = noted_superseder(directory)
+    except SpoolError as error:
+        return failed("streamer", "superseded", error)
+    if noted is None:
+        return None
+    where = noted.host or "another host"
+    hint = "a start watches it for two heartbeats first; --take-over does not"
+    return warn("streamer", "superseded", f"a writer on {where} has taken over", hint)
+
+
+def _size(size: int) -> str:
+    return f"{size / _GIB:.1f} GiB" if size >= _GIB // 10 else f"{size / (1 << 20):.1f} MiB"

@@ -1,0 +1,125 @@
+"""`binlog2s3 find`: which transactions did something, and how to go back to before them.
+
+Place in the flow: under `cli`; `scan` looks, `view` shows.
+
+Law: it only reads, and says what it could not look at. That nothing is found is an answer like any
+other.
+"""
+
+import signal
+import sys
+import threading
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+
+from binlog2s3.archive.catalog import Catalog, Layout, where_to_look
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
+from binlog2s3.config.points import flavour_of, parse_gtids
+from binlog2s3.errors import ArchiveError
+from binlog2s3.inspect.find.config import FindConfig
+from binlog2s3.inspect.find.progress import Showing, showing
+from binlog2s3.inspect.find.scan import Search
+from binlog2s3.inspect.find.view import About, Document, Printed
+from binlog2s3.output import clean, page_on, progress_of
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.store.s3 import S3Store
+from binlog2s3.workers import Workers
+
+_NAMES_MOST = 20
+
+
+def run(config: FindConfig) -> int:
+    """Carry it out; the exit code. Raises what went wrong, each error with its own."""
+    stop = threading.Event()
+    with ExitStack() as stack:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        stack.callback(signal.signal, signal.SIGTERM, before)
+        stack.callback(stop.set)
+        store = stack.enter_context(closing(S3Store(for_reading(config.s3), stop=stop)))
+        catalog = Catalog(store, Layout(config.s3.prefix, config.source))
+        workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+        with progress_of("entries") as advance:
+            survey = Survey(store, catalog, workers, advance=advance)
+            _check(config, store, survey)
+        about = About(
+            source=config.source,
+            archive=url(config.s3),
+            given=config.given,
+            tip=survey.current,
+            several=len(survey.lineages) > 1,
+        )
+        show = stack.enter_context(showing(sys.stderr))
+        view = (
+            Document(sys.stdout, about, config.sought)
+            if config.as_json
+            else Printed(page_on(sys.stdout), about, config.sought)
+        )
+        _Finding(config, survey, view, show).run()
+    return 0
+
+
+@dataclass(slots=True)
+class _Finding:
+    """A search that is shown."""
+
+    config: FindConfig
+    survey: Survey
+    view: Document | Printed
+    show: Showing
+    warnings: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        for error in self.survey.unreadable:
+            self._warn(f"{error}; its lineage is not looked through")
+        search = Search(
+            self.survey,
+            self.config.sought,
+            threads=self.config.s3.concurrency,
+            warn=self._warn,
+            advance=self.show,
+        )
+        self.view.begin()
+        with closing(search.hits()) as hits:
+            for hit in hits:
+                self.show.aside()
+                self.view.hit(hit)
+                self.show.found += 1
+        self.show.aside()
+        self.view.end(search.tally, self.warnings)
+        sys.stdout.flush()
+
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+            if self.config.as_json:
+                print(f"warning: {clean(text)}", file=sys.stderr)  # noqa: T201
+
+
+def _check(config: FindConfig, store: S3Store, survey: Survey) -> None:
+    """Raises where there is nothing that could be looked through."""
+    ids = [lineage.id for lineage in survey.lineages]
+    if not ids and survey.unreadable:
+        raise survey.unreadable[0]
+    if not ids:
+        raise ArchiveError(
+            f"there is nothing of source {config.source} below {url(config.s3)}",
+            hint=where_to_look(store, config.s3.prefix),
+        )
+    wanted = config.sought.lineage
+    if wanted is not None and wanted not in ids:
+        raise ArchiveError(
+            f"there is no lineage {wanted} of source {config.source}",
+            hint=f"there are: {', '.join(ids[-_NAMES_MOST:])}",
+        )
+    flavours: set[Flavour] = {
+        lineage.flavour
+        for lineage in survey.lineages
+        if config.sought.everywhere or lineage.id == (wanted or survey.current)
+    }
+    for text in config.sought.gtids:
+        if flavour_of(parse_gtids(text)) not in flavours:
+            raise ArchiveError(
+                f"{text} is no GTID of {' or '.join(sorted(flavours))}, which this history is of",
+                hint="as `binlog2s3 list` shows them",
+            )

@@ -1,0 +1,126 @@
+"""One history that is searched: its binlogs, and which of their transactions it had before.
+
+Place in the flow: between `scan` and `recover.route`, which says what follows what.
+
+Law: a transaction counts as one that was there before only if it can be found there.
+"""
+
+from collections.abc import Callable, Iterable
+
+from binlog2s3.archive.ancestry import Leg
+from binlog2s3.archive.blocks import Found
+from binlog2s3.archive.known import Known
+from binlog2s3.binlog.executed import Executed, executed
+from binlog2s3.binlog.gtid import Flavour, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.errors import ArchiveError
+from binlog2s3.inspect.find.wanted_gtids import Named
+from binlog2s3.recover.route import Route
+from binlog2s3.recover.snapshot import Survey
+
+_Held = tuple[Executed, Executed | None]
+"""All GTIDs up to a point, and those before another one."""
+
+
+class Past:
+    """The binlogs of one history, and which of their transactions came before."""
+
+    def __init__(
+        self,
+        route: Route,
+        numbers: list[int],
+        named: Named | None,
+        survey: Survey,
+        *,
+        alone: bool,
+    ) -> None:
+        self.route = route
+        self.numbers = numbers
+        self.named = named
+        self.alone = alone
+        self._survey = survey
+        self._helds: dict[int, _Held | None] = {}
+
+    def leg(self, number: int) -> Leg:
+        """The leg that a stretch is of."""
+        return self.route.leg(number)
+
+    def known(self, number: int) -> Known:
+        """What is known of a stretch's binlog."""
+        return self.route.known(number)
+
+    def found(self, number: int) -> Found:
+        """And how to read it."""
+        self.route.known(number)
+        return self._survey.find(self.leg(number).lineage.id, self.route.stretches[number].name)
+
+    def size(self, number: int) -> int:
+        """How many of its bytes are of this history, as the listing says."""
+        name = self.route.stretches[number].name
+        leg = self.leg(number)
+        size = self._survey.size(leg.lineage.id, name)
+        return size if self.alone else leg.end_of(name, size)
+
+    def end(self, number: int, known: Known) -> int:
+        """The same, as it was found to be."""
+        return known.size if self.alone else self.leg(number).end_of(known.name, known.size)
+
+    def load(self, numbers: Iterable[int]) -> None:
+        """Have their entries read together."""
+        wanted: dict[str, list[BinlogName]] = {}
+        for number in numbers:
+            names = wanted.setdefault(self.leg(number).lineage.id, [])
+            names.append(self.route.stretches[number].name)
+        for lineage, names in wanted.items():
+            self._survey.load(lineage, names)
+
+    def doubles(self, number: int) -> Callable[[Transaction], bool]:
+        """Whether a transaction of this stretch is also in a leg before."""
+        leg = self.route.stretches[number].leg
+        if self.alone or leg == 0:
+            return lambda _: False
+        before = list(filter(None, map(self._held, range(leg))))
+        shared = self.leg(number).begin if self._is_shared(number) else 0
+
+        def double(one: Transaction) -> bool:
+            if one.gtid is None:
+                return one.end <= shared
+            return any(
+                upto.has(one.gtid) and not (since is not None and since.has(one.gtid))
+                for upto, since in before
+            )
+
+        return double
+
+    def _is_shared(self, number: int) -> bool:
+        """Whether it is the first of its leg, and the leg before has a binlog of its name."""
+        if number == 0:
+            return False
+        before, one = self.route.stretches[number - 1 : number + 1]
+        return before.leg != one.leg and before.name == one.name
+
+    def _held(self, leg: int) -> "_Held | None":
+        """The same as `_find_held`, asked once."""
+        if leg not in self._helds:
+            self._helds[leg] = self._find_held(leg)
+        return self._helds[leg]
+
+    def _find_held(self, leg: int) -> "_Held | None":
+        """GTIDs of a leg: all up to its cut, and those that came before its first binlog.
+
+        None where it is not whole: what it lacks may be in a later leg.
+        """
+        cut = self.route.line.legs[leg].cut
+        numbers = [n for n, one in enumerate(self.route.stretches) if one.leg == leg]
+        if cut is None or not cut.gtid_set or not numbers:
+            return None
+        if any(self.route.stretches[n].broken for n in numbers[1:]):
+            return None
+        flavour: Flavour = self.route.line.legs[leg].lineage.flavour
+        try:
+            before = self.known(numbers[0]).gtids_before
+            upto = executed(parse(cut.gtid_set, flavour))
+        except (ArchiveError, ValueError):
+            return None
+        return upto, executed(before) if before is not None else None

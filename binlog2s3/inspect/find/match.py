@@ -1,0 +1,266 @@
+"""Whether a transaction is one that is looked for: by its tables, kinds, rows. Pure.
+
+Place in the flow: `prefilter` and `scan` ask, `config` says what is looked for. `binlog.content`
+has read the transaction, `binlog.statements` its texts.
+
+Law: what cannot be told is found rather than missed, and said to be uncertain.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from binlog2s3.binlog.content import Change, Content
+from binlog2s3.binlog.statements import Statement, names_in, statement_of
+
+FindKind = Literal["insert", "update", "delete", "ddl"]
+ROW_KINDS = frozenset({"insert", "update", "delete"})
+
+_ANY = frozenset({"insert", "update", "delete", "ddl", "other"})
+_CALLS = frozenset({"SELECT", "WITH", "DO", "CALL", "VALUES", "(", "EXECUTE", "PREPARE"})
+"""What may change any row, by a function that it calls."""
+_UPKEEP = frozenset(
+    {"FLUSH", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "CHECKSUM", "CACHE", "RESET", "KILL"}
+)
+"""What neither changes rows nor defines anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Tables that are looked for, as (database, table); the table "*" is every one of it."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+    def has(self, name: str) -> bool:
+        """Whether a change's "db.table", or "db.*" of a whole database, is among them."""
+        return any(_covers(pair, name) for pair in self.pairs)
+
+    def has_small(self, name: str) -> bool:
+        """The same where a server keeps all names in small letters."""
+        return any(_covers((db.lower(), table.lower()), name) for db, table in self.pairs)
+
+    def may_have(self, name: str) -> bool:
+        """The same where letters may be small or capital."""
+        folded = name.casefold()
+        return any(_covers((db.casefold(), t.casefold()), folded) for db, t in self.pairs)
+
+
+def _covers(pair: tuple[str, str], name: str) -> bool:
+    db, table = pair
+    if not name.startswith(f"{db}."):
+        return False
+    return table == "*" or name in (f"{db}.{table}", f"{db}.*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a transaction must do to be found. `tables` None, no `kinds`: any."""
+
+    tables: Tables | None = None
+    kinds: frozenset[str] = frozenset()
+    min_rows: int = 0
+
+    @property
+    def is_any(self) -> bool:
+        """Whether every transaction is found."""
+        return self.tables is None and not self.kinds and not self.min_rows
+
+    def has_kind(self, kind: str) -> bool:
+        """Whether changes of this kind are looked for."""
+        return not self.kinds or kind in self.kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found out. `matched` are the changes that are looked for, as far as told."""
+
+    found: bool
+    certain: bool = True
+    matched: tuple[Change, ...] = ()
+
+
+_NO = Verdict(found=False)
+
+
+@dataclass(slots=True)
+class Judge:
+    """Judges one transaction: `take` each of its statements, then `verdict` on its content."""
+
+    wanted: Wanted
+    maybe: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
+
+    def take(self, text: str, db: str, cut: bool) -> None:
+        """A statement, the database it was run in, whether only its beginning is here."""
+        found = statement_of(text, db, cut=cut)
+        if found is None:
+            return
+        if "" in found.tables:
+            self.told.add(found.kind)
+        kinds = kinds_of(found) & (self.wanted.kinds or _ANY)
+        if kinds and may_be_about(found, text, db, self.wanted.tables, cut=cut):
+            self.maybe |= kinds
+
+    def verdict(self, content: Content) -> Verdict:
+        """What the transaction is, by what it was read to do."""
+        wanted = self.wanted
+        if wanted.is_any:
+            return Verdict(found=True, matched=content.changes)
+        matched = tuple(change for change in content.changes if self._matches(change))
+        unknown = {
+            change.kind
+            for change in content.changes
+            if not change.table and change.kind not in self.told
+        }
+        maybe = self.maybe | {kind for kind in unknown if self._may_be(kind)}
+        maybe |= {change.kind for change in content.changes if self._matches_small(change)}
+        if wanted.min_rows:
+            return self._by_rows(matched, maybe)
+        if matched:
+            return Verdict(found=True, matched=matched)
+        return Verdict(found=True, certain=False) if maybe else _NO
+
+    def _matches(self, change: Change) -> bool:
+        wanted = self.wanted
+        if not wanted.has_kind(change.kind):
+            return False
+        if wanted.tables is None:
+            return True
+        return bool(change.table) and wanted.tables.has(change.table)
+
+    def _matches_small(self, change: Change) -> bool:
+        tables = self.wanted.tables
+        return (
+            tables is not None
+            and self.wanted.has_kind(change.kind)
+            and not tables.has(change.table)
+            and tables.has_small(change.table)
+        )
+
+    def _may_be(self, kind: str) -> bool:
+        return kind == "other" or self.wanted.has_kind(kind)
+
+    def _by_rows(self, matched: tuple[Change, ...], maybe: set[str]) -> Verdict:
+        counted = tuple(change for change in matched if change.kind in ROW_KINDS)
+        rows = sum(change.rows or 0 for change in counted)
+        if rows >= self.wanted.min_rows:
+            return Verdict(found=True, matched=counted)
+        if any(change.rows is None for change in counted) or maybe - {"ddl"}:
+            return Verdict(found=True, certain=False, matched=counted)
+        return _NO
+
+
+def kinds_of(statement: Statement) -> frozenset[str]:
+    """What a statement may do, as far as its first word tells."""
+    if statement.kind != "other":
+        return frozenset({statement.kind})
+    if statement.word in _UPKEEP:
+        return frozenset({"other"})
+    return (ROW_KINDS | {"other"}) if statement.word in _CALLS else _ANY
+
+
+def may_be_about(
+    statement: Statement, text: str, db: str, tables: Tables | None, *, cut: bool
+) -> bool:
+    """Whether a statement may concern these tables."""
+    if tables is None or any(tables.may_have(name) for name in statement.tables if name):
+        return True
+    if not text.isascii() and not all(f"{a}{b}".isascii() for a, b in tables.pairs):
+        return True  # in a charset that nobody asked for, names look different
+    if statement.whole:
+        return False
+    if cut or (statement.word in _CALLS):
+        return True
+    return _mentions(text, db, tables)
+
+
+def _mentions(text: str, db: str, tables: Tables) -> bool:
+    """Whether one of these names stands in a text, or a whole database of theirs."""
+    names = [name.casefold() for name in names_in(text)]
+    return any(
+        _mentions_one(names, db.casefold(), wanted_db.casefold(), table.casefold())
+        for wanted_db, table in tables.pairs
+    )
+
+
+def _mentions_one(names: list[str], db: str, wanted_db: str, table: str) -> bool:
+    """A name without a database is of the one that the statement was run in."""
+    if table == "*":
+        return db == wanted_db or wanted_db in names
+    for at, name in enumerate(names):
+        if name == table:
+            qualified = at > 1 and names[at - 1] == "."
+            if (names[at - 2] if qualified else db) == wanted_db:
+                return True
+        elif name == wanted_db and names[at + 1 : at + 3] == [".", "*"]:
+            return True
+    return False
+
+
+def needles_of(tables: Tables) -> tuple[bytes, ...]:
+    """What stands in each TABLE_MAP event of these tables: lengths, names and zeros.
+
+    Names as they were given, and in small letters, as servers may keep them.
+    """
+    found: dict[bytes, None] = {}
+    for db, table in tables.pairs:
+        for one, other in ((db, table), (db.lower(), table.lower())):
+            needle = _packed_name(one) + (b"" if table == "*" else _packed_name(other))
+            found[needle] = None
+    return tuple(found)
+
+
+def _packed_name(name: str) -> bytes:
+    raw = name.encode()
+    return bytes([min(len(raw), 255)]) + raw + b"\0"
+
+
+def parse_table(text: str) -> tuple[str, str]:
+    """Database and table of `DB.TABLE`, `DB.*`, or with backquotes; ValueError.
+
+    >>> parse_table("shop.orders"), parse_table("`a.b`.`c``d`"), parse_table("shop.*")
+    (('shop', 'orders'), ('a.b', 'c`d'), ('shop', '*'))
+    """
+    parts: list[str] = []
+    rest = text.strip()
+    while rest:
+        part, rest = _name_of(rest, text)
+        parts.append(part)
+        if rest and (rest[0] != "." or len(rest) == 1):
+            raise _no_table(text)
+        rest = rest[1:]
+    if len(parts) != 2 or not all(parts) or parts[0] == "*":
+        raise _no_table(text)
+    return parts[0], parts[1]
+
+
+def _name_of(rest: str, text: str) -> tuple[str, str]:
+    """The first name, and what is behind it."""
+    if rest[0] != "`":
+        name, dot, behind = rest.partition(".")
+        return name.strip(), dot + behind
+    at = 1
+    while True:
+        end = rest.find("`", at)
+        if end < 0:
+            raise _no_table(text)
+        if rest[end + 1 : end + 2] != "`":
+            return rest[1:end].replace("``", "`"), rest[end + 1 :].lstrip()
+        at = end + 2
+
+
+def _no_table(text: str) -> ValueError:
+    shown = text if len(text) <= 60 else f"{text[:60]}..."
+    return ValueError(
+        f"{shown!r} is not of the form DB.TABLE, e.g. shop.orders, or DB.*; names that have a dot "
+        "stand in backquotes"
+    )
+
+
+KIND_OF_WORD: Mapping[bytes, str] = {
+    b"INSERT": "insert",
+    b"REPLACE": "insert",
+    b"UPDATE": "update",
+    b"DELETE": "delete",
+}
+"""Statements that cannot be another kind, by their first word."""

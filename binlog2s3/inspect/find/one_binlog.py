@@ -1,0 +1,245 @@
+"""One binlog that is searched, span by span: which transactions are in it that are looked for.
+
+Place in the flow: `scan` cuts binlogs into spans and has their blocks fetched; here they are
+sifted, and what stays is read. `prefilter` decides what is worth that, `match` what is found.
+
+Law: memory is a few blocks, whatever a transaction's size: a span that is large passes by, and what
+is to be looked at in it is read once more.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from binlog2s3.archive.blocks import Blocks, Found
+from binlog2s3.archive.parts import BLOCK_SIZE
+from binlog2s3.binlog.content import LOOKED_MOST, Content, ContentReader
+from binlog2s3.binlog.events import CHECKSUM_SIZE, FormatEvent, decode_format
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.errors import ArchiveError, DamageError
+from binlog2s3.inspect.find.match import Judge, Verdict, Wanted
+from binlog2s3.inspect.find.model import Hit
+from binlog2s3.inspect.find.prefilter import Mesh, Region, Sieve, regions
+from binlog2s3.inspect.find.quick import Quick
+
+TEXT_MOST = 16 * 1024
+"""Characters of a statement that are kept."""
+_KEPT_MOST = 3 * BLOCK_SIZE
+"""A span up to this size stays in memory until its transactions have been read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes [begin, end) of a binlog, from one transaction's first byte to that of another one."""
+
+    found: Found
+    begin: int
+    end: int
+
+    @property
+    def numbers(self) -> range:
+        """The blocks that it lies in."""
+        return range(self.begin // BLOCK_SIZE, -(-self.end // BLOCK_SIZE))
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return self.end - self.begin
+
+
+def spans_of(found: Found, end: int) -> list[Span]:
+    """A binlog's first `end` bytes, as spans that begin where its blocks' first transactions do."""
+    firsts = [b.first_offset for b in found.known.blocks if b.first_offset is not None]
+    bounds = [first for first in firsts if first < end]
+    if not bounds:
+        return []
+    return [Span(found, *both) for both in zip(bounds, [*bounds[1:], end], strict=True)]
+
+
+@dataclass(slots=True)
+class Lost:
+    """Bytes that could not be looked at, and why."""
+
+    error: ArchiveError
+    begin: int
+    end: int
+
+
+Piece = tuple[int, bytes]
+"""An offset in the binlog, and the bytes from there on."""
+
+
+@dataclass(slots=True)
+class Haystack:
+    """Searches spans. `keep` says which transactions count, before they are read.
+
+    `test` compares the GTID in an event's bytes, where GTIDs are looked for.
+    """
+
+    blocks: Blocks
+    wanted: Wanted
+    mesh: Mesh | None
+    keep: Callable[[Transaction], bool]
+    newest_first: bool
+    _quick: dict[tuple[str, BinlogName, int], "_Opened"] = field(default_factory=dict)
+
+    def search(
+        self, span: Span, data: Iterable[bytes | ArchiveError], lost: list[Lost]
+    ) -> Iterator[Hit]:
+        """What is found in a span, of which `data` are the blocks, in order; all are taken."""
+        opened = self._open(span)
+        known = span.found.known
+        sieve = Sieve(self.mesh or _ALL, span.begin, opened.trailer, dict(known.damaged))
+        pieces: list[Piece] | None = [] if span.size <= _KEPT_MOST else None
+        end, error = span.end, None
+        for number, block in zip(span.numbers, data, strict=True):
+            if error is not None:
+                continue
+            if isinstance(block, ArchiveError):
+                error, end = block, max(span.begin, number * BLOCK_SIZE)
+                continue
+            at = number * BLOCK_SIZE
+            low, high = max(span.begin - at, 0), min(span.end - at, len(block))
+            piece = block[low:high] if (low, high) != (0, len(block)) else block
+            if self.mesh is not None:
+                sieve.feed(piece)
+            if pieces is not None:
+                pieces.append((at + low, piece))
+        if error is not None:
+            lost.append(Lost(error, end, span.end))
+        yield from self._look(span, opened, pieces, self._regions(sieve, span, end), sieve)
+
+    def _regions(self, sieve: Sieve, span: Span, end: int) -> list[Region]:
+        if end <= span.begin:
+            return []
+        if self.mesh is None or sieve.lost or (end == span.end and not sieve.is_whole):
+            return [Region(span.begin, end, 0)]
+        return regions(sieve.starts, sieve.found, span.begin, end)
+
+    def _open(self, span: Span) -> "_Opened":
+        found = span.found
+        key = (found.lineage.id, found.known.name, found.format_at(span.begin))
+        if key not in self._quick:
+            self._quick.clear()
+            self._quick[key] = _Opened(self.blocks.head(found, span.begin))
+        return self._quick[key]
+
+    # A closer look
+
+    def _look(
+        self,
+        span: Span,
+        opened: "_Opened",
+        pieces: list[Piece] | None,
+        chosen: list[Region],
+        sieve: Sieve,
+    ) -> Iterator[Hit]:
+        marks = None if self.mesh is None or sieve.lost else sieve.found
+        least = 0 if sieve.compressed or self.mesh is None else self.wanted.min_rows
+        for region in reversed(chosen) if self.newest_first else chosen:
+            data = None
+            if pieces is not None:
+                data = b"".join(self._bytes(pieces, region.begin, region.end))
+            transactions = self._scan(span, opened, data, region)
+            for one in reversed(transactions) if self.newest_first else transactions:
+                # a row has at least a byte
+                if one.end - one.begin < least or not self.keep(one):
+                    continue
+                if marks is not None and not region.transactions and not _has(marks, one):
+                    continue
+                own = (
+                    None
+                    if data is None
+                    else data[one.begin - region.begin : one.end - region.begin]
+                )
+                content, verdict = self._read(span, opened, own, one)
+                if verdict.found:
+                    yield Hit(
+                        lineage=span.found.lineage.id,
+                        binlog=span.found.known.name,
+                        transaction=one,
+                        content=content,
+                        verdict=verdict,
+                    )
+
+    def _scan(
+        self, span: Span, opened: "_Opened", data: bytes | None, region: Region
+    ) -> list[Transaction]:
+        """The transactions of a region; those that are not whole in it are left out."""
+        if data is not None and not span.found.known.damaged:
+            found = opened.quick.transactions(data, region.begin)
+            if found is not None:
+                return found
+        scanner = self.blocks.scanner(span.found, region.begin, opened.head)
+        damaged = {high: low for low, high in span.found.known.damaged}
+        transactions: list[Transaction] = []
+        try:
+            for view in self._all(span, data, region.begin, region.end):
+                transactions += scanner.feed(view)
+        except DamageError as error:
+            raise ArchiveError(
+                f"{span.found.known.name} of {span.found.lineage.id}: {error}; no such damage is "
+                "known",
+                hint="`mysqlbinlog --verify-binlog-checksum` over the object shows more",
+            ) from error
+        return [_whole(one, damaged) for one in transactions]
+
+    def _read(
+        self, span: Span, opened: "_Opened", data: bytes | None, one: Transaction
+    ) -> tuple[Content, Verdict]:
+        """What a transaction does; `data` are its bytes, if they are at hand."""
+        judge = Judge(self.wanted)
+        if data is not None:
+            content = opened.quick.content(data)
+            if content is not None:
+                return content, judge.verdict(content)
+        reader = ContentReader(
+            opened.form, text_most=TEXT_MOST, looked_most=LOOKED_MOST, on_statement=judge.take
+        )
+        for view in self._all(span, data, one.begin, one.end):
+            reader.feed(view)
+        content = reader.content()
+        return content, judge.verdict(content)
+
+    def _all(
+        self, span: Span, data: bytes | None, begin: int, end: int
+    ) -> Iterator[bytes | memoryview]:
+        """The bytes that are at hand, or these, read once more."""
+        if data is not None:
+            yield data
+            return
+        with closing(self.blocks.read(span.found, begin, end)) as views:
+            yield from views
+
+    @staticmethod
+    def _bytes(pieces: list[Piece], begin: int, end: int) -> Iterator[bytes]:
+        for at, piece in pieces:
+            if at < end and at + len(piece) > begin:
+                yield piece[max(begin - at, 0) : end - at]
+
+
+class _Opened:
+    """How to read a part of a binlog: its format event, and what helps to read fast."""
+
+    def __init__(self, head: bytes) -> None:
+        self.head = head
+        self.form: FormatEvent = decode_format(head, offset=0)
+        self.trailer = CHECKSUM_SIZE if self.form.checksum == "crc32" else 0
+        self.quick = Quick(self.form)
+
+
+_ALL = Mesh(meaning=bytes(256))
+
+
+def _has(marks: list[int], one: Transaction) -> bool:
+    at = bisect_left(marks, one.begin)
+    return at < len(marks) and marks[at] < one.end
+
+
+def _whole(one: Transaction, damaged: dict[int, int]) -> Transaction:
+    """What comes behind a GTID event that is damaged looks as if it had none."""
+    while one.gtid is None and one.begin in damaged:
+        one = replace(one, begin=damaged[one.begin])
+    return one

@@ -1,0 +1,321 @@
+"""Looking through a source's history for transactions: which binlogs, which blocks, in which order.
+
+Place in the flow: `find` asks, `one_binlog` searches what is chosen here. Entries say what need not
+be read: by their commit times, by their GTIDs; blocks by their first commit times.
+
+Law: what cannot be read, and what is missing, is passed over and told as a warning, at its place in
+the search. A transaction that two lineages have is found in the first one of the two.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from functools import partial
+from itertools import pairwise
+
+from binlog2s3.archive.blocks import MOST_THREADS, Ahead, Found
+from binlog2s3.archive.known import Known
+from binlog2s3.archive.parts import BLOCK_SIZE
+from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.config.points import flavour_of, parse_gtids
+from binlog2s3.errors import ArchiveError
+from binlog2s3.inspect.find.history import Past
+from binlog2s3.inspect.find.model import Hit, Sought, Tally
+from binlog2s3.inspect.find.one_binlog import Haystack, Lost, Span, spans_of
+from binlog2s3.inspect.find.prefilter import mesh_of
+from binlog2s3.inspect.find.tasks import Agenda, Item, Part
+from binlog2s3.inspect.find.wanted_gtids import Named
+from binlog2s3.recover.route import Route
+from binlog2s3.recover.snapshot import Survey
+
+_BATCH = 64
+"""So many entries are read at a time."""
+_SLACK_US = 60_000_000
+
+
+class Search:
+    """One search. `warn` hears of what is passed over, `advance` of each step."""
+
+    def __init__(
+        self,
+        survey: Survey,
+        sought: Sought,
+        *,
+        threads: int,
+        warn: Callable[[str], None],
+        advance: Callable[[Tally], None],
+    ) -> None:
+        self._survey = survey
+        self._sought = sought
+        self._threads = min(threads, MOST_THREADS)
+        self._warn = warn
+        self._advance = advance
+        self._problems = 0
+        self.tally = Tally()
+
+    def hits(self) -> Generator[Hit, None, None]:
+        """What is found, in the order that is wanted, up to the limit."""
+        lines = self._lines()
+        self.tally.of_size = sum(line.size(n) for line in lines for n in line.numbers)
+        found = 0
+        left = {line.route.line.legs[-1].lineage.flavour: _count(line.named) for line in lines}
+        for line in lines:
+            flavour = line.route.line.legs[-1].lineage.flavour
+            with closing(self._in_line(line)) as hits:
+                for hit in hits:
+                    yield hit
+                    found += 1
+                    left[flavour] -= 1
+                    if found == self._sought.limit:
+                        self.tally.ended_early = True
+                        return
+                    if not left[flavour] and not self._sought.everywhere:
+                        return  # all GTIDs
+
+    # Where
+
+    def _lines(self) -> list[Past]:
+        """What is looked through, in the order of the search."""
+        newest = self._sought.order == "newest"
+        survey, sought = self._survey, self._sought
+        if not sought.everywhere:
+            return [self._line(sought.lineage or survey.current)]
+        flavours = {flavour_of(parse_gtids(text)) for text in sought.gtids}
+        fitting = (one.id for one in survey.lineages if not flavours or one.flavour in flavours)
+        ids = sorted(fitting, reverse=newest)
+        return [self._line(id_, alone=True) for id_ in ids]
+
+    def _line(self, tip: str, *, alone: bool = False) -> Past:
+        route = Route(self._survey, tip)
+        last = len(route.line.legs) - 1
+        flavour = route.line.legs[-1].lineage.flavour
+        numbers = [n for n, one in enumerate(route.stretches) if not alone or one.leg == last]
+        if self._sought.order == "newest":
+            numbers.reverse()
+        return Past(
+            route,
+            numbers,
+            Named(self._sought.gtids, flavour) if self._sought.gtids else None,
+            self._survey,
+            alone=alone,
+        )
+
+    # Through one history
+
+    def _in_line(self, line: Past) -> Generator[Hit, None, None]:
+        sought = self._sought
+        plain = sought.wanted.is_any and line.named is None
+        test = line.named.in_event if line.named is not None else None
+        plan = Agenda(self._items(line))
+        stack = Haystack(
+            blocks=self._survey.blocks,
+            wanted=sought.wanted,
+            mesh=None if plain else mesh_of(sought.wanted, test),
+            keep=lambda _: True,
+            newest_first=sought.order == "newest",
+        )
+        with closing(Ahead(plan.tasks(self._fetch), threads=self._threads, first=2)) as ahead:
+            for first in ahead:
+                item = plan.planned.popleft()
+                if not isinstance(item, Part):
+                    item()
+                    continue
+                stack.keep = item.keep
+                yield from self._in_part(stack, item, first, ahead)
+
+    def _in_part(
+        self,
+        stack: Haystack,
+        part: Part,
+        first: bytes | ArchiveError | None,
+        ahead: Iterator[bytes | ArchiveError | None],
+    ) -> Iterator[Hit]:
+        lost: list[Lost] = []
+
+        def data() -> Iterator[bytes | ArchiveError]:
+            span = part.span
+            for number in span.numbers:
+                one = first if number == span.numbers[0] else next(ahead)
+                assert one is not None  # noqa: S101 - as the plan has it
+                yield one
+                begin, end = number * BLOCK_SIZE, (number + 1) * BLOCK_SIZE
+                self._done(min(end, span.end) - max(begin, span.begin))
+
+        try:
+            yield from stack.search(part.span, data(), lost)
+        except ArchiveError as error:
+            lost.append(Lost(error, part.span.begin, part.span.end))
+        for one in lost:
+            self._warn(
+                f"not looked at: bytes {one.begin} to {one.end} of {part.span.found.known.name} of "
+                f"{part.span.found.lineage.id}: {one.error}"
+            )
+
+    def _fetch(self, found: Found, number: int) -> bytes | ArchiveError:
+        try:
+            return bytes(self._survey.blocks.block(found, number))
+        except ArchiveError as error:
+            return error
+
+    def _items(self, line: Past) -> Iterator[Item]:
+        """What is to be done, stretch by stretch: parts to be searched, and things to be said."""
+        yield partial(self._begin, line)
+        at_once: list[int] = []
+        for place, number in enumerate(line.numbers):
+            if not at_once:
+                at_once = line.numbers[place : place + _BATCH]
+                line.load(at_once)
+            at_once.remove(number)
+            if self._sought.order == "newest":
+                yield from self._of_stretch(line, number)
+                yield from self._between(line, number)
+            else:
+                yield from self._between(line, number)
+                yield from self._of_stretch(line, number)
+        if self._sought.order == "newest":
+            yield partial(self._barrier, line)
+
+    def _begin(self, line: Past) -> None:
+        """What is to be said first."""
+        tip = line.route.line.legs[-1].lineage.id
+        self.tally.lineages += (tip,)
+        if tip == self._survey.current:
+            self.tally.covered_us = self._survey.covered_us
+        if lost := self._survey.lost_end(tip):
+            self._warn(f"not looked at: what was behind the end of {tip}: {lost}")
+        if self._sought.order == "oldest":
+            self._barrier(line)
+
+    def _barrier(self, line: Past) -> None:
+        if line.route.line.barrier and not line.alone:
+            self._warn(
+                f"history before this is not looked at: {line.route.line.barrier}; "
+                "--lineage all looks through every lineage"
+            )
+
+    def _of_stretch(self, line: Past, number: int) -> Iterator[Item]:
+        size = line.size(number)
+        try:
+            found = line.found(number)
+        except ArchiveError as error:
+            stretch, lineage = line.route.stretches[number], line.leg(number).lineage.id
+            yield partial(self._warn, f"not looked at: {stretch.name} of {lineage}: {error}")
+            yield partial(self._pass, size)
+            return
+        yield from self._problems_of_survey()
+        if not self._may_have(line, found.known):
+            yield partial(self._pass, size)
+            return
+        yield partial(self._enter, found)
+        parts = self._parts(line, number, found)
+        searched = 0
+        for part in reversed(parts) if self._sought.order == "newest" else parts:
+            searched += part.span.size
+            yield part
+        yield partial(self._done, size - searched)
+
+    def _problems_of_survey(self) -> Iterator[Item]:
+        problems = self._survey.problems
+        while self._problems < len(problems):
+            yield partial(self._warn, f"not looked at: {problems[self._problems]}")
+            self._problems += 1
+
+    def _parts(self, line: Past, number: int, found: Found) -> list[Part]:
+        end = min(line.end(number, found.known), found.known.transaction_end)
+        keep = self._keep_of(line, number)
+        return [Part(span, keep) for span in self._in_time(found.known, spans_of(found, end))]
+
+    def _in_time(self, known: Known, spans: list[Span]) -> list[Span]:
+        """Those spans that can have a commit time that is looked for.
+
+        By the blocks' first commit times, if these only grow and the binlog's least one agrees; and
+        not where it may be in a binlog's last block, which the greatest one tells of alone.
+        """
+        sought = self._sought
+        if (sought.since_us, sought.until_us) == (None, None) or not known.commit_exact:
+            return spans
+        firsts = [known.blocks[span.begin // BLOCK_SIZE].first_commit_us for span in spans]
+        times = [one for one in firsts if one is not None]
+        if len(times) != len(spans) or len(times) < 2 or known.least_commit_us is None:
+            return spans
+        grows = all(b >= a - _SLACK_US for a, b in pairwise(times))
+        if not grows or known.least_commit_us < times[0] - _SLACK_US:
+            return spans
+        if sought.since_us is not None and sought.since_us > times[-1] + _SLACK_US:
+            return spans[-1:]
+        bounds = [*times[1:], known.greatest_commit_us or times[-1]]
+        return [
+            span
+            for span, low, high in zip(spans, times, bounds, strict=True)
+            if sought.in_time(low - _SLACK_US, high + _SLACK_US, exact=True)
+        ]
+
+    def _keep_of(self, line: Past, number: int) -> Callable[[Transaction], bool]:
+        sought, named = self._sought, line.named
+        is_double = line.doubles(number)
+
+        def keep(one: Transaction) -> bool:
+            return (
+                sought.in_time(one.commit_us, one.commit_us, exact=one.commit_exact)
+                and (named is None or (one.gtid is not None and named.has(one.gtid)))
+                and not is_double(one)
+            )
+
+        return keep
+
+    def _may_have(self, line: Past, known: Known) -> bool:
+        """Whether a binlog can have what is looked for, by what its entry says."""
+        if known.damaged:
+            return True
+        least, greatest = known.least_commit_us, known.greatest_commit_us
+        if least is None or greatest is None:
+            return False
+        if not self._sought.in_time(least, greatest, exact=known.commit_exact):
+            return False
+        return line.named is None or line.named.touches(known)
+
+    def _between(self, line: Past, behind: int) -> Iterator[Item]:
+        """What is missing before the stretch `behind`, if it may have been in time."""
+        stretches = line.route.stretches
+        if behind == 0 or (line.alone and stretches[behind - 1].leg != stretches[behind].leg):
+            return
+        low: int | None = None
+        high: int | None = None
+        try:
+            breaks = list(line.route.breaks(behind - 1, behind))
+            low = line.known(behind - 1).greatest_commit_us
+            high = line.known(behind).least_commit_us
+        except ArchiveError:
+            breaks = [(behind, stretches[behind].broken, stretches[behind].missing)]
+        sought = self._sought
+        if (low is not None and sought.until_us is not None and sought.until_us < low) or (
+            high is not None and sought.since_us is not None and sought.since_us > high
+        ):
+            return
+        for _, why, missing in breaks:
+            if why:
+                what = f" ({missing})" if missing else ""
+                yield partial(self._warn, f"gap, nothing of it can be found: {why}{what}")
+
+    # Counting
+
+    def _enter(self, found: Found) -> None:
+        self.tally.binlogs += 1
+        known = found.known
+        for begin, end in known.damaged:
+            self._warn(
+                f"damaged: bytes {begin} to {end} of {known.name} of {found.lineage.id}; what was "
+                "there cannot be told"
+            )
+
+    def _pass(self, size: int) -> None:
+        self.tally.left_out += 1
+        self._done(size)
+
+    def _done(self, size: int) -> None:
+        self.tally.size += size
+        self._advance(self.tally)
+
+
+def _count(named: Named | None) -> int:
+    """How many transactions there can be; below 0: nobody knows."""
+    return named.count if named is not None else -1

@@ -1,0 +1,223 @@
+"""What `list` shows to people, and the command itself: looks, warns, prints.
+
+Place in the flow: between `cli` and `archive.listing`, onto a page of `output`. A terminal gets
+coloured columns, everything else plain aligned text.
+
+Law: a gap is never a row like any other, it has a line of its own. What is shown comes from the
+bucket, so it can neither break lines nor command a terminal.
+"""
+
+import json
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TextIO
+
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.listing import Binlog, Listed, Listing, Missing, State, document, gather
+from binlog2s3.config.bucket import MOST_THREADS, for_reading
+from binlog2s3.config.values import ListConfig
+from binlog2s3.output import Plain, clean, moment_text, page_on, progress_of
+from binlog2s3.store.quick import QuickStore
+from binlog2s3.workers import Workers
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_HEADINGS = ("binlog", "size", "state", "first commit", "last commit", "archived", "GTIDs added")
+_SIZE, _STATE, _TIMES = 1, 2, (3, 4, 5)
+_TIME_WIDTH, _DATE_WIDTH = len("2026-01-02 03:04:05Z"), len("first commit")
+_GTIDS_WIDTH = len("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-999")
+_STYLES: Mapping[State, str] = {
+    "archived": "green",
+    "open": "cyan",
+    "unfinished": "yellow",
+    "undescribed": "magenta",
+}
+
+
+def show(config: ListConfig, *, as_json: bool) -> None:
+    """Look, and print. Raises StoreError, and ArchiveError where there is nothing to show."""
+    stop = threading.Event()
+    try:
+        with (
+            closing(QuickStore(for_reading(config.s3), stop=stop)) as store,
+            progress_of("entries") as advance,
+        ):
+            workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+            listing = gather(store, config, workers, advance)
+    finally:
+        stop.set()
+    for warning in map(clean, listing.warnings):
+        print(f"warning: {warning}", file=sys.stderr)  # noqa: T201 - the program's output
+    if as_json:
+        print(json.dumps(document(listing), indent=1))  # noqa: T201
+    else:
+        render(listing, sys.stdout)
+
+
+@dataclass(frozen=True, slots=True)
+class Loud:
+    """A line that must not be overlooked; `alarm`: something is missing or damaged."""
+
+    text: str
+    alarm: bool = True
+
+
+def loud_before(listed: Listed) -> Iterator[Loud]:
+    """What stands between a lineage and the one before it."""
+    parent, id_ = listed.lineage.origin, listed.lineage.id
+    if parent is None:
+        return
+    where = parent.place
+    if parent.join == "gap":
+        yield Loud(f"GAP: between {where} and {id_} is missing: {parent.missing or 'unknown'}")
+    elif parent.join == "unknown":
+        yield Loud(
+            f"GAP: nothing proves that {id_} goes on from {where}; "
+            f"is missing: {parent.missing or 'unknown'}"
+        )
+    if not listed.parent_there:
+        yield Loud(f"GAP: {id_} goes on from {where}, which is not in the bucket")
+
+
+def lines_of(listed: Listed) -> Iterator[Binlog | Loud]:
+    """A lineage's binlogs, with what is missing or damaged in its place among them."""
+    missing = sorted(listed.missing, key=lambda one: one.last, reverse=True)
+    for binlog in listed.binlogs:
+        while missing and missing[-1].last < binlog.name:
+            yield _missing_line(listed.lineage, missing.pop())
+        yield binlog
+        if binlog.hole is not None and not listed.current:
+            yield Loud(
+                f"GAP: of {binlog.name} is missing: bytes from {binlog.size} to {binlog.hole}"
+            )
+        for damage in binlog.described.damaged if binlog.described else ():
+            what = " ".join(f"{name}={value}" for name, value in damage.items())
+            yield Loud(f"DAMAGED: {binlog.name}: {what}")
+
+
+def _missing_line(lineage: Lineage, missing: Missing) -> Loud:
+    names = str(missing.first)
+    if missing.count > 1:
+        names += f" to {missing.last} ({missing.count} binlogs)"
+    if missing.under_way:
+        return Loud(f"not in the bucket yet: {names}; the writer is not there yet", alarm=False)
+    return Loud(f"GAP: in {lineage.id} is missing: {names}")
+
+
+def head_of(listed: Listed) -> list[tuple[str, str]]:
+    """What is said of a lineage before its binlogs: names and values."""
+    lineage, parent = listed.lineage, listed.lineage.origin
+    begins = f"{lineage.first_binlog}, {moment_text(lineage.first_binlog_time)}"
+    head = [
+        ("server", f"{lineage.server_uuid}, {lineage.flavour} {lineage.server_version}"),
+        ("begins", begins),
+        ("after", lineage.gtid_set or "no GTIDs"),
+    ]
+    if parent is not None:
+        head.append(("parent", f"{parent.place}, join {parent.join}"))
+        head.append(("", f"after {parent.gtid_set or 'no GTIDs'}"))
+    return head
+
+
+def cells_of(binlog: Binlog) -> tuple[str, ...]:
+    """A binlog's row, as many cells as there are headings."""
+    found = binlog.described
+    if found is None:
+        return (str(binlog.name), str(binlog.size), binlog.state, "-", "-", "-", "-")
+    return (
+        str(binlog.name),
+        str(binlog.size),
+        binlog.state,
+        _moment_of_us(found.least_commit_us),
+        _moment_of_us(found.greatest_commit_us),
+        moment_text(found.archived_at),
+        clean(found.gtid_set_added) or "-",
+    )
+
+
+def summary_of(listed: Listed) -> str:
+    """The last line of a lineage."""
+    if not listed.binlogs:
+        return "no binlogs yet"
+    count, size = len(listed.binlogs), sum(binlog.size for binlog in listed.binlogs)
+    return f"{count} binlog{'s' if count > 1 else ''}, {size} bytes"
+
+
+def render(listing: Listing, out: TextIO) -> None:
+    """Print it: in colours on a terminal, plain aligned text elsewhere."""
+    print_page(listing, page_on(out))
+
+
+def print_page(listing: Listing, page: Plain) -> None:
+    """Print it, source by source."""
+    for source in listing.sources:
+        page.line(f"source {source.name}", "bold")
+        for listed in source.lineages:
+            page.line("")
+            for loud in loud_before(listed):
+                _print_loud(page, loud)
+            current = " (current)" if listed.current else ""
+            page.line(f"lineage {listed.lineage.id}{current}", "bold")
+            for name, value in head_of(listed):
+                page.line(f"  {name:<6}  {value}")
+            _print_binlogs(page, tuple(lines_of(listed)))
+            page.line(f"  {summary_of(listed)}", "dim")
+        page.line("")
+
+
+def _print_loud(page: Plain, loud: Loud) -> None:
+    """A line of its own: in red, in yellow what may still come."""
+    page.line(loud.text, "bold red" if loud.alarm else "yellow")
+
+
+def _print_binlogs(page: Plain, lines: Sequence[Binlog | Loud]) -> None:
+    """The table of a lineage; GTIDs below their binlog where there is no room beside it."""
+    rows = [cells_of(line) for line in lines if isinstance(line, Binlog)]
+    if not rows:
+        return
+    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
+    if page.width is not None:
+        widths = _fitting(widths, page.width)
+    count = len(widths)
+    page.row(_HEADINGS[:count], widths, ["bold"] * count, right=(_SIZE,))
+    for line in lines:
+        if isinstance(line, Loud):
+            _print_loud(page, line)
+            continue
+        cells = cells_of(line)
+        shown = cells if page.width is None else _foldable(cells)
+        styles = ["", "", _STYLES[line.state]]
+        page.row(shown[:count], widths, styles, right=(_SIZE,))
+        if count < len(cells) and line.described:
+            page.line(f"    {cells[-1]}", "dim")
+
+
+def _foldable(cells: Sequence[str]) -> list[str]:
+    """With times that fold between date and clock."""
+    return [cell.replace("T", " ") if at in _TIMES else cell for at, cell in enumerate(cells)]
+
+
+def _fitting(widths: Sequence[int], room: int) -> list[int]:
+    """The columns' widths on a terminal of this width; one less where GTIDs have no room."""
+    *widths, gtids = widths
+    for least in (min(gtids, _GTIDS_WIDTH), None):
+        for most in (_TIME_WIDTH, _DATE_WIDTH):
+            chosen = [min(w, most) if at in _TIMES else w for at, w in enumerate(widths)]
+            left = room - sum(chosen) - 2 * len(chosen)
+            if least is None and left >= 0:
+                return chosen
+            if least is not None and left >= least + 2:
+                return [*chosen, min(gtids, left - 2)]
+    return chosen
+
+
+def _moment_of_us(us: int | None) -> str:
+    if us is None:
+        return "-"
+    try:
+        return moment_text(_EPOCH + timedelta(microseconds=us))
+    except OverflowError:
+        return f"{us} us"

@@ -1,0 +1,1 @@
+"""The command `verify`: what is there, what is harmed, and what can be recovered."""

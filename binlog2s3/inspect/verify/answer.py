@@ -1,0 +1,142 @@
+"""Can this base backup still be brought to now? The plan of a recovery, made and not carried out.
+
+Place in the flow: `verify` asks when it knows what is wrong; `recover.plan` answers as it does for
+`pitr`.
+
+Law: the answer is yes only if `pitr --latest` would begin, and nothing on its way was found wrong.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from binlog2s3.binlog.gtid import Flavour, Gtids, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
+from binlog2s3.inspect.verify.report import Answer, Defect
+from binlog2s3.recover.backup import read_backup
+from binlog2s3.recover.model import Latest, Plan, Request, Start
+from binlog2s3.recover.plan import make
+from binlog2s3.recover.snapshot import Survey
+
+_ON_THE_WAY = frozenset(
+    {
+        "binlog-missing",
+        "object-missing",
+        "entry-unreadable",
+        "entry-lies",
+        "size",
+        "checksum",
+        "bytes",
+        "gtids",
+        "chunk-hole",
+        "chunk-disagrees",
+        "chunk-bytes",
+        "durable-missing",
+    }
+)
+"""Kinds of defects that a recovery meets, or should not trust."""
+_DOCUMENTS = frozenset({"entry-lies", "entry-unreadable", "lineage-lies", "parent-lies"})
+
+
+def answer(
+    survey: Survey,
+    *,
+    backup: Path | None,
+    gtid_set: str | None,
+    lineage: str | None,
+    defects: Sequence[Defect],
+) -> Answer:
+    """Whether what was backed up can be brought to the newest that is in the bucket."""
+    said = f"the backup {backup}" if backup is not None else f"a backup that has {gtid_set}"
+    warnings: tuple[str, ...] = ()
+    try:
+        start, said, warnings = _start(survey, backup, gtid_set, lineage)
+        plan = make(Request(goal=Latest(), start=start, lineage=lineage), survey)
+    except (ArchiveError, RecoveryError) as error:
+        return Answer(
+            start=said, possible=False, why=str(error), hint=error.hint, warnings=warnings
+        )
+    except (LookupError, TypeError, ValueError):
+        lies = [one for one in defects if one.kind in _DOCUMENTS]
+        if not lies:
+            raise
+        why = f"no plan can be made of what is wrong: {lies[0].key}: {lies[0].text}"
+        return Answer(start=said, possible=False, why=why, hint=lies[0].todo, warnings=warnings)
+    why = _met(plan, defects)
+    return Answer(
+        start=said,
+        possible=not why,
+        why=why,
+        hint="mend what is wrong there, or restore a later base backup" if why else "",
+        begin=f"{plan.pieces[0].binlog}:{plan.pieces[0].begin}" if plan.pieces else str(plan.stop),
+        end=str(plan.stop),
+        latest_us=plan.reach.latest_us,
+        gtids_added=str(plan.adds) if plan.adds is not None else "",
+        binlogs=len(plan.pieces),
+        size=plan.size,
+        transactions=plan.transactions,
+        warnings=(*warnings, *plan.warnings, *(str(problem) for problem in survey.problems)),
+    )
+
+
+def _met(plan: Plan, defects: Iterable[Defect]) -> str:
+    """A defect that lies on the way of a plan."""
+    way: set[tuple[str, BinlogName | None]] = {(p.lineage, p.binlog) for p in plan.pieces}
+    met = [
+        defect
+        for defect in defects
+        if defect.kind in _ON_THE_WAY
+        and not defect.mended
+        and (defect.lineage, defect.binlog) in way
+    ]
+    if not met:
+        return ""
+    more = f" (and {len(met) - 1} more)" if len(met) > 1 else ""
+    return f"on its way lies a defect: {met[0].key}: {met[0].text}{more}"
+
+
+def _start(
+    survey: Survey, backup: Path | None, gtid_set: str | None, lineage: str | None
+) -> tuple[Start, str, tuple[str, ...]]:
+    """Where the backup stands, in words too, and what is to be said of it."""
+    flavour = _flavour(survey, lineage)
+    if backup is None:
+        return Start(gtids=_parsed(gtid_set or "", flavour)), "--from-gtid-set", ()
+    try:
+        point = read_backup(backup)
+    except Binlog2s3Error as error:
+        raise RecoveryError(str(error), hint=error.hint) from error
+    said = f"the {point.tool} backup {backup}"
+    warnings = tuple(f"{backup}: {one}" for one in point.warnings)
+    if point.flavour not in (None, flavour):
+        raise RecoveryError(
+            f"the backup is of a {point.flavour} server, the history is {flavour}'s",
+            hint="is --source the right one?",
+        )
+    if point.gtid_set is not None:
+        return Start(gtids=_parsed(point.gtid_set, flavour)), said, warnings
+    if point.binlog is None or point.position is None:
+        raise RecoveryError(
+            f"{backup} tells neither GTIDs nor a position", hint="--from-gtid-set says what it has"
+        )
+    return Start(place=(point.binlog, point.position)), said, warnings
+
+
+def _flavour(survey: Survey, lineage: str | None) -> Flavour:
+    wanted = lineage or survey.current
+    for one in survey.lineages:
+        if one.id == wanted:
+            return one.flavour
+    if not survey.lineages:
+        raise RecoveryError("there is no history in the bucket", hint="see `binlog2s3 list`")
+    return survey.lineages[-1].flavour
+
+
+def _parsed(text: str, flavour: Flavour) -> Gtids:
+    try:
+        return parse(text, flavour)
+    except ValueError as error:
+        raise RecoveryError(
+            f"GTIDs of {flavour} are wanted, for that is the history: {error}",
+            hint="is --source the right one?",
+        ) from None

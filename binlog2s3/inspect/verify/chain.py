@@ -1,0 +1,266 @@
+"""Binlogs one behind the other: what each adds, where they do not follow, what can be recovered.
+
+Place in the flow: `walk` feeds it binlog by binlog; `verify` joins lineages with it. Pure.
+
+Law: an interval has no break in it that names, GTIDs, sizes or checksums show. Sets of GTIDs are
+kept of its ends alone, so memory does not grow with the number of binlogs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from binlog2s3.archive.ancestry import Line
+from binlog2s3.archive.documents import Entry, Parent
+from binlog2s3.archive.known import Known
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.inspect.verify.report import Interval
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_SHOWN = 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of one binlog. `whole`: the server has finished it, and all of it is here.
+
+    GTIDs are None where nobody knows them: of one without an entry, or that the server keeps none.
+    `damaged`: by the source itself, so that its GTIDs may not be all. `unread`: nothing tells what
+    is in it but its bytes, and they were not read.
+    """
+
+    name: BinlogName
+    size: int
+    whole: bool
+    first_us: int | None = None
+    least_us: int | None = None
+    greatest_us: int | None = None
+    before: Gtids | None = None
+    added: Gtids | None = None
+    transactions: int = 0
+    anonymous: int = 0
+    damaged: bool = False
+    unread: bool = False
+
+    @property
+    def after(self) -> Gtids | None:
+        """The GTIDs executed at its end."""
+        return joined(self.before, self.added)
+
+
+def of_entry(entry: Entry, size: int, flavour: Flavour) -> Facts:
+    """From an entry whose GTIDs can be read."""
+    return Facts(
+        name=entry.name,
+        size=size,
+        whole=True,
+        first_us=(entry.first_time - _EPOCH) // timedelta(microseconds=1),
+        least_us=entry.least_commit_us,
+        greatest_us=entry.greatest_commit_us,
+        before=_parsed(entry.gtid_set_before, flavour),
+        added=_parsed(entry.gtid_set_added, flavour),
+        transactions=entry.transactions,
+        anonymous=entry.anonymous_transactions,
+        damaged=bool(entry.damaged),
+    )
+
+
+def of_known(known: Known) -> Facts:
+    """From a pass over all bytes."""
+    return Facts(
+        name=known.name,
+        size=known.size,
+        whole=known.ended,
+        first_us=known.first_us,
+        least_us=known.least_commit_us,
+        greatest_us=known.greatest_commit_us,
+        before=known.gtids_before,
+        added=known.gtids_added,
+        transactions=known.transactions,
+        anonymous=known.anonymous,
+        damaged=bool(known.damaged),
+    )
+
+
+def _parsed(text: str, flavour: Flavour) -> Gtids | None:
+    try:
+        return parse(text, flavour)
+    except ValueError:
+        return None
+
+
+def joined(before: Gtids | None, added: Gtids | None) -> Gtids | None:
+    """What was executed behind both; None where one is not known."""
+    if isinstance(before, GtidSet) and isinstance(added, GtidSet):
+        return before | added
+    if isinstance(before, MariadbGtidList) and isinstance(added, MariadbGtidList):
+        return before.then(added)
+    return None
+
+
+def contradiction(one: Facts, other: Facts) -> str:
+    """Why a binlog does not follow the one before it by its GTIDs; "" where it does."""
+    then, known = one.after, other.before
+    if known is None or then is None or known == then or one.damaged:
+        return ""
+    text = f"{other.name} begins after {_cut(known)}, {one.name} ends with {_cut(then)}"
+    if isinstance(known, GtidSet) and isinstance(then, GtidSet):
+        parts = [f"{_cut(known - then)} is in no binlog"] if known - then else []
+        parts += [f"{_cut(then - known)} is executed and yet not"] if then - known else []
+        return f"{text}: {', '.join(parts)}"
+    return text
+
+
+def is_proved(one: Facts, other: Facts) -> bool:
+    """Whether a binlog without an end of its own is all of it, by the GTIDs of the next one."""
+    return one.whole or (
+        not one.anonymous and bool(one.after) and other.before is not None
+        and one.after == other.before
+    )  # fmt: skip
+
+
+class Intervals:
+    """Collects the intervals of one lineage."""
+
+    def __init__(self, lineage: str) -> None:
+        self._lineage = lineage
+        self.found: list[Interval] = []
+        self._first: Facts | None = None
+        self._last: Facts | None = None
+        self._binlogs = self._size = self._transactions = 0
+        self._greatest: int | None = None
+
+    def add(self, facts: Facts, broken: str = "") -> None:
+        """The next binlog; `broken`: why it does not follow the one before."""
+        if broken:
+            self.end(broken)
+        if self._first is None:
+            self._first = facts
+        self._last = facts
+        self._binlogs += 1
+        self._size += facts.size
+        self._transactions += facts.transactions
+        if facts.greatest_us is not None:
+            self._greatest = max(self._greatest or facts.greatest_us, facts.greatest_us)
+
+    def end(self, why: str = "", vouched_us: int | None = None, gtids: str | None = None) -> None:
+        """No other one follows. At the very end a writer may vouch for more than is known here.
+
+        That nothing lacks until a time, and which GTIDs were executed there.
+        """
+        first, last = self._first, self._last
+        if first is not None and last is not None:
+            times = [us for us in (self._greatest, vouched_us) if us is not None]
+            self.found.append(
+                Interval(
+                    lineage=self._lineage,
+                    first=first.name,
+                    last_lineage=self._lineage,
+                    last=last.name,
+                    last_offset=last.size,
+                    from_us=first.first_us,
+                    to_us=max(times, default=None),
+                    untimed="" if times else _untimed(last),
+                    gtids_before=_text(first.before),
+                    gtids_after=_text(last.after) if last.after is not None else gtids,
+                    binlogs=self._binlogs,
+                    size=self._size,
+                    transactions=self._transactions,
+                    why=why,
+                )
+            )
+        self._first = self._last = self._greatest = None
+        self._binlogs = self._size = self._transactions = 0
+
+
+def _untimed(last: Facts) -> str:
+    """Why nothing tells when an interval ends that ends with this binlog."""
+    if not last.unread:
+        return "nothing was committed in it, and no writer vouches for a time"
+    if last.whole:
+        return f"{last.name} has no entry, and was not read"
+    return f"{last.name} is open, and was not read: --deep tells"
+
+
+def _text(gtids: Gtids | None) -> str | None:
+    return None if gtids is None else str(gtids)
+
+
+def along(
+    line: Line,
+    intervals: Mapping[str, Sequence[Interval]],
+    cuts: Mapping[tuple[str, str], Facts],
+) -> list[Interval]:
+    """The intervals of a line of lineages: those that go on from leg to leg are one.
+
+    `cuts` are the binlogs at which lineages were left. What lies behind a cut is left out.
+    """
+    found: list[Interval] = []
+    goes_on = False
+    for leg in line.legs:
+        cut, id_ = leg.cut, leg.lineage.id
+        mine = [one for one in intervals.get(id_, ()) if leg.holds(one.first)]
+        reached = cut is None
+        for number, whole in enumerate(mine):
+            one = whole
+            if cut is not None and cut.binlog is not None:
+                name = BinlogName.parse(cut.binlog)
+                if one.first <= name <= one.last:
+                    reached = True
+                    one = _until(one, cut, name, cuts.get((id_, cut.binlog)))
+            is_first = one.first == leg.lineage.first_binlog
+            if number == 0 and goes_on and not leg.missing and is_first:
+                found[-1] = _merged(found[-1], one)
+                continue
+            if number == 0 and found and not found[-1].why:
+                missing = leg.missing and leg.missing != "unknown"
+                why = f"missing: {leg.missing}" if missing else f"{id_} does not go on from there"
+                found[-1] = replace(found[-1], why=why)
+            found.append(one)
+        goes_on = bool(mine) and reached
+    return found
+
+
+def _until(one: Interval, cut: Parent, name: BinlogName, facts: Facts | None) -> Interval:
+    """An interval up to a cut in its binlog `name`."""
+    to_us = one.to_us
+    if name < one.last or facts is None or cut.offset < facts.size:
+        to_us = None if facts is None else facts.least_us
+    if facts is not None and cut.offset >= facts.size:
+        to_us = one.to_us if name == one.last else facts.greatest_us
+    untimed = ""
+    if to_us is None:
+        is_unread = facts is not None and facts.unread
+        untimed = _untimed(facts) if facts and is_unread else f"no commit in {name} tells"
+    return replace(
+        one,
+        last=name,
+        last_offset=cut.offset,
+        to_us=to_us,
+        untimed=untimed,
+        gtids_after=cut.gtid_set or None,
+        binlogs=name.number - one.first.number + 1,
+        why="",
+    )
+
+
+def _merged(one: Interval, other: Interval) -> Interval:
+    times = [us for us in (one.to_us, other.to_us) if us is not None]
+    return replace(
+        other,
+        lineage=one.lineage,
+        first=one.first,
+        from_us=one.from_us,
+        to_us=max(times, default=None),
+        untimed="" if times else other.untimed,
+        gtids_before=one.gtids_before,
+        binlogs=one.binlogs + other.binlogs,
+        size=one.size + other.size,
+        transactions=one.transactions + other.transactions,
+    )
+
+
+def _cut(gtids: Gtids) -> str:
+    text = str(gtids) or "no GTIDs"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -1,0 +1,168 @@
+"""`binlog2s3 verify`: the archive against itself, against its source, against a base backup.
+
+Place in the flow: under `cli`; it takes stock, walks the lineages, and says what can be recovered,
+what is wrong, and what to do. `view` prints it.
+
+Law: it only reads, but for --repair, which makes entries that lack. What the streamer does
+meanwhile is no defect. All is looked at before anything is said; an error of the store ends it.
+"""
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from time import monotonic
+
+from binlog2s3.archive.catalog import all_sources, where_to_look
+from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
+from binlog2s3.errors import ArchiveError, ConfigError, StoreError
+from binlog2s3.inspect.verify.config import VerifyConfig
+from binlog2s3.inspect.verify.one import Doing, One
+from binlog2s3.inspect.verify.report import Defect, Report
+from binlog2s3.inspect.verify.source import AgainstSource
+from binlog2s3.inspect.verify.view import document, print_report
+from binlog2s3.output import page_on, progress_of
+from binlog2s3.recover.model import Progress
+from binlog2s3.recover.progress import showing
+from binlog2s3.server.connection import Server
+from binlog2s3.server.login import resolve
+from binlog2s3.store.contract import Store
+from binlog2s3.store.quick import QuickStore
+from binlog2s3.workers import Workers
+
+_PAUSE_SECONDS = 1.0
+_MOST_NAMES = 20
+_DEFECTS = 7
+
+
+def run(config: VerifyConfig) -> int:
+    """Look, and print; the exit code. Raises what kept it from looking."""
+    stop = threading.Event()
+    with ExitStack() as stack:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        stack.callback(signal.signal, signal.SIGTERM, before)
+        stack.callback(stop.set)
+        store = stack.enter_context(closing(QuickStore(for_reading(config.s3), stop=stop)))
+        verify = Verify(config, store, pause=lambda: stop.wait(_PAUSE_SECONDS))
+        report = verify.run()
+    if config.as_json:
+        print(json.dumps(document(report), indent=1))  # noqa: T201 - the program's output
+    else:
+        print_report(report, page_on(sys.stdout))
+    if verify.refused is not None:
+        raise verify.refused
+    return 0 if report.sound else _DEFECTS
+
+
+class Verify:
+    """All sources that are asked for. `refused`: why --repair could not write, if so."""
+
+    def __init__(
+        self, config: VerifyConfig, store: Store, *, pause: Callable[[], object] = lambda: None
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._pause = pause
+        self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+        self.refused: StoreError | None = None
+
+    def run(self) -> Report:
+        """Look at all of them."""
+        config, began = self._config, monotonic()
+        report = Report(
+            target=url(config.s3),
+            deep=config.deep,
+            since_us=config.since_us,
+            last=config.last,
+            lineage=config.lineage,
+        )
+        names = [config.source] if config.source else self._sources(report)
+        if len(names) > 1 and (config.asks or config.server is not None):
+            raise ConfigError(
+                [f"--source is missing: there are {', '.join(names[:_MOST_NAMES])}"],
+                hint="a base backup, and a server, are of one source",
+            )
+        for name in names:
+            one = One(config, self._store, self._workers, name, self._doing())
+            if one.is_empty:
+                continue
+            report.sources.append(one.run())
+            if config.server is not None:
+                self._against_source(one)
+            self.refused = self.refused or one.refused
+        if config.lineage is not None and report.sources:
+            self._check_lineage(report)
+        if not report.sources:
+            raise self._nothing()
+        report.seconds = monotonic() - began
+        return report
+
+    def _sources(self, report: Report) -> list[str]:
+        """All below the prefix; what lies beside them is named."""
+        names, foreign = all_sources(self._store, self._config.s3.prefix)
+        report.foreign += [
+            Defect(kind="foreign", key=key, text="it lies beside the sources") for key in foreign
+        ]
+        return names
+
+    def _doing(self) -> Doing:
+        return Doing(
+            pause=self._pause, steps=progress_of, reading=_reading, now=lambda: datetime.now(UTC)
+        )
+
+    def _against_source(self, one: One) -> None:
+        assert self._config.server is not None  # noqa: S101 - the caller has asked
+        login = partial(resolve, self._config.server)
+        with Server(login) as server:
+            against = AgainstSource(one.look, one.known_lineages, server, login().address)
+            one.report.compared = against.compare()
+        one.report.defects += against.defects
+        one.report.notes += against.notes
+
+    def _check_lineage(self, report: Report) -> None:
+        wanted = self._config.lineage
+        report.sources = [
+            source
+            for source in report.sources
+            if any(one.lineage.id == wanted for one in source.lineages)
+        ]
+        if not report.sources:
+            raise ArchiveError(
+                f"there is no lineage {wanted} below {report.target}",
+                hint="`binlog2s3 list` shows those that there are",
+            )
+
+    def _nothing(self) -> ArchiveError:
+        config = self._config
+        whose = f" of source {config.source}" if config.source else ""
+        return ArchiveError(
+            f"there is nothing{whose} below {url(config.s3)}",
+            hint=where_to_look(self._store, config.s3.prefix),
+        )
+
+
+@contextmanager
+def _reading(size: int) -> Iterator[Callable[[int, int], None]]:
+    """What to call with each so many bytes and transactions, of `size` bytes in all."""
+    done = transactions = 0
+    with showing(sys.stderr) as show:
+
+        def advance(more: int, with_transactions: int) -> None:
+            nonlocal done, transactions
+            done += more
+            transactions += with_transactions
+            show(
+                Progress(
+                    size=done,
+                    of_size=size,
+                    transactions=transactions,
+                    of_transactions=0,
+                    commit_us=None,
+                )
+            )
+
+        yield advance

@@ -1,0 +1,219 @@
+"""Every byte of every archived binlog: blocks, events, and what its entry says of it.
+
+Place in the flow: `verify --deep` runs it before the walk, which learns from it which binlogs are
+bad.
+
+Law: blocks of several binlogs are fetched side by side, never more than a few at a time, and
+forgotten. A binlog's bytes are judged by its entry, and the entry by the bytes: where both are
+sound by themselves and differ, it says so.
+"""
+
+import mmap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from binlog2s3.archive.blocks import Ahead
+from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.parts import BLOCK_SIZE, Grid
+from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
+from binlog2s3.inspect.verify.entry import differences
+from binlog2s3.inspect.verify.report import Defect, Kind
+from binlog2s3.store.contract import Store
+from binlog2s3.stream.remote import build_entry
+from binlog2s3.stream.tail import Track
+
+THREADS = 6
+_AHEAD = 8
+_MOST_SHOWN = 5
+_SMALL = 64 << 10
+_ANY_GRID = Grid(5 << 20)
+
+Advance = Callable[[int, int], None]
+"""Called as bytes come in: how many more bytes, and transactions."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """A block, or why there is none. The first one of a binlog brings its entry."""
+
+    number: int
+    data: memoryview | bytes = b""
+    crc64: int = 0
+    error: StoreError | None = None
+    entry: Entry | None = None
+
+
+@dataclass(slots=True)
+class Deep:
+    """What it found: defects, and the binlogs whose bytes are not as they should be."""
+
+    defects: list[Defect] = field(default_factory=list)
+    bad: set[BinlogName] = field(default_factory=set)
+    read: int = 0
+
+
+def read_all(
+    store: Store,
+    layout: Layout,
+    lineage: Lineage,
+    sizes: Mapping[BinlogName, int],
+    advance: Advance,
+) -> Deep:
+    """Read the archived binlogs of a lineage that have these sizes, in their order."""
+    deep = Deep()
+    names = sorted(sizes)
+    tasks = (
+        partial(_fetch, store, layout, lineage, name, sizes[name], number)
+        for name in names
+        for number in range(_count(sizes[name]))
+    )
+    with closing(Ahead(tasks, threads=THREADS, most=_AHEAD, first=_AHEAD)) as ahead:
+        for name in names:
+            blocks = (next(ahead) for _ in range(_count(sizes[name])))
+            _Pass(deep, layout, lineage, name, advance).run(blocks)
+    return deep
+
+
+def _count(size: int) -> int:
+    return max(1, -(-size // BLOCK_SIZE))
+
+
+def _fetch(  # noqa: PLR0917
+    store: Store, layout: Layout, lineage: Lineage, name: BinlogName, size: int, number: int
+) -> _Fetched:
+    """Called by any thread."""
+    entry: Entry | None = None
+    if number == 0:
+        key = layout.entry(lineage.id, name)
+        try:
+            entry = Entry.from_json(store.get(key), key)
+        except (ObjectMissingError, ArchiveError):
+            entry = None  # the walk says it
+    key, begin = layout.binlog(lineage.id, name), number * BLOCK_SIZE
+    end = min(begin + BLOCK_SIZE, size)
+    try:
+        data = store.get(key) if size <= _SMALL else _gather(store, key, begin, end)
+    except StoreError as error:
+        if error.transient:
+            raise
+        return _Fetched(number, error=error, entry=entry)
+    return _Fetched(number, data, crc64nvme(data), entry=entry)
+
+
+def _gather(store: Store, key: str, begin: int, end: int) -> memoryview:
+    """Bytes in memory that goes back to the system with its last reader."""
+    data, at = memoryview(mmap.mmap(-1, end - begin)), 0
+    for piece in store.open(key, begin, end):
+        data[at : at + len(piece)] = piece
+        at += len(piece)
+    return data
+
+
+class _Pass:
+    """One binlog, block by block."""
+
+    def __init__(
+        self, deep: Deep, layout: Layout, lineage: Lineage, name: BinlogName, advance: Advance
+    ) -> None:
+        self._deep = deep
+        self._layout = layout
+        self._lineage = lineage
+        self._name = name
+        self._advance = advance
+        self._track = Track(name, Path(), _ANY_GRID)
+        self._crcs: list[int] = []
+        self._size = self._whole = 0
+        self._damage: DamageError | None = None
+
+    def run(self, blocks: Iterator[_Fetched]) -> None:
+        entry: Entry | None = None
+        error: StoreError | None = None
+        for fetched in blocks:
+            entry = entry or fetched.entry
+            if fetched.number == 0 and entry is not None:
+                for one in entry.damaged:
+                    self._track.scanner.accept(int(one["begin"]))
+            error = error or fetched.error
+            if error is None:
+                self._take(fetched)
+            del fetched
+        if error is None:
+            self._judge(entry)
+        elif not isinstance(error, ObjectMissingError):  # the walk says that it is not there
+            self._wrong("bytes", f"it cannot be read to its end: {error}")
+
+    def _take(self, fetched: _Fetched) -> None:
+        data = memoryview(fetched.data)
+        self._size += len(data)
+        self._whole = crc64nvme(data, self._whole)
+        self._crcs.append(fetched.crc64)
+        before = self._track.scanner.transactions
+        if self._damage is None:
+            try:
+                self._track.feed(data)
+            except DamageError as error:
+                self._damage = DamageError(str(error), offset=error.offset)
+        self._deep.read += len(data)
+        self._advance(len(data), self._track.scanner.transactions - before)
+
+    def _judge(self, entry: Entry | None) -> None:
+        """What the bytes say of themselves, and of the entry."""
+        scanner = self._track.scanner
+        if entry is not None and entry.size != self._size:
+            return  # the walk says it
+        wrong = self._wrong_blocks(entry)
+        if entry is not None and wrong and self._whole != entry.crc64:
+            text = f"bytes {', '.join(wrong[:_MOST_SHOWN])} are not those that were archived"
+            more = len(wrong) - _MOST_SHOWN
+            text += f" (and {more} ranges more)" if more > 0 else ""
+            if self._damage is not None:
+                text += f": {self._damage}"
+            elif scanner.event_end == self._size:
+                text += ": each event by itself is sound, so this may be another binlog"
+            self._wrong("bytes", text)
+            return
+        if self._damage is not None or scanner.event_end != self._size:
+            ends = f"the last event ends at {scanner.event_end} of {self._size} bytes"
+            why = self._damage or ends
+            self._wrong("bytes", f"its events are damaged: {why}")
+            return
+        if entry is None:
+            return
+        lies = differences(entry, build_entry(self._track, entry.archived_at or datetime.now(UTC)))
+        if lies:
+            text = "; ".join(lies[:_MOST_SHOWN])
+            self._wrong("entry-lies", f"by the bytes of {self._name}, {text}")
+
+    def _wrong_blocks(self, entry: Entry | None) -> list[str]:
+        """The ranges whose checksums are not the entry's."""
+        if entry is None:
+            return []
+        found = [
+            f"{block.offset} to {block.offset + block.size}"
+            for block, crc64 in zip(entry.blocks, self._crcs, strict=False)
+            if block.crc64 != crc64
+        ]
+        if not found and self._whole != entry.crc64 and len(entry.blocks) != len(self._crcs):
+            found = [f"0 to {self._size} ({crc64_hex(self._whole)})"]
+        return found
+
+    def _wrong(self, kind: Kind, text: str) -> None:
+        layout, id_ = self._layout, self._lineage.id
+        if kind == "bytes":
+            self._deep.bad.add(self._name)
+        key = layout.entry if kind == "entry-lies" else layout.binlog
+        self._deep.defects.append(
+            Defect(kind=kind, lineage=id_, binlog=self._name, key=key(id_, self._name), text=text)
+        )
+
+
+def total(sizes: Sequence[Mapping[BinlogName, int]]) -> int:
+    """How many bytes there are to read."""
+    return sum(size for one in sizes for size in one.values())

@@ -1,0 +1,238 @@
+"""An entry against itself, and against the binlog that it is of. Pure.
+
+Place in the flow: `walk` judges each entry here; `deep` compares it with what a pass
+over all bytes says.
+
+Law: only what no server and no streamer can have written is called a lie. Clocks step back, times
+of a replica are its source's: they prove nothing.
+"""
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from operator import eq
+from typing import Any
+
+from binlog2s3.archive.documents import Entry
+from binlog2s3.archive.parts import BLOCK_SIZE
+from binlog2s3.binlog.checksum import crc64_hex, crc64_of_rest
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.errors import ArchiveError
+
+_ENDS = ("rotate", "stop", "crash")
+_MOST_SHOWN = 120
+
+
+def read_entry(
+    data: bytes, key: str, name: BinlogName, flavour: Flavour
+) -> tuple[Entry, list[str]]:
+    """The entry, and what in it cannot be; ArchiveError if it is none that this version knows."""
+    entry = Entry.from_json(data, key)
+    document = json.loads(data)
+    problems = []
+    if document.get("block_size") != BLOCK_SIZE:
+        problems.append(f"block_size is {_cut(document.get('block_size'))}, not {BLOCK_SIZE}")
+    if document.get("commit_times") not in ("exact", "seconds"):
+        problems.append(f"commit_times is {_cut(document.get('commit_times'))}")
+    try:
+        problems += _problems(entry, name, flavour)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArchiveError(
+            f"{key} is not as format 1 says: {type(error).__name__} {_cut(error)}",
+            hint="was it changed by hand?",
+        ) from error
+    return entry, problems
+
+
+def _problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator[str]:
+    if entry.name != name:
+        yield f"name is {entry.name}"
+    yield from _block_problems(entry)
+    yield from _time_problems(entry)
+    yield from _count_problems(entry)
+    yield from _gtid_problems(entry, flavour)
+    yield from _format_problems(entry, flavour)
+    if entry.end not in _ENDS:
+        yield f"end is {_cut(entry.end)}"
+    if (entry.next_binlog is not None) != (entry.end == "rotate"):
+        yield f"end is {_cut(entry.end)} and next_binlog {_cut(entry.next_binlog)}"
+    elif entry.next_binlog not in (None, str(name.next())):
+        yield f"next_binlog is {_cut(entry.next_binlog)}, behind {name} comes {name.next()}"
+    before = 0
+    for one in entry.damaged:
+        begin, end = int(one["begin"]), int(one["end"])
+        if not before <= begin < end <= entry.size:
+            yield f"damaged has a range from {begin} to {end} of {entry.size} bytes"
+        before = end
+
+
+def _block_problems(entry: Entry) -> Iterator[str]:
+    """The blocks lie side by side, and their checksums together are the whole's."""
+    if entry.size <= len(MAGIC):
+        yield f"size is {entry.size}: no binlog is so small"
+        return
+    ranges = ((block.offset, block.size) for block in entry.blocks)
+    many = -(-entry.size // BLOCK_SIZE)  # never so many made: the size may lie
+    starts = (at * BLOCK_SIZE for at in range(len(entry.blocks)))
+    wanted = ((at, min(BLOCK_SIZE, entry.size - at)) for at in starts)
+    if many != len(entry.blocks) or not all(map(eq, ranges, wanted)):
+        yield f"blocks do not cover its size, {entry.size}"
+        return
+    crc64 = 0
+    for block in entry.blocks:  # it combines: the two differ by the checksum of what is between
+        crc64 = crc64_of_rest(crc64, block.crc64, block.size)
+    if crc64 != entry.crc64:
+        yield (
+            f"crc64nvme is {crc64_hex(entry.crc64)}, the checksums of its blocks make "
+            f"{crc64_hex(crc64)}"
+        )
+    for block in entry.blocks:
+        first, nothing = block.first_offset, (None, None)
+        if first is None:
+            if (block.first_commit_us, block.first_gtid) != nothing:
+                yield f"the block at {block.offset} has no first transaction, but facts of one"
+        elif not block.offset <= first < block.offset + block.size:
+            yield f"first_offset {first} does not lie in the block at {block.offset}"
+
+
+def _time_problems(entry: Entry) -> Iterator[str]:
+    least, greatest = entry.least_commit_us, entry.greatest_commit_us
+    has_any = entry.transactions > 0
+    if (least is not None, greatest is not None) != (has_any, has_any):
+        yield f"commit times are {least} and {greatest} with {entry.transactions} transactions"
+        return
+    if least is None or greatest is None:
+        return
+    if least > greatest:
+        yield f"least_commit_us {least} is greater than greatest_commit_us {greatest}"
+        return
+    for block in entry.blocks:
+        if block.first_offset is not None and block.first_commit_us is None:
+            yield f"first_commit_us of the block at {block.offset} is null"
+        elif block.first_commit_us is not None and not least <= block.first_commit_us <= greatest:
+            yield (
+                f"first_commit_us {block.first_commit_us} of the block at {block.offset} does not "
+                f"lie between {least} and {greatest}"
+            )
+
+
+def _count_problems(entry: Entry) -> Iterator[str]:
+    counts = (entry.transactions, entry.anonymous_transactions, entry.events)
+    if min(counts) < 0 or entry.anonymous_transactions > entry.transactions:
+        yield f"transactions, anonymous_transactions and events are {counts}"
+    elif entry.events < entry.transactions + 1:
+        yield f"{entry.events} events cannot be {entry.transactions} transactions"
+    begun = sum(block.first_offset is not None for block in entry.blocks)
+    if begun > entry.transactions:
+        yield f"{begun} blocks have a first transaction, of {entry.transactions}"
+    if entry.transactions and not begun and not entry.damaged:
+        yield f"no block has a first transaction, of {entry.transactions}"
+
+
+def _gtid_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
+    try:
+        before = parse(entry.gtid_set_before, flavour)
+        added = parse(entry.gtid_set_added, flavour)
+    except ValueError as error:
+        yield f"its GTIDs are none: {_cut(error)}"
+        return
+    named = entry.transactions - entry.anonymous_transactions
+    if entry.damaged:  # a GTID event may be among what could not be read
+        return
+    if isinstance(added, GtidSet) and isinstance(before, GtidSet):
+        if added.count != named:
+            yield (
+                f"gtid_set_added has {added.count} GTIDs, {entry.transactions} transactions but "
+                f"{entry.anonymous_transactions} anonymous ones have {named}"
+            )
+        if both := added & before:
+            yield f"gtid_set_before has {_cut(both)} already, which are in gtid_set_added"
+    elif bool(added) != bool(named):
+        yield f"gtid_set_added is {_cut(added)} with {named} transactions that have a GTID"
+    yield from _first_problems(entry, added)
+
+
+def _first_problems(entry: Entry, added: Gtids) -> Iterator[str]:
+    """The first GTID of each block is one of those that are added."""
+    for block in entry.blocks:
+        if block.first_gtid is not None:
+            if not _is_among(block.first_gtid, added):
+                yield (
+                    f"first_gtid {_cut(block.first_gtid)} of the block at {block.offset} is not in "
+                    "gtid_set_added"
+                )
+        elif block.first_offset is not None and not entry.anonymous_transactions:
+            yield f"first_gtid of the block at {block.offset} is null"
+
+
+def _is_among(gtid: str, added: Gtids) -> bool:
+    """Whether a GTID, as a scanner names it, is one of those; of MariaDB's the server counts."""
+    try:
+        if isinstance(added, GtidSet):
+            uuid, *tag, number = gtid.split(":")
+            return (uuid, tag[0] if tag else "", int(number)) in added
+        domain, server, _ = map(int, gtid.split("-"))
+    except ValueError:
+        return False
+    return (domain, server) in {(d, s) for d, s, _ in added.gtids()}
+
+
+def _format_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
+    offsets = [int(one["offset"]) for one in entry.formats]
+    if offsets[:1] != [len(MAGIC)] or not all(a < b for a, b in pairwise(offsets)):
+        yield f"formats are at {offsets[:8]}: the first is at {len(MAGIC)}"
+    elif offsets[-1] >= entry.size:
+        yield f"formats has one at {offsets[-1]}, of {entry.size} bytes"
+    for one in entry.formats:
+        if one["checksum"] not in ("crc32", "none"):
+            yield f"formats has the checksum {_cut(one['checksum'])}"
+        if ("mariadb" in str(one["server_version"]).lower()) != (flavour == "mariadb"):
+            yield f"formats is of a server {_cut(one['server_version'])}, the lineage of {flavour}"
+
+
+def differences(entry: Entry, found: Entry) -> list[str]:
+    """The fields in which an entry says something else than a pass over all bytes.
+
+    But when it was archived: nothing tells that.
+    """
+    wrong = []
+    for field in Entry.__dataclass_fields__:
+        said, is_so = getattr(entry, field), getattr(found, field)
+        if field == "archived_at" or said == is_so:
+            continue
+        if field == "blocks":
+            wrong.append(f"blocks: {_block_difference(entry, found)}")
+        else:
+            wrong.append(f"{_NAMES.get(field, field)} is {_value(field, said)}, not "
+                         f"{_value(field, is_so)}")  # fmt: skip
+    return wrong
+
+
+_NAMES = {"crc64": "crc64nvme", "first_time": "format_event_time", "commit_exact": "commit_times"}
+
+
+def _block_difference(entry: Entry, found: Entry) -> str:
+    for number, (said, is_so) in enumerate(zip(entry.blocks, found.blocks, strict=False)):
+        for field in ("offset", "size", "crc64", "first_offset", "first_commit_us", "first_gtid"):
+            one, other = getattr(said, field), getattr(is_so, field)
+            if one != other:
+                return (
+                    f"{field} of block {number} is {_value(field, one)}, not {_value(field, other)}"
+                )
+    return f"there are {len(entry.blocks)}, not {len(found.blocks)}"
+
+
+def _value(field: str, value: Any) -> str:
+    if field == "crc64":
+        return crc64_hex(value)
+    if field == "commit_exact":
+        return "exact" if value else "seconds"
+    return _cut(value)
+
+
+def _cut(value: object) -> str:
+    text = "null" if value is None else str(value)
+    text = text or "empty"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

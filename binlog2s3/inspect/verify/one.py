@@ -1,0 +1,408 @@
+"""One source, from its keys to what can be recovered of it.
+
+Place in the flow: `verify` makes one for each source that it is asked about.
+
+Law: what describes a lineage is judged before its binlogs, those before its parent: each part is
+told by what was found true before it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from binlog2s3.archive.ancestry import Line, line_of
+from binlog2s3.archive.blocks import Ahead
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.listing import current_of
+from binlog2s3.binlog.executed import gathered
+from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
+from binlog2s3.inspect.verify.answer import answer
+from binlog2s3.inspect.verify.chain import Facts, along, joined
+from binlog2s3.inspect.verify.config import VerifyConfig
+from binlog2s3.inspect.verify.deep import Deep, read_all
+from binlog2s3.inspect.verify.parent import gap_of, own_problems, parent_problems
+from binlog2s3.inspect.verify.repair import make_entry
+from binlog2s3.inspect.verify.report import (
+    NO_WRITER,
+    Defect,
+    Kind,
+    LineageReport,
+    Repaired,
+    SourceReport,
+)
+from binlog2s3.inspect.verify.stock import strangers, take_stock
+from binlog2s3.inspect.verify.walk import AHEAD, Look, Walk, Walked
+from binlog2s3.output import moment_text
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.status.writer_state import LifeSign, life_sign
+from binlog2s3.store.contract import Store
+from binlog2s3.workers import Workers
+
+_MICRO = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """How to wait, what shows how far it is, and the clock. `reading` is given all bytes."""
+
+    pause: Callable[[], object]
+    steps: Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
+    reading: Callable[[int], AbstractContextManager[Callable[[int, int], None]]]
+    now: Callable[[], datetime]
+
+
+class One:
+    """A source; `report` is what was found of it. `refused`: why an entry could not be written."""
+
+    def __init__(
+        self, config: VerifyConfig, store: Store, workers: Workers, name: str, doing: Doing
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._doing = doing
+        self._done = 0
+        self._advance: Callable[[], object] = lambda: None
+        self.report = SourceReport(name=name)
+        self.refused: StoreError | None = None
+        self.known_lineages: list[Lineage] = []
+        layout = Layout(config.s3.prefix, name)
+        catalog = Catalog(store, layout)
+        stock = take_stock(store, layout)
+        self._sign = life_sign(store, catalog, layout, doing.now())
+        self.look = Look(
+            store=store,
+            layout=layout,
+            catalog=catalog,
+            survey=Survey(store, catalog, workers),
+            stock=stock,
+            threads=workers.count,
+            deep=config.deep,
+            alive=self._sign.alive,
+            clock=lambda: max(doing.now(), self._sign.clock),
+            pause=doing.pause,
+            advance=lambda: self._advance(),  # noqa: PLW0108 - it is another one later
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing of it at all."""
+        stock = self.look.stock
+        return not (stock.shelves or stock.defects or stock.writer)
+
+    def run(self) -> SourceReport:
+        """Look at all of it."""
+        report, stock = self.report, self.look.stock
+        report.defects += stock.defects
+        self._say_writer(self._sign)
+        self.known_lineages = [*self._lineages()]
+        line = self._line()
+        mine = self._chosen(line)
+        selected = {lineage.id: self._selected(lineage) for lineage in mine}
+        bad = self._read(mine, selected)
+        walked = self._walk(mine, selected, bad)
+        self._check_parents(mine, walked)
+        self._check_durable(walked)
+        if line is not None:
+            cuts = {(id_, name): f for id_, w in walked.items() for name, f in w.cuts.items()}
+            intervals = {id_: found.intervals for id_, found in walked.items()}
+            report.history = along(line, intervals, cuts)
+            report.legs = tuple(leg.lineage.id for leg in line.legs)
+        if self._config.repair:
+            self._repair(mine, walked)
+        if self._config.asks:
+            report.answer = answer(
+                self.look.survey,
+                backup=self._config.from_backup,
+                gtid_set=self._config.from_gtid_set,
+                lineage=self._config.lineage,
+                defects=report.defects,
+            )
+        return report
+
+    # Lineages
+
+    def _say_writer(self, sign: LifeSign) -> None:
+        beat = sign.beat
+        if beat is not None:
+            self.report.writer = f"{sign.state} on {beat.host}, heartbeat of {moment_text(beat.at)}"
+        elif not sign.exists and self.look.stock.shelves:
+            self.report.notes.append(NO_WRITER.format(self.look.layout.writers))
+
+    def _lineages(self) -> Iterator[Lineage]:
+        """Those that can be read, oldest first."""
+        for id_, shelf in sorted(self.look.stock.shelves.items()):
+            key = self.look.layout.lineage(id_)
+            try:
+                lineage = Lineage.from_json(self._store.get(key), key)
+            except ObjectMissingError:
+                what = f"{len(shelf.binlogs)} binlogs and {len(shelf.chunks)} open ones"
+                self._wrong("lineage-missing", id_, key, f"it is not there, {what} are")
+                continue
+            except ArchiveError as error:
+                self._wrong("lineage-unreadable", id_, key, str(error))
+                continue
+            for problem in own_problems(lineage, id_, self.report.name):
+                self._wrong("lineage-lies", id_, key, problem)
+            if lineage.id == id_:
+                yield lineage
+
+    def _line(self) -> Line | None:
+        """The history that ends in the lineage that was asked for, or is current."""
+        lineages = [one for one in self.known_lineages if _has_origin(one)]
+        ids = [one.id for one in lineages]
+        tip = self._config.lineage or current_of(lineages, self.look.stock.writer)
+        self.report.tip = tip
+        return line_of(lineages, tip) if tip in ids else None
+
+    def _chosen(self, line: Line | None) -> list[Lineage]:
+        if self._config.lineage is None:
+            return self.known_lineages
+        legs = {leg.lineage.id for leg in line.legs} if line is not None else set()
+        wanted = legs | {self._config.lineage}
+        return [one for one in self.known_lineages if one.id in wanted]
+
+    # Binlogs
+
+    def _selected(self, lineage: Lineage) -> list[BinlogName]:
+        """The names that are looked at; those that its server cannot have given are foreign."""
+        shelf, layout = self.look.stock.shelf(lineage.id), self.look.layout
+        strange = set(strangers(shelf, lineage.first_binlog))
+        for name in sorted(strange):
+            for there, key in (
+                (shelf.binlogs, layout.binlog(lineage.id, name)),
+                (shelf.entries, layout.entry(lineage.id, name)),
+                (shelf.chunks, layout.chunks(lineage.id, name)),
+            ):
+                if name in there:
+                    text = f"no binlog of a lineage that begins with {lineage.first_binlog}"
+                    self._wrong("foreign", lineage.id, key, text)
+        names = [name for name in shelf.names if name not in strange]
+        early = [name for name in names if name < lineage.first_binlog]
+        if early:
+            text = f"first_binlog is {lineage.first_binlog}, and {early[0]} is there"
+            self._wrong("lineage-lies", lineage.id, layout.lineage(lineage.id), text)
+        if self._config.last is not None:
+            return names[-self._config.last :]
+        if self._config.since_us is not None:
+            return names[self._first_since(lineage, names, self._config.since_us) :]
+        return names
+
+    def _first_since(self, lineage: Lineage, names: Sequence[BinlogName], since_us: int) -> int:
+        """The number of the last binlog that was begun before, or at, this time."""
+        tasks = (partial(self._entry, lineage, name) for name in reversed(names))
+        with closing(Ahead(tasks, threads=self.look.threads, most=AHEAD)) as ahead:
+            for back, entry in enumerate(ahead):
+                if entry is not None and entry.first_time.timestamp() * _MICRO <= since_us:
+                    return len(names) - 1 - back
+        return 0
+
+    def _entry(self, lineage: Lineage, name: BinlogName) -> Entry | None:
+        try:
+            return self.look.catalog.entry(lineage, name)
+        except (ObjectMissingError, ArchiveError):
+            return None
+
+    def _read(
+        self, lineages: Sequence[Lineage], selected: dict[str, list[BinlogName]]
+    ) -> dict[str, set[BinlogName]]:
+        """With --deep, all bytes; the binlogs of each lineage that are bad."""
+        bad: dict[str, set[BinlogName]] = {}
+        if not self._config.deep:
+            return bad
+        sizes = {
+            one.id: {
+                name: there[name].size
+                for there in (self.look.stock.shelf(one.id).binlogs,)
+                for name in selected[one.id]
+                if name in there
+            }
+            for one in lineages
+        }
+        total = sum(size for each in sizes.values() for size in each.values())
+        with self._doing.reading(total) as advance:
+            for lineage in lineages:
+                found: Deep = read_all(
+                    self._store, self.look.layout, lineage, sizes[lineage.id], advance
+                )
+                self.report.defects += found.defects
+                self.report.read_bytes += found.read
+                bad[lineage.id] = found.bad
+        return bad
+
+    def _walk(
+        self,
+        lineages: Sequence[Lineage],
+        selected: dict[str, list[BinlogName]],
+        bad: dict[str, set[BinlogName]],
+    ) -> dict[str, Walked]:
+        walked: dict[str, Walked] = {}
+        total = sum(len(names) for names in selected.values())
+        narrowed = self._config.last is not None or self._config.since_us is not None
+        with self._doing.steps("binlogs") as advance:
+
+            def step() -> None:
+                self._done += 1
+                advance(self._done, total)
+
+            self._advance = step
+            for lineage in lineages:
+                walk = Walk(
+                    self.look,
+                    lineage,
+                    selected[lineage.id],
+                    bad=bad.get(lineage.id, ()),
+                    from_start=not narrowed,
+                    wanted=self._cuts(lineage.id),
+                    current=lineage.id == self.report.tip,
+                )
+                found = walked[lineage.id] = walk.run()
+                self._note(lineage, found)
+        return walked
+
+    def _cuts(self, lineage: str) -> set[str]:
+        """The binlogs of a lineage from which others go on."""
+        origins = [one.origin for one in self.known_lineages if _has_origin(one)]
+        return {o.binlog for o in origins if o is not None and o.lineage == lineage and o.binlog}
+
+    def _note(self, lineage: Lineage, found: Walked) -> None:
+        report, shelf = self.report, self.look.stock.shelf(lineage.id)
+        report.defects += found.defects
+        gap = gap_of(lineage)
+        report.gaps += [gap, *found.gaps] if gap is not None else found.gaps
+        report.notes += [f"{lineage.id}: {note}" for note in found.notes]
+        report.read_bytes += found.read
+        current = current_of(
+            [one for one in self.known_lineages if _has_origin(one)], self.look.stock.writer
+        )
+        report.lineages.append(
+            LineageReport(
+                lineage=lineage,
+                current=lineage.id == current,
+                binlogs=len(shelf.names),
+                open=len(shelf.chunks.keys() - shelf.binlogs.keys()),
+                looked_at=found.looked_at,
+                size=found.size,
+                transactions=found.transactions,
+                intervals=found.intervals,
+            )
+        )
+
+    # What joins them
+
+    def _check_parents(self, lineages: Sequence[Lineage], walked: dict[str, Walked]) -> None:
+        facts = {(id_, name): f for id_, w in walked.items() for name, f in w.cuts.items()}
+        by_id = {one.id: one for one in self.known_lineages}
+        for lineage in by_id.values():  # those that were left out by --last, --since
+            for name in self._cuts(lineage.id):
+                there = self.look.stock.shelf(lineage.id).binlogs.get(BinlogName.parse(name))
+                if there is not None:
+                    known = Facts(name=BinlogName.parse(name), size=there.size, whole=True)
+                    facts.setdefault((lineage.id, name), known)
+        for lineage in lineages:
+            key = self.look.layout.lineage(lineage.id)
+            at = self._gtids_at if self._config.deep else None
+            for wrong in parent_problems(lineage, by_id, facts, at):
+                kind: Kind = "parent-missing" if wrong.missing else "parent-lies"
+                self._wrong(kind, lineage.id, key, wrong.text)
+
+    def _gtids_at(self, lineage: str, name: BinlogName, offset: int) -> Gtids | str | None:
+        """What was executed at a place, by the bytes before it; why it is none; None: who knows."""
+        survey = self.look.survey
+        if any((one.lineage, one.binlog) == (lineage, name) for one in self.report.defects):
+            return None  # nothing of it is believed, and it was said
+        try:
+            found = survey.find(lineage, name)
+            start = found.boundary(offset)
+            scanner = survey.blocks.scanner(found, start)
+            with closing(survey.blocks.read(found, start, offset)) as views:
+                for view in views:
+                    scanner.feed(view)
+            if scanner.event_end != offset:
+                return f"no event ends there, the last one before it at {scanner.event_end}"
+            those = survey.transactions(lineage, name, 0, offset)
+            added = gathered(
+                (one.gtid for one in those if one.gtid and one.end <= offset), found.lineage.flavour
+            )
+        except (ArchiveError, DamageError):
+            return None
+        return joined(found.known.gtids_before, added)
+
+    def _check_durable(self, walked: dict[str, Walked]) -> None:
+        """What the last writer said is durable is there, also where nothing was listed of it."""
+        writer, look = self.look.stock.writer, self.look
+        if writer is None or writer.lineage is None or writer.durable is None:
+            return
+        name, offset = writer.durable.place
+        lineage = next((o for o in self.known_lineages if o.id == writer.lineage), None)
+        if lineage is None:
+            if writer.lineage not in look.stock.shelves:
+                key = look.layout.lineage(writer.lineage)
+                text = f"the last writer wrote lineage {writer.lineage}, which is not there"
+                self._wrong("durable-missing", writer.lineage, key, text)
+            return
+        if lineage.id not in walked or not offset:
+            return
+        shelf = look.stock.shelf(lineage.id)
+        if name in shelf.binlogs and shelf.binlogs[name].size < offset:
+            size, key = shelf.binlogs[name].size, look.layout.binlog(lineage.id, name)
+            text = f"{size} bytes of {name} are there, {offset} were durable"
+            self._wrong("durable-missing", lineage.id, key, text, name)
+        if name not in shelf.names:
+            there = look.store.head(look.layout.binlog(lineage.id, name))
+            if there is None and not look.catalog.chunks(lineage, name):
+                key = look.layout.chunks(lineage.id, name)
+                text = f"nothing of {name} is there, {offset} bytes were durable"
+                self._wrong("durable-missing", lineage.id, key, text, name)
+
+    # What can be mended
+
+    def _repair(self, lineages: Sequence[Lineage], walked: dict[str, Walked]) -> None:
+        for lineage in lineages:
+            for name in walked[lineage.id].undescribed:
+                try:
+                    done = make_entry(self._store, self.look.layout, lineage, name)
+                except StoreError as error:
+                    self.refused = error
+                    key = self.look.layout.entry(lineage.id, name)
+                    why = f"it cannot be written: {error}"
+                    done = Repaired(lineage=lineage.id, binlog=name, key=key, why=why)
+                self.report.repaired.append(done)
+                if not done.why:
+                    self._mended(done.key)
+                if self.refused is not None:
+                    return
+
+    def _mended(self, key: str) -> None:
+        self.report.defects = [
+            Defect(
+                kind=one.kind,
+                lineage=one.lineage,
+                binlog=one.binlog,
+                key=one.key,
+                text=one.text,
+                mended=True,
+            )
+            if one.kind == "entry-missing" and one.key == key
+            else one
+            for one in self.report.defects
+        ]
+
+    def _wrong(
+        self, kind: Kind, lineage: str, key: str, text: str, name: BinlogName | None = None
+    ) -> None:
+        self.report.defects.append(
+            Defect(kind=kind, lineage=lineage, binlog=name, key=key, text=text)
+        )
+
+
+def _has_origin(lineage: Lineage) -> bool:
+    """Whether its parent can be read."""
+    try:
+        return lineage.origin is None or bool(lineage.origin.lineage)
+    except ArchiveError:
+        return False

@@ -1,0 +1,136 @@
+"""A binlog that lies in chunks: whether they join, agree, and reach as far as its writer has said.
+
+Place in the flow: `walk` comes here for a binlog that is not archived.
+
+Law: chunks come and go under a look. What seems to lack is listed again, and looked for in the
+archive, before it is called missing; what the writer never said is durable, is not missed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.chunks import Chunks, join
+from binlog2s3.archive.documents import Heartbeat, Lineage
+from binlog2s3.archive.known import Known
+from binlog2s3.binlog.checksum import crc64_hex, crc64_of_blocks
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ObjectMissingError
+from binlog2s3.inspect.verify.report import Defect, Gap, Kind
+from binlog2s3.store.contract import Store
+
+_LOOKS = 3
+
+
+@dataclass(slots=True)
+class Checked:
+    """`size` bytes can be read; `archived`: it is in the archive by now."""
+
+    size: int = 0
+    archived: bool = False
+    defects: list[Defect] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def check_chunks(
+    store: Store,
+    layout: Layout,
+    lineage: Lineage,
+    name: BinlogName,
+    *,
+    writer: Heartbeat | None,
+    pause: Callable[[], object],
+    is_last: bool,
+    cut: bool,
+) -> Checked:
+    """Look at a binlog's chunks. `cut`: a later lineage says how much of it counts."""
+    catalog = Catalog(store, layout)
+    wanted = _durable(writer, name)
+    for number in range(_LOOKS):
+        if number:
+            pause()
+        chunks = catalog.chunks(lineage, name)
+        if store.head(layout.binlog(lineage.id, name)) is not None:
+            return Checked(archived=True)
+        reach = max((chunk.end for chunk in chunks), default=0)
+        if reach <= chunks.end and wanted <= chunks.end:
+            break
+    checked = Checked(size=chunks.end)
+    _check_pairs(checked, layout, lineage, name, chunks)
+    prefix = layout.chunks(lineage.id, name)
+
+    def wrong(kind: Kind, text: str) -> None:
+        checked.defects.append(
+            Defect(kind=kind, lineage=lineage.id, binlog=name, key=prefix, text=text)
+        )
+
+    if reach > chunks.end:
+        behind = min(chunk.begin for chunk in chunks if chunk.begin > chunks.end)
+        text = f"bytes {chunks.end} to {behind} of {name} are not there, chunks go on behind them"
+        if writer is not None and wanted <= chunks.end and is_last:
+            checked.notes.append(f"{text}: its writer has not said that they are")
+        elif not cut:
+            wrong("chunk-hole", text)
+    elif wanted > chunks.end:
+        wrong("durable-missing", f"{chunks.end} bytes of {name} are there, {wanted} were durable")
+    return checked
+
+
+def _durable(writer: Heartbeat | None, name: BinlogName) -> int:
+    """Up to where the writer has said that all of this binlog is there."""
+    if writer is None or writer.durable is None or writer.durable.binlog != str(name):
+        return 0
+    return writer.durable.offset
+
+
+def check_all_bytes(  # noqa: PLR0917
+    store: Store, layout: Layout, lineage: Lineage, name: BinlogName, known: Known, looked: Checked
+) -> Checked:
+    """What a pass over the chunks has shown, and the bytes of those that it did not need.
+
+    What had been found by a look is not said again.
+    """
+    checked = Checked(size=known.size)
+    prefix = layout.chunks(lineage.id, name)
+    for begin, end in known.damaged:
+        text = f"bytes {begin} to {end} of {name}"
+        if begin >= looked.size and looked.defects:
+            continue
+        if end > known.size:
+            text += " cannot be read as they were put"
+            checked.defects.append(
+                Defect(kind="chunk-bytes", lineage=lineage.id, binlog=name, key=prefix, text=text)
+            )
+        else:
+            checked.gaps.append(
+                Gap(kind="damaged", lineage=lineage.id, text=f"{text} came damaged from the source")
+            )
+    chunks = Catalog(store, layout).chunks(lineage, name)
+    read = {piece.chunk for piece in join(chunks)}
+    for chunk in sorted(set(chunks) - read):
+        key = layout.chunk(lineage.id, name, chunk)
+        try:
+            crc64 = crc64_of_blocks(store.open(key, 0, chunk.size))
+        except ObjectMissingError:
+            continue  # longer ones have its bytes
+        if crc64 != chunk.crc64:
+            text = f"its bytes have the CRC64NVME {crc64_hex(crc64)}; longer chunks have them too"
+            checked.defects.append(
+                Defect(kind="chunk-bytes", lineage=lineage.id, binlog=name, key=key, text=text)
+            )
+    return checked
+
+
+def _check_pairs(
+    checked: Checked, layout: Layout, lineage: Lineage, name: BinlogName, chunks: Chunks
+) -> None:
+    """No two of one range have different checksums."""
+    for one, other in pairwise(sorted(chunks)):
+        if (one.begin, one.end) == (other.begin, other.end):
+            text = f"{one} and {other} are of the same bytes, and disagree on them"
+            key = layout.chunk(lineage.id, name, other)
+            checked.defects.append(
+                Defect(kind="chunk-disagrees", lineage=lineage.id, binlog=name, key=key, text=text)
+            )

@@ -1,0 +1,111 @@
+"""`verify --repair`: entries that lack, made again from whole binlogs.
+
+Place in the flow: `verify` comes here for archived binlogs that have no entry.
+
+Law: nothing is replaced and nothing else is written. An entry is made only of an object that is
+proved to be the whole binlog that belongs there; the first entry stands.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.documents import EntryEnd, Lineage
+from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.gtid import Gtids, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError
+from binlog2s3.inspect.verify.chain import joined
+from binlog2s3.inspect.verify.report import Repaired
+from binlog2s3.store.contract import Store
+from binlog2s3.stream.remote import Place
+from binlog2s3.stream.tail import Track
+
+_GRID = Grid(5 << 20)
+
+
+def make_entry(
+    store: Store,
+    layout: Layout,
+    lineage: Lineage,
+    name: BinlogName,
+    advance: Callable[[int], object] = lambda _: None,
+) -> Repaired:
+    """Make the entry of an archived binlog, or say why not. Raises StoreError where it may not."""
+    key, entry_key = layout.binlog(lineage.id, name), layout.entry(lineage.id, name)
+
+    def refused(why: str) -> Repaired:
+        return Repaired(lineage=lineage.id, binlog=name, key=entry_key, why=why)
+
+    info = store.head(key)
+    if info is None:
+        return refused("the binlog is not there any more")
+    track = Track(name, Path(), _GRID)
+    try:
+        for block in store.open(key, 0, info.size):
+            track.feed(memoryview(block))
+            advance(len(block))
+    except DamageError as error:
+        return refused(f"its bytes are damaged: {error}")
+    if not info.size or track.size != info.size:
+        return refused(f"its last event ends at {track.size} of {info.size} bytes")
+    if why := _breaks(store, layout, lineage, track):
+        return refused(why)
+    track.closed = True
+    try:
+        Place(store, layout, lineage.id, _GRID, track).put_entry()
+    except ArchiveError as error:
+        return refused(str(error))
+    return Repaired(lineage=lineage.id, binlog=name, key=entry_key)
+
+
+def _breaks(store: Store, layout: Layout, lineage: Lineage, track: Track) -> str:
+    """Why this cannot be the whole binlog of its name; "" where everything around it fits."""
+    name, scanner = track.name, track.scanner
+    if scanner.flavour != lineage.flavour:
+        return f"it is of {scanner.flavour}, the lineage of {lineage.flavour}"
+    if scanner.rotate is not None and scanner.rotate.next_binlog != str(name.next()):
+        return f"it ends with a rotation to {scanner.rotate.next_binlog}"
+    earlier = _end(store, layout, lineage, _previous(name))
+    later = _end(store, layout, lineage, name.next())
+    before, after = track.gtids_before(), scanner.gtids_at_end
+    expected = _expected(lineage, name, earlier)
+    following = parse(later.gtid_set_before, lineage.flavour) if later is not None else None
+    is_proved = bool(after) and following == after and not scanner.anonymous
+    why = ""
+    if before is not None and expected is not None and before != expected:
+        why = f"it begins after {before or 'no GTIDs'}, what comes before it ends with {expected}"
+    elif earlier is not None and earlier.next_binlog not in (None, str(name)):
+        why = f"the binlog before it ends with a rotation to {earlier.next_binlog}"
+    elif following is not None and after is not None and following != after:
+        why = f"it ends with {after or 'no GTIDs'}, {name.next()} begins after {following}"
+    elif not scanner.ended and not is_proved:
+        why = "nothing proves that it is whole: it does not end with a rotation or a stop"
+    return why
+
+
+def _expected(lineage: Lineage, name: BinlogName, earlier: EntryEnd | None) -> Gtids | None:
+    """The GTIDs before a binlog, by what comes before it; None where that is not known."""
+    if name == lineage.first_binlog:
+        return parse(lineage.gtid_set, lineage.flavour)
+    return _after(earlier, lineage) if earlier is not None else None
+
+
+def _previous(name: BinlogName) -> BinlogName:
+    number = name.number - 1
+    return BinlogName(name.prefix, number, max(6, len(str(number))))
+
+
+def _end(store: Store, layout: Layout, lineage: Lineage, name: BinlogName) -> EntryEnd | None:
+    try:
+        return Catalog(store, layout).entry_end(lineage, name)
+    except (ObjectMissingError, ArchiveError):
+        return None
+
+
+def _after(end: EntryEnd, lineage: Lineage) -> Gtids | None:
+    try:
+        before = parse(end.gtid_set_before, lineage.flavour)
+        return joined(before, parse(end.gtid_set_added, lineage.flavour))
+    except ValueError:
+        return None

@@ -1,0 +1,353 @@
+"""What people and programs see of a verification.
+
+Place in the flow: `verify` prints with it, onto a page of `output`.
+
+Law: what can be recovered comes first, then what is wrong, each with what follows and what to do.
+Names and texts come from the bucket: they can neither break lines nor command a terminal.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from binlog2s3.config.points import time_text
+from binlog2s3.inspect.verify.report import (
+    Answer,
+    Compared,
+    Defect,
+    Gap,
+    Interval,
+    LineageReport,
+    Report,
+    SourceReport,
+)
+from binlog2s3.output import Plain
+from binlog2s3.status.text import count_text, duration_text, gtids_text, size_text
+
+FORMAT = 1
+_ROOM = 11
+_MOST = 50
+"""So many defects of one kind are printed; --json has all."""
+
+
+def print_report(report: Report, page: Plain) -> None:
+    """Print all of it."""
+    for source in report.sources:
+        _print_source(source, page)
+    for defect in report.foreign:
+        _print_defect(defect, page)
+    page.line("")
+    page.line(_looked_text(report), "dim")
+    defects = _left(report)
+    if report.sound:
+        page.line("no defects", "bold green")
+    elif defects:
+        page.line(count_text(len(defects), "defect"), "bold red")
+
+
+def _left(report: Report) -> list[Defect]:
+    every = [*report.foreign, *(one for source in report.sources for one in source.defects)]
+    return [defect for defect in every if not defect.mended]
+
+
+def _looked_text(report: Report) -> str:
+    seconds = max(report.seconds, 0.001)
+    looked = sum(one.looked_at for source in report.sources for one in source.lineages)
+    there = sum(one.binlogs for source in report.sources for one in source.lineages)
+    words = [f"looked at {looked} of {count_text(there, 'binlog')} in {duration_text(seconds)}"]
+    if report.since_us is not None:
+        words.append(f"those since {time_text(report.since_us)}")
+    if report.last is not None:
+        words.append(f"the last {report.last} of each lineage")
+    if report.lineage is not None:
+        words.append(f"of the history that ends in {report.lineage}")
+    if report.deep:
+        read = sum(source.read_bytes for source in report.sources)
+        words.append(f"read {size_text(read)}, {size_text(read / seconds)}/s")
+    else:
+        words.append("by names, sizes, entries and the store's checksums; --deep reads every byte")
+    return "; ".join(words)
+
+
+def _print_source(source: SourceReport, page: Plain) -> None:
+    page.line(f"source {source.name}", "bold")
+    if source.writer:
+        page.field("writer", source.writer, _ROOM)
+    _print_lineages(source, page)
+    _print_recoverable(source, page)
+    for gap in source.gaps:
+        _print_gap(gap, page)
+    if source.compared is not None:
+        _print_compared(source.compared, page)
+    if source.answer is not None:
+        _print_answer(source.answer, page)
+    for note in source.notes:
+        page.line(f"note: {note}", "dim")
+    _print_defects(source.defects, page)
+    for done in source.repaired:
+        if done.why:
+            page.line(f"not made again: {done.key}: {done.why}", "yellow")
+        else:
+            page.line(f"made again: {done.key}", "bold green")
+    page.line("")
+
+
+def _print_recoverable(source: SourceReport, page: Plain) -> None:
+    if source.history:
+        page.line("")
+        page.line(f"recoverable, along the history that ends in {source.tip}", "bold")
+        for interval in source.history:
+            _print_interval(interval, page)
+    for one in source.lineages:
+        if one.lineage.id not in source.legs and one.intervals:
+            page.line("")
+            page.line(f"recoverable in {one.lineage.id}, which is not on it", "bold")
+            for interval in one.intervals:
+                _print_interval(interval, page)
+
+
+def _print_lineages(source: SourceReport, page: Plain) -> None:
+    if not source.lineages:
+        page.line("no lineages")
+        return
+    headings = ("lineage", "binlogs", "open", "looked at", "bytes", "transactions", "intervals")
+    rows = [_cells(one) for one in source.lineages]
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    page.line("")
+    page.row(headings, widths, ["bold"] * len(widths), right=(1, 2, 3, 4, 5, 6))
+    for cells in rows:
+        page.row(cells, widths, (), right=(1, 2, 3, 4, 5, 6))
+
+
+def _cells(one: LineageReport) -> tuple[str, ...]:
+    return (
+        f"{one.lineage.id}{' (current)' if one.current else ''}",
+        str(one.binlogs),
+        str(one.open),
+        str(one.looked_at),
+        str(one.size),
+        str(one.transactions),
+        str(len(one.intervals)),
+    )
+
+
+def _print_interval(one: Interval, page: Plain) -> None:
+    until = f"{one.last}:{one.last_offset}"
+    begin = f"the begin of {one.first}" if one.from_us is None else time_text(one.from_us)
+    end = until if one.to_us is None else time_text(one.to_us)
+    page.field("", f"{begin} to {end}", 2, "green")
+    if one.untimed:
+        page.field("", f"when that is, is not known: {one.untimed}", 6)
+    places = f"{one.first} of {one.lineage}" if one.lineage != one.last_lineage else str(one.first)
+    amount = f"{count_text(one.binlogs, 'binlog')}, {size_text(one.size)}"
+    page.field("", f"{places} to {until}, {amount}", 6)
+    if one.gtids_before is not None or one.gtids_after is not None:
+        before, after = _set_text(one.gtids_before), _set_text(one.gtids_after)
+        page.field("", f"from {before} to {after}", 6)
+    if one.why:
+        page.field("", f"ends there: {one.why}", 6, "yellow")
+
+
+def _set_text(gtids: str | None) -> str:
+    return "unknown GTIDs" if gtids is None else gtids_text(gtids) or "no GTIDs"
+
+
+def _print_gap(gap: Gap, page: Plain) -> None:
+    page.line("")
+    page.line(f"KNOWN GAP: {gap.text}", "yellow")
+    if gap.missing:
+        page.field("", f"missing: {gap.missing}", 6)
+
+
+def _print_compared(compared: Compared, page: Plain) -> None:
+    page.line("")
+    page.line(f"source {compared.address}, server {compared.server_uuid}", "bold")
+    page.field(
+        "",
+        f"{compared.compared} of {count_text(compared.listed, 'binlog')} that it lists, "
+        f"{compared.first} to {compared.last}, are in the bucket with their sizes",
+        6,
+    )
+    if compared.lagging:
+        names = _names(compared.lagging)
+        page.field("", f"lag: {size_text(compared.lag)} are not in the bucket yet: {names}", 6)
+    if compared.not_archived:
+        page.field("", f"from before the archive: {_names(compared.not_archived)}", 6)
+    page.field("", "their bytes were not compared", 6, "dim")
+
+
+def _names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)})"
+
+
+def _print_answer(answer: Answer, page: Plain) -> None:
+    page.line("")
+    if not answer.possible:
+        page.line(f"NO: {answer.start} cannot be brought to now: {answer.why}", "bold red")
+        if answer.hint:
+            page.field("", answer.hint, 6)
+        return
+    latest = "" if answer.latest_us is None else f", {time_text(answer.latest_us)}"
+    page.line(f"YES: {answer.start} can be brought to {answer.end}{latest}", "bold green")
+    amount = (
+        f"{count_text(answer.binlogs, 'binlog')}, {size_text(answer.size)}, "
+        f"{count_text(answer.transactions, 'transaction')}, from {answer.begin} on"
+    )
+    page.field("", amount, 6)
+    if answer.gtids_added:
+        page.field("", f"adds {gtids_text(answer.gtids_added)}", 6)
+    for warning in answer.warnings:
+        page.field("", f"warning: {warning}", 6, "yellow")
+
+
+def _print_defects(defects: Sequence[Defect], page: Plain) -> None:
+    shown: dict[str, int] = {}
+    for defect in defects:
+        shown[defect.kind] = shown.get(defect.kind, 0) + 1
+        if shown[defect.kind] <= _MOST:
+            _print_defect(defect, page)
+    for kind, count in shown.items():
+        if count > _MOST:
+            page.line(f"and {count - _MOST} more of {kind}: --json has all", "bold red")
+
+
+def _print_defect(defect: Defect, page: Plain) -> None:
+    page.line("")
+    mended = " (mended)" if defect.mended else ""
+    page.line(f"DEFECT {defect.kind}{mended}: {defect.key}", "bold red")
+    page.field("", defect.text, 6)
+    page.field("", f"for a recovery: {defect.follows}", 6)
+    page.field("", f"to do: {defect.todo}", 6)
+
+
+# For programs
+
+
+def document(report: Report) -> dict[str, Any]:
+    """What --json prints."""
+    return {
+        "format": FORMAT,
+        "target": report.target,
+        "sound": report.sound,
+        "deep": report.deep,
+        "since": _time(report.since_us),
+        "last": report.last,
+        "lineage": report.lineage,
+        "seconds": round(report.seconds, 3),
+        "foreign": [_defect(one) for one in report.foreign],
+        "sources": [_source(one) for one in report.sources],
+    }
+
+
+def _source(source: SourceReport) -> dict[str, Any]:
+    return {
+        "source": source.name,
+        "sound": source.sound,
+        "history": source.tip or None,
+        "recoverable": [_interval(one) for one in source.history],
+        "lineages": [_lineage(one) for one in source.lineages],
+        "gaps": [_gap(one) for one in source.gaps],
+        "defects": [_defect(one) for one in source.defects],
+        "notes": list(source.notes),
+        "read_bytes": source.read_bytes,
+        "against_source": None if source.compared is None else _compared(source.compared),
+        "answer": None if source.answer is None else _answer(source.answer),
+        "repaired": [
+            {
+                "lineage": one.lineage,
+                "binlog": str(one.binlog),
+                "object": one.key,
+                "refused": one.why or None,
+            }
+            for one in source.repaired
+        ],
+    }
+
+
+def _lineage(one: LineageReport) -> dict[str, Any]:
+    return {
+        "lineage": one.lineage.id,
+        "current": one.current,
+        "binlogs": one.binlogs,
+        "open": one.open,
+        "looked_at": one.looked_at,
+        "bytes": one.size,
+        "transactions": one.transactions,
+        "recoverable": [_interval(interval) for interval in one.intervals],
+    }
+
+
+def _interval(one: Interval) -> dict[str, Any]:
+    return {
+        "from": _time(one.from_us),
+        "to": _time(one.to_us),
+        "gtids_before": one.gtids_before,
+        "gtids_after": one.gtids_after,
+        "first": {"lineage": one.lineage, "binlog": str(one.first)},
+        "last": {
+            "lineage": one.last_lineage,
+            "binlog": str(one.last),
+            "offset": one.last_offset,
+        },
+        "binlogs": one.binlogs,
+        "bytes": one.size,
+        "transactions": one.transactions,
+        "ends": one.why or None,
+    }
+
+
+def _gap(one: Gap) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "lineage": one.lineage,
+        "text": one.text,
+        "missing": one.missing or None,
+    }
+
+
+def _defect(one: Defect) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "object": one.key,
+        "lineage": one.lineage or None,
+        "binlog": None if one.binlog is None else str(one.binlog),
+        "text": one.text,
+        "follows": one.follows,
+        "todo": one.todo,
+        "mended": one.mended,
+    }
+
+
+def _compared(one: Compared) -> dict[str, Any]:
+    return {
+        "address": one.address,
+        "server_uuid": one.server_uuid,
+        "listed": one.listed,
+        "compared": one.compared,
+        "first": one.first or None,
+        "last": one.last or None,
+        "lag_bytes": one.lag,
+        "lagging": list(one.lagging),
+        "not_archived": list(one.not_archived),
+        "bytes_compared": False,
+    }
+
+
+def _answer(one: Answer) -> dict[str, Any]:
+    return {
+        "start": one.start,
+        "possible": one.possible,
+        "why": one.why or None,
+        "hint": one.hint or None,
+        "from": one.begin or None,
+        "to": one.end or None,
+        "latest": _time(one.latest_us),
+        "gtids_added": one.gtids_added or None,
+        "binlogs": one.binlogs,
+        "bytes": one.size,
+        "transactions": one.transactions,
+        "warnings": list(one.warnings),
+    }
+
+
+def _time(us: int | None) -> str | None:
+    return None if us is None else time_text(us)

@@ -1,0 +1,435 @@
+"""One lineage, binlog by binlog, from the listing and the entries alone.
+
+Place in the flow: `verify` walks each lineage; `entry` judges an entry, `chain` what
+follows what, `open` what lies in chunks.
+
+Law: entries come in their order, several ahead, and are forgotten behind: memory does not grow with
+them. What changes under a look is looked at again before it is called a defect.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import pairwise
+
+from binlog2s3.archive.blocks import Ahead
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.documents import Entry, Heartbeat, Lineage
+from binlog2s3.binlog.checksum import crc64_hex
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.inspect.verify.chain import (
+    Facts,
+    Intervals,
+    contradiction,
+    is_proved,
+    of_entry,
+    of_known,
+)
+from binlog2s3.inspect.verify.entry import read_entry
+from binlog2s3.inspect.verify.open import check_all_bytes, check_chunks
+from binlog2s3.inspect.verify.report import Defect, Gap, Interval, Kind
+from binlog2s3.inspect.verify.stock import Shelf, Stock
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.status.text import count_text
+from binlog2s3.store.contract import ObjectInfo, Store
+
+AHEAD = 64
+_MOST_PROBLEMS = 5
+_MOST_ASKED = 32
+_LOOKS = 2
+ENTRY_SOON = timedelta(minutes=10)
+"""So long after the binlog its entry may be on its way, as long as its writer lives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What all parts of `verify` need of one source. `pause` waits a moment before a second look.
+
+    `alive`: the last writer renews its object. `clock`: the moment, not before what the store is
+    known to have reached. `advance` is told each binlog that was looked at.
+    """
+
+    store: Store
+    layout: Layout
+    catalog: Catalog
+    survey: Survey
+    stock: Stock
+    threads: int
+    deep: bool
+    alive: bool
+    clock: Callable[[], datetime]
+    pause: Callable[[], object]
+    advance: Callable[[], object]
+
+    def writer_of(self, lineage: str) -> Heartbeat | None:
+        """The last writer, if it writes this lineage."""
+        writer = self.stock.writer
+        return writer if writer is not None and writer.lineage == lineage else None
+
+
+@dataclass(slots=True)
+class Walked:
+    """What came of it. `cuts` are the facts of the binlogs that were asked for."""
+
+    intervals: list[Interval] = field(default_factory=list)
+    defects: list[Defect] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    cuts: dict[str, Facts] = field(default_factory=dict)
+    looked_at: int = 0
+    size: int = 0
+    read: int = 0
+    transactions: int = 0
+    undescribed: list[BinlogName] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What lies there of one binlog, now. `entry` is None where it has none, or an unusable one."""
+
+    name: BinlogName
+    info: ObjectInfo | None
+    entry: Entry | None = None
+    problems: tuple[str, ...] = ()
+    error: ArchiveError | None = None
+
+
+class Walk:
+    """A lineage's `names`, in their order; `bad` are those whose bytes are known to be wrong.
+
+    `from_start`: the first of them should be the lineage's first binlog. `wanted`: names whose
+    facts are asked for.
+    """
+
+    def __init__(
+        self,
+        look: Look,
+        lineage: Lineage,
+        names: Sequence[BinlogName],
+        *,
+        bad: Collection[BinlogName] = (),
+        from_start: bool = True,
+        wanted: Collection[str] = (),
+        current: bool = False,
+    ) -> None:
+        self._look = look
+        self._lineage = lineage
+        self._names = names
+        self._bad = bad
+        self._from_start = from_start
+        self._wanted = wanted
+        self._current = current
+        self._shelf: Shelf = look.stock.shelf(lineage.id)
+        self._walked = Walked()
+        self._before: Facts | None = None
+        self._intervals = Intervals(lineage.id)
+        self._younger: list[BinlogName] = []
+        self._unproved = 0
+
+    def run(self) -> Walked:
+        """Look at all of them."""
+        missing = dict(self._missing())
+        tasks = (partial(self._see, name) for name in self._names)
+        with closing(Ahead(tasks, threads=self._look.threads, most=AHEAD, first=AHEAD)) as ahead:
+            for seen in ahead:
+                gone = missing.get(seen.name, "")
+                if gone:
+                    self._intervals.end(gone)
+                    self._before = None
+                self._take(seen)
+                self._look.advance()
+        writer = self._look.writer_of(self._lineage.id)
+        covered = writer.covered_until if writer is not None and self._current else None
+        self._intervals.end(vouched_us=_us(covered), gtids=self._vouched_gtids(writer))
+        self._walked.intervals = self._intervals.found
+        if not self._look.deep:
+            self._say_what_was_not_read()
+        return self._walked
+
+    def _vouched_gtids(self, writer: Heartbeat | None) -> str | None:
+        """What the writer says was executed at the end of the last binlog, which is open."""
+        last, durable = self._before, writer.durable if writer is not None else None
+        if last is None or durable is None or durable.place != (last.name, last.size):
+            return None
+        return durable.gtid_set or None
+
+    # What is not there
+
+    def _missing(self) -> Iterator[tuple[BinlogName, str]]:
+        """The names before which numbers lack, and which do."""
+        names, first = self._names, self._lineage.first_binlog
+        pairs = [*pairwise(names)]
+        gaps = [(one.next(), other) for one, other in pairs if one.next() < other]
+        if self._from_start and names and first < names[0]:
+            gaps.insert(0, (first, names[0]))
+        for begin, behind in gaps:
+            count = behind.number - begin.number
+            text = str(begin) if count == 1 else f"{begin} and {count - 1} behind it"
+            writer = self._look.writer_of(self._lineage.id)
+            if writer is not None and (writer.durable is None or begin > writer.durable.place[0]):
+                self._walked.notes.append(f"{text}: not in the bucket yet, the writer is not there")
+                yield behind, f"{text}: not in the bucket yet"
+                continue
+            if self._is_there_now(begin, min(count, _MOST_ASKED)):
+                continue
+            text += " is not there" if count == 1 else " are not there"
+            self._wrong("binlog-missing", begin, self._key(begin), text)
+            yield behind, text
+
+    def _is_there_now(self, begin: BinlogName, count: int) -> bool:
+        """Whether these came since the listing."""
+        name = begin
+        for _ in range(count):
+            chunks = self._look.catalog.chunks(self._lineage, name)
+            if not chunks and self._look.store.head(self._key(name)) is None:
+                return False
+            name = name.next()
+        return True
+
+    # One binlog
+
+    def _see(self, name: BinlogName) -> _Seen:
+        """Called by any thread."""
+        store, layout, id_ = self._look.store, self._look.layout, self._lineage.id
+        key, data = layout.entry(id_, name), None
+        info = store.head(layout.binlog(id_, name))
+        if info is not None or name in self._shelf.entries:
+            try:
+                data = store.get(key)
+            except ObjectMissingError:
+                return _Seen(name=name, info=info)
+        if data is None:
+            return _Seen(name=name, info=info)
+        try:
+            entry, problems = read_entry(data, key, name, self._lineage.flavour)
+        except ArchiveError as error:
+            return _Seen(name=name, info=info, error=error)
+        return _Seen(name=name, info=info, entry=entry, problems=tuple(problems))
+
+    def _take(self, seen: _Seen) -> None:
+        self._walked.looked_at += 1
+        if seen.info is None and seen.name in self._shelf.chunks:
+            self._take_open(seen.name)
+            return
+        seen = self._described_meanwhile(seen)
+        if seen.info is None:
+            self._take_without_object(seen)
+            return
+        self._walked.size += seen.info.size
+        why = self._judge(seen, seen.info) or self._known_bad(seen.name)
+        facts = Facts(name=seen.name, size=seen.info.size, whole=True, unread=True)
+        if seen.entry is not None:
+            facts = of_entry(seen.entry, seen.info.size, self._lineage.flavour)
+            facts = facts if facts.name == seen.name else Facts(
+                name=seen.name, size=seen.info.size, whole=True, unread=True
+            )  # fmt: skip
+            self._check_first(seen.entry)
+            why = why or self._damaged(seen.entry)
+        self._walked.transactions += facts.transactions
+        self._follow(facts, why)
+
+    def _known_bad(self, name: BinlogName) -> str:
+        return f"the bytes of {name} are wrong" if name in self._bad else ""
+
+    def _take_without_object(self, seen: _Seen) -> None:
+        if seen.entry is None and seen.error is None:  # both vanished since the listing
+            text = "it is not there any more"
+            self._wrong("binlog-missing", seen.name, self._key(seen.name), text)
+        else:
+            text = f"{seen.name} is not there, its entry is"
+            self._wrong("object-missing", seen.name, self._key(seen.name), text)
+        self._intervals.end(f"{seen.name} is not there")
+        self._before = None
+
+    def _judge(self, seen: _Seen, info: ObjectInfo) -> str:
+        """What is wrong with an archived binlog and its entry; why it cannot be recovered."""
+        name, entry = seen.name, seen.entry
+        key, entry_key = self._key(name), self._look.layout.entry(self._lineage.id, name)
+        if seen.error is not None:
+            self._wrong("entry-unreadable", name, entry_key, str(seen.error))
+            return f"the entry of {name} cannot be read"
+        if entry is None:
+            self._without_entry(name, entry_key, info)
+            return ""
+        if seen.problems:
+            shown = "; ".join(seen.problems[:_MOST_PROBLEMS])
+            self._wrong("entry-lies", name, entry_key, shown)
+        if entry.size != info.size:
+            text = f"it has {info.size} bytes, its entry says {entry.size}"
+            self._wrong("size", name, key, text)
+            return f"{name} has not its size"
+        if info.crc64 is not None and info.crc64 != entry.crc64:
+            text = (
+                f"the store says that its CRC64NVME is {crc64_hex(info.crc64)}, its entry "
+                f"{crc64_hex(entry.crc64)}"
+            )
+            self._wrong("checksum", name, key, text)
+            return f"{name} has not its checksum"
+        shelf = self._shelf
+        if name in shelf.binlogs and name in shelf.entries:  # else they came since the listing
+            replaced = shelf.binlogs[name].at > shelf.entries[name].at
+            self._younger += [name] if replaced else []
+        self._unproved += info.crc64 is None
+        return f"the entry of {name} lies" if seen.problems else ""
+
+    def _say_what_was_not_read(self) -> None:
+        """What looking alone cannot tell; the entry is written last, whatever the clocks."""
+        if self._younger:
+            shown = ", ".join(map(str, self._younger[:_MOST_ASKED]))
+            more = len(self._younger) - _MOST_ASKED
+            self._walked.notes.append(
+                f"{shown}{f' and {more} more' if more > 0 else ''}: written anew since the entry "
+                "was, by whom? --deep compares the bytes"
+            )
+        if self._unproved:
+            self._walked.notes.append(
+                f"{count_text(self._unproved, 'archived binlog')}: the store keeps no CRC64NVME of "
+                "the whole, so their bytes were not compared; --deep reads them"
+            )
+
+    def _without_entry(self, name: BinlogName, key: str, info: ObjectInfo) -> None:
+        if self._may_come(name) and self._is_young(info):
+            minutes = ENTRY_SOON.total_seconds() / 60
+            self._walked.notes.append(
+                f"{name} is being archived: its entry comes next; where it has not come "
+                f"{minutes:.0f} minutes after the binlog, it is missing"
+            )
+            return
+        self._walked.undescribed.append(name)
+        self._wrong("entry-missing", name, key, f"{name} has no entry")
+
+    def _may_come(self, name: BinlogName) -> bool:
+        """Whether its writer lives, which puts entries in their order, and is not past it.
+
+        One that has just begun does not say yet which lineage it writes.
+        """
+        writer = self._look.stock.writer if self._look.alive else None
+        writes = writer is not None and writer.lineage in (None, self._lineage.id)
+        return writes and not any(other > name for other in self._shelf.entries)
+
+    def _is_young(self, info: ObjectInfo) -> bool:
+        return self._look.clock() - info.last_modified < ENTRY_SOON
+
+    def _described_meanwhile(self, seen: _Seen) -> _Seen:
+        """A second look at an old binlog without an entry: its writer may be putting that now.
+
+        Some stores date an object by when its upload was begun, so an old one may be new.
+        """
+        for _ in range(_LOOKS):
+            if seen.info is None or seen.entry is not None or seen.error is not None:
+                break
+            if self._is_young(seen.info) or not self._may_come(seen.name):
+                break
+            self._look.pause()
+            seen = self._see(seen.name)
+        return seen
+
+    def _check_first(self, entry: Entry) -> None:
+        """What lineage.json says of its first binlog is so."""
+        lineage = self._lineage
+        if entry.name != lineage.first_binlog:
+            return
+        version = str(entry.formats[0]["server_version"]) if entry.formats else ""
+        for told, said, is_so in (
+            ("first_binlog_time", lineage.first_binlog_time, entry.first_time),
+            ("gtid_set", lineage.gtid_set, entry.gtid_set_before),
+            ("server.version", lineage.server_version, version),
+        ):
+            if said != is_so:
+                text = f"{told} is {said or 'empty'}, its first entry says {is_so or 'none'}"
+                self._wrong("lineage-lies", None, self._look.layout.lineage(lineage.id), text)
+
+    def _damaged(self, entry: Entry) -> str:
+        """Damage that the source itself served is known, and ends an interval."""
+        for one in entry.damaged:
+            place = f"bytes {one['begin']} to {one['end']} of {entry.name}"
+            text = f"{place} came damaged from the source"
+            self._walked.gaps.append(Gap(kind="damaged", lineage=self._lineage.id, text=text))
+        return f"{entry.name} came damaged from the source" if entry.damaged else ""
+
+    def _take_open(self, name: BinlogName) -> None:
+        """A binlog that is only in chunks."""
+        look, lineage = self._look, self._lineage
+        is_last = name == self._names[-1]
+        checked = check_chunks(
+            look.store, look.layout, lineage, name, writer=look.writer_of(lineage.id),
+            pause=look.pause, is_last=is_last, cut=str(name) in self._wanted,
+        )  # fmt: skip
+        if checked.archived:  # meanwhile
+            self._shelf.chunks.pop(name, None)
+            self._take(self._see(name))
+            self._walked.looked_at -= 1
+            return
+        self._walked.defects += checked.defects
+        self._walked.notes += checked.notes
+        if not checked.size:
+            return
+        self._walked.size += checked.size
+        begun = lineage.first_binlog_time if name == lineage.first_binlog else None
+        facts = Facts(name=name, size=checked.size, whole=False, first_us=_us(begun), unread=True)
+        why = self._known_bad(name)
+        if not why and (look.deep or not is_last):
+            try:  # what it adds is not told by names
+                known = look.survey.known(lineage.id, name)
+            except ArchiveError as error:
+                why = str(error)
+                self._wrong("chunk-bytes", name, look.layout.chunks(lineage.id, name), why)
+            else:
+                facts = of_known(known)
+                self._walked.read += facts.size
+                if look.deep:
+                    deep = check_all_bytes(look.store, look.layout, lineage, name, known, checked)
+                    self._walked.defects += deep.defects
+                    self._walked.gaps += deep.gaps
+        self._walked.transactions += facts.transactions
+        self._follow(facts, why)
+
+    def _follow(self, facts: Facts, why: str) -> None:
+        """It comes behind the one before. `why` it cannot be recovered itself."""
+        if str(facts.name) in self._wanted:
+            self._walked.cuts[str(facts.name)] = facts
+        before, self._before = self._before, facts
+        broken = ""
+        if before is not None:
+            broken = contradiction(before, facts)
+            if broken:
+                key = self._look.layout.entry(self._lineage.id, facts.name)
+                self._wrong("gtids", facts.name, key, broken)
+            elif not is_proved(before, facts):
+                broken = self._unfinished(before)
+        if why:
+            self._intervals.end(why)
+            return
+        self._intervals.add(facts, broken)
+
+    def _unfinished(self, facts: Facts) -> str:
+        """Why a binlog that is only in chunks does not lead up to the next one."""
+        text = f"of {facts.name} only the first {facts.size} bytes are there"
+        writer = self._look.writer_of(self._lineage.id)
+        if writer is not None and (
+            writer.durable is None or writer.durable.place <= (facts.name, facts.size)
+        ):
+            self._walked.notes.append(f"{text} yet")
+            return f"{text} yet"
+        prefix = self._look.layout.chunks(self._lineage.id, facts.name)
+        self._wrong("chunk-hole", facts.name, prefix, f"{text}; nothing proves that this is all")
+        return text
+
+    # Saying it
+
+    def _key(self, name: BinlogName) -> str:
+        return self._look.layout.binlog(self._lineage.id, name)
+
+    def _wrong(self, kind: Kind, name: BinlogName | None, key: str, text: str) -> None:
+        self._walked.defects.append(
+            Defect(kind=kind, lineage=self._lineage.id, binlog=name, key=key, text=text)
+        )
+
+
+def _us(moment: datetime | None) -> int | None:
+    if moment is None:
+        return None
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -1,0 +1,1 @@
+"""The command `pitr`: from the bucket to a server, to files or to text."""

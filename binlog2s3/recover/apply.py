@@ -1,0 +1,198 @@
+"""A plan, brought into a target: which way it goes, and the proof that all of it arrived.
+
+Place in the flow: under `pitr`, which planned and asked; `relay` and `pipe` are the two ways.
+`interrupted` knows what a run that was cut off has left, and that nothing is done twice.
+
+Law: it ends well only if the target was seen to have what the plan says.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+
+from binlog2s3.binlog.executed import executed
+from binlog2s3.binlog.gtid import Gtids, GtidSet, parse
+from binlog2s3.errors import (
+    ArchiveError,
+    RecoveryError,
+    SourceError,
+    StoreError,
+)
+from binlog2s3.recover import relay, target
+from binlog2s3.recover.client import find_client
+from binlog2s3.recover.config import PitrConfig
+from binlog2s3.recover.interrupted import Standing
+from binlog2s3.recover.model import OnProgress, Place, Plan, Stream
+from binlog2s3.recover.pipe import Pipe
+from binlog2s3.recover.target import TargetFacts
+from binlog2s3.recover.view import Result, Way
+from binlog2s3.server import mysqlbinlog
+from binlog2s3.server.connection import Server
+from binlog2s3.server.login import Login
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A target: a way to ask it, and how to log in."""
+
+    server: Server
+    login: Callable[[], Login]
+
+    @property
+    def address(self) -> str:
+        """As messages name it."""
+        return self.login().address
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """How it is applied; `why` it is the slower way, "" where nothing speaks against the other."""
+
+    way: Way
+    why: str = ""
+
+
+class Apply:
+    """Brings plans into one target. `facts` were asked before; nothing is changed until `run`.
+
+    `standing`: where it stands.
+    """
+
+    def __init__(self, config: PitrConfig, at: At, facts: TargetFacts) -> None:
+        self._config = config
+        self._at = at
+        self._facts = facts
+        self.standing = Standing(config, at.server, facts)
+
+    def choose(self, server_ids: Collection[int], *, with_gtids: bool) -> Chosen:
+        """By relay log where that can be, else through the pipe.
+
+        `server_ids`: of the servers that wrote these binlogs, as far as they are known;
+        `with_gtids`: their transactions have such. Raises RecoveryError where --apply relay-log was
+        given and cannot be.
+        """
+        if self._config.apply == "pipe":
+            return Chosen("pipe")
+        why = relay.obstacle(
+            self._at.server,
+            self._facts,
+            directory=self._config.target_relay_log_dir,
+            binlog_off=self._config.no_target_binlog,
+            server_ids=server_ids,
+            with_gtids=with_gtids,
+        )
+        if why is None:
+            return Chosen("relay-log")
+        if self._config.apply == "relay-log":
+            raise RecoveryError(
+                f"the target cannot take the binlogs as relay logs: {why}",
+                hint="--apply pipe goes through mysqlbinlog and mysql, more slowly",
+            )
+        return Chosen("pipe", why)
+
+    def run(
+        self, plan: Plan, chosen: Chosen, stream: Stream, on_progress: OnProgress, *, asked: str
+    ) -> Result:
+        """Apply it all, and prove it. Raises RecoveryError, and what reading the bucket raises."""
+        began = monotonic()
+        if not plan.pieces:
+            self.standing.put_away()
+        else:
+            if self._config.stop_target_threads:
+                target.stop_threads(self._at.server, self._facts)
+            with self._told(chosen):
+                self._bring(plan, chosen, stream, on_progress, asked)
+        committed = self._commit_empty(plan)
+        gtids, proved = self._prove(plan, committed)
+        return Result(
+            how=chosen.way if plan.pieces else "nothing",
+            where=self._at.address,
+            transactions=plan.transactions,
+            size=plan.size,
+            seconds=monotonic() - began,
+            gtids=gtids,
+            stands_at=None if self._facts.keeps_gtids else plan.stop,
+            committed_empty=committed,
+            proved=proved,
+        )
+
+    def _bring(
+        self, plan: Plan, chosen: Chosen, stream: Stream, on_progress: OnProgress, asked: str
+    ) -> None:
+        if chosen.way == "relay-log":
+            way: relay.Way | Pipe = self._relay(plan)
+            reached: Place | None = plan.begin
+        else:
+            way, reached = self._pipe(plan), None
+        with self.standing.noted(
+            plan, asked, reached=reached, is_untouched=lambda: not way.touched
+        ):
+            way.apply(stream, on_progress)
+
+    def _pipe(self, plan: Plan) -> Pipe:
+        return Pipe(
+            self._at.server,
+            self._at.login(),
+            find_client(plan.flavour, self._config.mysql_client),
+            mysqlbinlog.find(plan.flavour, self._config.mysqlbinlog),
+            size=plan.size,
+            transactions=plan.transactions,
+            skip_gtids=plan.flavour == "mysql" and not self._facts.gtid_mode,
+            binlog_off=self._config.no_target_binlog,
+        )
+
+    def _relay(self, plan: Plan) -> relay.Way:
+        return relay.way(
+            self._at.server,
+            self._at.login(),
+            self._facts,
+            directory=self._config.target_relay_log_dir,
+            size=plan.size,
+            transactions=plan.transactions,
+            on_place=self.standing.reach,
+        )
+
+    def again(self, chosen: Chosen) -> str:
+        """What the next run does where this one did not come to its end, for people."""
+        if self._facts.keeps_gtids or chosen.way == "relay-log":
+            return "the same command again goes on from there"
+        return "what was applied stays, and without GTIDs nobody knows how far that is"
+
+    @contextmanager
+    def _told(self, chosen: Chosen) -> Iterator[None]:
+        """Errors from elsewhere say what has become of the target, and what to do next."""
+        again = self.again(chosen)
+        try:
+            yield
+        except ArchiveError as error:
+            raise RecoveryError(
+                f"{error}; what comes before it was applied",
+                hint=f"{error.hint}; a goal before it, or once it is mended {again}",
+            ) from error
+        except (StoreError, SourceError) as error:
+            error.hint = f"{error.hint}; {again}" if error.hint else again
+            raise
+        except RecoveryError as error:
+            error.hint = error.hint or again
+            raise
+
+    def _commit_empty(self, plan: Plan) -> str:
+        if (
+            not isinstance(plan.skipped, GtidSet)
+            or not self._facts.keeps_gtids
+            or self._config.skip_leaves_hole
+        ):
+            return ""
+        target.commit_empty(self._at.server, plan.skipped, binlog_off=self._config.no_target_binlog)
+        return str(plan.skipped)
+
+    def _prove(self, plan: Plan, committed: str) -> tuple[Gtids | None, str]:
+        if not self._facts.keeps_gtids or self._facts.executed is None:
+            return None, ""
+        expected = executed(self._facts.executed)
+        for more in (plan.adds, parse(committed, "mysql") if committed else None):
+            expected = expected.plus(more) if more is not None else expected
+        found = target.executed(self._at.server)
+        target.prove(found, expected.gtids, own_uuid=self._facts.uuid)
+        return found, "its GTIDs are those of the plan, no more and no less"

@@ -1,0 +1,291 @@
+"""Where a base backup stands: the one place that opens a backup's files.
+
+Place: `pitr --from-backup PATH` asks `read_backup`, and the plan begins at the point it answers.
+What the files say is judged in `backup_format` and `dump_header`; here they are found, opened and
+decompressed.
+
+Law: nothing is read as a whole that may be large. Of each file the first `LIMIT` bytes count,
+decompressed, and of a dump that is not compressed the last `TAIL` too; no more than that is ever in
+memory, whatever a file claims to be. Compression is told by content, never by name. What
+cannot be read or does not tell is a `RecoveryError` that names the file.
+"""
+
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import zstandard
+
+from binlog2s3.errors import RecoveryError
+from binlog2s3.recover.backup_format import (
+    BackupPoint,
+    Tool,
+    looks_like_binlog_info,
+    looks_like_mydumper,
+    parse_mydumper,
+    parse_shell,
+    parse_xtrabackup,
+    refusal,
+)
+from binlog2s3.recover.dump_header import parse_dump
+
+__all__ = ["LIMIT", "TAIL", "BackupPoint", "Tool", "read_backup"]
+
+LIMIT = 8 << 20
+"""Bytes at a file's beginning, decompressed, within which it must tell where the backup stands."""
+TAIL = 1 << 20
+"""Bytes at the end of a dump: MariaDB's GTIDs, and the line that says that it is complete."""
+LONG_WINDOW = 128 << 20
+"""The most memory that decompressing may take: what `zstd` itself accepts without --long=31."""
+PIECE = 1 << 16
+
+SHELL = "@.json"
+SHELL_DONE = "@.done.json"
+METADATA = "metadata"
+PREFIXES = ("xtrabackup_", "mariadb_backup_")
+COMPRESSED = (".zst", ".gz")
+UNREAD = (".qp", ".lz4", ".xbcrypt", ".zst.xbcrypt", ".lz4.xbcrypt", ".qp.xbcrypt")
+
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # behind one byte of 0x50 to 0x5f; pzstd begins its files so
+_FOREIGN = {
+    b"BZh": "compressed with bzip2",
+    b"\xfd7zXZ\x00": "compressed with xz",
+    b"\x04\x22\x4d\x18": "compressed with lz4",
+    b"qpress10": "compressed with qpress",
+    b"PK\x03\x04": "a zip archive",
+    b"XBSTCK01": "an xbstream: unpack it, the file with its position is among its last ones",
+    b"\xfebin": "a binlog",
+    b"<?xml": "XML",
+    b"\xff\xfe": "UTF-16, as PowerShell writes it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Text:
+    """How a file begins, and, where that can be had for little, how it ends."""
+
+    begin: str
+    whole: bool
+    tail: str | None = None
+
+
+def read_backup(path: Path) -> BackupPoint:
+    """Where the base backup at `path` stands: its directory, or the file in it that tells.
+
+    Raises RecoveryError with a hint what to give instead.
+    """
+    if stat.S_ISDIR(_mode(path)):
+        return _read_directory(path)
+    if _is_binlog_info(path.name):
+        return _xtrabackup(path.parent, path)
+    return _shell(path) if path.name == SHELL else _read_file(path)
+
+
+def _read_file(path: Path) -> BackupPoint:
+    """A file of any name, by what is in it."""
+    text = _read(path)
+    if text.begin.lstrip()[:1] == "{":
+        return parse_shell(str(path), text.begin, _done(path))
+    if looks_like_mydumper(text.begin):
+        return parse_mydumper(str(path), text.begin, whole=text.whole)
+    if looks_like_binlog_info(text.begin):
+        return parse_xtrabackup(str(path), text.begin)
+    return parse_dump(str(path), text.begin, text.tail, whole=text.whole)
+
+
+def _read_directory(directory: Path) -> BackupPoint:
+    """A directory, by the file in it that only one tool makes."""
+    shell, metadata = directory / SHELL, directory / METADATA
+    infos = [found for prefix in PREFIXES if (found := _find(directory, f"{prefix}binlog_info"))]
+    kinds = {
+        "MySQL Shell": _there(shell),
+        "mydumper": _there(metadata),
+        "xtrabackup": bool(infos),
+    }
+    several = [kind for kind, there in kinds.items() if there]
+    if len(several) > 1:
+        raise refusal(str(directory), f"it holds backups by {' and '.join(several)}: name the file")
+    if kinds["MySQL Shell"]:
+        return _shell(shell)
+    if kinds["mydumper"]:
+        text = _read(metadata)
+        return parse_mydumper(str(metadata), text.begin, whole=text.whole)
+    if infos:
+        points = [_xtrabackup(directory, info) for info in infos]
+        if len({(point.binlog, point.position, point.gtid_set) for point in points}) > 1:
+            names = " and ".join(info.name for info in infos)
+            raise refusal(str(directory), f"it contradicts itself: {names} differ")
+        return points[-1]
+    raise refusal(str(directory), _why_unknown(directory))
+
+
+def _why_unknown(directory: Path) -> str:
+    """What a directory is that holds no file that tells where it stands."""
+    if _there(directory / f"{METADATA}.partial"):
+        return "the dump by mydumper did not finish: there is only metadata.partial"
+    for prefix in PREFIXES:
+        for ending in UNREAD:
+            name = f"{prefix}binlog_info{ending}"
+            if _there(directory / name):
+                return f"{name} cannot be read as it is: decompress or decrypt the backup first"
+        if any(_find(directory, f"{prefix}{name}") for name in ("info", "checkpoints")):
+            return (
+                f"a backup without {prefix}binlog_info: the server had no binary log, or a part of "
+                "the backup is missing"
+            )
+    return "no backup of a kind that is known: there is no xtrabackup_binlog_info, metadata, @.json"
+
+
+def _shell(path: Path) -> BackupPoint:
+    return parse_shell(str(path), _whole(path), _done(path))
+
+
+def _done(path: Path) -> str | None:
+    """What stands beside `@.json` when the dump has ended; None where there is no such file."""
+    done = path.parent / SHELL_DONE
+    return _whole(done) if _there(done) else None
+
+
+def _is_binlog_info(name: str) -> bool:
+    names = [f"{prefix}binlog_info" for prefix in PREFIXES]
+    return any(name in (known, *(known + ending for ending in COMPRESSED)) for known in names)
+
+
+def _xtrabackup(directory: Path, binlog_info: Path) -> BackupPoint:
+    """A backup by xtrabackup or mariabackup, with what stands beside its position."""
+    prefix = next(prefix for prefix in PREFIXES if binlog_info.name.startswith(prefix))
+    info = _find(directory, f"{prefix}info")
+    my_cnf = _find(directory, "backup-my.cnf")
+    return parse_xtrabackup(
+        str(binlog_info),
+        _whole(binlog_info),
+        info=_whole(info) if info else "",
+        my_cnf=_whole(my_cnf) if my_cnf else "",
+        of_replica=_find(directory, f"{prefix}slave_info") is not None,
+        mariadb_names=prefix != PREFIXES[0],
+    )
+
+
+def _find(directory: Path, name: str) -> Path | None:
+    """The file of this name, as it is or compressed; decompressed ones come first."""
+    names = [name, *(name + ending for ending in COMPRESSED)]
+    return next((directory / name for name in names if _there(directory / name)), None)
+
+
+def _there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> RecoveryError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return refusal(str(path), f"it cannot be read: {reason.lower()}")
+
+
+def _whole(path: Path) -> str:
+    """The text of a file that is small; raises where it is not."""
+    text = _read(path)
+    if not text.whole:
+        raise refusal(str(path), f"it is larger than {LIMIT} bytes, and such a file never is")
+    return text.begin
+
+
+class _Beginning:
+    """The first bytes of a file: no file can make a decompressor read on and on for nothing."""
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self._file = file
+        self._left = limit
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        return data
+
+
+def _read(path: Path) -> _Text:
+    """A file's beginning, decompressed, and its end where that costs nothing."""
+    if not stat.S_ISREG(_mode(path)):
+        raise refusal(str(path), "neither a file nor a directory")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(16)
+            file.seek(0)
+            for begin, what in _FOREIGN.items():
+                if magic.startswith(begin):
+                    raise refusal(str(path), f"it is {what}; plain files, gzip and zstd are read")
+            if magic.startswith((_GZIP, _ZSTD)) or magic[1:4] == _ZSTD_SKIPPABLE:
+                data = _decompressed(path, file, gzipped=magic.startswith(_GZIP))
+                return _Text(begin=_decoded(data[:LIMIT]), whole=_ended(file, data))
+            data = file.read(LIMIT)
+            whole = _ended(file, data)
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - TAIL))
+            return _Text(begin=_decoded(data), whole=whole, tail=_decoded(file.read(TAIL)))
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _ended(file: BinaryIO, data: bytes) -> bool:
+    """Whether these data are all that the file holds."""
+    return len(data) <= LIMIT and not file.read(1)
+
+
+def _decompressed(path: Path, file: BinaryIO, *, gzipped: bool) -> bytes:
+    """The first bytes that a compressed file holds, one more than `LIMIT` where there are more.
+
+    One that ends in the middle gives what came before: the text then lacks its end.
+    """
+    source = cast("BinaryIO", _Beginning(file, 2 * LIMIT))
+    data = bytearray()
+    try:
+        for piece in (_gunzip if gzipped else _unzstd)(source):
+            data += piece
+            if len(data) > LIMIT:
+                break
+    except (OSError, zlib.error, zstandard.ZstdError) as error:
+        raise refusal(str(path), f"it cannot be decompressed: {str(error).lower()}") from None
+    return bytes(data)
+
+
+def _gunzip(source: BinaryIO) -> Iterator[bytes]:
+    """What is in all members; `gzip` would keep back what it has where a file ends too early."""
+    member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    while piece := source.read(PIECE):
+        out = b""
+        while piece or len(out) == PIECE:
+            out = member.decompress(piece, PIECE)
+            yield out
+            piece = member.unconsumed_tail
+            if member.eof:
+                piece = member.unused_data.lstrip(b"\0")
+                member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+
+
+def _unzstd(source: BinaryIO) -> Iterator[bytes]:
+    """What is in all frames, as far as they go."""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=LONG_WINDOW)
+    reader = decompressor.stream_reader(source, read_across_frames=True, closefd=False)
+    while piece := reader.read(PIECE):
+        yield piece
+
+
+def _decoded(data: bytes) -> str:
+    """Text whatever it is: what is no UTF-8 becomes something that no name and no number has."""
+    text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    return text.replace("\r\n", "\n")

@@ -1,0 +1,413 @@
+"""What the files of a base backup say about where it stands: text in, `BackupPoint` out. No I/O.
+
+Place: `backup` finds the files and reads their text; a recovery begins at the point. Dumps that are
+SQL have a module of their own, `dump_header`.
+
+Law: a point is what the tool wrote about the server that was *dumped*, whole and without a
+contradiction; everything else raises `RecoveryError`. What makes it doubtful is in its warnings.
+An empty GTID set counts as none: without GTIDs tools write one too, and "from the very first
+transaction" must not be understood where nothing was meant.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+from binlog2s3.binlog.gtid import Flavour, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import RecoveryError
+
+Tool: TypeAlias = Literal[
+    "mysqldump", "mariadb-dump", "xtrabackup", "mariabackup", "mydumper", "mysqlsh"
+]
+
+HINT = (
+    "say where the backup stands: --from-gtid-set SET, or, for pitr, --from-binlog NAME and "
+    "--from-position N"
+)
+MOST_GTIDS = 1 << 20
+"""Characters of a GTID set: one of a thousand servers with a hundred gaps each is shorter."""
+FIRST_POSITION = 4
+"""Behind the magic: no event begins earlier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupPoint:
+    """Where a base backup stands: all up to here is in it.
+
+    `gtid_set` is canonical text (see `gtid`). `server_uuid` is that of the server that was dumped.
+    `began_at` and `finished_at` are what the clock of the machine that made the backup showed. No
+    tool tells its time zone, so they have none, and cannot be compared with a commit's time.
+    """
+
+    tool: Tool
+    flavour: Flavour | None
+    binlog: BinlogName | None = None
+    position: int | None = None
+    gtid_set: str | None = None
+    server_uuid: str | None = None
+    began_at: datetime | None = None
+    finished_at: datetime | None = None
+    warnings: tuple[str, ...] = ()
+
+
+Coordinates: TypeAlias = tuple[str, str]
+"""Name of a binlog and position, as they were written."""
+
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T]+(\d{1,2}):(\d\d):(\d\d)")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_MARIADB_GTID = re.compile(r"\s*[0-9]+-[0-9]+-[0-9]+\s*(?:,|\Z)")
+
+
+def refusal(where: str, why: str) -> RecoveryError:
+    """The error for a file that does not tell where the backup stands."""
+    return RecoveryError(f"{where}: {why}", hint=HINT)
+
+
+def shown(text: str) -> str:
+    """A piece of a foreign file that fits into a message."""
+    return ascii(text if len(text) <= 80 else text[:77] + "...")
+
+
+def flavour_of_version(version: str) -> Flavour:
+    """Whose version of a server this is."""
+    return "mariadb" if "mariadb" in version.lower() else "mysql"
+
+
+def time_of(text: str) -> datetime | None:
+    """The first time in a text, without a zone; None if there is none."""
+    match = _TIME.search(text)
+    if match is None:
+        return None
+    try:
+        return datetime(*map(int, match.groups()))  # type: ignore[arg-type] # noqa: DTZ001
+    except ValueError:
+        return None
+
+
+def _uuid(text: str) -> str | None:
+    return text.lower() if _UUID.fullmatch(text) else None
+
+
+def _place(where: str, coordinates: Coordinates | None) -> tuple[BinlogName | None, int | None]:
+    """Name and position, checked."""
+    if coordinates is None:
+        return None, None
+    name, position = coordinates
+    try:
+        binlog = BinlogName.parse(name)
+    except ValueError:
+        raise refusal(where, f"not the name of a binlog: {shown(name)}") from None
+    if not _NUMBER.fullmatch(position) or not FIRST_POSITION <= int(position) < 2**63:
+        raise refusal(where, f"not a position in {name}: {shown(position)}")
+    return binlog, int(position)
+
+
+def point(
+    where: str,
+    tool: Tool,
+    flavour: Flavour | None,
+    *,
+    coordinates: Coordinates | None,
+    gtids: str,
+    warnings: Sequence[str],
+    server_uuid: str | None = None,
+    began_at: datetime | None = None,
+    finished_at: datetime | None = None,
+) -> BackupPoint:
+    """The point, with everything checked; raises where it names neither binlog nor GTIDs."""
+    binlog, position = _place(where, coordinates)
+    gtid_set = None
+    if gtids.strip(" \t\r\n,"):
+        looks: Flavour = "mariadb" if _MARIADB_GTID.match(gtids) else "mysql"
+        flavour = flavour or looks
+        if len(gtids) > MOST_GTIDS:
+            raise refusal(where, f"GTIDs of {len(gtids)} characters: no server has so many")
+        try:
+            gtid_set = str(parse(gtids, flavour)) or None
+        except ValueError as error:
+            raise refusal(where, f"GTIDs of {flavour} are wanted: {shown(str(error))}") from None
+    if binlog is None and gtid_set is None:
+        raise refusal(where, f"a backup by {tool} that tells neither binlog nor GTIDs")
+    return BackupPoint(
+        tool=tool,
+        flavour=flavour,
+        binlog=binlog,
+        position=position,
+        gtid_set=gtid_set,
+        server_uuid=server_uuid,
+        began_at=began_at,
+        finished_at=finished_at,
+        warnings=tuple(warnings),
+    )
+
+
+def only(where: str, what: str, values: Iterable[Any]) -> Any:
+    """The only value, None if there is none; raises where there are two."""
+    distinct = list(dict.fromkeys(values))
+    if len(distinct) > 1:
+        several = " and ".join(shown(str(value)) for value in distinct[:2])
+        raise refusal(where, f"it contradicts itself: two {what}, {several}")
+    return distinct[0] if distinct else None
+
+
+def of_the_source(what: str) -> str:
+    """The warning for what tells only where a replica stood in its source's binlogs."""
+    return (
+        f"{what} are those of the source of the server that was dumped: right only where the "
+        "archive is that source's"
+    )
+
+
+def set_aside(what: str) -> str:
+    """The warning for what was told of a replica's source besides the replica's own place."""
+    return (
+        f"the server was a replica: {what} are its source's and are not used; the dumped server's "
+        "own count, so the archive has to be that server's, or go by GTIDs"
+    )
+
+
+# --- xtrabackup, mariabackup
+
+_BINLOG_INFO = re.compile(r"([^\t\n]{1,255}?)[ \t]{1,20}([0-9]+)(?:[ \t]+(\S.*))?", re.DOTALL)
+_BINLOG_POS = re.compile(r"filename '([^']*)', position '([0-9]*)'")
+
+
+def looks_like_binlog_info(text: str) -> bool:
+    """Whether a text begins as `xtrabackup_binlog_info` does: a binlog's name and a position."""
+    return re.match(r"[^\t\n /]{1,255}\.[0-9]{1,18}[ \t]+[0-9]{1,19}(\s|\Z)", text) is not None
+
+
+def _setting(text: str, name: str) -> str:
+    """What stands behind `name =`; "" if there is no such line."""
+    match = re.search(rf"^{name}[ \t]*=[ \t]*(.*)$", text, re.MULTILINE)
+    return match[1].strip() if match else ""
+
+
+def parse_xtrabackup(
+    where: str,
+    binlog_info: str,
+    *,
+    info: str = "",
+    my_cnf: str = "",
+    of_replica: bool = False,
+    mariadb_names: bool = False,
+) -> BackupPoint:
+    """What a backup by xtrabackup or mariabackup says.
+
+    `info` is `xtrabackup_info` and `my_cnf` is `backup-my.cnf`, where they are; `of_replica`:
+    `xtrabackup_slave_info` is there too. The `uuid` in `info` names the backup; the server's own is
+    in `my_cnf`. (Source: `storage/innobase/xtrabackup/src/backup_mysql.cc`.)
+    """
+    if not binlog_info.strip():
+        raise refusal(where, "it is empty: the server had no binary log, or it was cut off")
+    match = _BINLOG_INFO.fullmatch(binlog_info.strip())
+    if match is None:
+        raise refusal(where, f"not a binlog's name and a position: {shown(binlog_info)}")
+    name, position, gtids = match[1], match[2], match[3] or ""
+    warnings: list[str] = []
+    if not binlog_info.endswith("\n"):
+        warnings.append("it does not end with a line break: it may be cut off")
+    # the GTIDs of the same line can go over many lines, so only its beginning is compared
+    also = _BINLOG_POS.search(_setting(info, "binlog_pos"))
+    if also and (also[1], also[2]) != (name, position):
+        raise refusal(
+            where, f"it says {shown(name)}:{position}, the backup's info {shown(also[0])}"
+        )
+    if of_replica:
+        warnings.append(set_aside("the coordinates in the backup's slave_info"))
+    if re.search(r"(?:^|\s)--no[-_]lock\b(?!=0)", _setting(info, "tool_command")):
+        warnings.append("it was made with --no-lock: its position may not be that of its data")
+    if _setting(info, "partial") == "Y":
+        warnings.append("it holds some tables only: transactions on others cannot be applied")
+    version = _setting(info, "server_version")
+    flavour = flavour_of_version(version) if version else None
+    gtids_of_mariadb = _MARIADB_GTID.match(gtids) is not None
+    of_mariadb = mariadb_names or flavour == "mariadb" or gtids_of_mariadb
+    tool_name = _setting(info, "tool_name")
+    if tool_name:
+        of_mariadb = "mariadb" in tool_name or "mariabackup" in tool_name
+    return point(
+        where,
+        "mariabackup" if of_mariadb else "xtrabackup",
+        flavour,
+        coordinates=(name, position),
+        gtids=gtids,
+        warnings=warnings,
+        server_uuid=_uuid(_setting(my_cnf, "server_uuid")),
+        began_at=time_of(_setting(info, "start_time")),
+        finished_at=time_of(_setting(info, "end_time")),
+    )
+
+
+# --- mydumper
+
+_SECTION = re.compile(
+    r"^[ \t]*(?:\[(?:(?P<own>source|master)"
+    r"|(?P<source>(?:replication|replica|slave)(?:\.[^\]\n]*)?)|[^\]\n]*)\]"
+    r"|SHOW (?:(?P<own_status>MASTER)|(?P<source_status>SLAVE)) STATUS:)",
+    re.MULTILINE | re.IGNORECASE,
+)
+# a value goes on over the next lines while they end with a comma
+_KEY = re.compile(
+    r"^[ \t]*(?P<comment>#?)[ \t]*(?:(?P<name>file|log|(?:source|master)_log_file)"
+    r"|(?P<position>position|pos|(?:source|master)_log_pos)"
+    r"|(?P<gtids>executed_gtid_set|gtid|gtid_(?:slave|source|binlog)_pos))"
+    r"[ \t]*[=:](?P<value>[^\n]*+(?:(?<=,)\n[^\n]*+)*+)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_STARTED = re.compile(r"^(?:# )?Started dump at: (.*)$", re.MULTILINE)
+_FINISHED = re.compile(r"^(?:# )?Finished dump at: (.*)$", re.MULTILINE)
+
+
+def looks_like_mydumper(text: str) -> bool:
+    """Whether a text is mydumper's `metadata`, old style or new."""
+    begin = text[:1000]
+    section = _SECTION.search(begin)
+    named = section is not None and section.lastgroup is not None
+    return named or _STARTED.search(begin) is not None
+
+
+def _sections(text: str) -> Iterator[tuple[bool, dict[str, str]]]:
+    """(whether it is of the dumped server's source, its values) of each section that tells.
+
+    In a section of a source the comments repeat SHOW REPLICA STATUS, so only what is no comment
+    counts there; in the server's own, what is commented out is as true as the rest.
+    """
+    begins = _SECTION.finditer(text)
+    section = next(begins, None)
+    while section is not None:
+        after = next(begins, None)
+        end = after.start() if after else len(text)
+        if section.lastgroup is not None:
+            of_source = section.lastgroup.startswith("source")
+            values: dict[str, str] = {}
+            for key in _KEY.finditer(text, section.end(), end):
+                if not (of_source and key["comment"]):
+                    kind = next(kind for kind in ("name", "position", "gtids") if key[kind])
+                    values.setdefault(kind, re.sub(r"['\"]", "", key["value"]).strip())
+            yield of_source, values
+        section = after
+
+
+def parse_mydumper(where: str, text: str, *, whole: bool) -> BackupPoint:
+    """What mydumper's `metadata` says, old style or new.
+
+    (Source: `src/mydumper/mydumper_working_thread.c`, `write_snapshot_info` and
+    `write_replica_info`; before 0.14 `mydumper.c`.)
+    """
+    own: list[tuple[str, str, str]] = []
+    source: list[tuple[str, str, str]] = []
+    for of_source, values in _sections(text):
+        name, position, gtids = (values.get(kind, "") for kind in ("name", "position", "gtids"))
+        if bool(name) != bool(position):
+            raise refusal(where, f"half a position: {shown(name or position)}")
+        if name or gtids:
+            (source if of_source else own).append((name, position, gtids))
+    warnings: list[str] = []
+    if own and source:
+        warnings.append(set_aside("the coordinates in its replication section"))
+    elif source:
+        warnings.append(of_the_source("the coordinates"))
+    if not own and not source:
+        raise refusal(
+            where, "mydumper's metadata without binlog and GTIDs: a dump wants --source-data"
+        )
+    name, position, gtids = only(where, "positions", own or source)
+    started, finished = _STARTED.search(text), _FINISHED.search(text)
+    if whole and not finished:
+        warnings.append("the dump does not say that it finished")
+    return point(
+        where,
+        "mydumper",
+        None,
+        coordinates=(name, position) if name else None,
+        gtids=gtids,
+        warnings=warnings,
+        began_at=time_of(started[1]) if started else None,
+        finished_at=time_of(finished[1]) if finished else None,
+    )
+
+
+# --- MySQL Shell
+
+
+def _document(where: str, text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise refusal(where, f"not JSON, or cut off: {shown(str(error))}") from None
+    if not isinstance(found, dict):
+        raise refusal(where, "not a JSON object")
+    return found
+
+
+def parse_shell(where: str, text: str, done: str | None) -> BackupPoint:
+    """What MySQL Shell's `@.json` says; `done` is `@.done.json`, None if it is not there.
+
+    (Source: `modules/util/common/dump/dump_info.cc` and `server_info.cc`.)
+    """
+    document = _document(where, text)
+    ended = _document(f"{where} (@.done.json)", done) if done is not None else {}
+    source = document.get("source")
+    source = source if isinstance(source, dict) else {}
+    binlog = source.get("binlog")
+    binlog = binlog if isinstance(binlog, dict) else {}
+    variables = source.get("sysvars")
+    variables = variables if isinstance(variables, dict) else {}
+
+    def told(kind: Callable[[object], bool], *places: tuple[dict[str, Any], str]) -> Any:
+        for holder, key in places:
+            value = holder.get(key)
+            if value is not None and not kind(value):
+                raise refusal(where, f"not what {key} is: {shown(str(value))}")
+            if value is not None:
+                return value
+        return None
+
+    def is_text(value: object) -> bool:
+        return isinstance(value, str)
+
+    def is_count(value: object) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+    version = told(
+        is_text, (document, "serverVersion"), (source, "version"), (variables, "version")
+    )
+    name = told(is_text, (binlog, "file"), (document, "binlogFile"))
+    position = told(is_count, (binlog, "position"), (document, "binlogPosition"))
+    gtids = told(is_text, (binlog, "gtidExecuted"), (document, "gtidExecuted"))
+    uuid = told(is_text, (source, "serverUuid"), (variables, "server_uuid"))
+    if "dumper" not in document and version is None:
+        raise refusal(where, "JSON, but not MySQL Shell's @.json")
+    begin = told(is_text, (document, "begin"))
+    end = told(is_text, (ended, "end"))
+    return point(
+        where,
+        "mysqlsh",
+        flavour_of_version(version) if version else None,
+        coordinates=(name, str(position)) if name else None,
+        gtids=gtids or "",
+        warnings=list(_doubts_of_shell(document, done)),
+        server_uuid=_uuid(uuid or ""),
+        began_at=time_of(begin or ""),
+        finished_at=time_of(end or ""),
+    )
+
+
+def _doubts_of_shell(document: dict[str, Any], done: str | None) -> Iterator[str]:
+    if document.get("consistent") is False:
+        yield "it was made with consistent: false: its tables are of different moments"
+    if document.get("gtidExecutedInconsistent") is True:
+        yield "MySQL Shell says that its GTID set may not be that of its data"
+    if document.get("origin") in ("dumpSchemas", "dumpTables"):
+        yield (
+            f"it was made by {document['origin']}: transactions on others cannot be applied to "
+            "what it restores"
+        )
+    if done is None:
+        yield "there is no @.done.json: the dump did not finish, or only a part was copied"

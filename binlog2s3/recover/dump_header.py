@@ -1,0 +1,237 @@
+"""What a dump by mysqldump or mariadb-dump says about where it stands. No I/O.
+
+Place: one of the kinds of base backup, the only one that is SQL; see `backup_format`.
+
+Law: only what stands before the first database or table counts, and what stands behind the last
+one: everything between is the dump's data, and data can look like anything.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.recover.backup_format import (
+    BackupPoint,
+    Coordinates,
+    Tool,
+    flavour_of_version,
+    of_the_source,
+    only,
+    point,
+    refusal,
+    set_aside,
+    shown,
+    time_of,
+)
+
+MOST_STATEMENTS = 100
+"""Statements of one kind in a header; a replica with more channels than that is none."""
+
+# What begins the first database or table; everything that tells the position comes before it, or,
+# from some versions, behind the last one.
+_DATA = re.compile(
+    r"^(?:/\*M?![0-9]+ )?"
+    r"(?:CREATE|INSERT|REPLACE|DROP|ALTER|LOCK|UNLOCK|USE|DELIMITER|END|COMMIT)\b",
+    re.MULTILINE,
+)
+_TITLE = re.compile(r"^-- (?P<dump>MySQL|MariaDB) dump (?P<rest>.*)$", re.MULTILINE)
+_PUMP = re.compile(r"^-- Dump created by MySQL pump", re.MULTILINE)
+_PREAMBLE = re.compile(
+    r"^(?:/\*!40101 SET (?:NAMES |@OLD_|@saved_cs)|SET @MYSQLDUMP_TEMP_LOG_BIN|/\*M!999999\\-)",
+    re.MULTILINE,
+)
+_VERSION = re.compile(r"^-- Server version\s+(\S+)", re.MULTILINE)
+_DATABASE = re.compile(r"^-- Host: .*    Database: (\S.*)$", re.MULTILINE)
+_COMPLETED = re.compile(r"^-- Dump completed(?: on (.*)|[ \t]*)$", re.MULTILINE)
+_HEADING = re.compile(
+    r"^-- .*(?:(?P<own>recovery from\s*$|SHOW MASTER STATUS|SHOW BINARY LOG STATUS"
+    r"|GTID to start replication from|to the master-data CHANGE-MASTER follows)"
+    r"|(?P<source>\(the (?:master|source) (?:of|for) this|SHOW SLAVE STATUS|SHOW REPLICA STATUS"
+    r"|Gtid position to start replication|to the dump-slave CHANGE-MASTER follows))",
+    re.MULTILINE,
+)
+_CHANGE = re.compile(
+    r"^(?:--[ \t]*)?CHANGE (?:MASTER|SOURCE|REPLICATION SOURCE)(?P<channel> '[^'\n]*')? TO\b",
+    re.MULTILINE,
+)
+_CHANGE_BODY = re.compile(r"((?:'[^'\n]*+'|[^;']++)*+);")
+_LOG_FILE = re.compile(r"\b(?:MASTER|SOURCE)_LOG_FILE\s*=\s*'([^'\n]*)'")
+_LOG_POS = re.compile(r"\b(?:MASTER|SOURCE)_LOG_POS\s*=\s*([0-9]+)")
+_FROM_ELSEWHERE = re.compile(r"\bFOR CHANNEL\b|\b(?:MASTER|SOURCE)_HOST\s*=")
+_PURGED = re.compile(
+    r"^(?P<comment>(?:/\*|--)[ \t]*)?SET @@GLOBAL\.GTID_PURGED\s*=", re.MULTILINE | re.IGNORECASE
+)
+_PURGED_BODY = re.compile(r"\s*(?:/\*![0-9]+\s*'\+'\s*\*/)?\s*'(\+?[^']*)'\s*;")
+_SLAVE_POS = re.compile(r"^(?:--[ \t]*)?SET GLOBAL gtid_slave_pos\s*=", re.MULTILINE)
+_SLAVE_POS_BODY = re.compile(r"\s*'([^']*)'\s*;")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Statement:
+    """A statement of a dump: how it begins, what is in it, whose state it tells."""
+
+    begin: "re.Match[str]"
+    body: str
+    of_source: bool
+
+
+def _statements(
+    where: str, text: str, begin: "re.Pattern[str]", body: "re.Pattern[str]"
+) -> Iterator[_Statement]:
+    """The whole statements that begin so; raises where one is cut off."""
+    if begin.search(text) is None:
+        return
+    headings = [
+        (match.start(), match["source"] is not None)
+        for _, match in zip(range(MOST_STATEMENTS), _HEADING.finditer(text), strict=False)
+    ]
+    for count, start in enumerate(begin.finditer(text)):
+        rest = body.match(text, start.end())
+        if rest is None or count == MOST_STATEMENTS:
+            line = text[start.start() :].partition("\n")[0]
+            raise refusal(where, f"it is cut off in {shown(line)}")
+        above = [of_source for at, of_source in headings if at < start.start()]
+        yield _Statement(begin=start, body=rest[1], of_source=bool(above) and above[-1])
+
+
+def _coordinates_of_dump(
+    where: str, header: str, warnings: list[str], *, gtids: bool
+) -> Coordinates | None:
+    """What the CHANGE statements say: the dumped server's own place, else that of its source."""
+    own: list[Coordinates] = []
+    source: list[Coordinates] = []
+    for statement in _statements(where, header, _CHANGE, _CHANGE_BODY):
+        name = _LOG_FILE.search(statement.body)
+        position = _LOG_POS.search(statement.body)
+        if name is None and position is None:
+            continue  # by GTID
+        if name is None or position is None:
+            raise refusal(where, f"half a position in {shown(statement.body.strip())}")
+        elsewhere = statement.begin["channel"] or _FROM_ELSEWHERE.search(statement.body)
+        (source if elsewhere or statement.of_source else own).append((name[1], position[1]))
+    if own:
+        if source:
+            warnings.append(set_aside("further coordinates in the header"))
+        found: Coordinates | None = only(where, "positions", own)
+        return found
+    if len(set(source)) > 1 and gtids:
+        warnings.append("the positions are those of several sources and are not used")
+        return None
+    found = only(where, "positions (of several sources)", source)
+    if found is not None:
+        warnings.append(of_the_source("the coordinates (--dump-replica, --dump-slave)"))
+    return found
+
+
+def _gtids_of_dump(
+    where: str, header: str, behind: str, warnings: list[str]
+) -> tuple[str, Flavour | None]:
+    """The GTIDs, and whose they are by the statement that sets them."""
+    purged = list(_statements(where, header, _PURGED, _PURGED_BODY))
+    late = list(_statements(where, behind, _PURGED, _PURGED_BODY))
+    slave_pos = [
+        statement
+        for text in (header, behind)
+        for statement in _statements(where, text, _SLAVE_POS, _SLAVE_POS_BODY)
+    ]
+    if purged and slave_pos:
+        raise refusal(where, "it contradicts itself: GTIDs of MySQL and of MariaDB")
+    if slave_pos:
+        own = [found for found in slave_pos if not found.of_source]
+        if not own:
+            warnings.append(of_the_source("the GTIDs (--dump-slave)"))
+        return only(where, "GTID positions", (s.body for s in own or slave_pos)), "mariadb"
+    if purged:
+        if any(found.begin["comment"] for found in purged):
+            warnings.append(
+                "its GTIDs are in a comment (--set-gtid-purged=COMMENTED): unless somebody set "
+                "gtid_purged by hand, the restored server's @@gtid_executed lacks them"
+            )
+        body: str = only(where, "GTID sets", (found.body.removeprefix("+") for found in purged))
+        return body, "mysql"
+    if any(found.body.strip("+ \n") for found in late):
+        warnings.append(
+            "the GTID set behind the last table is not used: mysqldump may have read it when the "
+            "dump had ended, with transactions in it that the dump lacks"
+        )
+    return "", "mysql" if late else None
+
+
+def parse_dump(where: str, text: str, tail: str | None, *, whole: bool) -> BackupPoint:
+    """What a dump by mysqldump or mariadb-dump says.
+
+    `text` is how it begins, all of it if it is `whole`. `tail` is how it ends, None where that
+    cannot be read without reading everything. (Source: `client/mysqldump.cc`; MariaDB's
+    `client/mysqldump.c`.)
+    """
+    if _PUMP.search(text):
+        raise refusal(where, "a dump by mysqlpump: they are not read")
+    first = _DATA.search(text)
+    header = text[: first.start()] if first else text
+    if whole and first:
+        tail = text[first.start() :]
+    behind, tail_known = "", tail is not None or whole
+    if first and tail:
+        for last in _DATA.finditer(tail):
+            behind = tail[last.end() :]
+    title = _TITLE.search(header)
+    warnings: list[str] = []
+    gtids, by_statement = _gtids_of_dump(where, header, behind, warnings)
+    coordinates = _coordinates_of_dump(where, header, warnings, gtids=bool(gtids))
+    if not (title or gtids or coordinates or _PREAMBLE.search(header)):
+        raise refusal(where, "not a base backup of a kind that is known")
+    of_mariadb = "mariadb" in title[0].lower() if title else "/*M!" in header
+    tool: Tool = "mariadb-dump" if of_mariadb else "mysqldump"
+    version = _VERSION.search(header)
+    flavour = flavour_of_version(version[1]) if version else by_statement
+    if flavour and by_statement and flavour != by_statement:
+        raise refusal(where, f"it contradicts itself: a server of {flavour}, {by_statement} GTIDs")
+    if not gtids and not coordinates:
+        raise refusal(where, _why_nothing(tool, warnings, header_ends=bool(first) or whole))
+    completed = _COMPLETED.search(behind or ("" if first else header))
+    if title and tail_known and not completed:
+        warnings.append("it does not end with 'Dump completed': it may be cut off")
+    warnings += _doubts_of_dump(header, tool, gtids, coordinates, tail_known=tail_known)
+    return point(
+        where,
+        tool,
+        flavour,
+        coordinates=coordinates,
+        gtids=gtids,
+        warnings=warnings,
+        finished_at=time_of(completed[1] or "") if completed else None,
+    )
+
+
+def _why_nothing(tool: Tool, warnings: Sequence[str], *, header_ends: bool) -> str:
+    if not header_ends:
+        return "no table begins in what was read of it, and no position stands before"
+    option = "--master-data" if tool == "mariadb-dump" else "--source-data"
+    more = "".join(f"; {warning}" for warning in warnings)
+    return (
+        f"its header tells neither binlog nor GTIDs: a dump for recoveries wants {option}=2 "
+        f"--single-transaction{more}"
+    )
+
+
+def _doubts_of_dump(
+    header: str, tool: Tool, gtids: str, coordinates: Coordinates | None, *, tail_known: bool
+) -> Iterator[str]:
+    """What a header says between its lines."""
+    if not coordinates and tool == "mysqldump":
+        yield (
+            "no binlog coordinates in it: it does not say whether it was made with "
+            "--single-transaction or --source-data; without, its rows are later than its GTIDs"
+        )
+    if tool == "mariadb-dump" and not gtids and not tail_known:
+        yield (
+            "MariaDB's GTIDs stand at the end of a dump, which is not read of a compressed one: "
+            "binlog and position count"
+        )
+    database = _DATABASE.search(header)
+    if database:
+        yield (
+            f"it was made of database {shown(database[1].rstrip())}: transactions on others cannot "
+            "be applied to what it restores"
+        )

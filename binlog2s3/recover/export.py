@@ -1,0 +1,344 @@
+"""A recovery that is not applied: written as files, or printed as SQL.
+
+Place in the flow: `pitr` hands a plan and the stream of its pieces here where --output-dir or
+--stdout was given; `pipe` applies them otherwise.
+
+Law: nothing is overwritten. A file has its name only when all of it is on the disk; README.txt is
+the last one, so a directory without it is not whole. What was written is counted, and compared
+with the plan: another number of transactions, or other GTIDs, is an error, never a result.
+"""
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from binlog2s3.binlog.executed import Gathering
+from binlog2s3.binlog.gtid import Flavour, GtidSet
+from binlog2s3.config.points import time_text
+from binlog2s3.errors import RecoveryError
+from binlog2s3.recover.model import Checked, OnProgress, Piece, Plan, Progress, Stream
+from binlog2s3.recover.view import About, Result, goal_text, stop_text
+
+README = "README.txt"
+SKIPPED = "skipped.sql"
+PARTIAL = ".partial"
+
+Write = Callable[[bytes], object]
+Decode = Callable[[Stream, Write], object]
+"""Turns a stream into SQL: `pipe.decode` with all but these two given."""
+
+_SHOW_SECONDS = 0.2
+_TOOLS: Mapping[Flavour, tuple[str, str]] = {
+    "mysql": ("mysqlbinlog", "mysql"),
+    "mariadb": ("mariadb-binlog", "mariadb"),
+}
+_FULL = "make room, then give a directory that is empty or not there yet"
+
+
+def to_directory(
+    plan: Plan,
+    about: About,
+    stream: Stream,
+    directory: Path,
+    *,
+    on_progress: OnProgress = lambda _: None,
+) -> Result:
+    """Write a file for each piece, and README.txt; the result.
+
+    The directory must be empty, or not there. Raises RecoveryError where it is not, where it
+    cannot be written, and where the stream is not what the plan says.
+    """
+    began = time.monotonic()
+    prepare(directory)
+    counted = _Counted(plan, on_progress)
+    files: list[str] = []
+    for piece, checked in counted.pieces(stream):
+        name = f"{piece.lineage}/{piece.binlog}"
+        if name in files:
+            raise RecoveryError(f"the plan has {name} twice; this is a defect")
+        with _errors(directory / piece.lineage):
+            _make(directory / piece.lineage)
+        _write(directory / name, (part.data for part in checked))
+        files.append(name)
+    counted.check_end()
+    if statements := _to_commit_empty(plan, about):
+        _write(directory / SKIPPED, statements)
+        files.append(SKIPPED)
+    _write(directory / README, [_readme(plan, about, files, directory).encode()])
+    return Result(
+        how="output-dir",
+        where=str(directory),
+        transactions=counted.transactions,
+        size=counted.size,
+        seconds=time.monotonic() - began,
+        proved="transactions and GTIDs of what was written are those of the plan",
+        files=tuple(files),
+    )
+
+
+def to_stdout(
+    plan: Plan,
+    about: About,
+    stream: Stream,
+    decode: Decode,
+    write: Write,
+    *,
+    on_progress: OnProgress = lambda _: None,
+) -> Result:
+    """Write SQL, and at its end the empty transactions of skipped GTIDs; the result.
+
+    The last line says that it is the last: what ends without it is not whole. What `write` raises
+    (nobody reads any more) comes out as it is.
+    """
+    began = time.monotonic()
+    counted = _Counted(plan, on_progress)
+    decode(counted.pieces(stream), write)
+    counted.check_end()
+    for statement in _to_commit_empty(plan, about):
+        write(statement)
+    write(f"-- binlog2s3: end, {counted.transactions} transactions up to {plan.stop}\n".encode())
+    return Result(
+        how="stdout",
+        transactions=counted.transactions,
+        size=counted.size,
+        seconds=time.monotonic() - began,
+        proved="transactions and GTIDs of what was read are those of the plan",
+    )
+
+
+def prepare(directory: Path) -> None:
+    """Make the directory; RecoveryError if there is something in it, or it cannot be written."""
+    with _errors(directory):
+        _make(directory)
+        first = next(directory.iterdir(), None)
+    if first is not None:
+        raise RecoveryError(
+            f"{directory} is not empty: {first.name} is in it",
+            hint="give a directory that is empty or not there yet; nothing is overwritten",
+        )
+
+
+# What passes
+
+
+class _Counted:
+    """Counts what passes, piece by piece, and compares it with the plan."""
+
+    def __init__(self, plan: Plan, on_progress: OnProgress) -> None:
+        self._plan = plan
+        self._on_progress = on_progress
+        self._shown_at = time.monotonic()
+        self._pieces = 0
+        self.transactions = 0
+        self.size = 0
+
+    def pieces(self, stream: Stream) -> Stream:
+        """The same stream. Raises RecoveryError behind a piece that is not as planned."""
+        for piece, checked in stream:
+            if self._plan.pieces[self._pieces : self._pieces + 1] != (piece,):
+                raise _unlike(piece, "it is not the next one")
+            yield piece, self._checked(piece, checked)
+            self._pieces += 1
+
+    def _checked(self, piece: Piece, checked: Iterator[Checked]) -> Iterator[Checked]:
+        gtids = Gathering(self._plan.flavour)
+        count, size, commit_us = 0, 0, None
+        for number, part in enumerate(checked):
+            yield part
+            for transaction in part.done:
+                if transaction.gtid is not None:
+                    gtids.add(transaction.gtid)
+                commit_us = transaction.commit_us
+            count += len(part.done)
+            if number:  # the first one is the head: magic and format event
+                size += len(part.data)
+            self._show(self.size + size, self.transactions + count, commit_us)
+        if (count, size) != (piece.transactions, piece.size):
+            raise _unlike(
+                piece,
+                f"{count} transactions in {size} bytes came, and not {piece.transactions} in "
+                f"{piece.size}",
+            )
+        if gtids.build() != piece.gtids:
+            raise _unlike(piece, "other GTIDs came")
+        self.transactions += count
+        self.size += size
+
+    def check_end(self) -> None:
+        """RecoveryError if there should have been more."""
+        if self._pieces != len(self._plan.pieces) or self.size != self._plan.size:
+            number = min(self._pieces, len(self._plan.pieces) - 1)
+            raise _unlike(self._plan.pieces[number], "not all of it came")
+
+    def _show(self, size: int, transactions: int, commit_us: int | None) -> None:
+        if time.monotonic() - self._shown_at < _SHOW_SECONDS:
+            return
+        self._shown_at = time.monotonic()
+        self._on_progress(
+            Progress(
+                size=size,
+                of_size=self._plan.size,
+                transactions=transactions,
+                of_transactions=self._plan.transactions,
+                commit_us=commit_us,
+            )
+        )
+
+
+def _unlike(piece: Piece, what: str) -> RecoveryError:
+    return RecoveryError(
+        f"{piece.binlog} of lineage {piece.lineage} is not as planned: {what}",
+        hint="what was written is not whole; run it again with another directory",
+    )
+
+
+# Files
+
+
+@contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RecoveryError(
+            f"cannot write {path}: {(error.strerror or str(error)).lower()}", hint=_FULL
+        ) from error
+
+
+def _make(directory: Path) -> None:
+    """A directory that is there after a crash, too."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, parts: Iterator[bytes] | list[bytes]) -> None:
+    """A file that has its name when all of it is on the disk.
+
+    Only its own failures are of the directory: what `parts` raises comes out as it is.
+    """
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        with _errors(partial):
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            for part in parts:
+                with _errors(partial):
+                    _put(descriptor, part)
+            with _errors(partial):
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        with _errors(path):
+            partial.rename(path)
+            _sync(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def _put(descriptor: int, data: bytes) -> None:
+    """All of it: a write may be short."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _to_commit_empty(plan: Plan, about: About) -> list[bytes] | Iterator[bytes]:
+    """SQL that commits the skipped GTIDs empty; nothing where that is not wanted, or cannot be."""
+    if about.leaves_hole or not isinstance(plan.skipped, GtidSet) or not plan.skipped:
+        return []
+    return _empty_transactions(plan.skipped)
+
+
+def _empty_transactions(gtids: GtidSet) -> Iterator[bytes]:
+    for uuid, tag, intervals in gtids.runs():
+        named = f"{uuid}:{tag}" if tag else uuid
+        for first, last in intervals:
+            for number in range(first, last + 1):
+                yield f"SET GTID_NEXT = '{named}:{number}'; BEGIN; COMMIT;\n".encode()
+    yield b"SET GTID_NEXT = 'AUTOMATIC';\n"
+
+
+def _readme(plan: Plan, about: About, files: list[str], directory: Path) -> str:
+    tool, client = _TOOLS[plan.flavour]
+    binlogs = [name for name in files if name != SKIPPED]
+    lines = [
+        f"Binlogs of {about.source}, for a point-in-time recovery",
+        "",
+        f"written      {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} by binlog2s3, from {about.archive}",
+        f"server       {plan.flavour} {plan.server_version}",
+        f"lineage      {plan.lineage}",
+        f"from         {_from_text(plan, about)}",
+        f"goal         {goal_text(plan.goal)}",
+        f"to           {stop_text(plan)}",
+        f"transactions {plan.transactions} in {plan.size} bytes",
+    ]
+    if plan.before is not None:
+        lines.append(f"wants        {plan.before or 'no GTIDs'}")
+    if plan.adds:
+        lines.append(f"GTIDs        {plan.adds}")
+    if plan.skipped:
+        lines.append(f"skipped      {plan.skipped}")
+    last = max((piece.greatest_commit_us or 0 for piece in plan.pieces), default=0)
+    if last:
+        lines.append(f"last commit  {time_text(last)}")
+    lines += [f"warning      {warning}" for warning in plan.warnings]
+    lines += ["", *_how_to(directory, tool, client, binlogs)]
+    if SKIPPED in files:
+        lines += [
+            "",
+            "Then commit the skipped transactions empty, so that no replica fetches them again:",
+            "",
+            f"    {client} < {SKIPPED}",
+        ]
+    elif plan.skipped:
+        lines += ["", "The GTIDs of the skipped transactions stay free."]
+    return "\n".join(lines) + "\n"
+
+
+def _from_text(plan: Plan, about: About) -> str:
+    if not plan.pieces:
+        return "nothing is to be applied"
+    first = plan.pieces[0]
+    return f"{first.binlog}:{first.begin}" + (f" ({about.start})" if about.start else "")
+
+
+def _how_to(directory: Path, tool: str, client: str, binlogs: list[str]) -> list[str]:
+    if not binlogs:
+        return ["There is nothing to be applied: the start has all of it."]
+    return [
+        "To apply them, all in one run and in this order, with bash:",
+        "",
+        f"    cd {shlex.quote(str(directory.absolute()))}",
+        "    set -o pipefail",
+        f"    TZ=UTC {tool} --no-defaults \\",
+        *(f"        {shlex.quote(name)} \\" for name in binlogs),
+        f"    | {client} --binary-mode --max-allowed-packet=1G --local-infile=1",
+        "",
+        "Each file begins with the server's own head (magic, format event), then has the",
+        "transactions that are wanted and no others; do not give offsets. LOAD DATA in statement",
+        "format needs local_infile=ON at the server.",
+        "",
+        "If it stops half-way: with gtid_mode=ON mend what the error says and run it again, what",
+        "was applied is passed over; without GTIDs restore the base backup and begin again.",
+        *(
+            ["On a server without gtid_mode=ON add --skip-gtids to mysqlbinlog."]
+            if tool == "mysqlbinlog"
+            else []
+        ),
+    ]

@@ -1,0 +1,408 @@
+"""Where in a history a recovery begins and ends: places, GTIDs and times, found along a route.
+
+Place in the flow: under `plan`. Pure but for what the route asks the history.
+
+Law: a place is found once or not at all. What cannot be reached, or could mean two things, is a
+RecoveryError that says what can be reached.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from binlog2s3.binlog.executed import Executed, executed
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.recover.model import BeforeGtid, Latest, Reach, Request, ToGtid, ToPosition, ToTime
+from binlog2s3.recover.route import Route
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class At:
+    """An offset in a stretch of a route."""
+
+    number: int
+    offset: int
+
+
+def moment(at_us: int) -> str:
+    """A time for messages."""
+    text = (_EPOCH + timedelta(microseconds=at_us)).isoformat(timespec="microseconds")
+    return text.replace("+00:00", "Z")
+
+
+@dataclass(slots=True)
+class Search:
+    """Looks for places on a route. `warnings` collects what does not stand in the way."""
+
+    route: Route
+    request: Request
+    warnings: list[str] = field(default_factory=list)
+
+    # What can be reached
+
+    def reach(self) -> Reach:
+        """From the oldest binlog that leads up to the newest without a break."""
+        route, last = self.route, len(self.route) - 1
+        broken = [number for number, one in enumerate(route.stretches) if one.broken]
+        first = max(broken, default=0)
+        oldest, newest = route.known(first), route.known(last)
+        before = newest.gtids_before
+        return Reach(
+            first=route.place(first, route.begin(first)),
+            last=route.place(last, route.end(last)),
+            earliest_us=oldest.first_us,
+            latest_us=self._latest_us(),
+            gtids=executed(before).plus(newest.gtids_added).gtids if before is not None else None,
+        )
+
+    def _latest_us(self) -> int | None:
+        """Up to when all is there: the newest commit, or what the writer vouches for."""
+        found = [self.covered_us()] if self.covered_us() is not None else []
+        for number in range(len(self.route) - 1, -1, -1):
+            if (newest := self.route.known(number).greatest_commit_us) is not None:
+                return max([newest, *(one for one in found if one is not None)])
+        return found[0] if found else None
+
+    def covered_us(self) -> int | None:
+        """What the writer vouches for, if it is of this history."""
+        tip = self.route.line.legs[-1].lineage.id
+        return self.route.history.covered_us if tip == self.route.history.current else None
+
+    def refused(self, why: str, hint: str = "") -> RecoveryError:
+        """The error for what cannot be done, with what can."""
+        reach = self.reach()
+        latest = moment(reach.latest_us) if reach.latest_us is not None else "?"
+        can = (
+            f"within reach: {reach.first} to {reach.last}, {moment(reach.earliest_us)} to {latest}"
+        )
+        if self.route.line.barrier:
+            can += f" ({self.route.line.barrier})"
+        return RecoveryError(why, hint=f"{hint}; {can}" if hint else can)
+
+    # Places
+
+    def place(self, name: BinlogName, offset: int, lineage: str | None = None) -> At:
+        """Where this offset of a binlog, of a lineage, lies, between two transactions."""
+        found = self.route.numbers_of(name, offset)
+        elsewhere = self._elsewhere(name, offset)
+        if lineage is not None:
+            found = [n for n in found if self.route.leg(n).lineage.id == lineage]
+            elsewhere = [one for one in elsewhere if one == lineage]
+        if not found:
+            raise self._nowhere(name, offset, elsewhere)
+        if len(found) > 1 or (elsewhere and not self.request.lineage):
+            where = [self.route.leg(number).lineage.id for number in found] + elsewhere
+            raise self.refused(
+                f"{name}:{offset} is in several histories: {', '.join(dict.fromkeys(where))}",
+                "--from-lineage says which one the backup is of, --lineage which history to "
+                "follow; a GTID (set) names one place alone",
+            )
+        (number,) = found
+        if not self.route.history.is_boundary(self.route.leg(number).lineage.id, name, offset):
+            raise self.refused(
+                f"{name}:{offset} is not between two transactions",
+                "`mysqlbinlog` shows the positions: take one behind a COMMIT, or where a "
+                "transaction's GTID event begins",
+            )
+        return At(number, offset)
+
+    def _elsewhere(self, name: BinlogName, offset: int) -> list[str]:
+        """The lineages that have this place outside of the route."""
+        found = []
+        legs = {leg.lineage.id: leg for leg in self.route.line.legs}
+        for lineage in self.route.history.lineages:
+            if name not in self.route.history.names(lineage.id):
+                continue
+            leg = legs.get(lineage.id)
+            size = self.route.history.known(lineage.id, name).size
+            is_on = leg is not None and leg.holds(name) and offset <= leg.end_of(name, size)
+            if not is_on and offset <= size:
+                found.append(lineage.id)
+        return found
+
+    def _nowhere(self, name: BinlogName, offset: int, elsewhere: list[str]) -> RecoveryError:
+        if elsewhere:
+            return self.refused(
+                f"{name}:{offset} is not part of this history: it is in {', '.join(elsewhere)}, "
+                "which history left before",
+                f"--lineage {elsewhere[-1]} chooses that history instead",
+            )
+        sizes = [
+            self.route.size(number)
+            for number, stretch in enumerate(self.route.stretches)
+            if stretch.name == name
+        ]
+        if sizes:
+            return self.refused(f"{name} has no byte at {offset}: it has {max(sizes)}")
+        return self.refused(f"{name} is not in this history")
+
+    # GTIDs
+
+    def gtid(self, gtid: str, first: int, have: Executed | None) -> tuple[int, Transaction]:
+        """The transaction that has this GTID, and the stretch that it is in.
+
+        One that is in several legs counts in the first; but if the target lacks it, in the first of
+        those that are not all before stretch `first`, where the target stands.
+        """
+        route = self.route
+        flavour = route.line.legs[-1].lineage.flavour
+        try:
+            wanted = parse(gtid, flavour)
+        except ValueError as error:
+            raise RecoveryError(
+                f"not a GTID of {flavour}: {error}", hint="as `binlog2s3 list` shows them"
+            ) from None
+        is_there = have is not None and have.has(str(wanted))
+        earlier: tuple[int, Transaction] | None = None
+        for numbers in route.by_leg():
+            number = _holder(numbers, lambda n: wanted_in(route.known(n).gtids_before, wanted))
+            if number is None or not wanted_in(route.known(number).gtids_added, wanted):
+                continue
+            if (found := self._scanned(number, str(wanted))) is not None:
+                if is_there or numbers[-1] >= first:
+                    return number, found
+                earlier = earlier or (number, found)
+        if earlier is not None:
+            return earlier
+        if wanted_in(route.known(0).gtids_before, wanted):
+            raise self.refused(f"{gtid} was executed before the archive begins")
+        where = self._dead(wanted)
+        if where:
+            raise self.refused(
+                f"{gtid} is on a dead branch: it is in {where}, which is no part of this history",
+                f"--lineage {where} chooses that history instead",
+            )
+        raise self.refused(f"{gtid} is not in this history")
+
+    def _scanned(self, number: int, gtid: str) -> Transaction | None:
+        """Found by reading: from the block on that seems to have it, else all."""
+        hints = [
+            block.first_offset
+            for block in self.route.known(number).blocks
+            if block.first_offset is not None and _precedes(block.first_gtid, gtid)
+        ]
+        for begin in dict.fromkeys([max(hints, default=0), 0]):
+            for found in self.route.transactions(number, begin):
+                if found.gtid == gtid:
+                    return found
+        return None
+
+    def _dead(self, wanted: Gtids) -> str:
+        """The lineage that has a GTID which the route has not."""
+        for lineage, gtids in self.ends():
+            if wanted_in(gtids, wanted):
+                return lineage
+        return ""
+
+    def ends(self) -> Iterator[tuple[str, Gtids]]:
+        """All GTIDs of each lineage that has bytes outside of the route."""
+        history = self.route.history
+        legs = {leg.lineage.id: leg for leg in self.route.line.legs}
+        for lineage in history.lineages:
+            names = history.names(lineage.id)
+            if not names:
+                continue
+            leg = legs.get(lineage.id)
+            last = history.known(lineage.id, names[-1])
+            held = leg is not None and leg.holds(names[-1])
+            if held and leg is not None and leg.end_of(names[-1], last.size) == last.size:
+                continue
+            if last.gtids_before is not None:
+                yield lineage.id, executed(last.gtids_before).plus(last.gtids_added).gtids
+
+    # The goal
+
+    def stop(self, start: At, have: Executed | None) -> At:
+        """Where the goal is."""
+        match self.request.goal:
+            case ToTime() as goal:
+                return _Clock(self, start, have).stop(goal)
+            case ToGtid(gtid):
+                number, found = self.gtid(gtid, start.number, have)
+                return At(number, found.end)
+            case BeforeGtid(gtid):
+                number, found = self.gtid(gtid, start.number, have)
+                return At(number, found.begin)
+            case ToPosition(binlog, offset):
+                return self.place(binlog, offset, self._chosen(binlog, offset))
+            case Latest():
+                last = len(self.route) - 1
+                return At(last, self.route.end(last))
+
+    def _chosen(self, name: BinlogName, offset: int) -> str | None:
+        """The lineage that was chosen, if this place is in it: of several, that one is meant."""
+        wanted = self.request.lineage
+        found = {
+            self.route.leg(number).lineage.id for number in self.route.numbers_of(name, offset)
+        }
+        return wanted if wanted in found else None
+
+    def is_double(self, number: int, first: int) -> Callable[[Transaction], bool]:
+        """Whether a transaction of this stretch is also in a leg before, from `first` on."""
+        stretch = self.route.stretches[number]
+        if stretch.leg == self.route.stretches[first].leg:
+            return lambda _: False
+        shared = self.route.shared(number, first)
+        cut = self.route.line.legs[stretch.leg - 1].cut if stretch.leg else None
+        before: Executed | None = None
+        if cut is not None and cut.gtid_set:
+            before = executed(parse(cut.gtid_set, self.route.leg(number).lineage.flavour))
+
+        def double(one: Transaction) -> bool:
+            if one.gtid is None:
+                return one.end <= shared
+            return before is not None and before.has(one.gtid)
+
+        return double
+
+
+class _Clock:
+    """Finds the place that a time means."""
+
+    def __init__(self, search: Search, start: At, have: Executed | None) -> None:
+        self._search = search
+        self._route = search.route
+        self._start = start
+        self._have = have
+
+    def stop(self, goal: ToTime) -> At:
+        route, start = self._route, self._start
+        if goal.at_us < route.known(0).first_us:
+            raise self._search.refused(f"{goal.text} is before the archive begins")
+        self._check_before(goal)
+        for number in range(start.number, len(route)):
+            if not _is_later(route.known(number).greatest_commit_us, goal):
+                continue
+            found = self._first_later(number, goal)
+            if found is not None:
+                return found
+        covered = self._search.covered_us()
+        if covered is None or covered < goal.at_us:
+            raise self._search.refused(
+                f"{goal.text} is not reached: nothing in the bucket is as late",
+                "--latest takes all that there is",
+            )
+        last = len(route) - 1
+        return At(last, route.end(last))
+
+    def _check_before(self, goal: ToTime) -> None:
+        """The newest transaction before the start, which the target has, is not later."""
+        route = self._route
+        for number in range(self._start.number - 1, -1, -1):
+            greatest = route.known(number).greatest_commit_us
+            if _is_later(greatest, goal):
+                is_double = self._search.is_double(number, 0)
+                for one in route.transactions(number):
+                    if one.commit_us > goal.at_us and not is_double(one):
+                        raise self._past(goal, one)
+            if greatest is not None:
+                return
+
+    def _first_later(self, number: int, goal: ToTime) -> At | None:
+        """Where the first transaction begins that was committed later."""
+        is_double = self._search.is_double(number, self._start.number)
+        found: Transaction | None = None
+        for one in self._route.transactions(number):
+            if is_double(one):
+                continue
+            if found is None:
+                if one.commit_us > goal.at_us:
+                    if self._is_there(number, one):
+                        raise self._past(goal, one)
+                    found = one
+            elif one.commit_us <= goal.at_us:
+                self._behind(goal, number, found, number, one)
+                return At(number, found.begin)
+        if found is None:
+            return None
+        self._look_behind(number, found, goal)
+        return At(number, found.begin)
+
+    def _is_there(self, number: int, one: Transaction) -> bool:
+        """Whether the target has it already."""
+        if At(number, one.end) <= self._start:
+            return True
+        return self._have is not None and one.gtid is not None and self._have.has(one.gtid)
+
+    def _past(self, goal: ToTime, one: Transaction) -> RecoveryError:
+        name = f"{one.gtid} of " if one.gtid else "a transaction of "
+        return self._search.refused(
+            f"the target is already past {goal.text}: it has {name}{moment(one.commit_us)}",
+            "restore an older base backup",
+        )
+
+    def _look_behind(self, number: int, found: Transaction, goal: ToTime) -> None:
+        """See that nothing in later binlogs was committed before, by a clock that stepped."""
+        for later in range(number + 1, len(self._route)):
+            least = self._route.known(later).least_commit_us
+            if least is None or least > goal.at_us:
+                continue
+            is_double = self._search.is_double(later, self._start.number)
+            try:
+                for one in self._route.transactions(later):
+                    if one.commit_us <= goal.at_us and not is_double(one):
+                        self._behind(goal, number, found, later, one)
+                        return
+            except ArchiveError as error:
+                self._search.warnings.append(
+                    f"what comes behind {goal.text} cannot be read, so whether the clock stepped "
+                    f"there is not known: {error}"
+                )
+
+    def _behind(
+        self, goal: ToTime, number: int, found: Transaction, later: int, one: Transaction
+    ) -> None:
+        """A transaction behind the stop that was committed before it."""
+        route = self._route
+        first = f"{found.gtid or route.place(number, found.begin)} ({moment(found.commit_us)})"
+        second = f"{one.gtid or route.place(later, one.begin)} ({moment(one.commit_us)})"
+        if not (found.commit_exact and one.commit_exact):
+            self._search.warnings.append(
+                f"commit times are whole seconds and not in order here: {first} is left out, and "
+                f"{second} behind it too"
+            )
+            return
+        raise self._search.refused(
+            f"{goal.text} means two places: {first} is later, {second} comes behind it and is not",
+            "the server's clock was set back; name the transaction: --before-gtid, --to-gtid or "
+            "--to-position",
+        )
+
+
+def _is_later(greatest_us: int | None, goal: ToTime) -> bool:
+    return greatest_us is not None and greatest_us > goal.at_us
+
+
+def wanted_in(gtids: Gtids | None, wanted: Gtids) -> bool:
+    """Whether this single GTID is among these, which of MariaDB's are the last of each server."""
+    return gtids is not None and type(gtids) is type(wanted) and wanted <= gtids
+
+
+def _holder(numbers: list[int], is_before: Callable[[int], bool]) -> int | None:
+    """The last of these stretches of a leg before which something was not executed yet."""
+    past = bisect_left(numbers, x=True, key=is_before)
+    return numbers[past - 1] if past else None
+
+
+def _precedes(first: str | None, gtid: str) -> bool:
+    """Whether one GTID is of the same series as another, and not greater."""
+    if first is None:
+        return False
+    series, _, number = first.replace("-", ":").rpartition(":")
+    wanted, _, limit = gtid.replace("-", ":").rpartition(":")
+    return series == wanted and int(number) <= int(limit)
+
+
+def either(gtids: Gtids, others: Gtids) -> Gtids:
+    """Both together."""
+    if isinstance(gtids, GtidSet) and isinstance(others, GtidSet):
+        return gtids | others
+    if isinstance(gtids, MariadbGtidList) and isinstance(others, MariadbGtidList):
+        return gtids | others
+    raise TypeError

@@ -1,0 +1,386 @@
+"""`binlog2s3 pitr`: looks, plans, shows, asks, applies, proves.
+
+Place in the flow: under `cli`; everything that decides is in `plan`, everything that reads the
+bucket in `snapshot` and `extract`, everything that touches the target in `target` and `pipe`.
+
+Law: nothing of the target is changed before the plan is made and the operator has said yes; and it
+ends with 0 only if the target was seen to have what the plan says.
+"""
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+
+from binlog2s3.archive.catalog import Catalog, Layout, where_to_look
+from binlog2s3.binlog.executed import executed
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
+from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.output import clean, progress_of
+from binlog2s3.recover import relay, target
+from binlog2s3.recover.apply import Apply, At, Chosen
+from binlog2s3.recover.backup import BackupPoint, read_backup
+from binlog2s3.recover.config import PitrConfig
+from binlog2s3.recover.export import prepare, to_directory, to_stdout
+from binlog2s3.recover.extract import Extract
+from binlog2s3.recover.model import Plan, Progress, Request, Start, Stream
+from binlog2s3.recover.pipe import decode
+from binlog2s3.recover.plan import make
+from binlog2s3.recover.progress import showing
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.target import TargetFacts
+from binlog2s3.recover.view import About, Result, confirmed, document, preview, show_result
+from binlog2s3.server import mysqlbinlog
+from binlog2s3.server.connection import Server
+from binlog2s3.server.login import resolve
+from binlog2s3.store.s3 import S3Store
+from binlog2s3.workers import Workers
+
+
+def run(config: PitrConfig) -> int:
+    """Carry it out; the exit code. Raises what went wrong, each error with its own."""
+    stop = threading.Event()
+    with ExitStack() as stack:
+        # as Ctrl-C, so that what was begun is put away
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        stack.callback(signal.signal, signal.SIGTERM, before)
+        stack.callback(stop.set)
+        store = stack.enter_context(closing(S3Store(for_reading(config.s3), stop=stop)))
+        at: At | None = None
+        if config.target is not None:
+            login = partial(resolve, config.target)
+            at = At(stack.enter_context(Server(login)), login)
+        return _Recovery(config, store, at).run()
+
+
+class _Recovery:
+    def __init__(self, config: PitrConfig, store: S3Store, at: At | None) -> None:
+        self._config = config
+        self._store = store
+        self._target = at
+        self._facts: TargetFacts | None = None
+        self._apply: Apply | None = None
+        self._warnings: list[str] = []
+
+    def run(self) -> int:
+        config = self._config
+        if config.output_dir is not None and not config.dry_run:
+            prepare(config.output_dir)
+        with ExitStack() as alone:
+            if self._target is not None and config.applies:
+                alone.enter_context(target.alone(self._target.login))
+            return self._run()
+
+    def _run(self) -> int:
+        config = self._config
+        with progress_of("entries") as advance:
+            survey = self._survey(advance)
+            self._ask()
+            self._refuse_target(survey)
+            start, said = self._start(survey)
+            plan = self._plan(start, survey)
+            chosen = self._choose(plan, survey)
+        self._warnings += [str(error) for error in survey.problems]
+        if self._facts is not None and config.applies:
+            self._warnings += target.warnings(self._facts, server_version=plan.server_version)
+        plan = replace(plan, warnings=(*self._warnings, *plan.warnings))
+        self._refuse_plan(plan)
+        about = About(
+            source=config.source,
+            archive=url(config.s3),
+            target=self._target.address if self._target is not None else "",
+            start=said,
+            leaves_hole=config.skip_leaves_hole or (config.applies and not self._by_gtid),
+            way=chosen.way if chosen is not None else None,
+            why=chosen.why if chosen is not None else "",
+            once=config.applies and not self._by_gtid,
+        )
+        self._show(plan, about)
+        if config.dry_run:
+            return self._done(plan, about, None)
+        extract = Extract(survey.blocks, concurrency=config.s3.concurrency)
+        if self._apply is not None and chosen is not None:
+            self._apply.standing.check(plan, start)
+            self._confirm(plan, about)
+            return self._done(plan, about, self._applied(plan, chosen, extract))
+        with closing(extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
+            if config.output_dir is not None:
+                result = to_directory(plan, about, pieces, config.output_dir, on_progress=progress)
+            else:
+                result = self._to_stdout(plan, about, pieces)
+        return self._done(plan, about, result)
+
+    # What there is
+
+    def _survey(self, advance: Callable[[int, int], None]) -> Survey:
+        s3 = self._config.s3
+        catalog = Catalog(self._store, Layout(s3.prefix, self._config.source))
+        workers = Workers(min(s3.concurrency, MOST_THREADS))
+        survey = Survey(self._store, catalog, workers, advance=advance)
+        if not survey.lineages:
+            if survey.unreadable:
+                raise survey.unreadable[0]
+            raise RecoveryError(
+                f"there is nothing of source {self._config.source} below {url(s3)}",
+                hint=where_to_look(self._store, s3.prefix),
+            )
+        self._warnings += [f"{error}; its lineage is left out" for error in survey.unreadable]
+        return survey
+
+    def _ask(self) -> None:
+        """What the target is. What a run that was cut off left there does not go on meanwhile."""
+        if self._target is None:
+            return
+        at = self._target
+        self._facts = target.facts(at.server, at.login())
+        left = relay.left_over(at.server, self._facts)
+        if left is not None and left.running:
+            if not self._config.applies:
+                self._warnings.append(
+                    "the target still applies what a run that was cut off gave it: this is how it "
+                    "was when it was asked"
+                )
+            else:
+                relay.halt(at.server, self._facts)
+                self._facts = target.facts(at.server, at.login())
+        if not (self._config.output_dir or self._config.stdout):
+            self._apply = Apply(self._config, at, self._facts)
+
+    def _flavour(self, survey: Survey) -> Flavour:
+        wanted = self._config.lineage or survey.current
+        for lineage in survey.lineages:
+            if lineage.id == wanted:
+                return lineage.flavour
+        return survey.lineages[-1].flavour
+
+    @property
+    def _by_gtid(self) -> bool:
+        """Whether the target keeps GTIDs that tell what it has, at any moment."""
+        return self._facts is not None and self._facts.keeps_gtids
+
+    # Where it begins
+
+    def _start(self, survey: Survey) -> tuple[Start, str]:
+        """What the target has, and in words who says so."""
+        config, flavour = self._config, self._flavour(survey)
+        have: Gtids | None = None
+        words = []
+        if self._by_gtid and self._facts is not None and self._facts.executed is not None:
+            have = self._facts.executed
+            words.append("what the target has executed")
+        place = None
+        if config.from_gtid_set is not None:
+            have = _with(have, _parsed(config.from_gtid_set, flavour))
+            words.append("--from-gtid-set")
+        elif config.from_binlog is not None and config.from_position is not None:
+            place = (config.from_binlog, config.from_position)
+            words.append(f"{config.from_binlog}:{config.from_position}")
+        elif config.from_backup is not None:
+            point = read_backup(config.from_backup)
+            self._warnings += [f"{config.from_backup}: {one}" for one in point.warnings]
+            have, place = self._of_backup(point, have, flavour)
+            words.append(f"the {point.tool} backup {config.from_backup}")
+        elif self._target is not None and have is None:
+            raise RecoveryError(
+                "the target's GTIDs do not tell where it stands"
+                if flavour == "mariadb"
+                else "the target keeps no GTIDs (gtid_mode is not ON), which would tell where it "
+                "stands",
+                hint="say where its base backup ends: --from-backup PATH, or --from-binlog NAME "
+                "and --from-position N",
+            )
+        if (
+            self._apply is not None
+            and (stands := self._apply.standing.place(_asked(config))) is not None
+        ):
+            self._warnings.append(
+                f"the target stands at {stands}, where a run that began as this one was cut off, "
+                "and goes on from there; if its base backup was restored again since, DROP "
+                f"DATABASE {target.DATABASE} first"
+            )
+            place = (stands.binlog, stands.offset)
+            return Start(place=place, lineage=stands.lineage), "where a run was cut off"
+        return Start(gtids=have, place=place, lineage=config.from_lineage), " and ".join(words)
+
+    def _of_backup(
+        self, point: BackupPoint, have: Gtids | None, flavour: Flavour
+    ) -> tuple[Gtids | None, tuple[BinlogName, int] | None]:
+        if point.flavour not in (None, flavour):
+            raise RecoveryError(
+                f"the backup is of a {point.flavour} server, the history is {flavour}'s",
+                hint="is --source the right one?",
+            )
+        if point.gtid_set is not None:
+            return _with(have, _parsed(point.gtid_set, flavour)), None
+        if point.binlog is None or point.position is None:
+            raise RecoveryError(
+                f"{self._config.from_backup} tells neither GTIDs nor a position",
+                hint="--from-binlog NAME and --from-position N say where it stands",
+            )
+        return have, (point.binlog, point.position)
+
+    def _plan(self, start: Start, survey: Survey) -> Plan:
+        try:
+            return make(self._request(start), survey)
+        except ArchiveError as error:
+            raise RecoveryError(
+                str(error),
+                hint=f"{error.hint}; goals before it can still be reached: --to-position or "
+                "--to-gtid in an earlier binlog (`binlog2s3 list` shows them)",
+            ) from error
+
+    def _request(self, start: Start) -> Request:
+        config = self._config
+        return Request(
+            goal=config.goal,
+            start=start,
+            skip=config.skip,
+            lineage=config.lineage,
+            allow_gap=config.allow_gap,
+            allow_extra_gtids=config.allow_extra_gtids,
+        )
+
+    def _choose(self, plan: Plan, survey: Survey) -> Chosen | None:
+        if self._apply is None:
+            return None
+        places = {(piece.lineage, piece.binlog) for piece in plan.pieces}
+        ids = {survey.known(lineage, name).server_id for lineage, name in places}
+        return self._apply.choose(
+            [one for one in ids if one is not None],
+            with_gtids=any(piece.gtids for piece in plan.pieces),
+        )
+
+    # What stands against it
+
+    def _refuse_target(self, survey: Survey) -> None:
+        if self._target is None or self._facts is None or not self._config.applies:
+            return
+        login, lineages = self._target.login(), survey.lineages
+        for refusal in target.problems(
+            self._facts,
+            login,
+            flavour=self._flavour(survey),
+            server_uuids=[lineage.server_uuid for lineage in lineages],
+            source_address=self._config.source_address,
+            allow_source=self._config.allow_source,
+            stop_threads=self._config.stop_target_threads,
+        ):
+            raise refusal
+
+    def _refuse_plan(self, plan: Plan) -> None:
+        """A server that insists on GTIDs takes no transaction without one."""
+        if not (self._by_gtid and plan.flavour == "mysql" and self._config.applies):
+            return
+        anonymous = sum(
+            piece.transactions - piece.gtids.count
+            for piece in plan.pieces
+            if isinstance(piece.gtids, GtidSet)
+        )
+        if anonymous:
+            raise RecoveryError(
+                f"{anonymous} of the transactions have no GTID, and the target takes none such "
+                "(gtid_mode is ON)",
+                hint="SET GLOBAL gtid_mode = ON_PERMISSIVE there, and OFF_PERMISSIVE, for the "
+                "time of the recovery",
+            )
+
+    def _confirm(self, plan: Plan, about: About) -> None:
+        if self._config.yes or not self._has_work(plan):
+            return
+        said = None if self._config.as_json else confirmed(about, plan)
+        if said is None:
+            raise RecoveryError(
+                "nobody was asked whether to apply this",
+                hint="--yes applies without a question, --dry-run only shows the plan",
+            )
+        if not said:
+            raise RecoveryError("not applied: the answer was no", hint="nothing was changed")
+
+    def _has_work(self, plan: Plan) -> bool:
+        return bool(plan.pieces or (plan.skipped and not self._config.skip_leaves_hole))
+
+    # Doing it
+
+    def _applied(self, plan: Plan, chosen: Chosen, blocks: Extract) -> Result:
+        """Into the target. Ctrl-C says how far it came, and what the next run does."""
+        assert self._apply is not None  # noqa: S101 - it is known how it is applied
+        seen = [0]
+        try:
+            with closing(blocks.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
+
+                def told(at: Progress) -> None:
+                    seen[0] = at.transactions
+                    progress(at)
+
+                return self._apply.run(plan, chosen, pieces, told, asked=_asked(self._config))
+        except KeyboardInterrupt:
+            print(  # noqa: T201
+                f"interrupted behind {seen[0]:,} or more of {plan.transactions:,} transactions; "
+                f"{self._apply.again(chosen)}"
+                + (", and puts away what this one had to leave" * (chosen.way == "relay-log")),
+                file=sys.stderr,
+            )
+            raise
+
+    def _to_stdout(self, plan: Plan, about: About, stream: Stream) -> Result:
+        tool = mysqlbinlog.find(plan.flavour, self._config.mysqlbinlog)
+
+        def text(pieces: Stream, write: Callable[[bytes], object]) -> object:
+            return decode(
+                pieces,
+                write,
+                tool,
+                size=plan.size,
+                transactions=plan.transactions,
+                skip_gtids=self._facts is not None
+                and self._facts.flavour == "mysql"
+                and not self._facts.gtid_mode,
+            )
+
+        result = to_stdout(plan, about, stream, text, sys.stdout.buffer.write)
+        sys.stdout.buffer.flush()
+        return result
+
+    # What is said
+
+    def _show(self, plan: Plan, about: About) -> None:
+        if self._config.as_json:
+            for warning in plan.warnings:
+                print(f"warning: {clean(warning)}", file=sys.stderr)  # noqa: T201
+            return
+        preview(plan, about, sys.stderr if self._config.stdout else sys.stdout)
+
+    def _done(self, plan: Plan, about: About, result: Result | None) -> int:
+        if self._config.as_json:
+            print(json.dumps(document(plan, about, result), indent=1))  # noqa: T201
+        elif result is not None:
+            show_result(result, sys.stderr if self._config.stdout else sys.stdout)
+        return 0
+
+
+def _parsed(text: str, flavour: Flavour) -> Gtids:
+    try:
+        return parse(text, flavour)
+    except ValueError as error:
+        raise RecoveryError(
+            f"GTIDs of {flavour} are wanted, for that is the history: {error}",
+            hint="is --source the right one?",
+        ) from None
+
+
+def _with(have: Gtids | None, more: Gtids) -> Gtids:
+    return more if have is None else executed(have).plus(more).gtids
+
+
+def _asked(config: PitrConfig) -> str:
+    """What the operator says of the beginning, to be compared with what was said before."""
+    place = f"{config.from_binlog}:{config.from_position}" if config.from_binlog else ""
+    backup = str(config.from_backup.absolute()) if config.from_backup is not None else ""
+    gtids = config.from_gtid_set or ""
+    return f"{config.source} {config.from_lineage or ''} {place} {backup} {gtids}"[:500]

@@ -1,0 +1,127 @@
+"""How far a recovery is, while it goes on: a bar on a terminal, elsewhere a line now and then.
+
+Place in the flow: `pitr` hands `showing`'s callback to what applies or writes.
+
+Law: it goes to standard error, and costs the work nothing: what comes too often is not drawn.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from binlog2s3.config.points import time_text
+from binlog2s3.output import Plain, clean, is_terminal
+from binlog2s3.recover.model import OnProgress, Progress
+from binlog2s3.status.text import duration_text, size_text
+
+LINE_SECONDS = 10.0
+_RATE_SECONDS = 20.0
+_LEAST_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast it goes, over the last seconds, by the clock that it is given."""
+
+    clock: Callable[[], float]
+    seen: list[tuple[float, int, int]] = field(default_factory=list)
+
+    def take(self, progress: Progress) -> None:
+        """What is reached now."""
+        now = self.clock()
+        self.seen.append((now, progress.size, progress.transactions))
+        while len(self.seen) > 2 and now - self.seen[1][0] >= _RATE_SECONDS:
+            self.seen.pop(0)
+
+    def rates(self) -> tuple[float, float] | None:
+        """Bytes and transactions a second; None as long as that would be a guess."""
+        if not self.seen:
+            return None
+        (first, size, count), (last, last_size, last_count) = self.seen[0], self.seen[-1]
+        if last - first < _LEAST_SECONDS:
+            return None
+        return (last_size - size) / (last - first), (last_count - count) / (last - first)
+
+
+def words_of(progress: Progress, pace: Pace) -> list[str]:
+    """What is to be said: bytes, transactions, the commit time that was reached, rate, the rest."""
+    of_transactions = f" of {progress.of_transactions:,}" if progress.of_transactions else ""
+    words = [
+        f"{size_text(progress.size)} of {size_text(progress.of_size)}",
+        f"{progress.transactions:,}{of_transactions} transactions",
+    ]
+    if progress.commit_us is not None:
+        words.append(f"at {time_text(progress.commit_us)[:19]}Z")
+    rates = pace.rates()
+    if rates is not None:
+        words.append(f"{size_text(rates[0])}/s, {rates[1]:,.0f} transactions/s")
+        if left := _left_seconds(progress, rates):
+            words.append(f"{duration_text(left, up=True)} left")
+    return words
+
+
+def _left_seconds(progress: Progress, rates: tuple[float, float]) -> float | None:
+    """What is slower says when it ends: few great transactions, or many small ones."""
+    left = (progress.of_size - progress.size, progress.of_transactions - progress.transactions)
+    times = [rest / rate for rest, rate in zip(left, rates, strict=True) if rate > 0 and rest > 0]
+    return max(times, default=None)
+
+
+@contextmanager
+def showing(
+    out: TextIO,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    line_seconds: float = LINE_SECONDS,
+) -> Iterator[OnProgress]:
+    """What to call with each Progress, on `out`: a bar on a terminal, else a line each 10 s."""
+    pace = Pace(clock)
+    if is_terminal(out):
+        with _bar(Console(file=out), pace) as show:
+            yield show
+    else:
+        yield _lines(out, pace, line_seconds)
+
+
+def _lines(out: TextIO, pace: Pace, line_seconds: float) -> OnProgress:
+    page = Plain(out)
+    last = pace.clock()
+
+    def show(progress: Progress) -> None:
+        nonlocal last
+        pace.take(progress)
+        now = pace.clock()
+        if now - last >= line_seconds:
+            last = now
+            page.line(f"progress: {', '.join(words_of(progress, pace))}")
+            out.flush()
+
+    return show
+
+
+@contextmanager
+def _bar(console: Console, pace: Pace) -> Iterator[OnProgress]:
+    columns = (
+        BarColumn(bar_width=20),
+        TaskProgressColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(progress: Progress) -> None:
+            pace.take(progress)
+            bar.update(
+                task,
+                description=clean(", ".join(words_of(progress, pace))),
+                completed=progress.size,
+                total=max(1, progress.of_size),
+            )
+
+        yield show

@@ -1,0 +1,548 @@
+"""The target of a recovery: what it is, why it must not be touched, what it has in the end.
+
+Place in the flow: `pitr` asks here before it plans and before it applies, and proves at the end.
+
+Law: nothing is changed before every refusal has been looked for. A server that may be the source,
+one that others write to, and one whose account could not finish the work are refused.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlog2s3.binlog import gtid
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet
+from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.recover.config import Address
+from binlog2s3.server.connection import Server
+from binlog2s3.server.login import Login
+
+DATABASE = "binlog2s3_recovery"
+"""Where a marker is kept, in the target."""
+
+CHANNEL, CHANNEL_HOST = "pitr", "binlog2s3.invalid"
+"""The replication channel of a recovery by relay log, and the host that marks it as ours."""
+
+_TITLE: dict[Flavour, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
+_RUNNING = ("Replica_IO_Running", "Replica_SQL_Running", "Slave_IO_Running", "Slave_SQL_Running")
+_PORT = 3306
+_LEAST_FREE = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFacts:
+    """What a target says about itself.
+
+    `uuid` as `ServerFacts` has it. `executed` is None where it keeps no GTIDs that could be
+    compared: gtid_mode is not ON, or it is MariaDB. `channels` are the replica channels that run.
+    `lacks`: privileges that every apply needs and the account does not have.
+    """
+
+    address: str
+    host_name: str
+    uuid: str
+    flavour: Flavour
+    version: str
+    server_id: int
+    gtid_mode: bool
+    executed: Gtids | None
+    log_bin: bool
+    read_only: bool
+    super_read_only: bool
+    event_scheduler: bool
+    channels: tuple[str, ...]
+    max_allowed_packet: int
+    local_infile: bool
+    gtid_strict: bool = False
+    transaction_read_only: bool = False
+    binlog_format: str = "ROW"
+    lacks: tuple[str, ...] = ()
+
+    @property
+    def keeps_gtids(self) -> bool:
+        """Whether what is applied keeps its GTIDs, and a second run knows what the first did."""
+        return self.executed is not None
+
+
+def facts(server: Server, login: Login) -> TargetFacts:
+    """Ask the target; it need not write a binary log. Raises SourceError.
+
+    Also what the account may do, by doing it: none of it changes anything.
+    """
+    row = server.rows(
+        "SELECT @@version AS version, @@server_id AS id, @@log_bin AS log_bin, @@hostname AS host, "
+        "@@global.max_allowed_packet AS packet, @@global.read_only AS frozen, "
+        "@@global.event_scheduler AS events, @@global.local_infile AS load_data"
+    )[0]
+    version = str(row["version"])
+    flavour: Flavour = "mariadb" if "mariadb" in version.lower() else "mysql"
+    if flavour == "mysql":
+        own = server.rows(
+            "SELECT @@server_uuid AS uuid, @@gtid_mode AS mode, "
+            "@@global.gtid_executed AS executed, @@global.super_read_only AS super_read_only"
+        )[0]
+        uuid, gtid_mode = str(own["uuid"]), str(own["mode"]).upper() == "ON"
+        executed: Gtids | None = gtid.parse(str(own["executed"]), "mysql") if gtid_mode else None
+        super_read_only = bool(int(own["super_read_only"]))
+        strict = False
+    else:
+        own = server.rows(
+            "SELECT @@global.gtid_domain_id AS domain, @@global.gtid_strict_mode AS strict"
+        )[0]
+        uuid, gtid_mode = f"{int(row['id']):08x}-{int(own['domain']):08x}", False
+        executed, super_read_only, strict = None, False, bool(int(own["strict"]))
+    settings = _settings(server)
+    channels, lacks = _channels(server, flavour, version)
+    return TargetFacts(
+        address=login.address,
+        host_name=str(row["host"]),
+        uuid=uuid,
+        flavour=flavour,
+        version=version,
+        server_id=int(row["id"]),
+        gtid_mode=gtid_mode,
+        executed=executed,
+        log_bin=bool(int(row["log_bin"])),
+        read_only=bool(int(row["frozen"])),
+        super_read_only=super_read_only,
+        event_scheduler=str(row["events"]).upper() in ("ON", "1"),
+        channels=channels,
+        max_allowed_packet=int(row["packet"]),
+        local_infile=bool(int(row["load_data"])),
+        gtid_strict=strict,
+        transaction_read_only="ON"
+        in (settings.get("transaction_read_only"), settings.get("tx_read_only")),
+        binlog_format=settings.get("binlog_format", "ROW"),
+        lacks=(*lacks, *_lacking(server, flavour, version)),
+    )
+
+
+def _settings(server: Server) -> dict[str, str]:
+    """Those that have other names elsewhere, or are gone in later versions."""
+    rows = server.rows(
+        "SHOW GLOBAL VARIABLES WHERE variable_name IN "
+        "('transaction_read_only', 'tx_read_only', 'binlog_format')"
+    )
+    return {str(row["Variable_name"]).lower(): str(row["Value"]).upper() for row in rows}
+
+
+@contextmanager
+def alone(login: Callable[[], Login]) -> Iterator[None]:
+    """No second recovery works at this target meanwhile. Raises RecoveryError where one does.
+
+    One that has just ended is waited for: the server gives its lock back when it has seen that.
+    """
+    with Server(login) as server:
+        server.rows("SET SESSION wait_timeout = 31536000")  # it says nothing for a long time
+        row = server.rows(
+            f"SELECT GET_LOCK('{DATABASE}', 2) AS it, IS_USED_LOCK('{DATABASE}') AS who"
+        )[0]
+        if str(row["it"]) != "1":
+            raise RecoveryError(
+                f"another recovery is at work at the target, {login().address} (its connection "
+                f"there is {row['who']})",
+                hint=f"wait for its end; if its process is gone: KILL {row['who']} at the target",
+            )
+        yield
+
+
+def executed(server: Server) -> Gtids:
+    """What a MySQL target has executed by now, asked on a new connection."""
+    server.close()
+    return gtid.parse(str(server.rows("SELECT @@global.gtid_executed AS it")[0]["it"]), "mysql")
+
+
+def _channels(
+    server: Server, flavour: Flavour, version: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The replica channels that run, and the privilege that is missing to know."""
+    if flavour == "mariadb":
+        statement, privilege = "SHOW ALL SLAVES STATUS", "SLAVE MONITOR"
+    else:
+        modern = _numbers(version) >= (8, 0, 22)
+        statement = "SHOW REPLICA STATUS" if modern else "SHOW SLAVE STATUS"
+        privilege = "REPLICATION CLIENT"
+    try:
+        rows = server.rows(statement)
+    except SourceError as error:
+        if not error.answered and "lacks the privilege" not in str(error):
+            raise
+        return (), (privilege,)
+    running = [
+        row
+        for row in rows
+        if any(str(row.get(name, "No")) != "No" for name in _RUNNING)
+        and CHANNEL_HOST not in (row.get("Source_Host"), row.get("Master_Host"))
+    ]
+    names = (row.get("Channel_Name") or row.get("Connection_name") or "" for row in running)
+    return tuple(map(str, names)), ()
+
+
+def _lacking(server: Server, flavour: Flavour, version: str) -> tuple[str, ...]:
+    if flavour == "mariadb":
+        needed = {"BINLOG ''": "BINLOG REPLAY", "SET SESSION sql_log_bin = 1": "BINLOG ADMIN"}
+    elif _numbers(version) < (8,):
+        needed = {"SET SESSION sql_log_bin = 1": "SUPER"}
+    else:
+        needed = {
+            "SET SESSION sql_log_bin = 1": "SESSION_VARIABLES_ADMIN",
+            "BINLOG ''": "REPLICATION_APPLIER",
+        }
+    return tuple(name for statement, name in needed.items() if not _may(server, statement))
+
+
+def _may(server: Server, statement: str) -> bool:
+    """Whether the account may do this; that the statement is otherwise wrong does not matter."""
+    try:
+        server.rows(statement)
+    except SourceError as error:
+        if "lacks the privilege" in str(error):
+            return False
+        if not error.answered:
+            raise
+    return True
+
+
+def problems(
+    found: TargetFacts,
+    login: Login,
+    *,
+    flavour: Flavour,
+    server_uuids: Collection[str],
+    source_address: Address | None = None,
+    allow_source: bool = False,
+    stop_threads: bool = False,
+) -> list[RecoveryError]:
+    """Why nothing may be applied to it; empty where it may.
+
+    `flavour` is the history's, `server_uuids` are of all servers that wrote to the bucket,
+    `source_address` is where the streamer's configuration has the source.
+    """
+    refused = []
+    if found.flavour != flavour:
+        refused.append(
+            RecoveryError(
+                f"the target, {found.address}, is {_TITLE[found.flavour]} {found.version}; the "
+                f"binlogs are {_TITLE[flavour]}'s",
+                hint="bring them to a server of their own flavour",
+            )
+        )
+    if not allow_source:
+        refused += _source_problems(found, login, server_uuids, source_address)
+    if found.read_only or found.super_read_only:
+        which = "super_read_only" if found.super_read_only else "read_only"
+        refused.append(
+            RecoveryError(
+                f"the target, {found.address}, is read-only ({which} is ON): others may have "
+                "meant it to stay as it is",
+                hint="if it is the right one: SET GLOBAL super_read_only = OFF, read_only = OFF"
+                if found.flavour == "mysql"
+                else "if it is the right one: SET GLOBAL read_only = OFF",
+            )
+        )
+    if found.transaction_read_only:
+        name = "transaction_read_only" if found.flavour == "mysql" else "tx_read_only"
+        refused.append(
+            RecoveryError(
+                f"the target, {found.address}, begins each transaction as a read-only one "
+                f"({name} is ON)",
+                hint=f"if it is the right one: SET GLOBAL {name} = OFF",
+            )
+        )
+    if not stop_threads:
+        refused += _thread_problems(found)
+    if found.lacks:
+        refused.append(
+            RecoveryError(
+                f"the account {login.user!r} at the target lacks {', '.join(found.lacks)}",
+                hint=f"GRANT {', '.join(found.lacks)} ON *.* TO it; the applied statements need "
+                "their own privileges besides: GRANT ALL ON *.* ... WITH GRANT OPTION has all",
+            )
+        )
+    return refused
+
+
+def warnings(found: TargetFacts, *, server_version: str) -> list[str]:
+    """What the operator should know of the target before the apply."""
+    told = []
+    if _numbers(found.version)[:2] < _numbers(server_version)[:2]:
+        told.append(
+            f"the target is of version {found.version}, older than the binlogs' "
+            f"{server_version}: statements of the newer one may fail there"
+        )
+    if not found.local_infile:
+        told.append(
+            "local_infile is OFF at the target: a LOAD DATA in statement format would stop the "
+            "apply there"
+        )
+    if found.gtid_strict and found.log_bin:
+        told.append(
+            "gtid_strict_mode is ON at the target: behind what takes two GTIDs there (CREATE TABLE "
+            "... SELECT, a value of a sequence) the apply would stop; SET GLOBAL gtid_strict_mode "
+            "= OFF"
+        )
+    if found.binlog_format == "STATEMENT" and found.log_bin:
+        told.append(
+            "binlog_format is STATEMENT at the target: the first change of rows would stop the "
+            "apply; SET GLOBAL binlog_format = ROW"
+        )
+    return told
+
+
+def _source_problems(
+    found: TargetFacts, login: Login, server_uuids: Collection[str], address: Address | None
+) -> list[RecoveryError]:
+    refused = []
+    if found.uuid.lower() in {uuid.lower() for uuid in server_uuids}:
+        if found.flavour == "mysql":
+            name, mend = "server_uuid", "stop it, delete auto.cnf in its data directory, set "
+            mend += "another server_id, start it"
+        else:
+            name, mend = "server id and domain", "SET GLOBAL server_id to one that is not in use"
+        refused.append(
+            RecoveryError(
+                f"the target, {found.address}, is the source, or a copy of its data directory: its "
+                f"{name}, {found.uuid}, is that of a server whose binlogs are in the bucket",
+                hint=f"a copy: {mend}; the source itself: --allow-source",
+            )
+        )
+    if address is not None and _is_same(login, address):
+        refused.append(
+            RecoveryError(
+                f"the target, {found.address}, is where the streamer's configuration has the "
+                "source",
+                hint="name the server that was restored from the backup; --allow-source if "
+                "the source itself shall be brought forward",
+            )
+        )
+    return refused
+
+
+def _thread_problems(found: TargetFacts) -> list[RecoveryError]:
+    refused = []
+    hint = "--stop-target-threads stops it (it stays off)"
+    if found.event_scheduler:
+        refused.append(
+            RecoveryError(
+                f"the event scheduler of the target, {found.address}, is running: its events would "
+                "write in between",
+                hint=hint,
+            )
+        )
+    if found.channels:
+        named = ", ".join(repr(name) if name else "the default one" for name in found.channels)
+        refused.append(
+            RecoveryError(
+                f"the target, {found.address}, is a replica that is running (channel: {named}): "
+                "what it fetches would come in between",
+                hint=hint,
+            )
+        )
+    return refused
+
+
+def _is_same(login: Login, address: Address) -> bool:
+    """Whether both lead to one place, as far as names and numbers tell."""
+    if login.socket:
+        return address.socket is not None and _real(login.socket) == _real(str(address.socket))
+    if address.host is None and address.port is None:
+        return False
+    ours = _addresses(login.host, login.port)
+    return bool(ours & _addresses(address.host or "127.0.0.1", address.port or _PORT))
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(path)
+
+
+def _addresses(host: str, port: int) -> set[tuple[str, int]]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return {(host.lower(), port)}
+    names = {str(entry[4][0]).removeprefix("::ffff:") for entry in found}
+    return {("127.0.0.1" if name == "::1" else name, port) for name in names} | {
+        (host.lower(), port)
+    }
+
+
+def stop_threads(server: Server, found: TargetFacts) -> None:
+    """Stop the event scheduler and the replica's threads, where they run."""
+    if found.event_scheduler:
+        server.rows("SET GLOBAL event_scheduler = OFF")
+    if found.channels:
+        if found.flavour == "mariadb":
+            server.rows("STOP ALL SLAVES")
+        else:
+            modern = _numbers(found.version) >= (8, 0, 22)
+            server.rows("STOP REPLICA" if modern else "STOP SLAVE")
+
+
+def commit_empty(server: Server, gtids: GtidSet, *, binlog_off: bool = False) -> None:
+    """Commit a transaction without content under each of these GTIDs, so that it is executed.
+
+    Those that are executed already stay as they are.
+    """
+    server.close()  # a new connection: the old one may have been idle for hours
+    if binlog_off:
+        server.rows("SET SESSION sql_log_bin = 0")
+    try:
+        for uuid, tag, intervals in gtids.runs():
+            prefix = f"{uuid}:{tag}" if tag else uuid
+            for first, last in intervals:
+                for number in range(first, last + 1):
+                    server.rows("SET SESSION gtid_next = %s", (f"{prefix}:{number}",))
+                    server.rows("BEGIN")
+                    server.rows("COMMIT")
+        server.rows("SET SESSION gtid_next = 'AUTOMATIC'")
+    finally:
+        server.close()
+
+
+def refuse_full_disk(server: Server, where: str) -> None:
+    """Raises RecoveryError where the target waits for room: it does so without a word.
+
+    Looks at its data and its binlogs, as far as they lie on this machine. Raises SourceError.
+    """
+    row = server.rows("SELECT @@datadir AS data, @@log_bin_basename AS binlog")[0]
+    for path in (Path(str(row["data"])), Path(str(row["binlog"] or row["data"])).parent):
+        with suppress(OSError):
+            there = os.statvfs(path)
+            if there.f_bavail * there.f_frsize < _LEAST_FREE:
+                raise RecoveryError(
+                    f"the target, {where}, stands still: the disk of {path} is full",
+                    hint="free some space there; it goes on by itself then, and so does the same "
+                    "command",
+                )
+
+
+def prove(found: Gtids, expected: Gtids, *, own_uuid: str = "") -> None:
+    """See that a target has exactly these GTIDs. Raises RecoveryError with what differs."""
+    if found == expected:
+        return
+    if not isinstance(found, GtidSet) or not isinstance(expected, GtidSet):
+        raise RecoveryError(f"the target has {found} and should have {expected}")
+    missing, extra = expected - found, found - expected
+    told = []
+    if missing:
+        told.append(f"it lacks {_cut(missing)}")
+    if extra:
+        told.append(f"it has {_cut(extra)} besides")
+    hint = "run the same command again: it applies what is missing" if missing else ""
+    if extra:
+        mine = any(uuid == own_uuid.lower() for uuid, _, _ in extra.runs())
+        hint = "something wrote to the target meanwhile" + (
+            ": these are its own transactions" if mine else ""
+        )
+        hint += ", so it is not what it was at that point; restore the base backup and run again"
+    raise RecoveryError(
+        f"the target is not where the plan says: {' and '.join(told)}",
+        hint=hint,
+    )
+
+
+def _cut(gtids: Gtids) -> str:
+    text = str(gtids)
+    return text if len(text) <= 400 else f"{text[:400]}... ({len(text)} letters)"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version.partition("-")[0])[:3])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What a marker in the target says of the run that left it.
+
+    From `start` to `stop`, places in the history; `asked`: what the operator said of the beginning.
+    All before `reached` was applied and nothing behind it, but for what a channel of that run has
+    done since; "" where nobody knows.
+    """
+
+    start: str
+    stop: str
+    asked: str
+    reached: str
+    begun: str
+    host: str
+    pid: int
+
+
+class Marker:
+    """A note in the target that a run without GTIDs has begun, and not ended.
+
+    Where the target keeps no GTIDs, nobody can tell how far a run came that was cut off; a second
+    one from the same place would apply transactions twice. None of it reaches the binary log.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def find(self) -> Mark | None:
+        """The marker that is there; None where there is none."""
+        rows = self._server.rows(
+            "SELECT COUNT(*) AS it FROM information_schema.tables "
+            "WHERE table_schema = %s AND table_name = 'run'",
+            (DATABASE,),
+        )
+        if not int(rows[0]["it"]):
+            return None
+        rows = self._server.rows(f"SELECT * FROM {DATABASE}.run LIMIT 1")  # noqa: S608 - a constant
+        if not rows:
+            return None
+        row = rows[0]
+        return Mark(
+            start=str(row["start"]),
+            stop=str(row["stop"]),
+            asked=str(row["asked"]),
+            reached=str(row["reached"]),
+            begun=str(row["begun"]),
+            host=str(row["host"]),
+            pid=int(row["pid"]),
+        )
+
+    def write(self, *, start: str, stop: str, asked: str, reached: str) -> None:
+        """Leave the note, in place of another one, before the first byte is applied."""
+        self._server.close()
+        self._server.rows("SET SESSION sql_log_bin = 0")
+        self._server.rows(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+        self._server.rows(
+            f"CREATE TABLE IF NOT EXISTS {DATABASE}.run (id INT PRIMARY KEY, start VARCHAR(500) "
+            "CHARACTER SET utf8mb4, stop VARCHAR(500) CHARACTER SET utf8mb4, asked VARCHAR(500) "
+            "CHARACTER SET utf8mb4, reached VARCHAR(500) CHARACTER SET utf8mb4, begun VARCHAR(40), "
+            "host VARCHAR(255), pid BIGINT) ENGINE=InnoDB"
+        )
+        self._server.rows(
+            f"REPLACE INTO {DATABASE}.run VALUES "  # noqa: S608 - a constant
+            "(1, %s, %s, %s, %s, CONCAT(UTC_TIMESTAMP(), ' UTC'), %s, %s)",
+            (
+                start[:500],
+                stop[:500],
+                asked[:500],
+                reached[:500],
+                socket.gethostname()[:255],
+                os.getpid(),
+            ),
+        )
+        self._server.close()
+
+    def reach(self, reached: str) -> None:
+        """Note how far the run is: before the channel goes that knows it by itself."""
+        self._server.close()
+        self._server.rows("SET SESSION sql_log_bin = 0")
+        self._server.rows(
+            f"UPDATE {DATABASE}.run SET reached = %s",  # noqa: S608 - a constant
+            (reached[:500],),
+        )
+        self._server.close()
+
+    def remove(self) -> None:
+        """All is done: take the note away."""
+        self._server.close()  # a new connection: the old one may have been idle for hours
+        self._server.rows("SET SESSION sql_log_bin = 0")
+        self._server.rows(f"DROP DATABASE IF EXISTS {DATABASE}")
+        self._server.close()

@@ -1,0 +1,480 @@
+"""What people and programs see of a recovery: the plan, the question, the result.
+
+Place in the flow: `pitr` prints with it, onto a page of `output`; `progress` shows what goes on
+between.
+
+Law: where it stops is never said in one way alone: in the operator's words, as an offset, by the
+transactions on both sides. What is shown comes from the bucket, so it can neither break lines nor
+command a terminal. A number that is an estimate says so, and how it was made.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TextIO
+
+from binlog2s3.binlog.content import Change, Content
+from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.config.points import time_text
+from binlog2s3.output import Plain, clean, page_on
+from binlog2s3.recover.model import (
+    BeforeGtid,
+    Goal,
+    Latest,
+    Piece,
+    Place,
+    Plan,
+    Shown,
+    ToGtid,
+    ToPosition,
+    ToTime,
+)
+from binlog2s3.status.text import count_text, duration_text, gtids_text, size_text
+
+FORMAT = 1
+
+_ROOM = 11
+_MOST_ROWS = 24
+"""More binlogs than this are shown as the first, the last, and how many lie between."""
+_MOST_CHANGES = 8
+_MOST_TEXT = 300
+_GOALS = {
+    ToTime: "time",
+    ToGtid: "gtid",
+    BeforeGtid: "before-gtid",
+    ToPosition: "position",
+    Latest: "latest",
+}
+Way = Literal["relay-log", "pipe"]
+RATES: Mapping[Way, tuple[int, int]] = {"relay-log": (2000, 50_000_000), "pipe": (500, 20_000_000)}
+"""Transactions and bytes a second that servers were seen to take, more or less."""
+How = Literal["relay-log", "pipe", "output-dir", "stdout", "nothing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What is to be said with a plan and does not stand in it.
+
+    `archive` is the bucket's URL; `target` the server as messages name it, "" where there is none;
+    `start` says in words where the beginning comes from. `leaves_hole`: skipped transactions are
+    not committed empty. `way`: how it is applied, None where it is not; `why` it is the slower way.
+    `once`: the target has no GTIDs that tell what was applied, so a second run would do it again.
+    """
+
+    source: str
+    archive: str
+    target: str = ""
+    start: str = ""
+    leaves_hole: bool = False
+    way: Way | None = None
+    why: str = ""
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What was done. `gtids` is what the target has at the end, None where it keeps none.
+
+    `stands_at` is where such a one stands then, which it cannot tell itself. `proved` says in words
+    what the target was compared with, "" where nothing could be. `committed_empty` are skipped
+    GTIDs. `where` is the directory or server that was written to.
+    """
+
+    how: How
+    where: str = ""
+    transactions: int = 0
+    size: int = 0
+    seconds: float = 0.0
+    gtids: Gtids | None = None
+    stands_at: Place | None = None
+    committed_empty: str = ""
+    proved: str = ""
+    files: tuple[str, ...] = ()
+
+
+# The plan
+
+
+def preview(plan: Plan, about: About, out: TextIO) -> None:
+    """Print a plan: tables and colours on a terminal, plain aligned text elsewhere."""
+    print_plan(plan, about, page_on(out))
+
+
+def print_plan(plan: Plan, about: About, page: Plain) -> None:
+    """Print it onto a page."""
+    page.line(f"{about.source}  {goal_text(plan.goal)}", "bold")
+    page.line("")
+    for name, value, style in _fields(plan, about):
+        page.field(name, value, _ROOM, style)
+    _print_pieces(plan, page)
+    _print_shown("the last that come along", plan.kept, "green", page)
+    _print_shown("the first that do not", plan.left_out, "yellow", page)
+    if not plan.left_out:
+        page.line("")
+        page.line("there is nothing behind that in this history")
+    if plan.warnings:
+        page.line("")
+    for warning in plan.warnings:
+        page.line(f"warning: {warning}", "yellow")
+    page.line("")
+
+
+def goal_text(goal: Goal) -> str:
+    """Where to stop, as it was asked for."""
+    if isinstance(goal, ToTime):
+        at = time_text(goal.at_us)
+        said = "" if goal.text == at else f" ({goal.text})"
+        return f"to {at}{said}: before the first transaction that was committed later"
+    if isinstance(goal, ToGtid):
+        return f"to {goal.gtid}, included"
+    if isinstance(goal, BeforeGtid):
+        return f"to just before {goal.gtid}"
+    if isinstance(goal, ToPosition):
+        return f"to {goal.binlog}:{goal.offset}"
+    return "to the newest that is in the bucket"
+
+
+def stop_text(plan: Plan) -> str:
+    """Where it stops, exactly: the offset, and the transactions on both sides."""
+    text = str(plan.stop)
+    if plan.kept and (gtid := plan.kept[-1].transaction.gtid):
+        text += f", behind {gtid}"
+    if plan.left_out and (gtid := plan.left_out[0].transaction.gtid):
+        text += f", before {gtid}"
+    return text
+
+
+def estimate_seconds(plan: Plan, way: Way | None = None) -> float:
+    """How long an apply may take; a server may well need a third or three times of it."""
+    transactions, size = RATES[way or "pipe"]
+    return max(plan.transactions / transactions, plan.size / size)
+
+
+def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
+    yield "history", f"{about.archive}, {plan.flavour} {plan.server_version}", ""
+    yield "", f"lineage {plan.lineage}", ""
+    for other in plan.others:
+        yield "", f"not on it: {other}", "dim"
+    if about.target:
+        yield "target", about.target, ""
+    if plan.pieces:
+        first = plan.pieces[0]
+        yield "from", f"{first.binlog}:{first.begin}{_in_words(about.start)}", ""
+    elif about.start:
+        yield "from", about.start, ""
+    if plan.before is not None:
+        yield "", f"has {gtids_text(str(plan.before)) or 'no GTIDs'}", ""
+    yield "to", stop_text(plan), "bold"
+    if plan.pieces:
+        yield "apply", _amount_text(plan), ""
+        yield from _way_fields(plan, about)
+    else:
+        yield "apply", "nothing: all of it is there already", ""
+    if plan.adds:
+        yield "", f"adds {gtids_text(str(plan.adds))}", ""
+    if plan.skipped:
+        then = "then committed empty" if _commits_empty(plan, about) else "their GTIDs stay free"
+        yield "skip", f"{plan.skipped} ({then})", "yellow"
+    if not plan.commit_exact:
+        yield (
+            "times",
+            "in whole seconds: there are no exact commit times in these binlogs",
+            "yellow",
+        )
+    reach = plan.reach
+    latest = "unknown" if reach.latest_us is None else time_text(reach.latest_us)
+    yield "reachable", f"{time_text(reach.earliest_us)} to {latest}", ""
+    yield "", f"{reach.first} to {reach.last}", ""
+
+
+def _commits_empty(plan: Plan, about: About) -> bool:
+    """Whether the skipped ones are committed empty, which MariaDB has no way to do."""
+    return bool(plan.skipped) and not about.leaves_hole and plan.flavour == "mysql"
+
+
+def _in_words(start: str) -> str:
+    return f" ({start})" if start else ""
+
+
+def _amount_text(plan: Plan) -> str:
+    amounts = (
+        count_text(len(plan.pieces), "binlog"),
+        size_text(plan.size),
+        count_text(plan.transactions, "transaction"),
+    )
+    return ", ".join(amounts)
+
+
+def _way_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
+    if about.way == "relay-log":
+        yield "", "by the target's own applier, as relay logs", ""
+    elif about.way == "pipe":
+        yield "", "through mysqlbinlog and mysql", ""
+        if about.why:
+            yield "", f"not as relay logs, which is faster: {about.why}", "yellow"
+    if about.once:
+        yield "", "when this has ended well, nothing in the target tells that it was done:", ""
+        yield "", "the same command would apply all of it a second time", ""
+    seconds = max(1.0, estimate_seconds(plan, about.way))
+    transactions, size = RATES[about.way or "pipe"]
+    rates = f"{transactions} transactions or {size // 10**6} MB a second, the slower one"
+    yield "", f"roughly {duration_text(seconds, up=True)} (at {rates}; servers differ)", ""
+
+
+def _print_pieces(plan: Plan, page: Plain) -> None:
+    if not plan.pieces:
+        return
+    page.line("")
+    pieces: Sequence[Piece] = plan.pieces
+    half = _MOST_ROWS // 2
+    between = pieces[half:-half] if len(pieces) > _MOST_ROWS else ()
+    several = len({piece.lineage for piece in pieces}) > 1
+    shown = (*pieces[:half], *pieces[-half:]) if between else pieces
+    rows = [_cells(piece, several=several) for piece in shown]
+    headings = _headings(several=several)
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    if page.width is not None and sum(widths) + 2 * len(widths) > page.width:
+        over = sum(widths) + 2 * len(widths) - page.width
+        widest = max(range(len(widths)), key=lambda at: widths[at])
+        widths[widest] = max(10, widths[widest] - over)
+    page.row(headings, widths, ["bold"] * len(widths), right=(1, 2, 3))
+    for at, cells in enumerate(rows):
+        if between and at == half:
+            size, count = sum(p.size for p in between), sum(p.transactions for p in between)
+            text = f"... {count_text(len(between), 'binlog')} more, {size} bytes, "
+            page.line(f"  {text}{count_text(count, 'transaction')}", "dim")
+        page.row(cells, widths, (), right=(1, 2, 3))
+
+
+def _headings(*, several: bool) -> tuple[str, ...]:
+    headings = ("binlog", "bytes", "transactions", "left out", "from", "up to", "last commit")
+    return (*headings, "lineage") if several else headings
+
+
+def _cells(piece: Piece, *, several: bool) -> tuple[str, ...]:
+    left_out = sum(end - begin for begin, end in piece.left_out)
+    commit = piece.greatest_commit_us
+    cells = (
+        str(piece.binlog),
+        str(piece.size),
+        str(piece.transactions),
+        str(left_out) if left_out else "-",
+        str(piece.begin),
+        str(piece.end),
+        "-" if commit is None else f"{time_text(commit)[:19].replace('T', ' ')}Z",
+    )
+    return (*cells, piece.lineage) if several else cells
+
+
+def _print_shown(title: str, shown: Sequence[Shown], style: str, page: Plain) -> None:
+    if not shown:
+        return
+    page.line("")
+    page.line(title, "bold")
+    for one in shown:
+        page.field("", _head_of(one), 2, style)
+        for line in content_lines(one.content):
+            page.field("", line, 6)
+
+
+def _head_of(shown: Shown) -> str:
+    transaction = shown.transaction
+    when = commit_text(transaction.commit_us, exact=transaction.commit_exact)
+    where = f"{shown.binlog}:{transaction.begin}-{transaction.end}"
+    return f"{when}  {transaction.gtid or 'no GTID'}  {where}"
+
+
+def commit_text(us: int, *, exact: bool) -> str:
+    """A commit's time: with microseconds, or only what is known of it."""
+    text = time_text(us)
+    return text if exact or not text.endswith(".000000Z") else f"{text[:-8]}Z"
+
+
+def content_lines(content: Content) -> Iterator[str]:
+    """What a transaction does, on few lines."""
+    if content.changes:
+        parts = [_change_text(change) for change in content.changes[:_MOST_CHANGES]]
+        more = len(content.changes) - len(parts)
+        parts += [f"and {more} more"] if more > 0 else []
+        yield ", ".join(parts) + (" (compressed)" if content.compressed else "")
+    elif not content.statements:
+        yield "(nothing that could be told)"
+    for statement in content.statements[:2]:
+        text = " ".join(statement.split())
+        yield text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
+    if len(content.statements) > 2:
+        yield f"and {count_text(len(content.statements) - 2, 'statement')} more"
+
+
+def _change_text(change: Change) -> str:
+    kind = "" if change.kind == "other" else change.kind
+    rows = "" if change.rows is None else f"({count_text(change.rows, 'row')})"
+    return " ".join(filter(None, (kind, change.table, rows))) or "other"
+
+
+# The question and the result
+
+
+def confirmed(
+    about: About, plan: Plan, answers: TextIO | None = None, out: TextIO | None = None
+) -> bool | None:
+    """Ask on the terminal whether to apply; None where there is none to ask on.
+
+    Only "yes" is yes. It is asked on standard error, and answered on standard input.
+    """
+    answers, out = answers or sys.stdin, out or sys.stderr
+    if not (answers and answers.isatty() and out and out.isatty()):
+        return None
+    question = f"apply {count_text(plan.transactions, 'transaction')} to {about.target}? [yes/no] "
+    print(clean(question), end="", file=out, flush=True)
+    return answers.readline().strip().lower() == "yes"
+
+
+def show_result(result: Result, out: TextIO) -> None:
+    """Print what was done."""
+    print_result(result, page_on(out))
+
+
+def print_result(result: Result, page: Plain) -> None:
+    """Print it onto a page."""
+    done = f"{count_text(result.transactions, 'transaction')}, {size_text(result.size)}"
+    if result.how == "nothing":
+        page.line("nothing to do: the target has all of it", "bold green")
+    elif result.how in ("relay-log", "pipe"):
+        took = duration_text(result.seconds)
+        page.line(f"applied to {result.where}: {done} in {took}", "bold green")
+    else:
+        page.line(f"written to {result.where or 'standard output'}: {done}", "bold green")
+    if result.committed_empty:
+        page.line(f"committed empty: {result.committed_empty}")
+    if result.proved:
+        page.line(f"proved: {result.proved}")
+    if result.gtids is not None:
+        page.line(f"the target's GTIDs: {result.gtids or 'none'}", "dim")
+    if result.stands_at is not None:
+        at = result.stands_at
+        page.line(
+            f"nothing in the target tells that it stands at {at} now; to go on from there: "
+            f"--from-lineage {at.lineage} --from-binlog {at.binlog} --from-position {at.offset}"
+        )
+
+
+# For programs
+
+
+def document(plan: Plan, about: About, result: Result | None = None) -> dict[str, Any]:
+    """What --json prints."""
+    return {
+        "format": FORMAT,
+        "plan": plan_document(plan, about),
+        "result": None if result is None else result_document(result),
+    }
+
+
+def plan_document(plan: Plan, about: About) -> dict[str, Any]:
+    """A plan for programs: GTID sets as text, times ISO 8601 in UTC, sizes in bytes."""
+    return {
+        "source": about.source,
+        "archive": about.archive,
+        "target": about.target or None,
+        "flavour": plan.flavour,
+        "server_version": plan.server_version,
+        "lineage": plan.lineage,
+        "other_lineages": list(plan.others),
+        "goal": goal_document(plan.goal),
+        "stop": _place(plan.stop),
+        "transactions": plan.transactions,
+        "bytes": plan.size,
+        "apply": about.way,
+        "why_not_relay_log": about.why or None,
+        "estimated_seconds": round(estimate_seconds(plan, about.way), 1),
+        "pieces": [_piece(piece) for piece in plan.pieces],
+        "gtids_before": _gtids(plan.before),
+        "gtids_added": _gtids(plan.adds),
+        "gtids_skipped": _gtids(plan.skipped),
+        "skipped_committed_empty": _commits_empty(plan, about),
+        "commit_times": "exact" if plan.commit_exact else "seconds",
+        "kept": [_shown(one) for one in plan.kept],
+        "left_out": [_shown(one) for one in plan.left_out],
+        "reachable": {
+            "first": _place(plan.reach.first),
+            "last": _place(plan.reach.last),
+            "earliest": time_text(plan.reach.earliest_us),
+            "latest": _time(plan.reach.latest_us),
+            "gtids": _gtids(plan.reach.gtids),
+        },
+        "warnings": list(plan.warnings),
+    }
+
+
+def goal_document(goal: Goal) -> dict[str, Any]:
+    """Where to stop, as it was asked for."""
+    found: dict[str, Any] = {"to": _GOALS[type(goal)]}
+    if isinstance(goal, ToTime):
+        found["time"] = time_text(goal.at_us)
+    elif isinstance(goal, ToGtid | BeforeGtid):
+        found["gtid"] = goal.gtid
+    elif isinstance(goal, ToPosition):
+        found |= {"binlog": str(goal.binlog), "offset": goal.offset}
+    return found
+
+
+def result_document(result: Result) -> dict[str, Any]:
+    """What was done, for programs."""
+    return {
+        "how": result.how,
+        "where": result.where or None,
+        "transactions": result.transactions,
+        "bytes": result.size,
+        "seconds": round(result.seconds, 3),
+        "gtids": _gtids(result.gtids),
+        "stands_at": None if result.stands_at is None else _place(result.stands_at),
+        "committed_empty": result.committed_empty or None,
+        "proved": result.proved or None,
+        "files": list(result.files),
+    }
+
+
+def _gtids(gtids: Gtids | None) -> str | None:
+    return None if gtids is None else str(gtids)
+
+
+def _time(us: int | None) -> str | None:
+    return None if us is None else time_text(us)
+
+
+def _place(place: Place) -> dict[str, Any]:
+    return {"lineage": place.lineage, "binlog": str(place.binlog), "offset": place.offset}
+
+
+def _piece(piece: Piece) -> dict[str, Any]:
+    return {
+        "lineage": piece.lineage,
+        "binlog": str(piece.binlog),
+        "begin": piece.begin,
+        "end": piece.end,
+        "left_out": [list(span) for span in piece.left_out],
+        "bytes": piece.size,
+        "transactions": piece.transactions,
+        "gtids": str(piece.gtids) or None,
+        "greatest_commit": _time(piece.greatest_commit_us),
+    }
+
+
+def _shown(shown: Shown) -> dict[str, Any]:
+    transaction, content = shown.transaction, shown.content
+    return {
+        "lineage": shown.lineage,
+        "binlog": str(shown.binlog),
+        "begin": transaction.begin,
+        "end": transaction.end,
+        "gtid": transaction.gtid,
+        "committed": time_text(transaction.commit_us),
+        "commit_time": "exact" if transaction.commit_exact else "seconds",
+        "compressed": content.compressed,
+        "changes": [
+            {"kind": one.kind, "table": one.table or None, "rows": one.rows}
+            for one in content.changes
+        ],
+        "statements": list(content.statements),
+    }

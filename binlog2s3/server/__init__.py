@@ -1,0 +1,1 @@
+"""MySQL and MariaDB servers: connections, logins, and the programs that are run against them."""

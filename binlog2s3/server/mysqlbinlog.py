@@ -1,0 +1,351 @@
+"""The streaming child: `mysqlbinlog --read-from-remote-server --raw --stop-never`.
+
+Place in the flow: the daemon starts one child per run, into a directory of its own; the child
+writes the server's binlogs there under their own names, the tailer reads them.
+
+Law: the child never outlives the process that started it (the kernel kills it: PR_SET_PDEATHSIG),
+its standard error is always drained, the password reaches it through an anonymous file in memory
+(never argv, environment or disk), and its environment holds no keys.
+"""
+
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import SourceError, SpoolError
+from binlog2s3.server.children import ask, client_options, option_file, spawn
+from binlog2s3.server.login import Login
+
+_NAMES: dict[Flavour, tuple[str, ...]] = {
+    "mysql": ("mysqlbinlog",),
+    "mariadb": ("mariadb-binlog", "mysqlbinlog"),
+}
+_INSTALL: dict[Flavour, str] = {
+    "mysql": "install MySQL's client programs (mysqlbinlog 8.0 or later; packages mysql-client, "
+    "mysql-community-client or mysql-client-core) or name one with --mysqlbinlog",
+    "mariadb": "install MariaDB's client programs (package mariadb-client) "
+    "or name mariadb-binlog with --mysqlbinlog",
+}
+_MODERN = "name mysqlbinlog 8.0 or later, or mariadb-binlog, with --mysqlbinlog"
+_TITLE = {"mysql": "MySQL", "mariadb": "MariaDB"}
+_MAX_START_POSITION = 1 << 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A mysqlbinlog that was found and asked who it is. `version` as it prints it.
+
+    `all_or_nothing`: MariaDB's from 11.4 on, which verify authority and name together or neither.
+    """
+
+    path: str
+    flavour: Flavour
+    version: str
+    connection_server_id: bool
+    all_or_nothing: bool = False
+
+
+def find(flavour: Flavour, given: Path | None = None) -> Tool:
+    """The mysqlbinlog for a server of this flavour: the one given, else the first on PATH.
+
+    The flavours do not mix: MySQL's refuses a MariaDB server and the other way round. Raises
+    SourceError if there is none or it is the other flavour's.
+    """
+    if given is not None:
+        path = str(shutil.which(given) or shutil.which(given.absolute()) or "")
+        if not path:
+            raise SourceError(f"{given} is no program that can be run", hint=_INSTALL[flavour])
+        tool = _ask(path)
+        if tool.flavour != flavour:
+            raise _wrong(tool, flavour)
+        return tool
+    other: Tool | None = None
+    for name in _NAMES[flavour]:
+        if path := shutil.which(name) or "":
+            tool = _ask(path)
+            if tool.flavour == flavour:
+                return tool
+            other = tool
+    if other is not None:
+        raise _wrong(other, flavour)
+    raise SourceError(
+        f"no {' or '.join(_NAMES[flavour])} on PATH, for a {_TITLE[flavour]} server",
+        hint=_INSTALL[flavour],
+    )
+
+
+def _wrong(tool: Tool, flavour: Flavour) -> SourceError:
+    return SourceError(
+        f"{tool.path} is {_TITLE[tool.flavour]}'s, the server is {_TITLE[flavour]}: "
+        "they do not understand each other",
+        hint=_INSTALL[flavour],
+    )
+
+
+def _ask(path: str) -> Tool:
+    try:
+        version, help_ = ask(path)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SourceError(f"cannot run {path}: {error}", hint="is it mysqlbinlog?") from error
+    # "mysqlbinlog  Ver 9.7.4 for ...", MariaDB 11: "mariadb-binlog from 11.8.6-MariaDB, client 3.5"
+    told = re.search(r"\b(?:Ver|from) ([\w.+~-]+)", version)
+    if told is None or "--stop-never" not in help_:
+        raise SourceError(
+            f"{path} is no mysqlbinlog that can stream (it has no --stop-never)", hint=_MODERN
+        )
+    flavour: Flavour = "mariadb" if "MariaDB" in version + help_ else "mysql"
+    number = told[1]
+    if flavour == "mysql" and number.startswith("3."):  # 5.6 and 5.7 say 3.4
+        raise SourceError(
+            f"{path} is of MySQL 5.7 or earlier (it calls itself {number}): those may hold events "
+            "back in memory",
+            hint=_MODERN + "; it can stream from older servers",
+        )
+    return Tool(
+        path=path,
+        flavour=flavour,
+        version=number,
+        connection_server_id="--connection-server-id" in help_,
+        all_or_nothing="--ssl-fp" in help_,
+    )
+
+
+def derive_server_id(source: str, host: str | None = None) -> int:
+    """A server id for this source on this host, the same at every start.
+
+    The same id makes a restart evict its own half-open predecessor on the server. The upper half
+    of the 32-bit range is where people rarely number their servers.
+    """
+    name = f"{source}@{host or socket.gethostname()}"
+    return 0x8000_0000 | (zlib.crc32(name.encode()) & 0x7FFF_FFFF)
+
+
+class Child:
+    """One run of mysqlbinlog, from a position of a binlog on, for ever.
+
+    It writes into `directory`, which must be empty: mysqlbinlog truncates what it finds. With
+    `one_binlog` it reads that one binlog, as far as it goes by now, and ends.
+    """
+
+    def __init__(
+        self,
+        tool: Tool,
+        login: Login,
+        *,
+        server_id: int,
+        directory: Path,
+        binlog: BinlogName,
+        position: int = 4,
+        one_binlog: bool = False,
+        on_line: Callable[[str], None],
+    ) -> None:
+        if not 4 <= position < _MAX_START_POSITION:
+            raise ValueError(f"mysqlbinlog cannot start at {position}")
+        with option_file(_options(tool, login)) as descriptor:
+            arguments = [
+                tool.path,
+                f"--defaults-file=/dev/fd/{descriptor}",  # must come first
+                "--read-from-remote-server",
+                "--raw",
+                f"--result-file={directory}/",
+            ]
+            if not one_binlog:
+                arguments += ["--stop-never", _server_id_option(tool, server_id)]
+            if position > 4:
+                arguments.append(f"--start-position={position}")
+            arguments.append(str(binlog))
+            try:
+                self._process = spawn(
+                    arguments,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    descriptors=(descriptor,),
+                )
+            except OSError as error:
+                raise SourceError(f"cannot start {tool.path}: {error}") from error
+        self.lines: deque[str] = deque(maxlen=50)
+        assert self._process.stderr is not None  # noqa: S101 - PIPE was asked for
+        self._drain = threading.Thread(
+            target=self._read_stderr,
+            args=(self._process.stderr, on_line),
+            name="mysqlbinlog-stderr",
+            daemon=True,
+        )
+        self._drain.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of mysqlbinlog."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Exit status, or None while it runs; negative: ended by that signal."""
+        return self._process.poll()
+
+    def hold(self, *, held: bool) -> None:
+        """Let it stand still, or go on; the server waits for it meanwhile."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGSTOP if held else signal.SIGCONT)
+
+    def stop(self, grace_seconds: float = 2.0) -> int:
+        """End it (SIGTERM, then SIGKILL) and wait; the exit status. Its last event may be torn."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self.hold(held=False)
+            try:
+                self._process.wait(grace_seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._drain.join(grace_seconds)
+        return self._process.returncode
+
+    def failure(self) -> SourceError | SpoolError:
+        """Why it ended by itself, from its exit status and standard error."""
+        self._drain.join(2.0)
+        return explain(self._process.returncode, list(self.lines))
+
+    def _read_stderr(self, pipe: IO[bytes], on_line: Callable[[str], None]) -> None:
+        with pipe:
+            for raw in pipe:
+                if line := raw.decode("utf-8", "replace").strip():
+                    self.lines.append(line)
+                    on_line(line)
+
+
+def _server_id_option(tool: Tool, server_id: int) -> str:
+    name = "connection-server-id" if tool.connection_server_id else "stop-never-slave-server-id"
+    return f"--{name}={server_id}"
+
+
+def _options(tool: Tool, login: Login) -> str:
+    return client_options(login, tool.flavour, all_or_nothing=tool.all_or_nothing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """A pattern of what mysqlbinlog says, what to do about it, whether it may pass by itself."""
+
+    pattern: str
+    hint: str
+    transient: bool = False
+    unservable: bool = False
+
+
+_AGAIN = "it is read again from where it was"
+# First match wins. Measured on MySQL 9.7 and MariaDB 10.11.
+_MEANINGS = (
+    _Meaning(
+        r"Could not find first log file name",
+        "the server has no such binlog: it was purged, or the name is wrong; "
+        "SHOW BINARY LOGS there lists what it has",
+    ),
+    _Meaning(
+        r"Access denied; you need.*REPLICATION SLAVE",
+        "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the user of --mysql-user",
+    ),
+    _Meaning(
+        r"Access denied",
+        "check --mysql-user, the password file and the account's host part; an account with "
+        "REQUIRE SSL or X509 also answers this to a connection without TLS or client certificate",
+    ),
+    _Meaning(
+        r"requires secure connection|insecure transport",
+        "let it use TLS: --mysql-ssl-mode PREFERRED or REQUIRED",
+    ),
+    _Meaning(
+        r"same server_uuid/server_id|same server_id",
+        "another streamer or replica uses the same server id: stop it, or give one of them "
+        "another --mysql-server-id",
+    ),
+    _Meaning(
+        r"unrecognized (MySQL|MariaDB) version",
+        "mysqlbinlog must be of the server's own flavour: name the right one with --mysqlbinlog",
+    ),
+    _Meaning(
+        r"unknown (variable|option)",
+        "this mysqlbinlog lacks an option: name a newer one with --mysqlbinlog",
+    ),
+    _Meaning(
+        r"\b(SSL|TLS)\b|certificate",
+        "check --mysql-ssl-mode and --mysql-ssl-ca against the server's certificate (MariaDB's "
+        "client from 11.4 on checks its name for VERIFY_CA too)",
+    ),
+    _Meaning(r"Binary log is not open", "set log_bin in the server's configuration and restart it"),
+    _Meaning(
+        r"could not find next log", "the server's binary logs were reset while they were read"
+    ),
+    _Meaning(
+        r"position > file size|impossible position|bogus data in log event|max_allowed_packet"
+        r"|I/O error reading log event|truncated in the middle of event|did not pass crc|corrupt",
+        "the server's binlog is not the one that was read before, or it is damaged there",
+        unservable=True,
+    ),
+    _Meaning(
+        r"Could not write into log file|Can't create/write|Could not create log file",
+        "is the spool's file system full? never delete run-* there: it may be the only copy",
+    ),
+    _Meaning(
+        r"Too many connections|max_user_connections",
+        "the server is at a connection limit",
+        transient=True,
+    ),
+    _Meaning(
+        r"Can't connect|Unknown MySQL server host",
+        "the server or the way to it is down",
+        transient=True,
+    ),
+    _Meaning(
+        r"Lost connection|gone away",
+        "the server ended the connection: it went down, KILL ended the dump, or the network "
+        f"broke; {_AGAIN}",
+        transient=True,
+    ),
+)
+
+
+def explain(status: int | None, lines: list[str]) -> SourceError | SpoolError:
+    """What mysqlbinlog's exit status and standard error mean; SpoolError if it could not write."""
+    said = [line for line in lines if "WARNING" not in line.upper()[:40]]
+    errors = [line for line in said if re.search(r"\berror\b", line, re.IGNORECASE)]
+    text = errors[0] if errors else said[-1] if said else ""
+    if not text:
+        return _wordless(status)
+    text = text.removeprefix("ERROR: ")
+    meaning = _Meaning("", _AGAIN, transient=True)
+    for known in _MEANINGS:
+        if re.search(known.pattern, text, re.IGNORECASE):
+            meaning = known
+            break
+    message = f"mysqlbinlog ended: {text}"
+    if "full" in meaning.hint:
+        return SpoolError(message, hint=meaning.hint, transient=True)
+    return SourceError(
+        message, hint=meaning.hint, transient=meaning.transient, unservable=meaning.unservable
+    )
+
+
+def _wordless(status: int | None) -> SourceError:
+    if status is not None and status < 0:
+        return SourceError(
+            f"mysqlbinlog was killed by signal {-status}",
+            hint="somebody's kill, or the kernel short of memory (its log tells)",
+            transient=True,
+        )
+    return SourceError(
+        f"mysqlbinlog ended ({status}) without a word",
+        hint=f"a clean shutdown of the server ends it like this; when the server is up, {_AGAIN}",
+        transient=True,
+    )

@@ -1,0 +1,449 @@
+"""The Status of streams out of the bucket alone: what a writer said last, and what lies there.
+
+Place in the flow: below `cli`, beside `archive.listing`; `writer_state` judges the writer, `reach`
+what lies there. Where a daemon can be asked, its own Status is the better one.
+
+Law: it only reads, in the order of docs/format.md: writers, live/, archive/. What nobody can know
+(how far the source of a dead writer has gone on) is None. What cannot be read of one source hides
+no other one.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from binlog2s3.archive.catalog import Catalog, Contents, Layout, sources
+from binlog2s3.archive.documents import Heartbeat, Lineage, Position
+from binlog2s3.archive.listing import current_of
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.config.options import OPTIONS, parse
+from binlog2s3.config.timing import DEFAULT
+from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
+from binlog2s3.status.model import (
+    Lag,
+    SourceStatus,
+    Status,
+    Trouble,
+    WriterStatus,
+    history_of,
+    lag_bytes,
+    lag_transactions,
+    purge_seconds,
+)
+from binlog2s3.status.reach import Extent, short_of, size_of
+from binlog2s3.status.writer_state import LifeSign, interval_of, life_sign
+from binlog2s3.store.contract import Store
+from binlog2s3.workers import Workers
+
+_LOOKS = 3
+"""How often is listed for what the writer said is durable: the listing may have missed it."""
+_MOST_NAMES = 20
+_MOST_TROUBLES = 5
+_MAX_EXPECTED_BYTES = 1 << 20
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SOURCE = next(option for option in OPTIONS if option.name == "source")
+
+
+# Looking
+
+
+def look(store: Store, prefix: str, source: str, target: str, *, now: datetime) -> Status:
+    """All that the bucket knows of one source. Raises ArchiveError where it knows nothing."""
+    layout = Layout(prefix, source)
+    catalog = Catalog(store, layout)
+    sign = life_sign(store, catalog, layout, now)
+    chunked = catalog.live_lineages()
+    lineages, wrong = _lineages(catalog, layout)
+    if not (sign.exists or chunked or lineages or wrong or catalog.foreign):
+        raise _nothing(store, prefix, source, target)
+    wrong += [
+        f"there are chunks of lineage {id_}, but {layout.lineage(id_)} is not there"
+        for id_ in sorted(chunked - lineages.keys())
+        if not any(id_ in text for text in wrong)
+    ]
+    extent = Extent(
+        lineages=lineages,
+        contents={id_: _contents(catalog, one, sign.beat) for id_, one in lineages.items()},
+        current=_current(lineages, sign.beat),
+        beat=sign.beat,
+        writing=sign.alive,
+    )
+    here = extent.here
+    lineage = lineages.get(extent.current or "")
+    blank = _blank(source, target, now)
+    status = _status(blank, sign, lineage, here, extent.durable())
+    troubles = [*_troubles(sign, catalog, wrong, extent.current, lineages), *_lost(here, sign.beat)]
+    history = history_of(lineages.values(), extent.current)
+    return replace(
+        status,
+        lineage=extent.current,
+        troubles=_in_order(troubles),
+        latest=status.latest or _last_commit(catalog, here),
+        history=replace(
+            history,
+            gaps=(*history.gaps, *extent.gaps()),
+            earliest=_earliest(catalog, extent),
+            complete=True,
+        ),
+    )
+
+
+def look_all(
+    store: Store,
+    prefix: str,
+    target: str,
+    workers: Workers,
+    *,
+    now: datetime,
+    expect: Sequence[str] = (),
+) -> list[Status]:
+    """Every source below the prefix, and those that should be there; the worst first.
+
+    Of each only the writers' objects and the lineages' documents are looked at. Raises StoreError
+    where the bucket as a whole cannot be listed; one source that cannot be read is `unknown`.
+    """
+    archives, _ = sources(store, prefix)
+    names = {*archives, *_live_sources(store, prefix)}
+    for name in names:
+        workers.submit(name, partial(_glance, store, prefix, name, target, now))
+    found = [_absent(name, target, now) for name in {*expect} - names]
+    for _ in names:
+        outcome = None
+        while outcome is None:
+            outcome = workers.take(1.0)
+        if isinstance(outcome.value, Status):
+            found.append(outcome.value)
+        elif isinstance(outcome.error, StoreError | ArchiveError):
+            found.append(_unread(str(outcome.token), target, now, outcome.error))
+        elif outcome.error is not None:
+            raise outcome.error
+    return sorted(found, key=_severity)
+
+
+def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) -> Status:
+    """What its writer says, and how its lineages join: few requests."""
+    layout = Layout(prefix, source)
+    catalog = Catalog(store, layout)
+    sign = life_sign(store, catalog, layout, now)
+    lineages, wrong = _lineages(catalog, layout)
+    current = _current(lineages, sign.beat)
+    durable = sign.beat.durable if sign.beat else None
+    lineage = lineages.get(current or "")
+    status = _status(_blank(source, target, now), sign, lineage, None, durable)
+    return replace(
+        status,
+        lineage=current,
+        troubles=_in_order(_troubles(sign, catalog, wrong, current, lineages)),
+        history=history_of(lineages.values(), current),
+    )
+
+
+def _live_sources(store: Store, prefix: str) -> list[str]:
+    """The sources of which something is below live/: a writer may not have come further yet."""
+    live = Layout(prefix, "").live.removesuffix("/")
+    names = [name.removesuffix("/") for name in store.list_names(live) if name.endswith("/")]
+    return [name for name in names if _is_source(name)]
+
+
+def _absent(source: str, target: str, now: datetime) -> Status:
+    trouble = Trouble(
+        code="missing",
+        level="critical",
+        text=f"source {source} is expected, and there is nothing of it below {target}",
+        hint="has its streamer ever been started, with this bucket and prefix?",
+    )
+    return replace(_blank(source, target, now), troubles=(trouble,))
+
+
+def _unread(source: str, target: str, now: datetime, error: StoreError | ArchiveError) -> Status:
+    code = "store" if isinstance(error, StoreError) else "unreadable"
+    trouble = Trouble(code=code, level="critical", text=str(error), hint=error.hint)
+    return replace(_blank(source, target, now), troubles=(trouble,))
+
+
+def _blank(source: str, target: str, now: datetime) -> Status:
+    return Status(source=source, target=target, seen_from="bucket", at=now, state="unknown")
+
+
+def _nothing(store: Store, prefix: str, source: str, target: str) -> ArchiveError:
+    hint = "are bucket and prefix of --s3-url those of the streamer, and has it begun?"
+    try:
+        names = sorted({*sources(store, prefix)[0], *_live_sources(store, prefix)})
+    except StoreError:  # a policy may allow one source alone
+        names = []
+    if names:
+        hint = f"the sources there are: {', '.join(names[:_MOST_NAMES])}"
+    return ArchiveError(f"there is nothing of source {source} below {target}", hint=hint)
+
+
+def _severity(status: Status) -> tuple[int, float, str]:
+    """What comes first: critical ones, the greater lag first; a lag that is not known is great."""
+    if status.healthy:
+        return (1 if status.troubles else 2, 0.0, status.source)
+    lag = status.lag.seconds
+    return (0, -math.inf if lag is None else -lag, status.source)
+
+
+def _in_order(troubles: Iterable[Trouble]) -> tuple[Trouble, ...]:
+    return tuple(sorted(troubles, key=lambda trouble: trouble.level != "critical"))
+
+
+# What follows from the writer's object
+
+
+def _status(
+    blank: Status,
+    sign: LifeSign,
+    lineage: Lineage | None,
+    contents: Contents | None,
+    durable: Position | None,
+) -> Status:
+    """What the writer said, as far as it still holds, around what is durable now."""
+    beat = sign.beat
+    if beat is None:
+        return replace(blank, durable=durable)
+    base = sign.said or blank
+    flavour = lineage.flavour if lineage is not None else base.server.flavour
+    server = replace(base.server, uuid=beat.server_uuid, flavour=flavour, position=beat.server)
+    if not sign.alive:  # what ran then runs no more
+        base = replace(base, uploads=None, child=None, rates=None)
+        server = SourceStatus(
+            uuid=server.uuid,
+            flavour=server.flavour,
+            position=server.position,
+            asked_at=server.asked_at,
+        )
+    lag = _lag(sign, beat, flavour, contents, durable)
+    moments = [moment for moment in (beat.covered_until, base.latest) if moment is not None]
+    return replace(
+        base,
+        source=blank.source,
+        target=blank.target,
+        seen_from="bucket",
+        at=blank.at,
+        state=sign.state,
+        writer=WriterStatus(
+            host=beat.host,
+            pid=beat.pid,
+            version=beat.version,
+            since=beat.since,
+            generation=beat.generation,
+            heartbeat_at=sign.renewed_at,
+            heartbeat_interval_seconds=interval_of(beat),
+        ),
+        server=server,
+        durable=durable,
+        covered_until=beat.covered_until,
+        latest=max(moments, default=None),
+        lag=lag,
+        purge=replace(base.purge, seconds=purge_seconds(base.purge.expire_seconds, lag)),
+    )
+
+
+def _lag(
+    sign: LifeSign,
+    beat: Heartbeat,
+    flavour: Flavour | None,
+    contents: Contents | None,
+    durable: Position | None,
+) -> Lag:
+    """As the writer said, less what has become durable since; of a dead one only its age.
+
+    Its status may be of a moment before its positions: then these count.
+    """
+    covered, said = beat.covered_until, sign.said
+    if not sign.alive:  # nobody knows what the source has written since
+        since = _age(covered, sign.clock) if covered is not None else -math.inf
+        return Lag(seconds=max(0.0, since) if since > -DEFAULT.heartbeat_slack_seconds else None)
+    heard = _since_heard(sign, beat)
+    is_same = said is not None and _same(said.server.position, beat.server)
+    if said is not None and is_same and _same(said.durable, durable):
+        then = said.lag.seconds
+        return replace(said.lag, seconds=then + heard if then is not None else None)
+    behind = waiting = None
+    if beat.server is not None and durable is not None:
+        there = contents.archived.binlogs if contents is not None else {}
+        sizes = {name: info.size for name, info in there.items()}
+        behind = lag_bytes(durable.place, beat.server.place, sizes)
+    if behind is None and said is not None and is_same:
+        behind = said.lag.bytes
+    if beat.server is not None and beat.durable is not None and flavour and beat.durable.gtid_set:
+        waiting = lag_transactions(beat.durable.gtid_set, beat.server.gtid_set, flavour)
+    if behind == 0 and waiting is not None:
+        waiting = 0
+    seconds = said.lag.seconds if said is not None else None
+    if seconds is None and covered is not None and _age(covered, beat.at) > -1:
+        seconds = max(0.0, _age(covered, beat.at))
+    if seconds is not None:
+        seconds += heard
+    return Lag(bytes=behind, transactions=waiting, seconds=seconds)
+
+
+def _since_heard(sign: LifeSign, beat: Heartbeat) -> float:
+    """How old what the writer said is: commits since then may not be durable, for all we know."""
+    age = _age(sign.renewed_at, sign.clock) if sign.renewed_at is not None else 0.0
+    before = _age(sign.said.at, beat.at) if sign.said is not None else 0.0
+    return max(0.0, age) + max(0.0, before)
+
+
+def _same(one: Position | None, other: Position | None) -> bool:
+    """Whether they are one place; a status has no GTIDs."""
+    if one is None or other is None:
+        return one is other
+    return (one.binlog, one.offset) == (other.binlog, other.offset)
+
+
+def _age(moment: datetime, now: datetime) -> float:
+    return (now - moment).total_seconds()
+
+
+# What lies in the bucket
+
+
+def _lineages(catalog: Catalog, layout: Layout) -> tuple[dict[str, Lineage], list[str]]:
+    """Those that can be read, by id; and what is wrong with the others, naming keys."""
+    unreadable: list[ArchiveError] = []
+    readable: dict[str, Lineage] = {}
+    for lineage in catalog.lineages(unreadable):
+        try:
+            _ = lineage.origin
+        except ArchiveError as error:
+            unreadable.append(error)
+        else:
+            readable[lineage.id] = lineage
+    bare = [key for key in catalog.foreign if layout.is_binlog(f"{key}binlogs/x.1")]
+    wrong = [*map(str, unreadable), *(f"{key}lineage.json is not there" for key in sorted(bare))]
+    return readable, wrong
+
+
+def _current(lineages: Mapping[str, Lineage], beat: Heartbeat | None) -> str | None:
+    """The lineage that is written, or was the last; the writer's word counts, described or not."""
+    if beat is not None and beat.lineage:
+        return beat.lineage
+    return current_of([*lineages.values()], beat) or None
+
+
+def _contents(catalog: Catalog, lineage: Lineage, beat: Heartbeat | None) -> Contents:
+    """A lineage's binlogs; what falls short of the writer's word is looked at again."""
+    contents = catalog.contents(lineage)
+    for _ in range(_LOOKS - 1):
+        if short_of(contents, beat) is None:
+            break
+        contents = catalog.contents(lineage)
+    return contents
+
+
+def _troubles(
+    sign: LifeSign,
+    catalog: Catalog,
+    wrong: Sequence[str],
+    current: str | None,
+    lineages: Mapping[str, Lineage],
+) -> Iterator[Trouble]:
+    """The writer's, and what cannot be read: critical of the lineage that is written."""
+    yield from sign.troubles
+    hint = "was it changed or deleted by hand, or written by a newer binlog2s3?"
+    lost = current if current not in lineages else None
+    of_lost = [text for text in wrong if lost and lost in text]
+    if lost and not of_lost:
+        of_lost = [f"the lineage that the writer names, {lost}, has no lineage.json"]
+    for text in of_lost:
+        yield Trouble(code="unreadable", level="critical", text=text, hint=hint)
+    others = [text for text in wrong if text not in of_lost]
+    if sign.beat is None:
+        others += [f"not of this archive's format: {key}" for key in sorted(catalog.foreign)]
+    for text in others[:_MOST_TROUBLES]:
+        yield Trouble(code="unreadable", level="warning", text=text, hint=hint)
+    if len(others) > _MOST_TROUBLES:
+        text = f"and {len(others) - _MOST_TROUBLES} more that cannot be read"
+        yield Trouble(code="unreadable", level="warning", text=text, hint=hint)
+
+
+def _lost(contents: Contents | None, beat: Heartbeat | None) -> Iterator[Trouble]:
+    """What the writer said is durable, and is not there."""
+    short = short_of(contents, beat) if contents is not None else None
+    if contents is None or short is None:
+        return
+    have = size_of(contents, short.place[0])
+    yield Trouble(
+        code="lost",
+        level="critical",
+        text=f"bytes {have} to {short.offset} of {short.binlog} were durable and are not there",
+        hint="who else deletes in this bucket? a streamer that still has them puts them again",
+    )
+
+
+def _last_commit(catalog: Catalog, contents: Contents | None) -> datetime | None:
+    """The last moment that the last archived binlog proves, where no heartbeat tells of one."""
+    if contents is None:
+        return None
+    described = sorted(contents.archived.binlogs.keys() & contents.archived.entries)
+    if not described:
+        return None
+    try:
+        entry = catalog.entry(contents.archived.lineage, described[-1])
+    except (ObjectMissingError, ArchiveError):
+        return None
+    if entry.greatest_commit_us is None:
+        return entry.first_time  # all that was committed before is in the binlogs before
+    return _EPOCH + timedelta(microseconds=entry.greatest_commit_us)
+
+
+def _earliest(catalog: Catalog, extent: Extent) -> datetime | None:
+    """When the first binlog was begun from which on nothing is missing, as far as that is known."""
+    reach = extent.reach()
+    if reach is None:
+        return None
+    lineage, names = reach
+    if names[0] == lineage.first_binlog:
+        return lineage.first_binlog_time
+    entries = extent.contents[lineage.id].archived.entries
+    described = next((name for name in names if name in entries), None)
+    try:
+        return catalog.entry(lineage, described).first_time if described is not None else None
+    except (ObjectMissingError, ArchiveError):
+        return None
+
+
+# What should be there
+
+
+def read_expected(path: Path) -> tuple[str, ...]:
+    """The sources that a file names, one in a line; `#` begins a comment.
+
+    Raises ConfigError with every line that names none.
+    """
+    hint = "one source in each line; what follows a # is a comment"
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_EXPECTED_BYTES + 1)
+        text = data.decode()
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror or error}"], hint=hint) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path} is not UTF-8: {error.reason}"], hint=hint) from error
+    if len(data) > _MAX_EXPECTED_BYTES:
+        raise ConfigError([f"{path} has more than {_MAX_EXPECTED_BYTES} bytes"], hint=hint)
+    names: dict[str, None] = {}
+    problems = []
+    for number, line in enumerate(text.split("\n"), 1):
+        name = line.partition("#")[0].strip()
+        try:
+            if name:
+                names[str(parse(_SOURCE, name))] = None
+        except ValueError as error:
+            problems.append(f"{path}:{number}: {error}")
+    if problems:
+        raise ConfigError(problems, hint=hint)
+    return tuple(names)
+
+
+def _is_source(name: str) -> bool:
+    try:
+        parse(_SOURCE, name)
+    except ValueError:
+        return False
+    return True

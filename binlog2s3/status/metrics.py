@@ -1,0 +1,257 @@
+"""What Prometheus reads: a Status as metrics. The only module that imports prometheus_client.
+
+Place in the flow: `http` answers /metrics with it. `METRICS` is the one list of what there is;
+docs/monitoring.md, the alert rules and the dashboard are held to it by tests.
+
+Law: a function of a Status, with nothing kept between two calls. What is not known is absent, for
+a 0 would be believed. A label has few values: no binlog's name, no GTID, no text of an error.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, get_args
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.status.model import State, Status
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Kind = Literal["gauge", "counter", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: `name` as it is shown, `field` of the /status document that it tells.
+
+    Each has the label `source`; `labels` come on top. Kind and unit stand in the name.
+    """
+
+    name: str
+    field: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        """What Prometheus calls its type; an info is a gauge that is always 1."""
+        if self.name.endswith("_info"):
+            return "info"
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+    @property
+    def unit(self) -> str:
+        """Seconds, bytes, or nothing where it counts something."""
+        last = self.name.removesuffix("_total").rpartition("_")[2]
+        return last if last in {"seconds", "bytes"} else ""
+
+
+# fmt: off
+METRICS = (
+    Metric("binlog2s3_info", "target",
+           "Always 1; who streams what, where to.",
+           ("target", "lineage", "host", "version", "server_uuid", "flavour")),
+    Metric("binlog2s3_healthy", "healthy",
+           "1 if nothing is critical, as /health says; else 0."),
+    Metric("binlog2s3_state", "state",
+           "1 for the state that it is in, 0 for each other one.",
+           ("state",)),
+    Metric("binlog2s3_troubles", "troubles",
+           "Troubles there are, of each code and level; absent where there is none.",
+           ("code", "level")),
+    Metric("binlog2s3_status_timestamp_seconds", "at",
+           "When this status was made."),
+    Metric("binlog2s3_start_timestamp_seconds", "writer.since",
+           "Since when this streamer has been the writer."),
+    Metric("binlog2s3_heartbeat_timestamp_seconds", "writer.heartbeat_at",
+           "When the writer's object in the bucket was last renewed."),
+    Metric("binlog2s3_heartbeat_interval_seconds", "writer.heartbeat_interval_seconds",
+           "How often it is renewed."),
+    Metric("binlog2s3_writer_generation", "writer.generation",
+           "Number of this writer among those that the source has had."),
+    Metric("binlog2s3_lag_seconds", "lag.seconds",
+           "Greatest age that a commit which is not in the bucket can have; 0 if all are in it."),
+    Metric("binlog2s3_lag_bytes", "lag.bytes",
+           "Binlog that the source has and the bucket has not."),
+    Metric("binlog2s3_lag_transactions", "lag.transactions",
+           "Transactions that the source has and the bucket has not, by their GTIDs."),
+    Metric("binlog2s3_covered_until_timestamp_seconds", "covered_until",
+           "Everything committed up to then is in the bucket, but for gaps; the source's clock."),
+    Metric("binlog2s3_latest_recoverable_timestamp_seconds", "latest",
+           "Latest moment that the bucket can bring back."),
+    Metric("binlog2s3_earliest_recoverable_timestamp_seconds", "history.earliest",
+           "Earliest moment from which it can without a gap."),
+    Metric("binlog2s3_flush_interval_seconds", "flush_interval",
+           "As configured; 0: a binlog is durable only when it is closed."),
+    Metric("binlog2s3_durable_binlog_number", "durable.binlog",
+           "Number of the binlog up to which all is in the bucket."),
+    Metric("binlog2s3_durable_offset_bytes", "durable.offset",
+           "How far into that one."),
+    Metric("binlog2s3_source_binlog_number", "server.position.binlog",
+           "Number of the binlog that the source writes."),
+    Metric("binlog2s3_source_offset_bytes", "server.position.offset",
+           "How far it has come in that one."),
+    Metric("binlog2s3_source_silent_seconds", "server.silent_seconds",
+           "Since the source last told its position."),
+    Metric("binlog2s3_source_read_only", "server.read_only",
+           "1 if the source is read_only, else 0."),
+    Metric("binlog2s3_expire_seconds", "purge.expire_seconds",
+           "How long the source keeps a binlog; absent if for ever or not known."),
+    Metric("binlog2s3_purge_seconds", "purge.seconds",
+           "For at least so long it keeps what is not in the bucket; absent likewise."),
+    Metric("binlog2s3_spool_bytes", "spool.bytes",
+           "Disk space that the spool takes."),
+    Metric("binlog2s3_spool_free_bytes", "spool.free_bytes",
+           "Free space on its file system."),
+    Metric("binlog2s3_spool_max_bytes", "spool.max_bytes",
+           "Most that the spool may take; absent without a limit."),
+    Metric("binlog2s3_spool_min_free_bytes", "spool.min_free_bytes",
+           "Least that is to stay free."),
+    Metric("binlog2s3_spool_paused", "spool.paused",
+           "1 while nothing is read because the spool has no room, else 0."),
+    Metric("binlog2s3_spool_binlogs", "uploads.binlogs",
+           "Binlogs in the spool."),
+    Metric("binlog2s3_spool_closed_binlogs", "uploads.closed_binlogs",
+           "Those of them that wait for the archive."),
+    Metric("binlog2s3_open_uploads", "uploads.open_uploads",
+           "Multipart uploads that are under way."),
+    Metric("binlog2s3_chunks", "uploads.chunks",
+           "Chunks in the bucket, of binlogs in the spool."),
+    Metric("binlog2s3_parts_in_flight", "uploads.parts_in_flight",
+           "Parts that are being sent."),
+    Metric("binlog2s3_requests_in_flight", "uploads.requests_in_flight",
+           "Requests to the store that are not answered yet."),
+    Metric("binlog2s3_unsaved_bytes", "uploads.unsaved_bytes",
+           "What should be in the bucket by now and is not known to be."),
+    Metric("binlog2s3_child_restarts_total", "child.restarts",
+           "How often mysqlbinlog has ended."),
+    Metric("binlog2s3_child_last_error_timestamp_seconds", "child.last_error_at",
+           "When it last ended by an error."),
+    Metric("binlog2s3_store_errors_total", "store.errors",
+           "Requests to the store that have failed."),
+    Metric("binlog2s3_store_last_error_timestamp_seconds", "store.last_error_at",
+           "When the last one of those did."),
+    Metric("binlog2s3_store_last_success_timestamp_seconds", "store.last_success_at",
+           "When one last succeeded."),
+    Metric("binlog2s3_read_bytes_total", "totals.read_bytes",
+           "Read from mysqlbinlog."),
+    Metric("binlog2s3_sent_bytes_total", "totals.sent_bytes",
+           "Sent to the store as bodies, what was repeated too."),
+    Metric("binlog2s3_durable_bytes_total", "totals.durable_bytes",
+           "Binlog that has come into the bucket."),
+    Metric("binlog2s3_transactions_total", "totals.transactions",
+           "Transactions read."),
+    Metric("binlog2s3_archived_binlogs_total", "totals.archived_binlogs",
+           "Binlogs archived."),
+    Metric("binlog2s3_lineages", "history.lineages",
+           "Lineages in the bucket."),
+    Metric("binlog2s3_gaps", "history.gaps",
+           "Places in the bucket's history that no recovery can cross."),
+)
+# fmt: on
+
+
+def render(status: Status, *, process: bool = False) -> bytes:
+    """All metrics in Prometheus' text format 0.0.4; `process` adds this process's own.
+
+    Those are CPU, memory and open files, under the names that every exporter gives them.
+    """
+    registry = CollectorRegistry()
+    registry.register(_Telling(status))
+    if process:
+        ProcessCollector(registry=registry)
+    return generate_latest(registry)
+
+
+class _Telling(Collector):
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Family]:
+        for metric in METRICS:
+            family = _family(metric)
+            for labels, value in _samples(metric, self._status):
+                family.add_sample(
+                    metric.name,
+                    {"source": _label(self._status.source)} | _labels(labels),
+                    value,
+                )
+            if family.samples:
+                yield family
+
+
+def _family(metric: Metric) -> Family:
+    if metric.kind == "counter":
+        return CounterMetricFamily(metric.name.removesuffix("_total"), metric.help)
+    if metric.kind == "info":
+        return InfoMetricFamily(metric.name.removesuffix("_info"), metric.help)
+    return GaugeMetricFamily(metric.name, metric.help)
+
+
+def _samples(metric: Metric, status: Status) -> Iterator[tuple[Mapping[str, str], float]]:
+    """The labels, beside `source`, and the value of each sample; none where nothing is known."""
+    if metric.kind == "info":
+        yield _info(status), 1.0
+    elif metric.field == "state":
+        for state in get_args(State):
+            yield {"state": state}, float(state == status.state)
+    elif metric.field == "troubles":
+        for (code, level), count in Counter((t.code, t.level) for t in status.troubles).items():
+            yield {"code": code, "level": level}, float(count)
+    else:
+        value = _number(_found(status, metric.field))
+        if value is not None:
+            yield {}, value
+
+
+def _info(status: Status) -> Mapping[str, str]:
+    """Who, what, where to; an empty label is one that is not there."""
+    return {
+        "target": status.target,
+        "lineage": status.lineage or "",
+        "host": status.writer.host if status.writer else "",
+        "version": status.writer.version if status.writer else "",
+        "server_uuid": status.server.uuid,
+        "flavour": status.server.flavour or "",
+    }
+
+
+def _found(status: Status, field: str) -> object:
+    """What stands at `a.b.c`; None if already `a` or `b` is."""
+    found: object = status
+    for name in field.split("."):
+        if found is None:
+            return None
+        found = getattr(found, name)
+    return found
+
+
+def _number(found: object) -> float | None:
+    """A value as a sample: a time in Unix seconds, a binlog by its number, a tuple's length."""
+    if found is None:
+        return None
+    if isinstance(found, datetime):
+        return found.timestamp()
+    if isinstance(found, tuple):
+        return float(len(found))
+    if isinstance(found, str):
+        try:
+            return float(BinlogName.parse(found).number)
+        except ValueError:
+            return None
+    assert isinstance(found, (int, float)), found  # noqa: S101 - METRICS names no other field
+    return float(found)
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    return {name: _label(value) for name, value in labels.items()}
+
+
+def _label(text: str) -> str:
+    """A text that can be encoded: a host's name may have bytes that are none in UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,577 @@
+"""What can be said of one stream at one moment: the value that every rendering shows.
+
+Place in the flow: the daemon makes one each second out of its `Vitals`, `from_bucket` makes one out
+of the bucket alone. `status`, `/metrics`, `/health`, the check for monitors and the writer's object
+in the bucket are renderings of it, so they cannot disagree.
+
+Law: pure. What is not known is None, never 0; a lag is an upper bound, never a guess that flatters.
+Whether a stream is well is judged by what has become durable, not by what is running.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import UTC, datetime
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from binlog2s3.archive.documents import Lineage, Parent, Position, WriterState
+from binlog2s3.binlog import gtid
+from binlog2s3.binlog.gtid import Flavour, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.errors import ArchiveError
+
+FORMAT = 1
+State = Literal[WriterState, "dead", "unknown"]
+"""What a writer says of itself; from the bucket also `dead` (its heartbeat is too old) and
+`unknown` (there is no writer's object that could be read)."""
+
+WELL = frozenset({"streaming", "idle", "catching up"})
+Level = Literal["warning", "critical"]
+SeenFrom = Literal["daemon", "bucket"]
+
+_TICK = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Something that is wrong. `code` is a fixed word; critical ones turn /health to 503."""
+
+    code: str
+    level: Level
+    text: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterStatus:
+    """Who writes, and when its object in the bucket was renewed."""
+
+    host: str
+    pid: int
+    version: str
+    since: datetime
+    generation: int = 0
+    heartbeat_at: datetime | None = None
+    heartbeat_interval_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStatus:
+    """The server. `position` is from `asked_at`, by its own clock; `silent_seconds` since then."""
+
+    uuid: str = ""
+    flavour: Flavour | None = None
+    position: Position | None = None
+    asked_at: datetime | None = None
+    silent_seconds: float | None = None
+    read_only: bool | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """What is committed and not durable; each None where it is not known.
+
+    `seconds` is the greatest age that the oldest such commit can have, 0 when there is none.
+    """
+
+    bytes: int | None = None
+    transactions: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolStatus:
+    """Bytes that the spool takes and that are free beside it; `paused`: it has no room."""
+
+    directory: str = ""
+    bytes: int = 0
+    free_bytes: int = 0
+    max_bytes: int | None = None
+    min_free_bytes: int = 0
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadStatus:
+    """What is on its way to the bucket.
+
+    `binlogs` are in the spool, `closed_binlogs` of them wait for the archive; `open_uploads` are
+    multipart uploads; `parts_in_flight` and `requests_in_flight` are requests; `unsaved_bytes`
+    should be in the bucket by now and are not known to be.
+    """
+
+    binlogs: int = 0
+    closed_binlogs: int = 0
+    open_uploads: int = 0
+    chunks: int = 0
+    parts_in_flight: int = 0
+    requests_in_flight: int = 0
+    unsaved_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildStatus:
+    """mysqlbinlog. `restarts` counts its ends; `last_error`: why it ended, or did not begin."""
+
+    pid: int | None = None
+    restarts: int = 0
+    last_error: str = ""
+    last_error_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStatus:
+    """Requests to the store: when one last succeeded, what the last error was, how many failed."""
+
+    last_success_at: datetime | None = None
+    last_error: str = ""
+    last_error_at: datetime | None = None
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Since the process began: bytes read from mysqlbinlog, sent as bodies, made durable."""
+
+    read_bytes: int = 0
+    sent_bytes: int = 0
+    durable_bytes: int = 0
+    transactions: int = 0
+    archived_binlogs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Per second, over the last `window_seconds`."""
+
+    window_seconds: float
+    read_bytes: float
+    durable_bytes: float
+    transactions: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purge:
+    """What the source deletes, and may.
+
+    `expires`: whether it deletes by itself, None if not known. `expire_seconds`: how long it keeps
+    a closed binlog, None if for ever or not known. `seconds`: it keeps what is not durable for at
+    least so long from now on, None likewise; 0: it may delete it at any time. `to`: all of its
+    binlogs before this one are archived; `statement` deletes those there.
+    """
+
+    expires: bool | None = None
+    expire_seconds: float | None = None
+    seconds: float | None = None
+    newest_safe: str | None = None
+    to: str | None = None
+
+    @property
+    def statement(self) -> str | None:
+        """What deletes on the source what the archive has; None where nothing is to be deleted."""
+        return f"PURGE BINARY LOGS TO '{self.to}'" if self.to and self.newest_safe else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """A place that no recovery can cross: what lies between two lineages, or is not there."""
+
+    lineage: str
+    join: str  # gap, unknown, missing
+    text: str
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The lineages in the bucket; `earliest` is the first moment that is reachable without a gap.
+
+    `complete`: every archived binlog of them was looked for; else only how they join.
+    """
+
+    lineages: int = 0
+    gaps: tuple[Gap, ...] = ()
+    earliest: datetime | None = None
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """One stream at one moment. Sizes in bytes, times in UTC by the clock of who looked."""
+
+    source: str
+    target: str
+    seen_from: SeenFrom
+    at: datetime
+    state: State
+    troubles: tuple[Trouble, ...] = ()
+    writer: WriterStatus | None = None
+    server: SourceStatus = field(default_factory=SourceStatus)
+    lineage: str | None = None
+    durable: Position | None = None
+    covered_until: datetime | None = None
+    latest: datetime | None = None
+    lag: Lag = field(default_factory=Lag)
+    flush_interval: float | None = None
+    spool: SpoolStatus | None = None
+    uploads: UploadStatus | None = None
+    child: ChildStatus | None = None
+    store: StoreStatus | None = None
+    totals: Totals | None = None
+    rates: Rates | None = None
+    purge: Purge = field(default_factory=Purge)
+    history: History | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """What /health says: whether nothing is critical."""
+        return not any(trouble.level == "critical" for trouble in self.troubles)
+
+
+# Judging
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """The daemon's own readings, from which state and troubles follow; ages in seconds.
+
+    `source_silent`: since the source last told its position (or since the process began).
+    `child_gone`: since mysqlbinlog was last running, 0 while it is and while nothing is to be read.
+    `unread`: it has not been running since the process began.
+    `store_failing`: since the first failure behind the last success, None while there is none.
+    `store_silent`: since nothing has come into the bucket that was due, 0 while nothing is.
+    `read_idle`: since a byte last came while the source had more, 0 else. `beat_late`: since the
+    writer's object should have been renewed.
+    """
+
+    phase: Literal["starting", "running", "stopping"] = "running"
+    phase_seconds: float = 0.0
+    superseded: str = ""
+    paused: float | None = None
+    child_gone: float = 0.0
+    child_error: str = ""
+    unread: bool = False
+    idle: bool = False
+    behind: bool = False
+    source_error: str = ""
+    source_hint: str = ""
+    source_silent: float = 0.0
+    read_idle: float = 0.0
+    store_error: str = ""
+    store_hint: str = ""
+    store_failing: float | None = None
+    store_silent: float = 0.0
+    beat_late: float = 0.0
+    loop_idle: float = 0.0
+
+    @property
+    def begun_in_vain(self) -> bool:
+        """Whether mysqlbinlog could not be run, not once: nobody waits to see whether it lasts."""
+        return self.unread and bool(self.child_error)
+
+
+def judge(vitals: Vitals, timing: Timing = DEFAULT) -> tuple[WriterState, tuple[Trouble, ...]]:
+    """The state's name, and what is wrong; a catch-up that goes on and idleness are well."""
+    troubles = tuple(_troubles(vitals, timing))
+    return _state(vitals, timing), troubles
+
+
+def _state(vitals: Vitals, timing: Timing) -> WriterState:
+    starting = vitals.phase == "starting"
+    failing = vitals.store_failing is not None
+    failing = failing and (starting or (vitals.store_failing or 0.0) >= timing.soon_seconds)
+    silent = vitals.store_silent >= timing.store_failing_seconds
+    silent = silent or vitals.beat_late >= timing.heartbeat_slack_seconds
+    unheard = vitals.source_error or vitals.source_silent >= timing.source_seconds
+    gone = vitals.child_gone >= timing.soon_seconds or vitals.begun_in_vain
+    stalled = vitals.read_idle >= timing.stall_seconds or vitals.loop_idle >= timing.loop_seconds
+    rules: tuple[tuple[object, WriterState], ...] = (
+        (vitals.superseded, "superseded"),
+        (vitals.phase == "stopping", "stopped"),
+        (vitals.paused is not None, "paused"),
+        (failing or silent, "store unreachable"),
+        (starting and not vitals.source_error, "starting"),
+        (unheard or gone, "source unreachable"),
+        (vitals.unread, "starting"),
+        (stalled, "stalled"),
+        (vitals.idle, "idle"),
+        (vitals.behind, "catching up"),
+    )
+    return next((state for holds, state in rules if holds), "streaming")
+
+
+def _trouble(code: str, since: float, limit: float, text: str, hint: str = "") -> Trouble:
+    level: Level = "critical" if since >= limit else "warning"
+    return Trouble(code=code, level=level, text=text, hint=hint)
+
+
+def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
+    if vitals.superseded:
+        hint = "stop the streamer that is not meant to run, or start this one with --take-over"
+        yield _trouble("superseded", 0, 0, vitals.superseded, hint)
+    elif vitals.phase == "stopping":
+        yield _trouble("stopping", 0, 0, "the streamer is ending")
+    elif vitals.phase == "starting" or vitals.unread:
+        text = f"not streaming yet, for {vitals.phase_seconds:.0f} s"
+        failing = vitals.source_error or vitals.store_failing is not None
+        waits = failing and vitals.phase == "starting"
+        yield _trouble("starting", vitals.phase_seconds, 0 if waits else timing.start_seconds, text)
+    if vitals.source_error or vitals.source_silent >= timing.source_seconds:
+        what = vitals.source_error or "the source does not answer"
+        text = f"{what} (for {vitals.source_silent:.0f} s)"
+        since, hint = vitals.source_silent, vitals.source_hint
+        yield _trouble("source", since, timing.source_seconds, text, hint)
+    elif vitals.child_gone >= timing.soon_seconds or vitals.begun_in_vain:
+        why = f": {vitals.child_error}" if vitals.child_error else ""
+        text = f"mysqlbinlog has not been running for {vitals.child_gone:.0f} s{why}"
+        limit = 0 if vitals.begun_in_vain else timing.source_seconds
+        yield _trouble("source", vitals.child_gone, limit, text)
+    yield from _store_troubles(vitals, timing)
+    if vitals.paused is not None:
+        text = "the spool has no room: nothing is read from the source"
+        hint = "it goes on when there is room; the source keeps its binlogs meanwhile"
+        yield _trouble("paused", vitals.paused, timing.paused_seconds, text, hint)
+    unheard = vitals.source_error or vitals.source_silent >= timing.source_seconds
+    if vitals.read_idle >= timing.soon_seconds and not unheard:
+        text = f"the source has more, and nothing has come for {vitals.read_idle:.0f} s"
+        yield _trouble("stalled", vitals.read_idle, timing.stall_seconds, text)
+    if vitals.loop_idle >= timing.soon_seconds:
+        text = f"the streamer's loop has not gone round for {vitals.loop_idle:.0f} s"
+        hint = "does the spool's disk hang?"
+        yield _trouble("stuck", vitals.loop_idle, timing.loop_seconds, text, hint)
+
+
+def _store_troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
+    failing = vitals.store_failing or 0.0
+    waits = vitals.phase == "starting" and vitals.store_failing is not None
+    if failing >= timing.soon_seconds or waits:
+        text = f"{vitals.store_error} (for {failing:.0f} s)"
+        # requests that time out begin to fail when they have been silent for long
+        silent = vitals.store_silent + timing.store_failing_seconds - timing.store_silent_seconds
+        since = max(failing, silent)
+        yield _trouble("store", since, timing.store_failing_seconds, text, vitals.store_hint)
+    elif vitals.store_silent >= timing.store_failing_seconds:
+        text = f"nothing has become durable for {vitals.store_silent:.0f} s, though something waits"
+        hint = "is the way to the endpoint open, and wide enough?"
+        yield _trouble("store", vitals.store_silent, timing.store_silent_seconds, text, hint)
+    if vitals.beat_late > 0:
+        text = f"the heartbeat in the bucket is {vitals.beat_late:.0f} s late"
+        yield _trouble("heartbeat", vitals.beat_late, timing.heartbeat_slack_seconds, text)
+
+
+# History
+
+
+def history_of(lineages: Iterable[Lineage], current: str | None) -> History:
+    """What the lineages' own documents say; `earliest` follows exact joins back from `current`."""
+    by_id = {lineage.id: lineage for lineage in lineages}
+    gaps = []
+    for lineage in by_id.values():
+        parent = _origin(lineage)
+        if parent is not None and parent.join != "exact":
+            what = f": {parent.missing}" if parent.missing else ""
+            gaps.append(
+                Gap(
+                    lineage=lineage.id,
+                    join=parent.join,
+                    text=f"between {parent.place} and {lineage.first_binlog}{what}",
+                    at=lineage.first_binlog_time,
+                )
+            )
+    oldest, seen = by_id.get(current or ""), set[str]()
+    while oldest is not None and oldest.id not in seen:
+        seen.add(oldest.id)
+        parent = _origin(oldest)
+        if parent is None or parent.join != "exact" or parent.lineage not in by_id:
+            break
+        oldest = by_id[parent.lineage]
+    return History(
+        lineages=len(by_id),
+        gaps=tuple(gaps),
+        earliest=oldest.first_binlog_time if oldest is not None else None,
+    )
+
+
+def _origin(lineage: Lineage) -> Parent | None:
+    try:
+        return lineage.origin
+    except ArchiveError:
+        return None
+
+
+# Lag
+
+
+def lag_seconds(
+    *,
+    answer_age: float | None,
+    all_durable: bool,
+    covered_age: float | None,
+    oldest_commit_age: float | None,
+    timing: Timing = DEFAULT,
+) -> float | None:
+    """The greatest age of a commit that is not durable; None where nothing bounds it.
+
+    `answer_age`: of the source's last position; `all_durable`: that position is, and nothing in
+    the spool is not. `covered_age`: of the last moment up to which everything is durable.
+    `oldest_commit_age`: of the oldest transaction in the spool that is not.
+    """
+    if answer_age is not None and answer_age <= timing.fresh_seconds and all_durable:
+        return 0.0
+    # what lies in the future was told by a clock that has been set since
+    known = [age for age in (covered_age, oldest_commit_age) if age is not None and age > -_TICK]
+    return max(0.0, min(known)) if known else None
+
+
+def lag_bytes(
+    durable: tuple[BinlogName, int],
+    server: tuple[BinlogName, int],
+    sizes: Mapping[BinlogName, int],
+) -> int | None:
+    """Bytes from one place to the other, by the sizes that the source lists; None if unknown."""
+    (name, offset), (last, end) = durable, server
+    if (last, end) <= (name, offset):
+        return 0
+    if name == last:
+        return end - offset
+    between = [size for other, size in sizes.items() if name < other < last]
+    if (
+        name not in sizes
+        or name.prefix != last.prefix
+        or len(between) != last.number - name.number - 1
+    ):
+        return None
+    return max(0, sizes[name] - offset) + sum(between) + end
+
+
+def lag_transactions(durable: str, server: str, flavour: Flavour) -> int | None:
+    """Transactions of the server's GTIDs that the durable ones lack; None without GTIDs."""
+    if not server:
+        return None
+    if durable == server:
+        return 0
+    try:
+        ours, theirs = gtid.parse(durable, flavour), gtid.parse(server, flavour)
+    except ValueError:
+        return None
+    if isinstance(ours, gtid.GtidSet) and isinstance(theirs, gtid.GtidSet):
+        return (theirs - ours).count
+    assert isinstance(ours, MariadbGtidList)  # noqa: S101 - of one flavour
+    assert isinstance(theirs, MariadbGtidList)  # noqa: S101
+    reached: dict[int, int] = {}
+    for domain, _, number in ours.gtids():
+        reached[domain] = max(number, reached.get(domain, 0))
+    newest: dict[int, int] = {}
+    for domain, _, number in theirs.gtids():
+        newest[domain] = max(number, newest.get(domain, 0))
+    return sum(max(0, number - reached.get(domain, 0)) for domain, number in newest.items())
+
+
+def purge_seconds(expire_seconds: float | None, lag: Lag) -> float | None:
+    """How long at least the source keeps what is not durable.
+
+    It deletes a binlog so long after its last write, and what is not durable was written no
+    earlier than `lag.seconds` ago (https://dev.mysql.com/doc/refman/9.7/en/
+    replication-options-binary-log.html, binlog_expire_logs_seconds).
+    """
+    if expire_seconds is None or lag.seconds is None:
+        return None
+    return max(0.0, expire_seconds - lag.seconds)
+
+
+def in_words(seconds: float) -> str:
+    """A time for people, cut, not rounded: 0.4 s, 75 s, 12 min, 3 h 20 min, 5 d 4 h."""
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if seconds < 120:
+        return f"{int(seconds)} s" if seconds >= 10 else f"{seconds:.1f}".removesuffix(".0") + " s"
+    if hours < 2:
+        return f"{minutes} min"
+    if days < 2:
+        return f"{hours} h {minutes % 60} min"
+    return f"{days} d {hours % 24} h"
+
+
+# JSON
+
+
+def document(status: Status) -> dict[str, Any]:
+    """The document of --json, of /status and, without GTID sets, of the writer's object."""
+    found: dict[str, Any] = {"format": FORMAT, **_encode(status)}
+    found["healthy"] = status.healthy
+    found["purge"]["statement"] = status.purge.statement
+    return found
+
+
+def without_gtids(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A document whose GTID sets, which may be long, are empty: they stand beside it."""
+    short = dict(found)
+    if short.get("durable"):
+        short["durable"] = {**short["durable"], "gtid_set": ""}
+    server = short.get("server") or {}
+    if server.get("position"):
+        short["server"] = {**server, "position": {**server["position"], "gtid_set": ""}}
+    return short
+
+
+def from_document(found: Mapping[str, Any]) -> Status:
+    """Read a document back; what a newer version adds is passed over. Raises ValueError."""
+    if found.get("format") != FORMAT:
+        raise ValueError(f"status of format {found.get('format')!r}, this version knows {FORMAT}")
+    try:
+        return _decode(Status, found)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"no status document: {type(error).__name__} {error}") from error
+
+
+def _encode(value: Any) -> Any:
+    if is_dataclass(value):
+        return {one.name: _encode(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    if isinstance(value, tuple):
+        return [_encode(one) for one in value]
+    return value
+
+
+T = TypeVar("T")
+
+
+def _decode(kind: type[T], value: Any) -> T:
+    """A dataclass out of a JSON object; fields that are not there have their defaults."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{value!r:.40} is no object")
+    hints = get_type_hints(kind)
+    given = {
+        one.name: _decoded(hints[one.name], value[one.name])
+        for one in fields(kind)  # type: ignore[arg-type]
+        if one.name in value
+    }
+    return kind(**given)
+
+
+def _decoded(kind: Any, value: Any) -> Any:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        some = next(one for one in inner if one is not NoneType)
+        return None if value is None else _decoded(some, value)
+    if origin is tuple:
+        return tuple(_decoded(inner[0], one) for one in value)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return _decode(kind, value)
+    if kind is datetime:
+        return _moment(value)
+    plain = {Literal: str}.get(origin, kind)
+    if plain is float and type(value) is int:
+        return float(value)
+    if not isinstance(value, plain):
+        raise TypeError(f"{value!r:.40} is no {plain.__name__}")
+    return value
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    return moment

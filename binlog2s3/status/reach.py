@@ -1,0 +1,166 @@
+"""How far a source's history reaches in the bucket: to where, from where, and what is missing.
+
+Place in the flow: under `from_bucket`, over what `archive.catalog` has listed.
+
+Law: pure. A moment is called reachable only if every binlog between it and what is durable is there
+and every join on the way is exact. What a living writer has not come to yet is not missing.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from binlog2s3.archive.catalog import Contents
+from binlog2s3.archive.documents import Heartbeat, Lineage, Parent, Position
+from binlog2s3.archive.listing import Missing
+from binlog2s3.archive.listing import _missing as missing_of
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.status.model import Gap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """The lineages of a source with their contents, by id, and the last writer's object.
+
+    `current`: the lineage that is written, or was the last. `writing`: the writer lives.
+    """
+
+    lineages: Mapping[str, Lineage]
+    contents: Mapping[str, Contents]
+    current: str | None
+    beat: Heartbeat | None
+    writing: bool
+
+    @property
+    def here(self) -> Contents | None:
+        """What the current lineage has; None where it cannot be read."""
+        return self.contents.get(self.current or "")
+
+    def durable(self) -> Position | None:
+        """As far as the writer said, or further, where binlogs and chunks that came since go on."""
+        here, said = self.here, self.beat.durable if self.beat is not None else None
+        if here is None:
+            return said
+        if self.beat is None or self.beat.lineage != here.archived.lineage.id:
+            said = None
+        if said is None and not here.names:
+            return None
+        name, offset = said.place if said is not None else (here.names[0], 0)
+        start = end = (name, offset)
+        for _ in range(len(here.names)):
+            if size := size_of(here, name):
+                end = max(end, (name, size))
+            if name not in here.archived.binlogs:
+                break  # nobody but its writer knows whether that is all of it
+            name = name.next()
+        if end == start:
+            return said
+        return Position(binlog=str(end[0]), offset=end[1], gtid_set="")
+
+    def gaps(self) -> list[Gap]:
+        """What is missing within the lineages, and where one should go on from another."""
+        return [gap for id_ in self.lineages for _, gap in self._breaks(id_) if gap is not None]
+
+    def reach(self) -> tuple[Lineage, Sequence[BinlogName]] | None:
+        """The oldest lineage, and its binlogs, from which on nothing is missing up to `durable`."""
+        durable, lineage = self.durable(), self.lineages.get(self.current or "")
+        upto = durable.place[0] if durable is not None else None
+        found: tuple[Lineage, Sequence[BinlogName]] | None = None
+        passed: set[str] = set()
+        while lineage is not None and lineage.id not in passed:
+            passed.add(lineage.id)
+            if upto is not None:
+                names = self._unbroken(lineage.id, upto)
+                found = (lineage, names) if names else found
+                if not names or names[0] != lineage.first_binlog:
+                    break
+            origin = self._origin(lineage)
+            if origin is None or origin.binlog is None or not self._joins(origin):
+                break
+            lineage, upto = self.lineages[origin.lineage], BinlogName.parse(origin.binlog)
+        return found
+
+    def _unbroken(self, id_: str, upto: BinlogName) -> list[BinlogName]:
+        """The binlogs up to this one, of those behind the last that is missing before it."""
+        begins = [behind for behind, _ in self._breaks(id_) if behind and behind <= upto]
+        names = [name for name in self.contents[id_].names if name <= upto]
+        return [name for name in names if not begins or name >= max(begins)]
+
+    def _breaks(self, id_: str) -> Iterator[tuple[BinlogName | None, Gap | None]]:
+        """The binlogs of a lineage just before which something is not there; a gap, if it should.
+
+        A beginning that is not there was deleted in order, as long as nothing older is there.
+        """
+        lineage, contents = self.lineages[id_], self.contents[id_]
+        writer = self.beat if self.writing else None
+        origin = self._origin(lineage)
+        has_older = origin is not None and self._has_older(origin)
+        if origin is not None and has_older and not self._joins(origin):
+            yield None, _gap(id_, f"goes on from {origin.place}, which is not there")
+        for missing in missing_of(lineage, contents.names, writer):
+            behind = next(name for name in contents.names if name > missing.last)
+            was_deleted = missing.first == lineage.first_binlog and not has_older
+            is_gap = not (was_deleted or missing.under_way)
+            yield behind, _gap(id_, _missing_text(missing)) if is_gap else None
+        for name, chunks in sorted(contents.open.items()):
+            beyond = [chunk.begin for chunk in chunks if chunk.begin > chunks.end]
+            if beyond:
+                text = f"bytes {chunks.end} to {min(beyond)} of {name} are not there"
+                under_way = (
+                    writer is not None
+                    and writer.lineage == id_
+                    and (writer.durable is None or (name, chunks.end) >= writer.durable.place)
+                )
+                yield name.next(), None if under_way else _gap(id_, text)
+
+    def _origin(self, lineage: Lineage) -> Parent | None:
+        """Where the bytes before it are; None where exact joins lead to none in the bucket."""
+        passed: set[str] = set()
+        while lineage.id not in passed:
+            passed.add(lineage.id)
+            origin = lineage.origin
+            if origin is None or origin.join != "exact" or origin.lineage not in self.lineages:
+                return None
+            if origin.binlog is not None:
+                return origin
+            lineage = self.lineages[origin.lineage]  # which has not a byte
+        return None
+
+    def _has_older(self, origin: Parent) -> bool:
+        """Whether any of the history up to there is in the bucket."""
+        names = self.contents[origin.lineage].names
+        return origin.binlog is not None and any(
+            name <= BinlogName.parse(origin.binlog) for name in names
+        )
+
+    def _joins(self, origin: Parent) -> bool:
+        """Whether the history up to there ends there, with all bytes of its last binlog."""
+        before = self.contents[origin.lineage]
+        if origin.binlog is None:
+            return False
+        cut = BinlogName.parse(origin.binlog)
+        return cut in before.names and size_of(before, cut) >= origin.offset
+
+
+def size_of(contents: Contents, name: BinlogName) -> int:
+    """How many bytes of a binlog can be read."""
+    if name in contents.archived.binlogs:
+        return contents.archived.binlogs[name].size
+    return contents.open[name].end if name in contents.open else 0
+
+
+def short_of(contents: Contents, beat: Heartbeat | None) -> Position | None:
+    """What the writer said is durable, if it is not there."""
+    if beat is None or beat.durable is None or beat.lineage != contents.archived.lineage.id:
+        return None
+    name, offset = beat.durable.place
+    return beat.durable if size_of(contents, name) < offset else None
+
+
+def _gap(lineage: str, text: str) -> Gap:
+    return Gap(lineage=lineage, join="missing", text=text)
+
+
+def _missing_text(missing: Missing) -> str:
+    if missing.count == 1:
+        return f"{missing.first} is not there"
+    return f"{missing.first} to {missing.last} ({missing.count} binlogs) are not there"

@@ -1,0 +1,500 @@
+"""What a `Status` looks like to people: the page of one, the table of many, a line of each.
+
+Place in the flow: between `cli.status` and `output`; docs/reference.md and README.md show what this
+prints for fixed values, which a test compares.
+
+Law: pure, but for writing onto the page that is given. What is not known is called `unknown`; a lag
+is rounded up and what the source still keeps is rounded down, so that neither flatters.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from binlog2s3.archive.documents import Position
+from binlog2s3.output import Plain, clean, moment_text
+from binlog2s3.status.model import (
+    WELL,
+    ChildStatus,
+    Lag,
+    Purge,
+    SpoolStatus,
+    Status,
+    StoreStatus,
+    UploadStatus,
+)
+
+Field = tuple[str, str, str]
+"""A name, its value, a style; without a name it goes on with what stands above."""
+
+UNKNOWN = "unknown"
+_LABEL = 13
+_GTIDS = 160
+"""Characters of a GTID set that are shown."""
+_GAPS = 3
+_STALE_SECONDS = 5.0
+_BAD, _WARN, _WELL = "bold red", "yellow", "green"
+_HEADINGS = ("source", "state", "covered until", "heartbeat", "lag", "gaps", "purge")
+_COVERED, _LAST = 2, len(_HEADINGS) - 1
+_RIGHT = (3, 4, 5, 6)
+_LEAST_WIDTHS = (12, 11, 10)
+_MOST_SIZE = 1 << 90
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def size_text(size: float, gap: str = " ") -> str:
+    """Bytes for people, to the unit below.
+
+    >>> size_text(0), size_text(1023), size_text(5 << 20), size_text(3 << 40, "")
+    ('0 B', '1023 B', '5.0 MiB', '3.0TiB')
+    """
+    if not math.isfinite(size := min(size, _MOST_SIZE)):
+        return UNKNOWN
+    if size < 1024:
+        return f"{size:.0f}{gap}B"
+    number = float(size)
+    for unit in _UNITS:
+        number /= 1024
+        if number < 1024 or unit == _UNITS[-1]:
+            break
+    return f"{number:.1f}{gap}{unit}" if number < 100 else f"{number:.0f}{gap}{unit}"
+
+
+def duration_text(seconds: float, *, up: bool = False) -> str:
+    """Seconds for people, in at most two units; `up`: rounded up, not down.
+
+    >>> duration_text(2), duration_text(1.234), duration_text(1.234, up=True), duration_text(90)
+    ('2 s', '1.2 s', '1.3 s', '90 s')
+    >>> duration_text(3 * 86400 + 4 * 3600 + 59), duration_text(7500, up=True)
+    ('3 d 4 h', '2 h 5 min')
+    """
+    if not math.isfinite(seconds):
+        return UNKNOWN
+    seconds = max(0.0, seconds)
+    turn = math.ceil if up else math.floor
+    if seconds < 10:
+        tenths = turn(round(seconds * 10, 6))
+        return f"{tenths / 10:g} s"
+    if seconds < 120:
+        return f"{turn(seconds)} s"
+    if seconds < 2 * 3600:
+        return f"{turn(seconds / 60)} min"
+    if seconds < 2 * 86400:
+        minutes = turn(seconds / 60)
+        return _two_units(minutes // 60, "h", minutes % 60, "min")
+    hours = turn(seconds / 3600)
+    return _two_units(hours // 24, "d", hours % 24, "h")
+
+
+def short_text(seconds: float, *, up: bool = False) -> str:
+    """As `duration_text`, in one unit, for columns.
+
+    >>> short_text(3 * 3600 + 240, up=True), short_text(3.21 * 86400), short_text(7)
+    ('3.1 h', '3.2 d', '7 s')
+    """
+    if not math.isfinite(seconds) or seconds < 2 * 3600:
+        return duration_text(seconds, up=up)
+    unit, name = (3600, "h") if seconds < 2 * 86400 else (86400, "d")
+    tenths = (math.ceil if up else math.floor)(round(seconds * 10 / unit, 6))
+    return f"{tenths / 10:.10g} {name}"
+
+
+def _two_units(great: int, unit: str, small: int, small_unit: str) -> str:
+    return f"{great} {unit} {small} {small_unit}" if small else f"{great} {unit}"
+
+
+def time_text(moment: datetime | None) -> str:
+    """A time in UTC, to the second below."""
+    return moment_text(moment).replace("T", " ") if moment else UNKNOWN
+
+
+def age_text(moment: datetime | None, now: datetime) -> str:
+    """How long ago that was; of a clock that runs ahead 0 s."""
+    return UNKNOWN if moment is None else duration_text((now - moment).total_seconds())
+
+
+def place_text(position: Position | None) -> str:
+    """A place in a binlog."""
+    return f"{position.binlog}:{position.offset}" if position else UNKNOWN
+
+
+def gtids_text(gtid_set: str) -> str:
+    """A GTID set, cut where it is long, and how long it is."""
+    if len(gtid_set) <= _GTIDS:
+        return gtid_set
+    return f"{gtid_set[:_GTIDS]}... ({len(gtid_set)} characters)"
+
+
+def count_text(number: int, noun: str, plural: str = "") -> str:
+    """So many of them.
+
+    >>> count_text(1, "binlog"), count_text(1200, "binlog")
+    ('1 binlog', '1,200 binlogs')
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def style_of(status: Status) -> str:
+    """Red where something is critical, yellow where something is wrong, else green."""
+    if not status.healthy:
+        return _BAD
+    return _WARN if status.troubles or status.state not in WELL else _WELL
+
+
+# One
+
+
+def but_for_gaps(status: Status) -> str:
+    """What that sentence leaves out: what lies in a gap is nowhere."""
+    count = len(status.history.gaps) if status.history is not None else 0
+    return f", but for {count} {'gap' if count == 1 else 'gaps'}" if count else ""
+
+
+def head_of(status: Status) -> str:
+    """The most important in one line."""
+    covered = (
+        f"everything committed until {time_text(status.covered_until)} is in the bucket"
+        f"{but_for_gaps(status)}"
+        if status.covered_until
+        else "until when everything is in the bucket is unknown"
+    )
+    return f"{status.source}  {status.state}  {covered}"
+
+
+def print_head(status: Status, page: Plain) -> None:
+    """The head line, and what is wrong."""
+    page.line(head_of(status), style_of(status))
+    for trouble in sorted(status.troubles, key=lambda one: one.level != "critical"):
+        style = _BAD if trouble.level == "critical" else _WARN
+        page.field(f"  {trouble.level}", f"{trouble.text} [{trouble.code}]", _LABEL, style)
+        if trouble.hint:
+            page.field("", f"hint: {trouble.hint}", _LABEL)
+
+
+def print_status(status: Status, page: Plain, *, now: datetime, why: str = "") -> None:
+    """The page of one stream; `why` it was not the streamer that was asked."""
+    print_head(status, page)
+    page.line("")
+    print_fields([*fields_of(status), *seen_of(status, now, why)], page)
+
+
+def print_fields(fields: Sequence[Field], page: Plain) -> None:
+    """Names and values, aligned."""
+    for name, value, style in fields:
+        page.field(name, value, _LABEL, style)
+
+
+def fields_of(status: Status) -> Iterator[Field]:
+    """All that is known of it, the most important first."""
+    yield lag_of(status.lag)
+    if status.flush_interval == 0:
+        yield "", "a binlog is durable only when it is closed (--flush-interval 0)", _WARN
+    yield "durable", place_text(status.durable), ""
+    if status.durable and status.durable.gtid_set:
+        yield "", f"GTIDs {gtids_text(status.durable.gtid_set)}", ""
+    yield from _source_of(status)
+    yield spool_of(status.spool)
+    yield uploads_of(status.uploads)
+    yield from _child_of(status.child, status.at)
+    yield from _store_of(status.store, status.at)
+    yield rates_of(status)
+    yield _totals_of(status)
+    yield from _purge_of(status.purge)
+    yield from _history_of(status)
+    yield _writer_of(status)
+
+
+def lag_of(lag: Lag) -> Field:
+    """What is committed and not durable."""
+    known = (lag.seconds, lag.bytes, lag.transactions)
+    if known == (None, None, None):
+        return "lag", UNKNOWN, ""
+    if not any(known) and None not in known:
+        return "lag", "none: 0 s, 0 B, 0 transactions", ""
+    seconds = "seconds unknown"
+    if lag.seconds is not None:
+        seconds = f"at most {duration_text(lag.seconds, up=True)}"
+    size = "bytes unknown" if lag.bytes is None else size_text(lag.bytes)
+    count = "transactions unknown"
+    if lag.transactions is not None:
+        count = count_text(lag.transactions, "transaction")
+    return "lag", f"{seconds}, {size}, {count}", ""
+
+
+def _source_of(status: Status) -> Iterator[Field]:
+    server = status.server
+    asked = f", asked {age_text(server.asked_at, status.at)} ago" if server.asked_at else ""
+    yield "source", place_text(server.position) + asked, ""
+    facts = [server.flavour or "", server.uuid]
+    if server.read_only:
+        facts.append("read_only")
+    if server.silent_seconds is not None and server.silent_seconds >= _STALE_SECONDS:
+        facts.append(f"silent for {duration_text(server.silent_seconds)}")
+    if any(facts):
+        yield "", ", ".join(filter(None, facts)), ""
+    if server.error:
+        yield "", server.error, _BAD
+
+
+def spool_of(spool: SpoolStatus | None) -> Field:
+    """What the spool takes, and may."""
+    if spool is None:
+        return "spool", UNKNOWN, ""
+    most = ", no limit" if spool.max_bytes is None else f" of {size_text(spool.max_bytes)}"
+    text = (
+        f"{size_text(spool.bytes)}{most}, {size_text(spool.free_bytes)} free beside it, "
+        f"{size_text(spool.min_free_bytes)} to be left free"
+    )
+    if spool.paused:
+        return "spool", f"NO ROOM, nothing is read: {text}", _BAD
+    return "spool", text, ""
+
+
+def uploads_of(uploads: UploadStatus | None) -> Field:
+    """What is on its way."""
+    if uploads is None:
+        return "uploads", UNKNOWN, ""
+    parts = [f"{count_text(uploads.binlogs, 'binlog')} in the spool"]
+    if uploads.closed_binlogs:
+        parts[0] += f", {uploads.closed_binlogs} of them closed"
+    flying = count_text(uploads.requests_in_flight, "request")
+    parts.append(f"{flying} in flight, {count_text(uploads.parts_in_flight, 'part')} among them")
+    if uploads.open_uploads:
+        parts.append(count_text(uploads.open_uploads, "open upload"))
+    parts.append(count_text(uploads.chunks, "chunk"))
+    if uploads.unsaved_bytes:
+        parts.append(f"{size_text(uploads.unsaved_bytes)} not saved yet")
+    return "uploads", "; ".join(parts), ""
+
+
+def _child_of(child: ChildStatus | None, at: datetime) -> Iterator[Field]:
+    if child is None:
+        yield "mysqlbinlog", UNKNOWN, ""
+        return
+    running = f"pid {child.pid}" if child.pid is not None else "does not run"
+    yield "mysqlbinlog", f"{running}, ended {count_text(child.restarts, 'time')}", ""
+    if child.last_error:
+        yield "", f"{age_text(child.last_error_at, at)} ago: {child.last_error}", ""
+
+
+def _store_of(store: StoreStatus | None, at: datetime) -> Iterator[Field]:
+    if store is None:
+        yield "store", UNKNOWN, ""
+        return
+    last = f"{age_text(store.last_success_at, at)} ago" if store.last_success_at else UNKNOWN
+    yield "store", f"last success {last}; {count_text(store.errors, 'error')}", ""
+    if store.last_error:
+        yield "", f"{age_text(store.last_error_at, at)} ago: {store.last_error}", ""
+
+
+def rates_of(status: Status) -> Field:
+    """What is done in a second."""
+    rates = status.rates
+    if rates is None:
+        return "rates", UNKNOWN, ""
+    text = (
+        f"read {size_text(rates.read_bytes)}/s, durable {size_text(rates.durable_bytes)}/s, "
+        f"{rates.transactions:,.0f} transactions/s "
+        f"(last {duration_text(rates.window_seconds)})"
+    )
+    return "rates", text, ""
+
+
+def _totals_of(status: Status) -> Field:
+    totals = status.totals
+    if totals is None:
+        return "since start", UNKNOWN, ""
+    text = (
+        f"read {size_text(totals.read_bytes)}, sent {size_text(totals.sent_bytes)}, "
+        f"durable {size_text(totals.durable_bytes)}, "
+        f"{count_text(totals.transactions, 'transaction')}, "
+        f"{count_text(totals.archived_binlogs, 'binlog')} archived"
+    )
+    return "since start", text, ""
+
+
+def _purge_of(purge: Purge) -> Iterator[Field]:
+    if purge.expires is False:
+        yield "purge", "the source deletes no binlogs by itself", ""
+    elif purge.seconds is None:
+        yield "purge", "how long the source keeps what is not durable is unknown", ""
+    elif purge.seconds > 0:
+        keeps = duration_text(purge.seconds)
+        yield "purge", f"the source keeps what is not durable for at least {keeps}", ""
+    else:
+        yield "purge", "the source may delete what is not durable at any time", _BAD
+    if purge.statement:
+        yield "", f"safe: {purge.statement}", ""
+        yield "", "(replicas and backups may still need what that deletes)", ""
+
+
+def _history_of(status: Status) -> Iterator[Field]:
+    history = status.history
+    if history is None:
+        yield "history", UNKNOWN, ""
+        return
+    counts = f"{count_text(history.lineages, 'lineage')}, {count_text(len(history.gaps), 'gap')}"
+    if not history.complete:
+        counts += " (only how lineages join was looked at)"
+    yield "history", counts, _WARN if history.gaps else ""
+    if history.earliest and status.latest and status.latest < history.earliest:
+        yield "", f"nothing is reachable yet behind the gap, {time_text(history.earliest)}", _WARN
+    else:
+        reach = f"from {time_text(history.earliest)} to {time_text(status.latest)}"
+        yield "", f"reachable without a gap {reach}", ""
+    for gap in history.gaps[-_GAPS:]:
+        yield "", f"GAP ({gap.join}) at {gap.lineage}: {gap.text}", _WARN
+    if len(history.gaps) > _GAPS:
+        yield "", f"and {len(history.gaps) - _GAPS} more before: `binlog2s3 list`", _WARN
+    if status.lineage:
+        yield "", f"lineage {status.lineage}", ""
+
+
+def _writer_of(status: Status) -> Field:
+    writer = status.writer
+    if writer is None:
+        return "writer", UNKNOWN, ""
+    text = f"{writer.host}, pid {writer.pid}, version {writer.version}"
+    return "writer", f"{text}, since {time_text(writer.since)}", ""
+
+
+def seen_of(status: Status, now: datetime, why: str = "") -> Iterator[Field]:
+    """From where all this is known, and how old that is."""
+    beat = status.writer.heartbeat_at if status.writer else None
+    heartbeat = f"heartbeat {age_text(beat, status.at)} ago"
+    old = (now - status.at).total_seconds() >= _STALE_SECONDS
+    ago = f", {age_text(status.at, now)} ago" if old else ""
+    style = _WARN if old else ""
+    if status.seen_from == "daemon":
+        in_bucket = heartbeat if beat else "no heartbeat in the bucket known"
+        yield "seen from", f"the streamer itself{ago}; {in_bucket}", style
+        return
+    yield "seen from", f"{status.target}{ago}; {heartbeat}", style
+    if status.spool is not None and beat is not None:
+        yield "", "bytes, transactions, the source, spool, uploads, mysqlbinlog, store and", ""
+        yield "", "rates are as of that heartbeat; the seconds of the lag count on from it", ""
+    if why:
+        yield "", f"not from the streamer itself: {why}", ""
+
+
+# Many
+
+
+def level_of(status: Status) -> str:
+    """The worst that is wrong, in one word."""
+    if not status.healthy:
+        return "critical"
+    return "warning" if status.troubles else "well"
+
+
+def counts_of(statuses: Sequence[Status]) -> str:
+    """How many are well."""
+    levels = [level_of(status) for status in statuses]
+    found = ", ".join(
+        f"{levels.count(one)} {one}" for one in ("critical", "warning", "well") if one in levels
+    )
+    return f"{count_text(len(statuses), 'source')}: {found}" if levels else "no sources"
+
+
+def cells_of(status: Status) -> tuple[str, ...]:
+    """A source's row."""
+    beat = status.writer.heartbeat_at if status.writer else None
+    lag, purge, history = status.lag.seconds, status.purge.seconds, status.history
+    return (
+        clean(status.source),
+        clean(status.state),
+        time_text(status.covered_until),
+        UNKNOWN if beat is None else short_text((status.at - beat).total_seconds()),
+        UNKNOWN if lag is None else short_text(lag, up=True),
+        UNKNOWN if history is None else str(len(history.gaps)),
+        UNKNOWN if purge is None else short_text(purge),
+    )
+
+
+def print_table(statuses: Sequence[Status], page: Plain, *, target: str, now: datetime) -> None:
+    """A row each, with what is wrong below it, in the order that is given."""
+    worst = {level_of(status) for status in statuses}
+    style = _BAD if "critical" in worst else _WARN if "warning" in worst else _WELL
+    page.line(f"{target}  {time_text(now)}  {counts_of(statuses)}", style)
+    page.line("")
+    rows = [cells_of(status) for status in statuses]
+    widths: list[int] | None = [
+        max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)
+    ]
+    if page.width is not None and widths is not None:
+        widths = _fitting(widths, page.width)
+    if widths is not None:
+        page.row(_HEADINGS, widths, ["bold"] * len(widths), right=_RIGHT)
+    for status, cells in zip(statuses, rows, strict=True):
+        _print_row(status, cells, widths, page)
+
+
+def _print_row(
+    status: Status, cells: tuple[str, ...], widths: Sequence[int] | None, page: Plain
+) -> None:
+    style = style_of(status)
+    if widths is not None:
+        page.row(cells, widths, [style, style], right=_RIGHT)
+    else:  # no room for columns
+        page.line(f"{cells[0]}  {cells[1]}", style)
+        rest = zip(_HEADINGS[_COVERED:], cells[_COVERED:], strict=True)
+        page.field("", ", ".join(f"{name} {cell}" for name, cell in rest), 2)
+    for trouble in sorted(status.troubles, key=lambda one: one.level != "critical"):
+        style = _BAD if trouble.level == "critical" else _WARN
+        page.field("", f"{trouble.level}: {trouble.text} [{trouble.code}]", 4, style)
+
+
+def _fitting(widths: Sequence[int], room: int) -> list[int] | None:
+    """The columns' widths on a terminal of this width; None where they have no room."""
+    chosen = list(widths)
+    for at in (_COVERED, 1, 0):  # the date above the clock, two words, then the name
+        over = sum(chosen) + 2 * len(chosen) - room
+        if over > 0:
+            chosen[at] = max(min(chosen[at], _LEAST_WIDTHS[at]), chosen[at] - over)
+    return chosen if sum(chosen) + 2 * len(chosen) <= room else None
+
+
+# A line each
+
+
+def line_of(status: Status, now: datetime) -> str:
+    """One stream at one moment, in one line of words without blanks in them."""
+    spool, uploads, rates = status.spool, status.uploads, status.rates
+    lag = status.lag.seconds
+    words = {
+        "lag": _seconds_word(lag),
+        "read": UNKNOWN if rates is None else f"{size_text(rates.read_bytes, '')}/s",
+        "durable": place_text(status.durable),
+        "parts": UNKNOWN if uploads is None else str(uploads.parts_in_flight),
+        "spool": UNKNOWN if spool is None else size_text(spool.bytes, ""),
+    }
+    if status.troubles:
+        words["troubles"] = ",".join(f"{one.level}:{one.code}" for one in status.troubles)
+    if status.seen_from == "bucket":
+        words["from"] = "bucket"
+    found = [moment_text(now), status.source, status.state]
+    found += [f"{name}={value}" for name, value in words.items()]
+    return clean(" ".join("-".join(word.split()) for word in found))
+
+
+def _seconds_word(seconds: float | None) -> str:
+    """Seconds, rounded up to tenths."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    return f"{math.ceil(round(seconds * 10, 6)) / 10:.10g}s"
+
+
+def line_of_all(statuses: Sequence[Status], now: datetime) -> str:
+    """All sources in one line: how many are not well, the greatest lag, and which are worst."""
+    levels = [level_of(status) for status in statuses]
+    lags = [status.lag.seconds for status in statuses if status.lag.seconds is not None]
+    worst = [one.source for one in statuses if level_of(one) != "well"]
+    words = [
+        moment_text(now),
+        f"sources={len(statuses)}",
+        f"critical={levels.count('critical')}",
+        f"warning={levels.count('warning')}",
+        f"lag={_seconds_word(max(lags, default=None))}",
+    ]
+    words += [f"worst={','.join(worst[:5])}"] if worst else []
+    return clean(" ".join(words))

@@ -1,0 +1,191 @@
+"""What the last writer of a source says in its object in the bucket, and what that is worth now.
+
+Place in the flow: under `from_bucket`; the object is from `stream.writer`, the status in it from
+`stream.reporter`.
+
+Law: what a writer said holds as long as it renews its object, by the store's clock. One that ended
+without a word is dead after two intervals and some slack; one that said so, stopped. An object that
+cannot be read is neither: unknown.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import get_args
+
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.documents import Heartbeat, WriterState
+from binlog2s3.config.timing import DEFAULT
+from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.status.model import WELL, State, Status, Trouble, from_document, in_words
+from binlog2s3.store.contract import Store
+
+_LOOKS = 3
+"""How often is looked again for a writer whose object vanished: it has a successor."""
+_INTERVALS = (1.0, 3600.0)  # as the bounds of --heartbeat-interval
+_INTERVAL = 30.0
+_STALE_SECONDS = 15.0  # a Status is made each second
+_STATES: tuple[WriterState, ...] = get_args(WriterState)
+_CODES: Mapping[str, str] = {
+    "starting": "starting",
+    "paused": "paused",
+    "stalled": "stalled",
+    "source unreachable": "source",
+    "store unreachable": "store",
+    "superseded": "superseded",
+}
+"""The code of the trouble that stands for a state, where the writer told no troubles itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeSign:
+    """The greatest writer's object, and what follows from it at this moment.
+
+    `exists`: there is one, readable or not. `said`: what it told of itself, None from an older
+    version. `clock`: now, as far as the store's clock does not prove that it is later already.
+    """
+
+    exists: bool
+    beat: Heartbeat | None = None
+    said: Status | None = None
+    renewed_at: datetime | None = None
+    clock: datetime
+    state: State = "unknown"
+    troubles: tuple[Trouble, ...] = ()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it writes, so that what it said is of this moment."""
+        return self.beat is not None and self.state not in ("dead", "stopped")
+
+
+def life_sign(store: Store, catalog: Catalog, layout: Layout, now: datetime) -> LifeSign:
+    """Look at the writers; one that vanishes meanwhile has a successor, or was deleted."""
+    for _ in range(_LOOKS):
+        writers = catalog.writers()
+        if not writers:
+            break
+        rank = max(writers)
+        key, renewed_at = layout.writer(*rank), writers[rank].last_modified
+        try:
+            beat = _beat(store, key)
+        except ObjectMissingError:
+            continue
+        except ArchiveError as error:
+            text = f"the last writer's object cannot be read: {error}"
+            trouble = Trouble(code="unreadable", level="critical", text=text, hint=error.hint)
+            return LifeSign(exists=True, clock=now, troubles=(trouble,))
+        return _judged(beat, renewed_at, now)
+    trouble = Trouble(
+        code="unknown",
+        level="critical",
+        text=f"there is no writer's object below {layout.writers}: nobody says that it streams",
+        hint="a streamer puts one when it starts, and then at each heartbeat",
+    )
+    return LifeSign(exists=False, clock=now, troubles=(trouble,))
+
+
+def _beat(store: Store, key: str) -> Heartbeat:
+    beat = Heartbeat.from_json(store.get(key), key)
+    if not isinstance(beat.lineage, str | None):
+        raise ArchiveError(f"{key}: its lineage is no text", hint="was it changed by hand?")
+    return beat
+
+
+def _judged(beat: Heartbeat, renewed_at: datetime, now: datetime) -> LifeSign:
+    clock, said = max(now, renewed_at), _said(beat)
+    state, troubles = _state(beat, said, (clock - renewed_at).total_seconds())
+    behind = (renewed_at - now).total_seconds()
+    if behind > DEFAULT.heartbeat_slack_seconds:
+        text = f"this clock is {in_words(behind)} or more behind the store's"
+        hint = "until it is set right, a streamer that dies is noticed too late"
+        troubles += (Trouble(code="clock", level="warning", text=text, hint=hint),)
+    return LifeSign(
+        exists=True,
+        beat=beat,
+        said=said,
+        renewed_at=renewed_at,
+        clock=clock,
+        state=state,
+        troubles=troubles,
+    )
+
+
+def _state(beat: Heartbeat, said: Status | None, age: float) -> tuple[State, tuple[Trouble, ...]]:
+    """What a writer is, whose object was renewed so long ago, and what is wrong with it."""
+    interval, where = interval_of(beat), f"on {beat.host} (process {beat.pid})"
+    if beat.state == "stopped":
+        text = f"nobody streams: the streamer {where} was stopped {in_words(age)} ago"
+        hint = "start it again, there or on another host"
+        return "stopped", (Trouble(code="stopped", level="critical", text=text, hint=hint),)
+    if age > 2 * interval + DEFAULT.heartbeat_slack_seconds:
+        text = (
+            f"the streamer {where} has not renewed its heartbeat for {in_words(age)}, "
+            f"it should each {interval:.0f} s; it said last that it is: {beat.state}"
+        )
+        hint = "does it run, and does it reach the bucket? its log says more"
+        return "dead", (Trouble(code="dead", level="critical", text=text, hint=hint),)
+    for state in _STATES:
+        if state == beat.state:
+            return state, _told(beat, said)
+    text = f"the streamer {where} is in a state that this version does not know: {beat.state!r}"
+    hint = "a newer binlog2s3 wrote it: use that one"
+    return "unknown", (Trouble(code="unreadable", level="critical", text=text, hint=hint),)
+
+
+def _said(beat: Heartbeat) -> Status | None:
+    """The status in a writer's object, if it has one that this version can read."""
+    if beat.status is None:
+        return None
+    try:
+        said = from_document(beat.status)
+    except ValueError:
+        return None
+    seconds, expire = said.lag.seconds, said.purge.expire_seconds
+    return replace(
+        said,
+        lag=replace(said.lag, seconds=seconds if _is_amount(seconds) else None),
+        purge=replace(said.purge, expire_seconds=expire if _is_amount(expire) else None),
+    )
+
+
+def _is_amount(value: float | None) -> bool:
+    """Whether it is a number that JSON should have: NaN is none, and nothing is below 0."""
+    return value is not None and math.isfinite(value) and value >= 0
+
+
+def _told(beat: Heartbeat, said: Status | None) -> tuple[Trouble, ...]:
+    """What the writer itself finds wrong; of an older one only its state tells that."""
+    if said is not None:
+        stale = (beat.at - said.at).total_seconds()
+        troubles = [
+            trouble
+            if trouble.level in ("warning", "critical")
+            else replace(trouble, level="critical")
+            for trouble in said.troubles
+        ]
+        if stale > _STALE_SECONDS:
+            text = (
+                f"its status is {in_words(stale)} older than its heartbeat: something in it hangs"
+            )
+            troubles.append(Trouble(code="stuck", level="critical", text=text))
+        return tuple(troubles)
+    if beat.state in WELL:
+        return ()
+    age = (beat.at - beat.since).total_seconds()
+    began = beat.state == "starting" and age < DEFAULT.start_seconds
+    return (
+        Trouble(
+            code=_CODES.get(beat.state, "unknown"),
+            level="warning" if began else "critical",
+            text=f"the streamer on {beat.host} says that it is: {beat.state}",
+        ),
+    )
+
+
+def interval_of(beat: Heartbeat) -> float:
+    """Seconds from one heartbeat to the next; what no option allows is taken for the default."""
+    least, most = _INTERVALS
+    interval = beat.interval_seconds
+    return interval if least <= interval <= most else _INTERVAL

@@ -1,0 +1,435 @@
+"""Requests to one bucket, and the only boto3: client, attempts, retries, bodies.
+
+Place: under `s3`, which knows the operations; here is only how a request is made. Law: no
+foreign exception leaves; botocore's own retries are off, so nothing is repeated but by `retry`;
+a body is opened anew at each attempt. What a failure means stands in `errors`.
+"""
+
+import base64
+import hashlib
+import io
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+import boto3
+import botocore.loaders
+import botocore.session
+import tenacity
+from boto3.exceptions import Boto3Error
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+from botocore.utils import parse_timestamp
+from urllib3.exceptions import HTTPError
+
+from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.errors import StoreError
+from binlog2s3.store.contract import Body, OnError, OnOver, Reader, RetryPolicy, StoreConfig
+from binlog2s3.store.errors import (
+    Failure,
+    MendableError,
+    UploadDeniedError,
+    is_web_page,
+    knows,
+    translate,
+)
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+
+T = TypeVar("T")
+Answer = dict[str, Any]
+MakeSession = Callable[..., boto3.Session]
+
+BLOCK_BYTES = 1 << 20
+_FOREIGN = (
+    BotoCoreError,
+    ClientError,
+    ResponseParserError,
+    Boto3Error,
+    HTTPError,
+    OSError,
+    ValueError,  # an endpoint that is no URL
+)
+_WITHOUT_KEY = frozenset(
+    {
+        "list_objects_v2",
+        "delete_objects",
+        "list_multipart_uploads",
+        "get_bucket_versioning",
+        "get_bucket_lifecycle_configuration",
+        "get_object_lock_configuration",
+        "list_object_versions",
+    }
+)
+
+
+_LISTED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z")
+_LOADER = botocore.loaders.create_loader()
+
+
+def any_session(profile_name: str | None = None) -> boto3.Session:
+    """A session that reads credentials anew, but not once more what S3 is: that takes a while."""
+    core = botocore.session.get_session()
+    core.register_component("data_loader", _LOADER)
+    parsers = core.get_component("response_parser_factory")
+    parsers.set_parser_defaults(timestamp_parser=_moment)
+    return boto3.Session(botocore_session=core, profile_name=profile_name)
+
+
+def _moment(value: Any) -> datetime:
+    """A time in an answer; where it has the form of listings, without botocore's search for one."""
+    if isinstance(value, str) and _LISTED.fullmatch(value):
+        with suppress(ValueError):
+            return datetime.fromisoformat(value)
+    found: datetime = parse_timestamp(value)
+    return found
+
+
+@dataclass(slots=True)
+class Link:
+    """The client, made when first needed, shared by everything that speaks to this bucket.
+
+    Credentials that the store refuses are dropped with their client, so that the next attempt
+    reads them again: an operator mends ~/.aws/credentials and the streamer goes on.
+    """
+
+    config: StoreConfig
+    session: MakeSession
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _client: "BaseClient | None" = None
+
+    def get(self) -> "BaseClient":
+        """The client there is, or a new one."""
+        with self._lock:
+            if self._client is None:
+                self._client = _connect(self.config, self.session)
+            return self._client
+
+    def forget(self, client: "BaseClient | None") -> None:
+        """Drop this client, unless another thread has replaced it already."""
+        with self._lock:
+            if self._client is client:
+                self._client = None
+
+    @property
+    def endpoint(self) -> str:
+        """Where the bucket is, for messages: also what AWS_ENDPOINT_URL or a profile says."""
+        with self._lock:
+            found = self._client.meta.endpoint_url if self._client is not None else ""
+        if self.config.endpoint_url or (found and ".amazonaws.com" not in found):
+            return self.config.endpoint_url or found
+        return f"AWS S3 ({self.config.region or 'default region'})"
+
+    def close(self) -> None:
+        """Close the connections that are idle."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+            self._client = None
+
+
+def _connect(config: StoreConfig, session: MakeSession) -> "BaseClient":
+    s3: dict[str, Any] = {"addressing_style": config.addressing_style}
+    if config.checksum != "none":
+        # A digest goes along with every body, in a signed header, so the body itself need not be
+        # hashed with SHA-256 as well. Without one it must be: versitygw would otherwise store
+        # what had come of a body when its connection broke.
+        s3["payload_signing_enabled"] = False
+    client = session(profile_name=config.profile).client(
+        "s3",
+        endpoint_url=config.endpoint_url,
+        region_name=config.region,
+        config=Config(
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            connect_timeout=config.connect_timeout_seconds,
+            read_timeout=config.read_timeout_seconds,
+            max_pool_connections=config.concurrency + 4,
+            tcp_keepalive=True,
+            s3=cast("Any", s3),
+        ),
+    )
+    client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead_of_crc32)
+    client.meta.events.register_first("needs-retry.s3", _follow_only_s3)
+    return client
+
+
+def _md5_instead_of_crc32(params: dict[str, Any], **_: Any) -> None:
+    """DeleteObjects must carry a digest; Content-MD5 is the one that every store knows."""
+    params["headers"]["Content-MD5"] = digests_of(params["body"])[1]
+    params["context"].get("checksum", {}).pop("request_algorithm", None)
+
+
+def _follow_only_s3(request_dict: dict[str, Any], response: Any, **_: Any) -> None:
+    """Follow a redirect only to a region that the answer names.
+
+    Else botocore asks HEAD bucket for it, and where that is redirected too, as by a web server's
+    login page, it asks again until the stack ends.
+    """
+    if response is None or response[0] is None or response[0].status_code not in (301, 302, 307):
+        return
+    parsed = response[1]
+    error, headers = parsed.get("Error", {}), parsed["ResponseMetadata"]["HTTPHeaders"]
+    if not (error.get("Region") or "x-amz-bucket-region" in headers):
+        request_dict["context"].setdefault("s3_redirect", {})["redirected"] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests to one bucket: one attempt, its error made ours, and the only repetition."""
+
+    link: Link
+    stop: threading.Event
+    policy: RetryPolicy
+    on_error: OnError | None
+    on_over: OnOver | None = None
+
+    def send(self, operation: str, key: str, body: Body | bytes, **params: Any) -> Answer:
+        """A request with a body, which is opened anew at each attempt."""
+
+        def attempt() -> Answer:
+            with closing(_Witness(_open(body))) as reader:
+                try:
+                    return self.once(
+                        operation, key, Body=reader, ContentLength=size_of(body), **params
+                    )
+                except Exception:
+                    if reader.failure is not None:
+                        raise reader.failure from reader.failure.__cause__
+                    raise
+
+        return self.retry(attempt)
+
+    def retry(self, act: Callable[[], T]) -> T:
+        """Repeat what is worth it; the stop event ends the waiting with the last error."""
+        last: StoreError | None = None
+
+        def attempt() -> T:
+            nonlocal last
+            if last is not None and self.stop.is_set():
+                raise last
+            try:
+                return act()
+            except StoreError as exc:
+                last = exc
+                raise
+
+        def report(state: tenacity.RetryCallState) -> None:
+            if self.on_error is not None and last is not None and state.next_action is not None:
+                self.on_error(last, state.attempt_number, state.next_action.sleep)
+
+        end: list[tenacity.stop.stop_base] = [tenacity.stop_when_event_set(self.stop)]
+        if self.policy.attempts is not None:
+            end.append(tenacity.stop_after_attempt(self.policy.attempts))
+        try:
+            return tenacity.Retrying(
+                retry=tenacity.retry_if_exception(self._worth_repeating),
+                stop=tenacity.stop_any(*end),
+                wait=tenacity.wait_random_exponential(
+                    multiplier=self.policy.first_delay_seconds, max=self.policy.max_delay_seconds
+                ),
+                sleep=tenacity.sleep_using_event(self.stop),
+                before_sleep=report,
+                reraise=True,
+            )(attempt)
+        finally:
+            if self.on_over is not None and last is not None:
+                self.on_over()
+
+    def once(self, operation: str, key: str, **params: Any) -> Answer:
+        """One request, its answer or its error; nothing else leaves."""
+        where = {} if operation in _WITHOUT_KEY else {"Key": key}
+        client = None
+        try:
+            client = self.link.get()
+            act = getattr(client, operation)
+            answer = dict(act(Bucket=self.link.config.bucket, **where, **params))
+        except _FOREIGN as exc:
+            error = self.translate(exc, operation, key)
+            if isinstance(error, MendableError):
+                self.link.forget(client)
+            raise error from exc
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        if is_web_page(headers):
+            if "Body" in answer:
+                answer["Body"].close()
+            raise translate(self._failure("NotS3", operation, key, status=200, headers=headers))
+        return answer
+
+    def delete_objects(self, keys: Sequence[str]) -> None:
+        """One batch; a store says 200 and lists inside what it did not delete."""
+        listed = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        errors = self.once("delete_objects", "", Delete=listed).get("Errors", ())
+        refused = [error for error in errors if error.get("Code") != "NoSuchKey"]
+        if refused:
+            first = refused[0]
+            says = (
+                f"{first.get('Message', '')} ({len(refused)} of {len(keys)} keys, this the first)"
+            )
+            code, key = first.get("Code", ""), first.get("Key", "")
+            raise translate(self._failure(code, "delete_objects", key, message=says))
+
+    def translate(self, exc: Exception, operation: str, key: str) -> StoreError:
+        """What a library raised, as one of ours."""
+        if isinstance(exc, ClientError):
+            said, meta = exc.response.get("Error", {}), exc.response.get("ResponseMetadata", {})
+            failure = self._failure(
+                said.get("Code", ""),
+                operation,
+                key,
+                message=said.get("Message", ""),
+                status=meta.get("HTTPStatusCode"),
+                headers=meta.get("HTTPHeaders", {}),
+                region=str(said.get("Region", "")),
+                at=datetime.now(UTC),
+            )
+        else:
+            failure = self._failure(_kind(exc), operation, key, message=_says(exc))
+        return translate(failure)
+
+    def _failure(self, code: str, operation: str, key: str, **more: Any) -> Failure:
+        return Failure(
+            code=code,
+            operation=operation,
+            bucket=self.link.config.bucket,
+            endpoint=self.link.endpoint,
+            key=key,
+            **more,
+        )
+
+    def _worth_repeating(self, exc: BaseException) -> bool:
+        if isinstance(exc, MendableError) and not isinstance(exc, UploadDeniedError):
+            return self.policy.attempts is None
+        return isinstance(exc, StoreError) and exc.transient
+
+
+class Download:
+    """A GET in blocks; after an error the next block opens it again, where it broke."""
+
+    def __init__(self, requests: Requests, key: str, begin: int, end: int | None) -> None:
+        self._requests = requests
+        self._key = key
+        self._end = end
+        self._body: Any = None
+        self._left = 0
+        self.at = begin
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._drop()
+
+    def block(self) -> bytes:
+        """The next block; b"" at the end."""
+        try:
+            if self._body is None:
+                self._open()
+            data: bytes = self._body.read(min(BLOCK_BYTES, self._left)) if self._left else b""
+            if self._left and not data:
+                raise ConnectionError(f"{self._left} bytes are missing")
+        except StoreError:
+            self._drop()
+            raise
+        except _FOREIGN as exc:
+            self._drop()
+            raise self._requests.translate(exc, "get_object", self._key) from exc
+        self.at += len(data)
+        self._left -= len(data)
+        return data
+
+    def _open(self) -> None:
+        whole = self.at == 0 and self._end is None
+        last = "" if self._end is None else self._end - 1
+        span = {} if whole else {"Range": f"bytes={self.at}-{last}"}
+        answer = self._requests.once("get_object", self._key, **span)
+        self._body, self._left = answer["Body"], needed(answer, "ContentLength")
+        needed(answer, "ETag")
+        if not whole and not answer.get("ContentRange", "").startswith(f"bytes {self.at}-"):
+            raise StoreError(f"the store sent all of {self._key!r} where a range was asked for")
+        if self._end is not None and self._left != self._end - self.at:
+            raise StoreError(f"{self._key!r} ends at {self.at + self._left}, before {self._end}")
+
+    def _drop(self) -> None:
+        if self._body is not None:
+            self._body.close()
+        self._body = None
+
+
+class _Witness:
+    """A body's reader that remembers how it failed, as botocore and awscrt wrap or lose it."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.failure: Exception | None = None
+        self.seek = reader.seek
+        self.tell = reader.tell
+        self.close = reader.close
+
+    def read(self, size: int = -1, /) -> bytes:
+        try:
+            return self._reader.read(size)
+        except Exception as exc:
+            self.failure = exc
+            raise
+
+
+def _open(body: Body | bytes) -> Reader:
+    return io.BytesIO(body) if isinstance(body, bytes) else body.open()
+
+
+def needed(answer: Mapping[str, Any], name: str) -> Any:
+    """What every S3 store answers; one that does not is none."""
+    value = answer.get(name)
+    if value is None or value == "":
+        raise MendableError(
+            f"the store's answer lacks {name}: it does not answer as an S3 store does",
+            hint="--endpoint-url must be the store's S3 address and port",
+        )
+    return value
+
+
+def size_of(body: Body | bytes) -> int:
+    """How many bytes the body has."""
+    return len(body) if isinstance(body, bytes) else body.size
+
+
+def _blocks(body: Body | bytes) -> Iterator[bytes]:
+    with closing(_open(body)) as reader:
+        yield from iter(lambda: reader.read(BLOCK_BYTES), b"")
+
+
+def crc64_of(body: Body | bytes) -> int:
+    """Its CRC64NVME, read in blocks."""
+    crc = 0
+    for block in _blocks(body):
+        crc = crc64nvme(block, crc)
+    return crc
+
+
+def digests_of(body: Body | bytes) -> tuple[int, str]:
+    """Its CRC64NVME, and its MD5 as Content-MD5 carries it, read in blocks."""
+    crc, md5 = 0, hashlib.md5(usedforsecurity=False)
+    for block in _blocks(body):
+        crc = crc64nvme(block, crc)
+        md5.update(block)
+    return crc, base64.b64encode(md5.digest()).decode("ascii")
+
+
+def _kind(exc: Exception) -> str:
+    """The name of the nearest class that the table of meanings knows."""
+    names = [cls.__name__ for cls in type(exc).__mro__]
+    return next((name for name in names if knows(name)), names[0])
+
+
+def _says(exc: Exception) -> str:
+    """The innermost reason, as the operating system or TLS words it."""
+    said = str(exc.kwargs.get("error", exc) if isinstance(exc, BotoCoreError) else exc)
+    return re.sub(r"^AWSHTTPS?Connection(Pool)?\(.*?\): ", "", said)

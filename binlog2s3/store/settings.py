@@ -1,0 +1,75 @@
+"""What a bucket says of itself: versioning, lifecycle rules, retention, clock, old versions.
+
+Place: beside `s3`, over whose requests it asks; only the preflight asks. Law: as the store's, no
+foreign exception leaves. Nothing of the bucket's own settings is ever changed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from binlog2s3.store.errors import UnsetError
+from binlog2s3.store.requests import Answer, Requests
+
+
+class BucketSettings:
+    """Questions to a bucket about itself. Each raises StoreError, a denied one too."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    def clock(self, prefix: str) -> datetime | None:
+        """The store's clock, whole seconds, from a listing's answer; None where it shows none."""
+        answer = self._ask("list_objects_v2", Prefix=prefix, MaxKeys=1)
+        try:
+            return parsedate_to_datetime(
+                answer["ResponseMetadata"]["HTTPHeaders"]["date"]
+            ).astimezone(UTC)
+        except (KeyError, ValueError):
+            return None
+
+    def versioning(self) -> str:
+        """Enabled, Suspended, or "" for a bucket that never had it."""
+        return str(self._ask("get_bucket_versioning").get("Status") or "")
+
+    def lifecycle(self) -> Sequence[Mapping[str, Any]]:
+        """The lifecycle rules, as S3 has them; none where there is no configuration."""
+        try:
+            return list(self._ask("get_bucket_lifecycle_configuration").get("Rules") or ())
+        except UnsetError:
+            return ()
+
+    def default_retention(self) -> str:
+        """What Object Lock keeps new objects for, in words; "" where that is nothing."""
+        try:
+            answer = self._ask("get_object_lock_configuration")
+        except UnsetError:
+            return ""
+        rule = (answer.get("ObjectLockConfiguration") or {}).get("Rule") or {}
+        kept = rule.get("DefaultRetention") or {}
+        units = (("Days", "days"), ("Years", "years"))
+        spans = [f"{kept[name]} {unit}" for name, unit in units if kept.get(name)]
+        return " ".join([str(kept.get("Mode") or ""), *spans]).strip()
+
+    def versions(self, prefix: str) -> list[tuple[str, str]]:
+        """Key and version id of all versions and delete markers below a prefix (one page)."""
+        answer = self._ask("list_object_versions", Prefix=prefix)
+        return [
+            (str(item["Key"]), str(item["VersionId"]))
+            for kind in ("Versions", "DeleteMarkers")
+            for item in answer.get(kind) or ()
+            if item.get("Key") and item.get("VersionId")
+        ]
+
+    def delete_versions(self, versions: Iterable[tuple[str, str]]) -> None:
+        """Delete these versions for good; raises at the first that could not be."""
+        for key, version in versions:
+            self._requests.retry(
+                lambda key=key, version=version: self._requests.once(  # type: ignore[misc]
+                    "delete_object", key, VersionId=version
+                )
+            )
+
+    def _ask(self, operation: str, **params: Any) -> Answer:
+        return self._requests.retry(lambda: self._requests.once(operation, "", **params))

@@ -1,0 +1,1 @@
+"""The streamer: from the source through the spool into the bucket."""

@@ -1,0 +1,262 @@
+"""Where a history goes on: one lineage, the next one, or nobody knows.
+
+Place in the flow: `resume` asks the source and the bucket, and decides with these. Pure.
+
+Law: a lineage goes on only with what follows it by the server's own account (its uuid, its names,
+its GTIDs), and that account is then proved by the bytes. What is not proved is said not to be: a
+gap names what is missing, an unknown join is never crossed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from binlog2s3.archive.documents import Join, Lineage, Parent
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.server.connection import ServerBinlog
+from binlog2s3.stream.tail import Overlap
+
+Before = Callable[[BinlogName], str | None]
+"""The GTIDs before a binlog of the source began, None where it keeps none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tip:
+    """Where what is known of a lineage ends: behind `size` bytes of `last`.
+
+    `last` is None while nothing of it is known, `closed` if `last` is known whole. `gtids` is the
+    set executed there and `gtids_before` the one where `last` began, None where it cannot be known.
+    `rotates_to` is what its ROTATE names. `overlap`: what a run brings again that goes on there.
+    """
+
+    lineage: Lineage
+    last: BinlogName | None = None
+    size: int = 0
+    closed: bool = False
+    gtids: Gtids | None = None
+    gtids_before: Gtids | None = None
+    rotates_to: str | None = None
+    overlap: Overlap | None = None
+
+    @property
+    def following(self) -> BinlogName:
+        """The first binlog of which nothing is known."""
+        return self.last.next() if self.last else self.lineage.first_binlog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoOn:
+    """The lineage goes on with this binlog, `again` if some of it is known already."""
+
+    begin: BinlogName
+    again: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """A lineage begins with this binlog; `parent` as in lineage.json, None for the first of all."""
+
+    begin: BinlogName
+    parent: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradicts:
+    """The server cannot have this history: the bytes must tell how far it is the same."""
+
+    why: str
+
+
+Course = GoOn | Begin | Contradicts
+
+
+def parent(
+    tip: Tip,
+    join: Join,
+    *,
+    binlog: BinlogName | None = None,
+    offset: int | None = None,
+    gtids: Gtids | None = None,
+    missing: str = "",
+) -> Mapping[str, Any]:
+    """The parent of a lineage that begins behind this tip, or behind a place before it."""
+    here = binlog or tip.last
+    at = offset if offset is not None else tip.size
+    executed = gtids if binlog is not None else tip.gtids
+    return asdict(
+        Parent(
+            lineage=tip.lineage.id,
+            binlog=str(here) if here else None,
+            offset=at,
+            gtid_set=str(executed) if executed is not None else "",
+            join=join,
+            missing=missing,
+        )
+    )
+
+
+def same_server(tip: Tip, listed: Sequence[ServerBinlog], before: Before) -> Course:
+    """How the history of the server that wrote this lineage goes on, by its own account.
+
+    `listed` is what the server lists, oldest first, and is not empty.
+    """
+    rows = {row.name: row for row in listed}
+    last, following = tip.last, tip.following
+    row = rows.get(last) if last else None
+    if last is not None and row is not None:
+        if row.size < tip.size or (tip.closed and row.size != tip.size):
+            return Contradicts(why=f"its {last} has {row.size} bytes, {tip.size} are known")
+        newer = any(name > last for name in rows)
+        if tip.closed and newer and following not in rows:
+            return Contradicts(why=f"it has no {following}")
+        return GoOn(begin=last, again=True)
+    if following in rows:
+        return _next(tip, following, before)
+    return _elsewhere(tip, listed[0].name, before)
+
+
+def _elsewhere(tip: Tip, oldest: BinlogName, before: Before) -> Course:
+    """The server has neither the last binlog that is known nor the next one."""
+    following = tip.following
+    if oldest.prefix == following.prefix and oldest > following:
+        return _behind_a_gap(tip, oldest, before)
+    if tip.last is None:  # described, and then nothing came: whatever it was, it left no byte
+        return Begin(begin=oldest, parent=tip.lineage.parent)
+    if oldest.prefix != following.prefix and tip.gtids:  # a RESET leaves the name, and no GTIDs
+        previous = _parsed(before(oldest), tip.lineage.flavour)
+        if previous is not None and tip.gtids <= previous:
+            return _gap(tip, oldest, previous)
+    return Contradicts(why=f"it has no {following}")
+
+
+def _next(tip: Tip, following: BinlogName, before: Before) -> Course:
+    """The server has the next binlog, and no longer the last one that is known."""
+    if tip.last is None:
+        return GoOn(begin=following, again=False)
+    previous = _parsed(before(following), tip.lineage.flavour)
+    if tip.gtids is not None and previous is not None:
+        if previous == tip.gtids:
+            return GoOn(begin=following, again=False)
+        if tip.gtids <= previous and not tip.closed:
+            return _gap(tip, following, previous)
+        return Contradicts(why=f"its {following} begins after {previous or 'no GTIDs'}, what is "
+                           f"known ends with {tip.gtids or 'none'}")  # fmt: skip
+    if tip.closed and tip.rotates_to in (None, str(following)):
+        return GoOn(begin=following, again=False)
+    return _gap(tip, following, previous)
+
+
+def _behind_a_gap(tip: Tip, oldest: BinlogName, before: Before) -> Course:
+    """The server's oldest binlog lies behind the one that would be next."""
+    previous = _parsed(before(oldest), tip.lineage.flavour)
+    if tip.gtids is not None and previous is not None and not tip.gtids <= previous:
+        return Contradicts(why=f"its {oldest} begins after {previous or 'no GTIDs'}, what is "
+                           f"known ends with {tip.gtids or 'none'}")  # fmt: skip
+    return _gap(tip, oldest, previous)
+
+
+def unservable(
+    tip: Tip,
+    listed: Sequence[ServerBinlog],
+    before: Before,
+    unreadable: BinlogName | None = None,
+) -> Begin | None:
+    """How it goes on where the server has the rest of the last binlog and cannot give it.
+
+    Or cannot give a binlog behind that, which is `unreadable`. None if there is no later binlog.
+    """
+    behind = unreadable or tip.last
+    later = [row.name for row in listed if behind is not None and row.name > behind]
+    if not later:
+        return None
+    return _gap(tip, later[0], _parsed(before(later[0]), tip.lineage.flavour))
+
+
+def _gap(tip: Tip, begin: BinlogName, previous: Gtids | None) -> Begin:
+    """A lineage that begins behind what the source no longer has."""
+    if tip.gtids is not None and previous is not None and (tip.gtids or previous):
+        missing = _difference(previous, tip.gtids)
+        join: Join = "gap" if missing else "exact"
+        return Begin(begin=begin, parent=parent(tip, join, missing=missing))
+    return Begin(begin=begin, parent=parent(tip, "gap", missing=_names(tip, begin)))
+
+
+def _names(tip: Tip, begin: BinlogName) -> str:
+    """What lies between the tip and this binlog, by name."""
+    first, last = tip.following, begin.number - 1
+    names = [] if tip.closed or tip.last is None else [f"{tip.last} from {tip.size} on"]
+    if first.number == last:
+        names.append(str(first))
+    elif first.number < last:
+        names.append(f"{first} to {BinlogName(begin.prefix, last, begin.width)}")
+    return ", ".join(names)
+
+
+def _difference(larger: Gtids, smaller: Gtids) -> str:
+    if isinstance(larger, GtidSet) and isinstance(smaller, GtidSet):
+        return str(larger - smaller)
+    return "" if larger == smaller else f"behind {smaller or 'nothing'} up to {larger}"
+
+
+def acceptable(tip: Tip, executed: Gtids | None) -> bool:
+    """Whether another server has taken over: it has all up to the tip's last binlog.
+
+    And something that the lineage's own server has written: of one image cloned twice, both have
+    the same beginning, and neither is the other's successor.
+    """
+    if executed is None or tip.gtids is None or not has(executed, tip.gtids_before):
+        return False
+    return _shares_own(tip, executed)
+
+
+def _shares_own(tip: Tip, executed: Gtids) -> bool:
+    own = tip.lineage.server_uuid
+    if isinstance(executed, GtidSet) and isinstance(tip.gtids, GtidSet):
+        return any(uuid == own.lower() for uuid, _, _ in (tip.gtids & executed).runs())
+    if isinstance(executed, MariadbGtidList) and isinstance(tip.gtids, MariadbGtidList):
+        there = {(domain, server) for domain, server, _ in executed.gtids()}
+        return any(
+            own.startswith(f"{server:08x}-") and (domain, server) in there
+            for domain, server, _ in tip.gtids.gtids()
+        )
+    return False
+
+
+def has(executed: Gtids, gtids: Gtids | None) -> bool:
+    """Whether all of these GTIDs, if they are known, are among those executed."""
+    return gtids is not None and type(executed) is type(gtids) and gtids <= executed
+
+
+def successor(
+    tip: Tip,
+    executed: Gtids | None,
+    listed: Sequence[ServerBinlog],
+    before: Before,
+    *,
+    cut: Callable[[Gtids], Mapping[str, Any] | None],
+) -> Begin:
+    """The lineage of another server, which has executed these GTIDs.
+
+    `cut` finds the last place of the known history of which the server has all, as a parent. The
+    new lineage begins with the server's newest binlog before which nothing else had come.
+    """
+    oldest = listed[0].name
+    whole = executed is not None and has(executed, tip.gtids)
+    found = parent(tip, "exact") if whole else cut(executed) if executed is not None else None
+    if found is None or not found["gtid_set"]:
+        return Begin(begin=oldest, parent=parent(tip, "unknown"))
+    known = parse(found["gtid_set"], tip.lineage.flavour)
+    previous: Gtids | None = None
+    for row in reversed(listed):
+        previous = _parsed(before(row.name), tip.lineage.flavour)
+        if previous is not None and previous <= known:
+            return Begin(begin=row.name, parent=found)
+    if previous is None:
+        return Begin(begin=oldest, parent={**found, "join": "unknown"})
+    missing = _difference(previous, known)
+    return Begin(begin=oldest, parent={**found, "join": "gap", "missing": missing})
+
+
+def _parsed(text: str | None, flavour: Flavour) -> Gtids | None:
+    return parse(text, flavour) if text is not None else None

@@ -1,0 +1,318 @@
+"""One binlog on its way into the bucket: what its uploader remembers of it between two steps.
+
+Place in the flow: the uploader's own memory, one for each binlog. No requests, no clock.
+
+Law: nothing here is needed to go on. Lose it all, look at the store, and the same things are done;
+what is remembered saves requests and bytes.
+"""
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field, replace
+
+from binlog2s3.archive.chunks import Chunk, Chunks, Flushes
+from binlog2s3.archive.parts import Grid, Mark, Part
+from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.store.s3 import PartInfo
+from binlog2s3.stream.decide import (
+    Action,
+    Clear,
+    Compare,
+    Complete,
+    CopyPart,
+    CreateUpload,
+    DeleteChunks,
+    Flush,
+    ForArchive,
+    ForChunks,
+    Held,
+    Look,
+    Merge,
+    PutChunk,
+    PutEntry,
+    PutPart,
+    PutWhole,
+    Verify,
+)
+from binlog2s3.stream.remote import Looked, Place
+from binlog2s3.stream.tail import Track
+
+
+@dataclass(slots=True)
+class Job:
+    """Times are of the uploader's clock.
+
+    By part number: `parts` that the store has from us; `listed` ones that lay there already and
+    count once our own bytes have come that far. `acknowledged` says since when a chunk is known to
+    hold our bytes, and outlives a doubt.
+    """
+
+    track: Track
+    place: Place
+    grid: Grid
+    held: Held | None = None
+    parts: dict[int, PartInfo] = field(default_factory=dict)
+    listed: dict[int, PartInfo] = field(default_factory=dict)
+    flying: set[Action] = field(default_factory=set)
+    acknowledged: dict[Chunk, float] = field(default_factory=dict)
+    flushes: Flushes = field(default_factory=lambda: Flushes.start(0))
+    next_flush: float = 0.0
+    copies: bool = True
+    failures: int = 0
+    failing_since: float | None = None
+    not_before: float = 0.0
+    sent_bytes: int = 0
+    taken_up: int = 0
+    copied: int = 0
+    begun_at: float = 0.0
+    unfinishable: bool = False
+    _marks: dict[int, Mark] = field(default_factory=dict)
+    _waiting_since: float | None = None
+    _snapshots: list[tuple[int, Gtids | None]] = field(default_factory=list)
+    _snapshot_at: float = 0.0
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether there may be checked bytes that lie neither in chunks nor in the archive."""
+        if self.held is None:
+            return self.track.size > 0
+        return not self.held.object_there and self.track.size > self.held.there.end
+
+    @property
+    def unsaved_bytes(self) -> int:
+        """How many bytes are not known to be in chunks or in the archive."""
+        if self.held is None:
+            known = Chunks(frozenset(self.acknowledged)).end
+        else:
+            known = self.track.size if self.held.object_there else self.held.there.end
+        return max(0, self.track.size - known)
+
+    def may_fly(self, action: Action) -> bool:
+        """Parts and full chunks fly together, each range once; of small ones one at a time.
+
+        Other requests for the archive fly alone among their kind. A look wants nothing to change
+        under it, the clearing at the end nothing to come after it.
+        """
+        match action:
+            case Look() | Clear():
+                return not self.flying
+            case PutChunk():
+                return action not in self.flying
+            case Flush() | Merge() | DeleteChunks() | Compare():
+                return not any(isinstance(other, type(action)) for other in self.flying)
+            case PutPart(part) | CopyPart(part, _):
+                same = PutPart | CopyPart | PutChunk
+                return not any(isinstance(o, same) and o.part == part for o in self.flying)
+            case CreateUpload(copying=False):  # what flies as a chunk now may want to be copied
+                return all(isinstance(other, Flush | Merge | DeleteChunks) for other in self.flying)
+        return all(isinstance(other, ForChunks) for other in self.flying)
+
+    def request(  # noqa: C901, PLR0911 - one for each action
+        self, action: Action, chunk: Chunk | None
+    ) -> Callable[[], object]:
+        """The request for an action, with everything it needs taken from the track now."""
+        place, track = self.place, self.track
+        upload_id = (self.held.upload_id if self.held else None) or ""
+        match action:
+            case Flush() | Merge() | PutChunk():
+                assert chunk is not None  # noqa: S101 - from `chunk_for`
+                self.sent_bytes += chunk.size
+                return lambda: place.put_chunk(chunk)
+            case Compare(chunks):
+                return lambda: place.compare(chunks)
+            case DeleteChunks(chunks):
+                return lambda: place.delete_chunks(chunks)
+            case PutPart(part):
+                self.sent_bytes += part.end - part.begin
+                crc = track.digest.part_crc64(part)
+                return lambda: place.put_part(upload_id, part, crc)
+            case CopyPart(part, source):
+                return lambda: place.copy_part(upload_id, part, source)
+            case PutWhole():
+                self.sent_bytes += track.size
+                return place.put_whole
+            case CreateUpload(copying):
+                return lambda: place.create_upload(copying=copying)
+            case Complete():
+                parts = [self.parts[number] for number in sorted(self.parts)]
+                return lambda: place.complete(upload_id, parts)
+            case Verify():
+                return place.verify
+            case PutEntry():
+                return place.put_entry
+            case Clear():
+                return place.clear
+            case _:
+                wanted = place.wanted()
+                return lambda: place.look(wanted)
+
+    def learn(self, action: Action, chunk: Chunk | None, value: object, now: float) -> None:
+        """Take in the answer to a request."""
+        held = self.held or Held()
+        if isinstance(action, Look):
+            assert isinstance(value, Looked)  # noqa: S101 - what look returns
+            self.held = self._looked(value)
+        elif isinstance(action, ForChunks):
+            self.held = self._learned_chunks(held, action, chunk, value, now)
+        else:
+            self.held = self._learned_archive(held, action, value)
+
+    def _learned_chunks(
+        self, held: Held, action: ForChunks, chunk: Chunk | None, value: object, now: float
+    ) -> Held:
+        match action:
+            case Compare(chunks):
+                assert isinstance(value, frozenset)  # noqa: S101 - what compare returns
+                self.acknowledged.update(dict.fromkeys(value, now))
+                listed = held.listed.minus(chunks)
+                return replace(held, chunks=held.chunks.plus(value), listed=listed)
+            case DeleteChunks(chunks):
+                for gone in chunks:
+                    self.acknowledged.pop(gone, None)
+                return replace(held, chunks=held.chunks.minus(chunks))
+        assert chunk is not None  # noqa: S101 - from `chunk_for`
+        return replace(held, chunks=held.chunks.plus([chunk]))
+
+    def _learned_archive(self, held: Held, action: ForArchive, value: object) -> Held:
+        match action:
+            case CreateUpload():
+                self.parts = {}
+                return replace(held, upload_id=str(value), parts=frozenset())
+            case PutPart(part) | CopyPart(part, _):
+                assert isinstance(value, PartInfo)  # noqa: S101 - what a part's request returns
+                self.parts[part.number] = value
+                self.copied += isinstance(action, CopyPart)
+                return replace(held, parts=frozenset(self.parts))
+            case Verify():
+                return replace(held, verified=True)
+            case PutEntry():
+                return replace(held, entry_there=True)
+            case Clear():
+                return replace(held, cleared=True)
+        return replace(held, object_there=True)  # PutWhole, Complete
+
+    def _looked(self, found: Looked) -> Held:
+        self.parts = {}
+        self.listed = {info.number: info for info in found.parts}
+        known = found.chunks.all & frozenset(self.acknowledged)
+        return Held(
+            object_there=found.object_there,
+            upload_id=found.upload_id,
+            copies=self.copies,
+            chunks=Chunks(known),
+            listed=found.chunks.minus(known),
+        )
+
+    def take_up(self, part: Part) -> bool:
+        """Count a part that lay there already, if it holds our bytes, instead of making it."""
+        info = self.listed.pop(part.number, None)
+        if self.held is None or info is None:
+            return False
+        if not self.place.is_ours(info, part, self.track.digest.part_crc64(part)):
+            return False
+        self.parts[part.number] = info
+        self.taken_up += 1
+        self.held = replace(self.held, parts=frozenset(self.parts))
+        return True
+
+    def late(self, now: float, interval: float) -> bool:
+        """Whether a full chunk that a flush waited for is still on its way a flush later."""
+        return self._waiting_since is not None and now - self._waiting_since >= interval
+
+    def wait_for_chunk(self, now: float) -> None:
+        """A flush is due and a full chunk, on its way, will do."""
+        if self._waiting_since is None:
+            self._waiting_since = now
+
+    def chunk_for(
+        self, action: Flush | Merge | PutChunk, now: float, interval: float
+    ) -> Chunk | None:
+        """The chunk that an action puts; None if the checksum of its bytes is not known.
+
+        Remembers where the binlog stands, so that the chunk's end can be told in GTIDs.
+        """
+        digest = self.track.digest
+        if isinstance(action, PutChunk):
+            part = action.part
+            if now - self._snapshot_at >= interval:
+                self.remember(now)
+            return Chunk(part.begin, part.end, digest.part_crc64(part))
+        part = self.grid.at(action.begin)
+        if action.end == part.end:
+            mark: Mark | None = Mark(part.end, digest.part_crc64(part))
+        elif isinstance(action, Flush) and digest.mark.offset == action.end:
+            mark = self._marks[action.end] = digest.mark
+        else:
+            mark = self._marks.get(action.end)
+        since = Mark(part.begin) if action.begin == part.begin else self._marks.get(action.begin)
+        if since is None or mark is None:
+            return None
+        if isinstance(action, Flush):
+            self.remember(now)
+        return Chunk(action.begin, action.end, mark.crc64_since(since))
+
+    def acknowledge(self, action: Flush | Merge | PutChunk, chunk: Chunk, now: float) -> None:
+        """The store has this chunk."""
+        self.acknowledged[chunk] = now
+        self._waiting_since = None
+        part = self.grid.at(chunk.begin)
+        if isinstance(action, Merge):
+            if self.flushes.merge == (action.begin, action.end):
+                self.flushes = self.flushes.merged()
+        elif isinstance(action, PutChunk) or chunk.end == part.end:
+            self._marks = {at: mark for at, mark in self._marks.items() if at > part.begin}
+        else:
+            if (chunk.begin, part.begin) != (self.flushes.end, self.flushes.base):
+                self.flushes = Flushes.start(part.begin)
+            self.flushes = self.flushes.flushed(chunk.end)
+
+    def lost_chunks(self, names: Container[str], asked_at: float) -> frozenset[Chunk]:
+        """Chunks that must have been listed from `asked_at` on, and were not; forgotten now."""
+        if self.held is None or self.held.object_there:
+            return frozenset()
+        going = {chunk for a in self.flying if isinstance(a, DeleteChunks) for chunk in a.chunks}
+        lost = frozenset(
+            chunk
+            for chunk in self.held.chunks
+            if chunk not in going
+            and self.acknowledged.get(chunk, asked_at) < asked_at
+            and str(chunk) not in names
+        )
+        self.held = replace(self.held, chunks=self.held.chunks.minus(lost))
+        for chunk in lost:
+            del self.acknowledged[chunk]
+        return lost
+
+    def forget(self) -> None:
+        """After a doubt: nothing is known of the store but the chunks that it has acknowledged."""
+        self.held = None
+        self.parts = {}
+        self._waiting_since = None
+
+    def give_up_clearing(self) -> None:
+        """What is left of an archived binlog's growing stays: nothing needs it, or minds it."""
+        if self.held is not None:
+            self.held = replace(self.held, cleared=True)
+
+    def without_copies(self) -> None:
+        """The store makes no parts of chunks; all else that is known of it holds."""
+        self.copies = False
+        if self.held is not None:
+            self.held = replace(self.held, copies=False)
+
+    def reached(self) -> tuple[int, Gtids | None] | None:
+        """How far the binlog's chunks reach, with the GTID set there; None if nothing new is known.
+
+        At an earlier place if the GTIDs at their very end are not known.
+        """
+        durable = self.held.chunks.end if self.held else 0
+        if durable >= self.track.size:
+            self._snapshots.clear()
+            return self.track.size, self.track.gtids_after()
+        passed = [snapshot for snapshot in self._snapshots if snapshot[0] <= durable]
+        del self._snapshots[: len(passed)]
+        return passed[-1] if passed else None
+
+    def remember(self, now: float) -> None:
+        """Remember where the binlog stands; told once that much of it is durable."""
+        self._snapshot_at = now
+        self._snapshots.append((self.track.size, self.track.gtids_after()))

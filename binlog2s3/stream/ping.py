@@ -1,0 +1,136 @@
+"""A dead-man switch: a GET to a URL as long as what is committed becomes durable.
+
+Place in the flow: told each Status by the board; asks a URL that somebody else watches
+(healthchecks.io, Dead Man's Snitch, an Uptime Kuma push monitor), which alarms when nothing comes.
+
+Law: silence is the alarm. It asks only for what has become durable, or for a source that was seen
+to be idle: never because the process lives. The URL may be a secret: of it only the host is shown.
+"""
+
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from binlog2s3 import __version__
+from binlog2s3.errors import ConfigError
+from binlog2s3.log import Log
+from binlog2s3.status.model import Status
+
+_log = Log("deadman")
+_TIMEOUT_SECONDS = 10.0
+_MOST_BYTES = 4096
+
+
+def read_url(path: Path) -> str:
+    """The URL in a file. Raises ConfigError that does not repeat it."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1).decode("ascii").strip()
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        usable = usable and "@" not in parts.netloc
+    except OSError as error:
+        raise ConfigError(
+            [f"--heartbeat-url-file: {path}: {(error.strerror or '').lower()}"]
+        ) from None
+    except ValueError:
+        usable = False
+    if not usable or len(text) > _MOST_BYTES or not text.isprintable() or " " in text:
+        raise ConfigError(
+            [f"--heartbeat-url-file: {path} does not hold a URL of the form https://host/path"],
+            hint="the file holds the URL and nothing else",
+        )
+    return text
+
+
+class DeadMan:
+    """Asks the URL in a file, at most every `interval_seconds`, when a Status shows progress.
+
+    The file is read at each time, so that it can be changed. A request has a thread of its own.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        interval_seconds: float,
+        get: Callable[[str], None] | None = None,
+    ) -> None:
+        read_url(path)
+        self._path = path
+        self._interval = interval_seconds
+        self._get = get or ask
+        self._durable_bytes = 0
+        self._asked_for = 0
+        self._wanted = threading.Event()
+        self._ended = threading.Event()
+        self._failing = False
+        self._thread = threading.Thread(target=self._run, name="deadman", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._ended.set()
+        self._wanted.set()
+
+    def tell(self, status: Status) -> None:
+        """Take in a Status; if this process made more durable, or nothing is left to, it asks."""
+        self._durable_bytes = status.totals.durable_bytes if status.totals else 0
+        if status.lag.seconds == 0 or self._durable_bytes > self._asked_for:
+            self._wanted.set()
+        else:
+            self._wanted.clear()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._wanted.wait()
+            if self._ended.is_set():
+                return
+            self._wanted.clear()
+            durable = self._durable_bytes
+            if self._ask():
+                self._asked_for = durable
+            self._ended.wait(self._interval)
+
+    def _ask(self) -> bool:
+        host = ""
+        try:
+            url = read_url(self._path)
+            host = urlsplit(url).hostname or ""
+            self._get(url)
+        except (ConfigError, OSError, HTTPException, ValueError) as error:
+            if not self._failing:
+                _log.warning("the heartbeat URL does not answer", host=host, error=_why(error))
+            self._failing = True
+            return False
+        if self._failing:
+            _log.info("the heartbeat URL answers again", host=host)
+        self._failing = False
+        return True
+
+
+def ask(url: str) -> None:
+    """One GET; raises OSError (URLError, HTTPError), HTTPException or ValueError if it fails."""
+    request = urllib.request.Request(  # noqa: S310 - its scheme was looked at
+        url, headers={"User-Agent": f"binlog2s3/{__version__}"}
+    )
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
+        answer.read(_MOST_BYTES)
+
+
+def _why(error: BaseException) -> str:
+    """What went wrong, without the URL."""
+    if isinstance(error, ConfigError):
+        return str(error)
+    if isinstance(error, urllib.error.HTTPError):
+        return f"it answers {error.code}"
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, OSError):
+        return (reason.strerror or type(reason).__name__).lower()
+    return type(error if reason is None else reason).__name__

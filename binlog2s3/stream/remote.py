@@ -1,0 +1,497 @@
+"""The place of one binlog in the archive: what is asked of the store there, and how it is proved.
+
+Place in the flow: the uploader decides what is done when; each method here is one step, which
+blocks, and runs in a worker.
+
+Law: nothing is replaced. What is there already is compared, byte for byte in the end, and a range
+that is sent must still be what the scanner saw.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.chunks import Chunk, Chunks
+from binlog2s3.archive.documents import Entry, EntryEnd
+from binlog2s3.archive.parts import Grid, Part
+from binlog2s3.archive.reader import Range, Readable, ranges_of
+from binlog2s3.binlog.checksum import composite_etag, crc64_of_blocks, crc64nvme
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import (
+    ArchiveError,
+    FloorError,
+    ForkError,
+    ObjectMissingError,
+    PreconditionError,
+    SpoolError,
+    StoreError,
+    UnsupportedError,
+    UploadMissingError,
+)
+from binlog2s3.log import Log
+from binlog2s3.store.s3 import Body, PartInfo, Reader, Store
+from binlog2s3.stream.tail import Track
+
+_log = Log("place")
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What the store holds: the object, its chunks, the upload that has most of our bytes.
+
+    Of `parts` only those can be told to be ours whose bytes have passed: see `Place.is_ours`.
+    """
+
+    object_there: bool
+    upload_id: str | None
+    parts: tuple[PartInfo, ...]
+    chunks: Chunks
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A slice of the spool that is sent only while it is what the scanner saw.
+
+    Looked at before each attempt: some stores take wrong bytes, some keep what they refuse.
+    """
+
+    piece: Body
+    crc64: int
+    path: str
+
+    @property
+    def size(self) -> int:
+        return self.piece.size
+
+    def open(self) -> Reader:
+        """Raises SpoolError if it has changed."""
+        if crc64_of_blocks(_blocks(self.piece)) != self.crc64:
+            raise _changed(self.piece, self.path)
+        return self.piece.open()
+
+
+class Place:
+    """Where the binlog of `track` lies, or will lie, under its lineage."""
+
+    def __init__(
+        self, store: Store, layout: Layout, lineage: str, grid: Grid, track: Track
+    ) -> None:
+        self._store = store
+        self._grid = grid
+        self._track = track
+        self.key = layout.binlog(lineage, track.name)
+        self.entry_key = layout.entry(lineage, track.name)
+        self._chunks = layout.chunks(lineage, track.name)
+
+    def wanted(self) -> Mapping[int, tuple[Part, int]]:
+        """The parts that can be told from our bytes now, with their checksums, by number."""
+        track = self._track
+        return {
+            part.number: (part, track.digest.part_crc64(part))
+            for part in self._grid.parts(track.size)
+            if part.full or track.closed
+        }
+
+    def look(self, wanted: Mapping[int, tuple[Part, int]]) -> Looked:
+        """See what is there. Of several unfinished uploads, the one with most of our parts."""
+        found = self._store.head(self.key)
+        best: tuple[str | None, tuple[PartInfo, ...]] = (None, ())
+        most = (0, 0)
+        for upload_id in () if found else _uploads(self._store, self.key):
+            try:
+                parts = tuple(self._store.list_parts(self.key, upload_id))
+            except UploadMissingError:
+                continue
+            same = sum(self.is_ours(info, *wanted[info.number]) for info in parts
+                       if info.number in wanted)  # fmt: skip
+            if best[0] is None or (same, len(parts)) > most:
+                best, most = (upload_id, parts), (same, len(parts))
+        return Looked(
+            object_there=found is not None,
+            upload_id=best[0],
+            parts=best[1],
+            chunks=Chunks(frozenset(_list_chunks(self._store, self._chunks))),
+        )
+
+    def is_ours(self, info: PartInfo, part: Part, crc64: int) -> bool:
+        """Whether a part in the store holds exactly our bytes."""
+        if info.size != part.end - part.begin:
+            return False
+        if info.crc64 is not None:
+            return info.crc64 == crc64
+        return info.etag.strip('"') == self._md5(part).hex()
+
+    def chunk_key(self, chunk: Chunk) -> str:
+        """The key of a chunk."""
+        return f"{self._chunks}{chunk}"
+
+    def put_chunk(self, chunk: Chunk) -> None:
+        """Put a range of the growing binlog as an object of its own: durable when this returns."""
+        if chunk.begin < self._track.floor:
+            data = self._read_back(chunk)
+            self._store.put(self.chunk_key(chunk), data, crc64=chunk.crc64)
+            return
+        piece = self._checked(chunk.begin, chunk.end, chunk.crc64)
+        with self._spool_unchanged(piece, chunk.crc64):
+            self._store.put(self.chunk_key(chunk), piece, crc64=chunk.crc64)
+
+    def compare(self, chunks: Iterable[Chunk]) -> frozenset[Chunk]:
+        """Those chunks of another process whose names have the source's checksums.
+
+        One that has another checksum is read. If it does not even hold what its name says, it is
+        no chunk of anybody, and would only be in a reader's way: it is deleted. Else it is of
+        another history: ArchiveError.
+        """
+        same = set()
+        for chunk in sorted(chunks):
+            if chunk.end <= self._track.floor:  # these very chunks were read to check our bytes
+                same.add(chunk)
+                continue
+            beyond = chunk.end > self._track.size
+            if beyond or crc64_of_blocks(self._ours(chunk.begin, chunk.end)) != chunk.crc64:
+                key = self.chunk_key(chunk)
+                if crc64_of_blocks(self._store.open(key, 0, chunk.size)) != chunk.crc64:
+                    _log.warning("deleted: it does not hold what its name says", key=key)
+                    self.delete_chunks([chunk])
+                    continue
+                what = "reaches beyond the end of" if beyond else "holds other bytes than"
+                raise ForkError(
+                    f"{self.chunk_key(chunk)} {what} the source's {self._track.name}",
+                    hint="two histories under one name: was the server restored or rolled back, or "
+                    "did it lose commits in a crash? nothing was overwritten",
+                )
+            same.add(chunk)
+        return frozenset(same)
+
+    def delete_chunks(self, chunks: Iterable[Chunk]) -> None:
+        """Delete chunks that are not needed any more."""
+        self._store.delete([self.chunk_key(chunk) for chunk in sorted(chunks)])
+
+    def copy_part(self, upload_id: str, part: Part, chunk: Chunk) -> PartInfo:
+        """Have the store make a part of a chunk.
+
+        Raises StoreError, not transient, if the chunk's object does not hold the bytes that its
+        name says: they would be in the archive for ever.
+        """
+        key = self.chunk_key(chunk)
+        try:
+            info = self._store.copy_part(
+                self.key, upload_id, part.number, key, begin=0, end=chunk.size, whole=True
+            )
+        except ObjectMissingError as error:
+            raise ObjectMissingError(f"chunk {key} is not there any more") from error
+        if info.etag.strip('"') == self._md5(part).hex():
+            return info
+        # Under KMS an ETag is no MD5, and proves nothing.
+        if crc64_of_blocks(self._store.open(key, 0, chunk.size)) != chunk.crc64:
+            raise StoreError(
+                f"{key} does not hold the bytes that its name says",
+                hint="something else wrote there, or the store lost them; the binlog is archived "
+                "from the spool, but until then these bytes were not durable",
+            )
+        return info
+
+    def create_upload(self, *, copying: bool) -> str:
+        """Begin a multipart upload; its id.
+
+        Without a whole-object checksum if parts are to be copied: MinIO copies into no other.
+        """
+        return self._store.create_upload(self.key, crc64=not copying)
+
+    def put_part(self, upload_id: str, part: Part, crc64: int) -> PartInfo:
+        """Send one part. Raises SpoolError if the spool no longer has what was read there.
+
+        What the spool has given back is read back from its chunk.
+        """
+        if part.begin < self._track.floor:
+            data = self._read_back(Chunk(part.begin, part.end, crc64))
+            return self._store.upload_part(self.key, upload_id, part.number, data, crc64)
+        piece = self._checked(part.begin, part.end, crc64)
+        with self._spool_unchanged(piece, crc64):
+            return self._store.upload_part(self.key, upload_id, part.number, piece, crc64)
+
+    def put_whole(self) -> None:
+        """Put the closed binlog as one object."""
+        crc64 = self._track.digest.crc64
+        piece = self._checked(0, self._track.size, crc64)
+        with self._spool_unchanged(piece, crc64):
+            where_absent(
+                lambda condition: self._store.put(
+                    self.key, piece, crc64=crc64, if_absent=condition, archived=True
+                )
+            )
+
+    def complete(self, upload_id: str, parts: Sequence[PartInfo]) -> None:
+        """Make the binlog's object from its parts."""
+        size, crc64 = self._track.size, self._track.digest.crc64
+        where_absent(
+            lambda condition: self._store.complete_upload(
+                self.key, upload_id, parts, size=size, crc64=crc64, if_absent=condition
+            )
+        )
+
+    def verify(self) -> None:
+        """See that the object is our binlog, byte for byte; ArchiveError if it is another.
+
+        By the whole-object checksum where the store keeps one; else by the ETag that our parts
+        must give; else by reading back. An unequal ETag proves nothing.
+        """
+        info, track = self._store.head(self.key), self._track
+        if info is None:
+            raise StoreError(f"{self.key} is not there any more", transient=True)
+        same = info.size == track.size
+        if same and info.crc64 is not None:
+            same = info.crc64 == track.digest.crc64
+        elif same and info.etag.strip('"') not in self._etags():
+            same = crc64_of_blocks(self._store.open(self.key, 0, track.size)) == track.digest.crc64
+        if not same:
+            what = (
+                f"{self.key} holds other bytes ({info.size}) than the source's {track.name} "
+                f"({track.size})"
+            )
+            if self._store.head(self.entry_key) is None:
+                raise ArchiveError(
+                    what,
+                    hint="it has no entry: was it put there by something else? move it away; "
+                    "nothing was overwritten, and the spool keeps our copy",
+                )
+            raise ForkError(what, hint="two histories under one name; nothing was overwritten")
+
+    def put_entry(self) -> None:
+        """Write the entry, the last thing that the archive needs; the first one stands.
+
+        Raises ArchiveError if something else stands there.
+        """
+        document = build_entry(self._track, datetime.now(UTC)).to_json()
+        try:
+            if self._store.head(self.entry_key) is None:
+                where_absent(
+                    lambda condition: self._store.put(self.entry_key, document, if_absent=condition)
+                )
+        except PreconditionError:
+            _log.info("entry was there already", key=self.entry_key)
+        there = EntryEnd.from_json(self._store.get(self.entry_key), self.entry_key)
+        if there != end_of(self._track):
+            raise ArchiveError(
+                f"{self.entry_key} describes another binlog than the one beside it",
+                hint="was it changed by hand? remove it: the next start writes it anew",
+            )
+
+    def clear(self) -> None:
+        """Delete what only the growing binlog needed, now that the archive has it: see `sweep`."""
+        abort_uploads(self._store, self.key)
+        chunks = _list_chunks(self._store, self._chunks)
+        _delete_inside(self._store, self._chunks, chunks, self._track.size)
+
+    def _slice(self, begin: int, end: int) -> Body:
+        if begin < self._track.floor:
+            raise self._given_back(begin, end)
+        return self._track.body(begin, end)
+
+    def _checked(self, begin: int, end: int, crc64: int) -> Body:
+        return _Checked(self._slice(begin, end), crc64, str(self._track.path))
+
+    def _given_back(self, begin: int, end: int) -> FloorError:
+        return FloorError(
+            f"{self._track.name} from {begin} to {end} is wanted again, and the spool has "
+            f"given back its room up to {self._track.floor}",
+            hint="start again: the binlog is fetched anew; what took its chunks from the bucket?",
+        )
+
+    def _md5(self, part: Part) -> bytes:
+        """The MD5 of a part's bytes in the spool, which take a while: computed once."""
+        md5s = self._track.md5s
+        if part not in md5s and part.begin < self._track.floor:
+            crc64 = self._track.digest.part_crc64(part)
+            data = self._read_back(Chunk(part.begin, part.end, crc64))
+            md5s[part] = hashlib.md5(data, usedforsecurity=False).digest()
+        elif part not in md5s:
+            # of bytes that have changed it would agree with an object of the changed ones
+            piece = self._slice(part.begin, part.end)
+            crc64, md5 = _digests(piece)
+            if crc64 != self._track.digest.part_crc64(part):
+                raise self._changed(piece)
+            md5s[part] = md5
+        return md5s[part]
+
+    def _read_back(self, wanted: Chunk) -> bytes:
+        """Bytes of which the spool has given the room back: from this chunk, else from others."""
+        try:
+            data = b"".join(self._store.open(self.chunk_key(wanted), 0, wanted.size))
+        except ObjectMissingError:
+            data = b""
+        if len(data) == wanted.size and crc64nvme(data) == wanted.crc64:
+            return data
+        data = b"".join(self._ours(wanted.begin, wanted.end))
+        if crc64nvme(data) != wanted.crc64:
+            raise self._given_back(wanted.begin, wanted.end)
+        return data
+
+    def _ours(self, begin: int, end: int) -> Iterator[bytes]:
+        """Bytes [begin, end): from the bucket's chunks what the spool has given back, else ours.
+
+        Raises FloorError where the bucket does not have them either.
+        """
+        floor = self._track.floor
+        if begin < floor:
+            try:
+                yield from self._readable().blocks(begin, min(end, floor))
+            except ArchiveError as error:
+                raise self._given_back(begin, end) from error
+        if floor < end:
+            yield from _blocks(self._track.body(max(begin, floor), end))
+
+    def _readable(self) -> Readable:
+        """Chunks are looked for first: what another writer archives just then is not missed."""
+        chunks = sorted(_list_chunks(self._store, self._chunks))
+        there = self._store.head(self.key)
+        return Readable(
+            name=str(self._track.name),
+            state="archived" if there else "open",
+            ranges=(Range(self.key, 0, there.size),) if there else ranges_of(self._chunks, chunks),
+            store=self._store,
+            again=self._readable,
+        )
+
+    def prepare_punch(self, part: Part) -> None:
+        """Keep what is needed of a part's bytes for archiving, before they leave the spool."""
+        self._md5(part)
+
+    def _etags(self) -> tuple[str, ...]:
+        digests = [self._md5(part) for part in self._grid.parts(self._track.size)]
+        if len(digests) == 1:
+            return (digests[0].hex(), composite_etag(digests))
+        return (composite_etag(digests),)
+
+    @contextmanager
+    def _spool_unchanged(self, piece: Body, crc64: int) -> Iterator[None]:
+        """A body that the store refuses may be a spool that changed since it was read."""
+        try:
+            yield
+        except StoreError as error:
+            if error.transient or crc64_of_blocks(_blocks(piece)) == crc64:
+                raise
+            raise self._changed(piece) from error
+
+    def _changed(self, piece: Body) -> SpoolError:
+        return _changed(piece, str(self._track.path))
+
+
+def sweep(store: Store, layout: Layout, lineage: str, name: BinlogName) -> None:
+    """Take away what is left of a binlog's growing: uploads, and the chunks of an archived one.
+
+    Those of other writers, of deaths, of requests performed long after they were made.
+    """
+    key, chunks = layout.binlog(lineage, name), layout.chunks(lineage, name)
+    abort_uploads(store, key)
+    left = list(_list_chunks(store, chunks))
+    info = store.head(key) if left else None
+    if info is not None:
+        _delete_inside(store, chunks, left, info.size)
+
+
+def abort_uploads(store: Store, key: str) -> None:
+    """Abort all unfinished uploads of a key, where the store can list them."""
+    for upload_id in _uploads(store, key):
+        store.abort_upload(key, upload_id)
+
+
+def _delete_inside(store: Store, prefix: str, chunks: Iterable[Chunk], size: int) -> None:
+    inside = [f"{prefix}{chunk}" for chunk in chunks if chunk.end <= size]
+    if inside:
+        store.delete(inside)
+
+
+def _uploads(store: Store, key: str) -> list[str]:
+    """The ids of a binlog's unfinished uploads, none where the store cannot list them."""
+    try:
+        return [upload.upload_id for upload in store.list_uploads(key)]
+    except UnsupportedError:
+        return []
+
+
+def _list_chunks(store: Store, prefix: str) -> Iterator[Chunk]:
+    for info in store.list(prefix):
+        try:
+            chunk = Chunk.parse(info.key.removeprefix(prefix))
+        except ValueError:
+            continue
+        if chunk.size == info.size:
+            yield chunk
+
+
+def where_absent(write: Callable[[bool], object]) -> None:
+    """Write where nothing lies yet; a store that refuses conditions loses this check alone."""
+    try:
+        write(True)
+    except UnsupportedError as error:
+        _log.warning("the store knows no conditions, writing without", error=error)
+        write(False)
+
+
+def _blocks(piece: Body) -> Iterator[bytes]:
+    with closing(piece.open()) as reader:
+        while data := reader.read(_BLOCK):
+            yield data
+
+
+def _changed(piece: Body, path: str) -> SpoolError:
+    return SpoolError(
+        f"{path} changed after it was read ({piece.size} bytes)",
+        hint="look at the spool's disk, and start again: the binlog is fetched anew",
+    )
+
+
+def _digests(piece: Body) -> tuple[int, bytes]:
+    crc64, md5 = 0, hashlib.md5(usedforsecurity=False)
+    for data in _blocks(piece):
+        crc64 = crc64nvme(data, crc64)
+        md5.update(data)
+    return crc64, md5.digest()
+
+
+def build_entry(track: Track, now: datetime) -> Entry:
+    """The entry of a closed binlog, from what its scanner and digest saw."""
+    scanner = track.scanner
+    form = scanner.formats[0]
+    before = track.gtids_before()
+    return Entry(
+        name=track.name,
+        size=track.size,
+        crc64=track.digest.crc64,
+        first_time=datetime.fromtimestamp(form.timestamp, UTC),
+        server_id=form.server_id,
+        least_commit_us=scanner.least_commit_us,
+        greatest_commit_us=scanner.greatest_commit_us,
+        commit_exact=track.commit_exact,
+        gtid_set_before=str(before) if before is not None else "",
+        gtid_set_added=str(scanner.gtids),
+        transactions=scanner.transactions,
+        anonymous_transactions=scanner.anonymous,
+        events=scanner.events,
+        formats=tuple(
+            {"offset": f.offset, "server_version": f.server_version, "checksum": f.checksum}
+            for f in scanner.formats
+        ),
+        blocks=track.digest.blocks(),
+        end="rotate" if scanner.rotate else "stop" if scanner.stopped else "crash",
+        next_binlog=scanner.rotate.next_binlog if scanner.rotate else None,
+        archived_at=now,
+        damaged=tuple({"begin": begin, "end": end} for begin, end in scanner.damaged),
+    )
+
+
+def end_of(track: Track) -> EntryEnd:
+    """The end of a binlog, as its entry says it."""
+    before, rotate = track.gtids_before(), track.scanner.rotate
+    return EntryEnd(
+        size=track.size,
+        gtid_set_before=str(before) if before is not None else "",
+        gtid_set_added=str(track.scanner.gtids),
+        anonymous_transactions=track.scanner.anonymous,
+        next_binlog=rotate.next_binlog if rotate else None,
+    )

@@ -1,0 +1,531 @@
+"""Keeps the daemon's current `Status`: reads the parts of the stream, and takes a look each second.
+
+Place in the flow: beside the daemon's loop, which has its stock taken about once a second; a thread
+of its own makes the Status out of that, so that a loop that hangs, or a store that does not answer,
+is seen and told. `status.http` shows it, the heartbeat takes it along.
+
+Law: looking changes nothing and never waits for the store, the source or the spool's disk.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.documents import Position
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.values import Config
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, SpoolError, StoreError
+from binlog2s3.log import Log
+from binlog2s3.status.model import (
+    ChildStatus,
+    History,
+    Lag,
+    Purge,
+    Rates,
+    SourceStatus,
+    SpoolStatus,
+    Status,
+    StoreStatus,
+    Totals,
+    UploadStatus,
+    Vitals,
+    WriterStatus,
+    history_of,
+    judge,
+    lag_bytes,
+    lag_seconds,
+    lag_transactions,
+    purge_seconds,
+)
+from binlog2s3.stream.source_watch import Sight, Watch
+from binlog2s3.stream.spool import Spool
+from binlog2s3.stream.supervisor import Supervisor
+from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.uploader import Counts, Tally
+from binlog2s3.stream.writer import Writer
+
+_log = Log("board")
+_LOOK_SECONDS = 1.0
+_RATE_SECONDS = 15.0
+_BEAT_SLACK_SECONDS = 5.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Pulse:
+    """What became of requests that are tried again and again; told from any thread.
+
+    A thread makes one request at a time, so its failure ends with that request. All of them end
+    when a request brings bytes or an entry into the bucket.
+    """
+
+    def __init__(self) -> None:
+        self._failing: dict[int, float] = {}  # by thread: since when its request has been failing
+        self.error = ""
+        self.hint = ""
+        self.error_at: datetime | None = None
+        self.errors = 0
+
+    @property
+    def failing_since(self) -> float | None:
+        """Since when the request that has been failing for longest has been; None without one."""
+        return min(self._failing.copy().values(), default=None)
+
+    def failed(self, error: StoreError, now: float) -> None:
+        """The request of the calling thread failed and is tried again."""
+        self._failing.setdefault(threading.get_ident(), now)
+        self.error, self.hint = str(error), error.hint
+        self.error_at = datetime.now(UTC)
+        self.errors += 1
+
+    def over(self) -> None:
+        """The request of the calling thread has succeeded, or was given up."""
+        self._failing.pop(threading.get_ident(), None)
+
+    def succeeded(self) -> None:
+        """A request that brings something into the bucket was answered."""
+        self._failing.clear()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stock:
+    """What the loop knows of itself, taken by the loop."""
+
+    at: float
+    uploads: UploadStatus
+    spool: SpoolStatus | None
+    totals: Totals
+    failing_since: float | None
+    oldest_commit_us: int | None
+    newest_commit_us: int | None
+
+
+class Reporter:
+    """Reads a stream's parts. `round` and `take_stock` are the loop's, the others any thread's."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        target: str,
+        watch: Watch,
+        supervisor: Supervisor,
+        intake: Intake,
+        writer: Writer,
+        spool: Spool,
+        pulse: Pulse,
+        counts: Counts,
+        busy: Callable[[], int],
+        ending: Callable[[], tuple[bool, str]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._target = target
+        self._watch = watch
+        self._supervisor = supervisor
+        self._intake = intake
+        self._writer = writer
+        self._spool = spool
+        self._pulse = pulse
+        self._counts = counts
+        self._busy = busy
+        self._ending = ending
+        self._clock = clock
+        self._began = now = clock()
+        self._stock: _Stock | None = None
+        self._stock_due = 0.0
+        self._round_at = self._running_at = now
+        self._has_run = False
+        self._acts = 0
+        self._act_at: float | None = None
+        self._work_since: float | None = None
+        self._answered_at = now
+        self._ahead_since: float | None = None
+        self._paused_since: float | None = None
+        self.history: History | None = None
+
+    # by the loop
+
+    def round(self) -> None:
+        """The loop has gone round; about once a second its stock is taken."""
+        self._round_at = now = self._clock()
+        if now >= self._stock_due:
+            self.take_stock()
+            self._stock_due = self._clock() + _LOOK_SECONDS
+
+    def take_stock(self) -> None:
+        """Count what is on its way, what is in the spool, and what has been done."""
+        now, before = self._clock(), self._stock
+        counts = self._counts
+        tallies = [uploader.tally() for uploader in self._intake.uploaders()]
+        read, transactions = self._supervisor.read_totals
+        if counts.acts != self._acts:
+            self._acts, self._act_at = counts.acts, now
+            self._pulse.succeeded()
+        working = any(tally.unsaved_bytes or tally.closed_binlogs for tally in tallies)
+        self._work_since = (self._work_since or now) if working else None
+        newest = [before.newest_commit_us] if before else []
+        newest += [tally.newest_commit_us for tally in tallies]
+        self._stock = _Stock(
+            at=now,
+            uploads=_uploads(tallies, self._busy()),
+            spool=self._measure() or (before.spool if before else None),
+            totals=Totals(
+                read_bytes=read,
+                sent_bytes=counts.sent_bytes,
+                durable_bytes=counts.durable_bytes,
+                transactions=transactions,
+                archived_binlogs=counts.archived_binlogs,
+            ),
+            failing_since=_least([tally.failing_since for tally in tallies]),
+            oldest_commit_us=_least([tally.oldest_commit_us for tally in tallies]),
+            newest_commit_us=max((us for us in newest if us is not None), default=None),
+        )
+
+    def _measure(self) -> SpoolStatus | None:
+        try:
+            room = self._spool.room(self._config.spool_limits)
+        except SpoolError as error:
+            _log.debug("spool not measured", error=error)
+            return None
+        return SpoolStatus(
+            directory=str(self._spool.directory),
+            bytes=room.used,
+            free_bytes=room.free,
+            max_bytes=room.max_bytes,
+            min_free_bytes=room.min_free,
+        )
+
+    # by any thread
+
+    def vitals(self) -> Vitals:
+        """The readings from which state and troubles follow."""
+        now, sight = self._clock(), self._watch.sight
+        ending, superseded = self._ending()
+        at, reached = sight.position, self._supervisor.reached()
+        place = (at.binlog, at.offset) if at is not None else None
+        self._answered_at = max(self._answered_at, sight.position_at)
+        ahead = place is not None and (reached is None or reached < place)
+        paused = self._supervisor.paused
+        self._ahead_since = (self._ahead_since or now) if ahead and not paused else None
+        self._paused_since = (self._paused_since or now) if paused else None
+        if paused or self._supervisor.reading:
+            self._running_at = now
+        self._has_run |= self._supervisor.reading or self._supervisor.restarts > 0
+        stock, pulse, child_error = self._stock, self._pulse, self._supervisor.last_error
+        due = stock.uploads.unsaved_bytes + stock.uploads.closed_binlogs if stock else 0
+        silent = self._since(now, self._work_since, self._act_at)
+        failing = _least([stock.failing_since if stock else None, pulse.failing_since])
+        beaten = self._writer.beaten_at
+        interval = self._config.stream.heartbeat_interval
+        return Vitals(
+            phase="stopping" if ending else "running",
+            phase_seconds=now - self._began,
+            superseded=superseded,
+            paused=self._since(now, self._paused_since, self._act_at) if paused else None,
+            child_gone=now - self._running_at,
+            child_error=child_error[1] if child_error is not None else "",
+            unread=not (self._has_run or paused),
+            idle=place is not None and reached == place and not due,
+            behind=due > self._config.s3.part_size or self._behind(reached, place),
+            source_error=str(sight.error) if sight.error is not None else "",
+            source_hint=sight.error.hint if sight.error is not None else "",
+            source_silent=now - self._answered_at,
+            read_idle=self._since(now, self._ahead_since, self._supervisor.read_at),
+            store_error=self._store_error()[0],
+            store_hint=pulse.hint,
+            store_failing=now - failing if failing is not None else None,
+            store_silent=max(0.0, silent - self._config.stream.flush_interval),
+            beat_late=0.0
+            if beaten is None
+            else max(0.0, now - beaten - 2 * interval - _BEAT_SLACK_SECONDS),
+            loop_idle=now - self._round_at,
+        )
+
+    @staticmethod
+    def _since(now: float, begun: float | None, later: float | None) -> float:
+        """Seconds since the later of the two; 0 where nothing has begun."""
+        return 0.0 if begun is None else now - max(begun, later or begun)
+
+    def _behind(
+        self, reached: tuple[BinlogName, int] | None, place: tuple[BinlogName, int] | None
+    ) -> bool:
+        if reached is None or place is None:
+            return False
+        return reached[0] < place[0] or place[1] - reached[1] > self._config.s3.part_size
+
+    def _store_error(self) -> tuple[str, datetime | None]:
+        """The last that was heard, from requests that are repeated or from those that are not."""
+        last = [self._counts.last_error] if self._counts.last_error else []
+        if self._pulse.error_at is not None:
+            last.append((self._pulse.error_at, self._pulse.error))
+        if not last:
+            return "", None
+        moment, text = max(last)
+        return text, moment
+
+    def status(self) -> Status:
+        """All of it, at this moment."""
+        now, sight, stock, config = self._clock(), self._watch.sight, self._stock, self._config
+        state, troubles = judge(self.vitals(), config.timing)
+        coverage = self._intake.coverage
+        durable = coverage.durable if coverage is not None else None
+        covered = self._writer.furthest_covered(self._intake.covered_until())
+        lineage = self._intake.lineage or self._intake.left
+        lag = self._lag(now, sight, stock, durable, covered)
+        me, beaten = self._writer.me, self._writer.beaten_at is not None
+        text, moment = self._store_error()
+        child, source = self._supervisor, self._source(now, sight)
+        newest = stock.newest_commit_us if stock else None
+        moments = [covered, _EPOCH + timedelta(microseconds=newest) if newest else None]
+        return Status(
+            source=config.stream.source,
+            target=self._target,
+            seen_from="daemon",
+            at=datetime.now(UTC),
+            state=state,
+            troubles=troubles,
+            writer=WriterStatus(
+                host=me.host,
+                pid=me.pid,
+                version=me.version,
+                since=me.since,
+                generation=me.generation,
+                heartbeat_at=me.at if beaten else None,
+                heartbeat_interval_seconds=me.interval_seconds,
+            ),
+            server=source,
+            lineage=lineage.id if lineage is not None else None,
+            durable=durable,
+            covered_until=covered,
+            latest=max((m for m in moments if m is not None), default=None),
+            lag=lag,
+            flush_interval=config.stream.flush_interval,
+            spool=replace(stock.spool, paused=child.paused) if stock and stock.spool else None,
+            uploads=stock.uploads if stock else None,
+            child=ChildStatus(
+                pid=child.child_pid,
+                restarts=child.restarts,
+                last_error=child.last_error[1] if child.last_error else "",
+                last_error_at=child.last_error[0] if child.last_error else None,
+            ),
+            store=StoreStatus(
+                last_success_at=self._wall(now, self._act_at),
+                last_error=text,
+                last_error_at=moment,
+                errors=self._pulse.errors + self._counts.failures,
+            ),
+            totals=stock.totals if stock else None,
+            purge=self._purge(sight, lag),
+            history=self.history,
+        )
+
+    @staticmethod
+    def _wall(now: float, at: float | None) -> datetime | None:
+        return None if at is None else datetime.now(UTC) - timedelta(seconds=now - at)
+
+    def _source(self, now: float, sight: Sight) -> SourceStatus:
+        at, lineage = sight.position, self._intake.lineage or self._intake.left
+        position = None
+        if at is not None:
+            position = Position(binlog=str(at.binlog), offset=at.offset, gtid_set=at.gtid_set)
+        return SourceStatus(
+            uuid=self._intake.server_uuid,
+            flavour=lineage.flavour if lineage is not None else None,
+            position=position,
+            asked_at=at.asked_at if at is not None else None,
+            silent_seconds=now - sight.position_at if at is not None else None,
+            read_only=sight.read_only,
+            error=str(sight.error) if sight.error is not None else "",
+        )
+
+    def _lag(
+        self,
+        now: float,
+        sight: Sight,
+        stock: _Stock | None,
+        durable: Position | None,
+        covered: datetime | None,
+    ) -> Lag:
+        at, coverage = sight.position, self._intake.coverage
+        lineage, timing = self._intake.lineage, self._config.timing
+        answer_age = now - sight.position_at if at is not None and sight.error is None else None
+        # by the source's clock, to which all commit times belong
+        there = datetime.now(UTC)
+        if at is not None:
+            there = at.asked_at + timedelta(seconds=now - sight.position_at)
+        oldest = stock.oldest_commit_us if stock is not None else None
+        here = durable.place if durable is not None else None
+        all_durable = (
+            at is not None
+            and here is not None
+            and here >= (at.binlog, at.offset)
+            and oldest is None
+            and not self._intake.is_behind
+            and (coverage is None or coverage.contradictions == 0)
+        )
+        seconds = lag_seconds(
+            answer_age=answer_age,
+            all_durable=all_durable,
+            covered_age=(there - covered).total_seconds() if covered is not None else None,
+            oldest_commit_age=None
+            if oldest is None
+            else (there - _EPOCH).total_seconds() - oldest / 1e6,
+            timing=timing,
+        )
+        unheard = answer_age is None or answer_age > timing.fresh_seconds
+        if unheard or at is None or coverage is None or lineage is None:
+            return Lag(seconds=seconds)
+        if coverage.contradictions > 1:
+            return Lag(seconds=seconds)
+        sizes = {row.name: row.size for row in sight.listed}
+        behind = lag_bytes(here or (coverage.following, 0), (at.binlog, at.offset), sizes)
+        waiting = None
+        if durable is None or durable.gtid_set:
+            ours = durable.gtid_set if durable is not None else lineage.gtid_set
+            waiting = lag_transactions(ours, at.gtid_set, lineage.flavour)
+        if behind == 0 and waiting is not None:
+            waiting = 0  # what the server never wrote into a binlog (it was restored) is no lag
+        return Lag(bytes=behind, transactions=waiting, seconds=seconds)
+
+    def _purge(self, sight: Sight, lag: Lag) -> Purge:
+        coverage, names = self._intake.coverage, sorted(row.name for row in sight.listed)
+        seconds = purge_seconds(sight.expire_seconds, lag)
+        if coverage is None or not names:
+            return Purge(
+                expires=sight.expires, expire_seconds=sight.expire_seconds, seconds=seconds
+            )
+        # older ones than the lineage's first are not in its archive, and would be deleted too
+        lineage = self._intake.lineage
+        ours = lineage is not None and names[0] >= lineage.first_binlog
+        archived = [name for name in names if ours and coverage.has(name)]
+        following = next((name for name in names if archived and name > archived[-1]), None)
+        return Purge(
+            expires=sight.expires,
+            expire_seconds=sight.expire_seconds,
+            seconds=seconds,
+            newest_safe=str(archived[-1]) if following is not None else None,
+            to=str(following) if following is not None else None,
+        )
+
+
+def _uploads(tallies: list[Tally], busy: int) -> UploadStatus:
+    return UploadStatus(
+        binlogs=sum(tally.binlogs for tally in tallies),
+        closed_binlogs=sum(tally.closed_binlogs for tally in tallies),
+        open_uploads=sum(tally.open_uploads for tally in tallies),
+        chunks=sum(tally.chunks for tally in tallies),
+        parts_in_flight=sum(tally.parts_in_flight for tally in tallies),
+        requests_in_flight=busy,
+        unsaved_bytes=sum(tally.unsaved_bytes for tally in tallies),
+    )
+
+
+N = TypeVar("N", int, float)
+
+
+def _least(values: Sequence[N | None]) -> N | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+class Board:
+    """The latest Status, which `look` makes: each second, by a thread of its own."""
+
+    def __init__(
+        self, look: Callable[[], Status], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._look = look
+        self._clock = clock
+        self._told: list[Callable[[Status], object]] = []
+        self._samples: deque[tuple[float, Totals]] = deque()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="board", daemon=True)
+        self._current = look()
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    def tell(self, told: Callable[[Status], object]) -> None:
+        """Have this called with each Status, by the board's thread."""
+        self._told.append(told)
+
+    def watch(self, look: Callable[[], Status]) -> None:
+        """Look at something else from now on."""
+        with self._lock:
+            self._look = look
+            self._samples.clear()
+        self.refresh()
+
+    def current(self) -> Status:
+        """The latest; made within the last second, while the process is well."""
+        return self._current
+
+    def refresh(self) -> None:
+        """Take a look now."""
+        with self._lock:
+            status = self._look()
+            self._current = replace(status, rates=self._rates(status.totals))
+
+    def _rates(self, totals: Totals | None) -> Rates | None:
+        if totals is None:
+            return None
+        now, samples = self._clock(), self._samples
+        samples.append((now, totals))
+        while len(samples) > 2 and samples[1][0] <= now - _RATE_SECONDS:
+            samples.popleft()
+        then, before = samples[0]
+        window = now - then
+        if window <= 0:
+            return None
+
+        def rate(name: str) -> float:
+            gained: int = getattr(totals, name) - getattr(before, name)
+            return round(max(0, gained) / window, 3)
+
+        return Rates(
+            window_seconds=round(window, 3),
+            read_bytes=rate("read_bytes"),
+            durable_bytes=rate("durable_bytes"),
+            transactions=rate("transactions"),
+        )
+
+    def _run(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            try:
+                self.refresh()
+                for told in self._told:
+                    told(self._current)
+            except Exception as error:  # noqa: BLE001 - the stream goes on; /health sees the age
+                _log.error("no status could be made", error)
+
+
+_HISTORY_SECONDS = 600.0
+
+
+def look_at_history(
+    reporter: Reporter, catalog: Catalog, intake: Intake, ended: threading.Event
+) -> None:
+    """See which lineages there are, when another one is written and every ten minutes."""
+    seen: str | None = None
+    next_look = 0.0
+    while not ended.wait(_LOOK_SECONDS):
+        lineage = intake.lineage
+        id_ = lineage.id if lineage is not None else None
+        if id_ is None or (id_ == seen and time.monotonic() < next_look):
+            continue
+        try:
+            unreadable: list[ArchiveError] = []
+            reporter.history = history_of(catalog.lineages(unreadable), id_)
+        except Binlog2s3Error as error:
+            _log.info("lineages not looked at", error=error)
+        seen, next_look = id_, time.monotonic() + _HISTORY_SECONDS

@@ -1,0 +1,256 @@
+"""Where to read on: asks the source who it is and what it has, before each run of mysqlbinlog.
+
+Place in the flow: between two runs, and before the first; the supervisor starts mysqlbinlog where
+this says. `continuation` decides; where the source contradicts the archive, `compare` compares
+bytes.
+
+Law: every answer is of one server, whose uuid is asked before and after; what is answered here is
+proved again by the bytes of the run itself.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.values import Config, StreamConfig
+from binlog2s3.errors import GapError, SourceError
+from binlog2s3.log import Log
+from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts
+from binlog2s3.server.mysqlbinlog import Tool, find
+from binlog2s3.stream.compare import Common, Finder, cut
+from binlog2s3.stream.continuation import (
+    Begin,
+    Contradicts,
+    Course,
+    GoOn,
+    Tip,
+    acceptable,
+    parent,
+    same_server,
+    successor,
+    unservable,
+)
+from binlog2s3.stream.tail import Overlap
+
+_log = Log("course")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heading:
+    """Where the next run begins, at this server.
+
+    `tip` is what goes on, None for a new lineage, whose `parent` is then told. `overlap` is what
+    the run brings again, None where it begins with a binlog's first byte and nothing to compare.
+    """
+
+    facts: ServerFacts
+    tool: Tool
+    listed: tuple[ServerBinlog, ...]
+    begin: BinlogName
+    tip: Tip | None = None
+    overlap: Overlap | None = None
+    parent: Mapping[str, Any] | None = None
+
+    @property
+    def position(self) -> int:
+        """The start position to ask for."""
+        return self.overlap.position if self.overlap else 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Why the source is not simply believed: `refused` says that it does not give this place.
+
+    `unreadable`: what it gives of this binlog, which comes next, is none from the first event on.
+    """
+
+    why: str
+    refused: bool = False
+    unreadable: BinlogName | None = None
+
+
+class Pilot:
+    """Finds the heading. `finder` makes what compares a server with a lineage, byte by byte."""
+
+    def __init__(
+        self,
+        config: Config,
+        catalog: Catalog,
+        finder: Callable[[ServerFacts, Tool, Lineage], Finder],
+        others: Callable[[str], Sequence[Tip]],
+    ) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._finder = finder
+        self._others = others
+        self._checked: set[str] = set()
+
+    def heading(self, server: Server, tip: Tip | None, doubt: Doubt | None = None) -> Heading:
+        """Where to go on from here.
+
+        Raises SourceError where the source cannot be asked, refuses, or is refused; GapError where
+        a gap is to stop everything.
+        """
+        facts = server.facts()
+        tool = find(facts.flavour, self._config.mysql.mysqlbinlog)
+        listed = server.binlogs()
+        if not listed:
+            raise SourceError("the server lists no binary logs", hint="is log_bin set?")
+        if facts.uuid not in self._checked:
+            server.check_privileges(listed[0].name)
+            self._checked.add(facts.uuid)
+        plain = Heading(facts=facts, tool=tool, listed=listed, begin=listed[0].name)
+        if tip is None:
+            return replace(plain, begin=self._first(listed, doubt))
+        if facts.flavour != tip.lineage.flavour:
+            raise _refused(tip, facts, "it is of another flavour")
+        if facts.uuid == tip.lineage.server_uuid:
+            course = self._same(server, plain, tip, doubt)
+        else:
+            tip, course = self._another(server, plain, tip, doubt)
+        if (after := server.facts().uuid) != facts.uuid:
+            raise SourceError(
+                f"the server changed while it was asked: {facts.uuid}, then {after}",
+                hint="a proxy or a fail-over; it is asked again",
+                transient=True,
+            )
+        return self._steered(plain, tip, course, anew=doubt is not None)
+
+    def _first(self, listed: tuple[ServerBinlog, ...], doubt: Doubt | None) -> BinlogName:
+        """The first binlog of an empty archive; the one behind it where it cannot be read."""
+        begin = first_binlog(self._config.stream, listed)
+        if doubt is None or doubt.unreadable is None or doubt.unreadable < begin:
+            return begin
+        later = [row.name for row in listed if row.name > doubt.unreadable]
+        if not later:
+            raise _unreadable(doubt)
+        if self._config.stream.on_gap == "stop":
+            raise GapError(
+                f"gap: the source cannot give {doubt.unreadable}: {doubt.why}",
+                hint="--on-gap continue begins the archive with the next binlog",
+            )
+        _log.warning("the archive begins behind a binlog that cannot be read",
+                     binlog=doubt.unreadable, why=doubt.why, begin=later[0])  # fmt: skip
+        return later[0]
+
+    def _steered(self, plain: Heading, tip: Tip, course: Course, *, anew: bool) -> Heading:
+        if isinstance(course, GoOn):
+            overlap = tip.overlap if course.again and not (anew and not tip.closed) else None
+            return replace(plain, begin=course.begin, tip=tip, overlap=overlap)
+        assert isinstance(course, Begin)  # noqa: S101 - contradictions were looked into
+        join = (course.parent or {}).get("join")
+        if join == "gap" and self._config.stream.on_gap == "stop":
+            raise GapError(
+                f"gap: the source no longer has {(course.parent or {}).get('missing')}; "
+                f"its history goes on with {course.begin}",
+                hint="what was purged and is not in the bucket is lost to the archive: take a new "
+                "base backup; --on-gap continue begins a new lineage behind the gap",
+            )
+        return replace(plain, begin=course.begin, tip=None, parent=course.parent)
+
+    def _same(self, server: Server, plain: Heading, tip: Tip, doubt: Doubt | None) -> Course:
+        if doubt is not None and doubt.unreadable == tip.following:
+            behind = unservable(tip, plain.listed, server.previous_gtids, doubt.unreadable)
+            if behind is None:
+                raise _unreadable(doubt)
+            return behind
+        course = same_server(tip, plain.listed, server.previous_gtids)
+        if doubt is None and not isinstance(course, Contradicts):
+            return course
+        why = course.why if isinstance(course, Contradicts) else doubt.why if doubt else ""
+        _log.warning("the server contradicts the archive", server=plain.facts.uuid, why=why,
+                     lineage=tip.lineage.id)  # fmt: skip
+        finder = self._finder(plain.facts, plain.tool, tip.lineage)
+        try:
+            common = finder.last_common([row.name for row in plain.listed])
+        except SourceError as error:
+            behind = unservable(tip, plain.listed, server.previous_gtids)
+            if not error.unservable or behind is None:
+                raise
+            _log.warning("the server cannot give the rest", binlog=tip.last, error=error)
+            return behind
+        return self._apart(server, plain, tip, common, refused=bool(doubt and doubt.refused))
+
+    def _apart(
+        self, server: Server, plain: Heading, tip: Tip, common: Common | None, *, refused: bool
+    ) -> Course:
+        if common is None:
+            return Begin(begin=plain.begin, parent=parent(tip, "unknown"))
+        rows = {row.name: row for row in plain.listed}
+        size = rows[common.binlog].size
+        if common.whole and common.binlog == tip.last and size >= tip.size and not (
+            tip.closed and size != tip.size
+        ):  # fmt: skip
+            behind = unservable(tip, plain.listed, server.previous_gtids) if refused else None
+            return behind or GoOn(begin=common.binlog, again=True)
+        begin = common.binlog
+        if common.whole and size == common.offset and begin.next() in rows:
+            begin = begin.next()
+        place = parent(tip, "exact", binlog=common.binlog, offset=common.offset, gtids=common.gtids)
+        return Begin(begin=begin, parent=place)
+
+    def _another(
+        self, server: Server, plain: Heading, tip: Tip, doubt: Doubt | None
+    ) -> tuple[Tip, Course]:
+        executed, uuid = server.executed(), plain.facts.uuid
+        allowed = (self._config.stream.accept_new_server or "").lower()
+        if uuid.lower() != allowed and not acceptable(tip, executed):
+            raise _refused(tip, plain.facts, "it does not have the archive's transactions")
+        if doubt is None:
+            for other in self._others(uuid):
+                course = same_server(other, plain.listed, server.previous_gtids)
+                if isinstance(course, GoOn):
+                    _log.warning("back at a server that was streamed before", server=uuid,
+                                 lineage=other.lineage.id, left=tip.lineage.id)  # fmt: skip
+                    return other, course
+        _log.warning("another server has taken over", server=uuid, before=tip.lineage.server_uuid)
+        return tip, successor(
+            tip,
+            executed,
+            plain.listed,
+            server.previous_gtids,
+            cut=lambda had: self._cut(tip, had),
+        )
+
+    def _cut(self, tip: Tip, executed: Gtids) -> Mapping[str, Any] | None:
+        found = cut(self._catalog, tip.lineage, executed)
+        if found is None:
+            return None
+        name, offset, gtids = found
+        return parent(tip, "exact", binlog=name, offset=offset, gtids=gtids)
+
+
+def _unreadable(doubt: Doubt) -> SourceError:
+    return SourceError(
+        f"{doubt.unreadable} cannot be read, and is the newest: {doubt.why}",
+        hint="it is read again; FLUSH BINARY LOGS there lets the stream go on behind",
+        transient=True,
+    )
+
+
+def _refused(tip: Tip, facts: ServerFacts, why: str) -> SourceError:
+    source = tip.lineage.source
+    return SourceError(
+        f"the bucket holds source {source} of server {tip.lineage.server_uuid}; this server is "
+        f"{facts.uuid}, and {why}",
+        hint="was --source copied from another machine? each server needs a name of its own; if it "
+        f"is the successor: --accept-new-server {facts.uuid}",
+        refused=True,
+    )
+
+
+def first_binlog(config: StreamConfig, listed: tuple[ServerBinlog, ...]) -> BinlogName:
+    """The first binlog of an empty archive. Raises SourceError if the server does not have it."""
+    names = [row.name for row in listed]
+    if config.start_binlog is None:
+        return names[-1] if config.start_at == "now" else names[0]
+    if config.start_binlog not in names:
+        raise SourceError(
+            f"the server has no binlog {config.start_binlog}: it has {names[0]} to {names[-1]}",
+            hint="give --start-binlog one of SHOW BINARY LOGS, or leave it out",
+        )
+    return config.start_binlog

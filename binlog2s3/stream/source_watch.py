@@ -1,0 +1,183 @@
+"""Watches the source from beside: where it stands, which binlogs it lists, whether it answers.
+
+Place in the flow: a thread of its own with a connection of its own, so that a server that is slow
+to answer never holds up the bytes. The daemon reads the latest answer.
+
+Law: an answer is used only if it comes from the server that is streamed (its uuid); no answer is
+not an answer, a refusal is one. SHOW BINARY LOGS takes a lock on the server, so it is asked for at
+the start, when the daemon wants it, at a rotation and every five minutes.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import SourceError
+from binlog2s3.log import Log
+from binlog2s3.server.connection import Server, ServerBinlog, ServerPosition
+
+_log = Log("watch")
+_LIST_EVERY_SECONDS = 300.0
+_EXPIRY_EVERY_SECONDS = 20.0
+
+Reached = tuple[BinlogName, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """The latest answers. `error` is set while the server does not answer, or refuses to.
+
+    `heard_at`: when it last answered anything (monotonic seconds), a refusal too. `stranger`: the
+    uuid of another server that answers in its place. `behind`: so often in a row the server stood
+    before a place that had been read already. `position_at`: when the position was told (monotonic
+    seconds). `expires`: whether it deletes binlogs by itself, None until it was asked;
+    `expire_seconds`: after how long.
+    """
+
+    position: ServerPosition | None = None
+    listed: tuple[ServerBinlog, ...] = ()
+    error: SourceError | None = None
+    heard_at: float = 0.0
+    stranger: str = ""
+    behind: int = 0
+    read_only: bool | None = None
+    position_at: float = 0.0
+    expires: bool | None = None
+    expire_seconds: float | None = None
+
+
+class Watch:
+    """Asks every `interval_seconds`; `sight` is always the latest.
+
+    `reached` says how far the stream has come; it is called before the server is asked. `seen` is
+    told each position but those before that: they are of another history. It begins to ask again
+    within `patience_seconds`, however long the server takes.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        interval_seconds: float,
+        reached: Callable[[], Reached | None],
+        seen: Callable[[ServerPosition], None],
+        failed: Callable[[BaseException], None],
+        stop: threading.Event,
+        patience_seconds: float = math.inf,
+    ) -> None:
+        self._server = server
+        self._uuid = ""
+        self._interval = interval_seconds
+        self._reached = reached
+        self._seen = seen
+        self._failed = failed
+        self._stop = stop
+        self._expiry_due = 0.0
+        self._wanted = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self.sight = Sight(heard_at=time.monotonic())
+        self.round_at = time.monotonic()  # when it last began to ask
+        self.patience_seconds = patience_seconds
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def follow(self, server_uuid: str, listed: tuple[ServerBinlog, ...]) -> None:
+        """Ask about this server from now on; what was seen of another one is forgotten."""
+        with self._lock:
+            if server_uuid != self._uuid:
+                self.sight = Sight(listed=listed)
+            self._uuid = server_uuid
+            self.sight = replace(
+                self.sight, listed=listed, stranger="", behind=0, heard_at=time.monotonic()
+            )
+
+    @property
+    def heard_at(self) -> float:
+        """When the server last answered anything, a refusal too; monotonic seconds."""
+        return max(self.sight.heard_at, self._server.heard_at)
+
+    def list_again(self) -> None:
+        """Have the server's list asked for at the next look."""
+        self._wanted.set()
+
+    def streams(self, server_uuid: str) -> bool:
+        """Whether it is this server that is followed, and answers."""
+        return self._uuid == server_uuid and not self.sight.stranger
+
+    def listed(self) -> dict[BinlogName, ServerBinlog]:
+        """The server's binlogs by name, as last listed."""
+        return {row.name: row for row in self.sight.listed}
+
+    def _run(self) -> None:
+        next_list = 0.0
+        try:
+            while True:
+                self.round_at = time.monotonic()
+                wanted = self._wanted.is_set() or time.monotonic() >= next_list
+                self._wanted.clear()
+                answered = bool(self._uuid) and self._ask(with_list=wanted)
+                if answered and wanted:
+                    next_list = time.monotonic() + _LIST_EVERY_SECONDS
+                elif wanted:
+                    self._wanted.set()
+                if self._stop.wait(self._interval):
+                    self._server.close()
+                    return
+        except BaseException as error:  # noqa: BLE001 - the daemon ends the process with it
+            self._failed(error)
+
+    def _ask(self, *, with_list: bool) -> bool:
+        uuid, before, reached = self._uuid, self.sight, self._reached()
+        try:
+            position = self._server.position()
+            last = max((row.name for row in before.listed), default=None)
+            with_list = with_list or last != position.binlog
+            listed = self._server.binlogs() if with_list else before.listed
+            expires, seconds = before.expires, before.expire_seconds
+            if with_list or expires is None or time.monotonic() >= self._expiry_due:
+                seconds = self._server.expiry()
+                expires = seconds is not None
+                self._expiry_due = time.monotonic() + _EXPIRY_EVERY_SECONDS
+            read_only = self._server.read_only()
+        except SourceError as error:
+            if before.error is None:
+                _log.warning("the server does not answer", error=error, hint=error.hint)
+            heard_at = time.monotonic() if error.answered else self.sight.heard_at
+            self._set(uuid, replace(self.sight, error=error, heard_at=heard_at))
+            return False
+        now = time.monotonic()
+        if position.uuid != uuid:
+            self._set(uuid, replace(self.sight, stranger=position.uuid, heard_at=now, error=None))
+            return False
+        if before.error is not None:
+            _log.info("the server answers again")
+        if read_only and before.read_only is False:
+            _log.warning("the server has become read_only", server=uuid)
+        is_behind = reached is not None and (position.binlog, position.offset) < reached
+        sight = Sight(
+            position=position,
+            listed=listed,
+            heard_at=now,
+            behind=before.behind + 1 if is_behind else 0,
+            read_only=read_only,
+            position_at=now,
+            expires=expires,
+            expire_seconds=seconds,
+        )
+        if self._set(uuid, sight) and not is_behind:
+            self._seen(position)
+        return True
+
+    def _set(self, uuid: str, sight: Sight) -> bool:
+        """Keep an answer, unless another server is followed by now."""
+        with self._lock:
+            if uuid != self._uuid:
+                return False
+            self.sight = sight
+            return True

@@ -1,0 +1,228 @@
+"""Tells the service manager how it goes: ready, one line of status, stopping, still alive.
+
+Place in the flow: the daemon makes one `Notifier` of the environment that systemd sets; its main
+loop says that it goes round, the board's thread says how the stream is. The protocol is
+sd_notify(3): one datagram a message, to the socket that NOTIFY_SOCKET names.
+
+Law: nobody waits for the service manager: what its socket does not take at once is not sent, and
+is tried again at the next occasion. What systemd tells this process is for it alone: the variables
+are taken out of the environment, so that no child inherits them.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, MutableMapping
+from contextlib import closing, suppress
+from typing import Generic, TypeVar
+
+from binlog2s3.log import Log
+from binlog2s3.status.model import Status
+
+_log = Log("notify")
+_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+_FEEDS = 6.0  # times in a watchdog's interval; it asks for two at least
+_STATUS_SECONDS = 0.9
+_MOST_TEXT = 300
+_POLL_SECONDS = 0.05
+_READY_SECONDS = 10.0  # a start that takes longer is not waited for by the service manager
+_STILL_SECONDS = 120.0  # longer than any request or question of a start may take
+_LEAVE_SECONDS = 7.0
+T = TypeVar("T")
+
+
+class Notifier:
+    """One service manager's ear, or none: then nothing is sent. From any thread.
+
+    `watchdog_seconds`: kill us when nothing was heard for so long; None where it does not watch.
+    """
+
+    def __init__(
+        self,
+        address: str = "",
+        watchdog_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self.watchdog_seconds = watchdog_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._told: set[str] = set()
+        self._shown = ("", -_STATUS_SECONDS)
+        self._fed_at: float | None = None
+        self._failed = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether READY was said, or nobody listens."""
+        return "READY=1" in self._told or not self._address
+
+    def ready(self) -> None:
+        """The configuration is valid and the loops run; said once."""
+        self._tell("READY=1")
+
+    def stopping(self) -> None:
+        """The end has begun; said once."""
+        self._tell("STOPPING=1\nSTATUS=stopping")
+
+    def show(self, status: Status) -> None:
+        """Say how the stream is, where it is not what was last said, about once a second at most.
+
+        Nothing more is said once the end has begun.
+        """
+        text, now = line(status), self._clock()
+        with self._lock:
+            said, at = self._shown
+            ending = any(message.startswith("STOPPING") for message in self._told)
+            if text == said or now - at < _STATUS_SECONDS or ending:
+                return
+            if self._send(f"STATUS={text}"):
+                self._shown = (text, now)
+
+    def feed(self) -> None:
+        """The loop has gone round: tell the watchdog, a few times in its interval."""
+        seconds, now = self.watchdog_seconds, self._clock()
+        if seconds is None:
+            return
+        with self._lock:
+            due = self._fed_at is None or now - self._fed_at >= seconds / _FEEDS
+            if due and self._send("WATCHDOG=1"):
+                self._fed_at = now
+
+    def _tell(self, message: str) -> None:
+        with self._lock:
+            if message not in self._told and self._send(message):
+                self._told.add(message)
+
+    def _send(self, message: str) -> bool:
+        """Whether it was taken; where nobody listens, it was."""
+        if not self._address:
+            return True
+        try:
+            with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as out:
+                out.setblocking(False)
+                out.sendto(message.encode("utf-8", "replace"), self._address)
+        except BlockingIOError:
+            return False  # its queue is full: the next occasion comes
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                _log.warning("the service manager cannot be told", error=error)
+            return False
+        return True
+
+
+def of_environment(environment: MutableMapping[str, str], pid: int | None = None) -> Notifier:
+    """The service manager that these variables name, which are taken out of them.
+
+    A watchdog of another process is not ours. Only sockets of AF_UNIX are known.
+    """
+    address, usec, of_pid = (environment.pop(name, "") for name in _VARIABLES)
+    if not address.startswith(("/", "@")):
+        if address:
+            _log.warning("the service manager cannot be told", error=f"NOTIFY_SOCKET={address}")
+        return Notifier()
+    ours = not of_pid or of_pid == str(os.getpid() if pid is None else pid)
+    seconds = int(usec) / 1e6 if ours and usec.isdecimal() and int(usec) else None
+    return Notifier(address, seconds)
+
+
+def attend(
+    step: Callable[[], T],
+    stop: threading.Event,
+    notifier: Notifier,
+    waits: Callable[[], bool],
+    *,
+    leave_seconds: float = _LEAVE_SECONDS,
+    still_seconds: float = _STILL_SECONDS,
+) -> T | None:
+    """What a step gives that may take minutes, or wait for hours; it raises what the step raises.
+
+    The step has a thread of its own: a host's name that is looked up cannot be interrupted. Here
+    the watchdog is fed as long as that thread does anything, and we are ready where the step
+    `waits`, or takes long. None where `stop` is set and the step has had its time to end.
+    """
+    still = _Step(step)
+    begun, stopped_at = time.monotonic(), None
+    while not still.ended.wait(_POLL_SECONDS):
+        now = time.monotonic()
+        if stop.is_set():
+            notifier.stopping()
+            stopped_at = stopped_at or now
+            if now - stopped_at > leave_seconds:
+                _log.warning("the start does not end", seconds=round(now - stopped_at, 1))
+                return None
+        if still.idle_seconds() < still_seconds:
+            notifier.feed()
+        if waits() or now - begun > _READY_SECONDS:
+            notifier.ready()
+    if stop.is_set():
+        notifier.stopping()
+    if still.error is not None:
+        raise still.error
+    return still.value
+
+
+class _Step(Generic[T]):
+    """A thread that does one thing; whether it does anything is told by its processor time."""
+
+    def __init__(self, step: Callable[[], T]) -> None:
+        self.ended = threading.Event()
+        self.value: T | None = None
+        self.error: BaseException | None = None
+        self._step = step
+        self._clock: int | None = None
+        self._used, self._used_at = -1.0, time.monotonic()
+        threading.Thread(target=self._run, name="start", daemon=True).start()
+
+    def idle_seconds(self) -> float:
+        """Since it was last seen to have done anything."""
+        now = time.monotonic()
+        with suppress(OSError):  # it has ended
+            used = time.clock_gettime(self._clock) if self._clock is not None else 0.0
+            if used > self._used:
+                self._used, self._used_at = used, now
+        return now - self._used_at
+
+    def _run(self) -> None:
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        try:
+            self.value = self._step()
+        except BaseException as error:  # noqa: BLE001 - raised by whoever attends
+            self.error = error
+        self.ended.set()
+
+
+def line(status: Status) -> str:
+    """A status in a few words: what `systemctl status` shows beside the unit."""
+    texts = {trouble.code: trouble.text for trouble in status.troubles}
+    server = "MariaDB" if status.server.flavour == "mariadb" else "MySQL"
+    waits = [who for who, code in (("the store", "store"), (server, "source")) if code in texts]
+    why = "; ".join(texts[code] for code in ("store", "source") if code in texts)
+    if status.state in ("store unreachable", "source unreachable") and waits:
+        text = f"waiting for {' and '.join(waits)}: {why}"
+    elif status.state in ("streaming", "catching up", "idle"):
+        text = _going(status)
+    else:
+        text = texts.get(_CODES.get(status.state, status.state), "") or status.state
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 3]}..."
+
+
+_CODES = {"stopped": "stopping"}
+
+
+def _going(status: Status) -> str:
+    durable, lag = status.durable, status.lag
+    where = f" {durable.binlog}" if durable is not None else ""
+    if lag.seconds is None:
+        how = "not known how far it is durable"
+    elif lag.seconds == 0:
+        how = "all durable"
+    else:
+        how = f"durable {lag.seconds:.1f} s ago"
+    behind = ""
+    if status.state == "catching up" and lag.bytes:
+        behind = f", {lag.bytes / (1 << 20):,.0f} MiB behind"
+    return f"{status.state}{where}, {how}{behind}"

@@ -1,0 +1,579 @@
+"""Brings binlogs from the spool into the bucket: does what `decide.decide` says.
+
+Place in the flow: behind the tailer, whose tracks it is given, in front of the store. Runs in the
+daemon's loop; blocking requests run in `Workers`, whose outcomes come back to the loop.
+
+Law: it holds no truth of its own. After any error of the store it forgets what it knew of that
+binlog and looks again, because the answer may be lost where the act was done. A body is a range of
+a file, read again at each attempt. Nothing under the archive is replaced.
+"""
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import (
+    ForkError,
+    ObjectMissingError,
+    PreconditionError,
+    StoreError,
+    StoreSettingError,
+    UnsupportedError,
+    UploadMissingError,
+)
+from binlog2s3.log import Log
+from binlog2s3.store.s3 import Store
+from binlog2s3.stream.decide import (
+    Action,
+    Clear,
+    Compare,
+    Complete,
+    CopyPart,
+    Flush,
+    ForArchive,
+    ForChunks,
+    Limits,
+    Look,
+    Merge,
+    Observed,
+    PutChunk,
+    PutEntry,
+    PutPart,
+    PutWhole,
+    Release,
+    decide,
+)
+from binlog2s3.stream.job import Job
+from binlog2s3.stream.punch import PunchUnsupportedError
+from binlog2s3.stream.remote import Place, abort_uploads, sweep
+from binlog2s3.stream.spool import Spool
+from binlog2s3.stream.tail import Track, give_back
+from binlog2s3.stream.watermark import Coverage
+from binlog2s3.workers import Outcome, Workers
+
+_log = Log("uploader")
+_LONGEST_WAIT = 10.0
+
+
+_ACTS = Flush | Merge | PutChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
+
+
+class _Token:
+    """What was asked for, by whom, and in which state of knowledge."""
+
+    __slots__ = ("action", "at", "chunk", "job", "owner", "upload_id")
+
+    def __init__(
+        self, owner: "Uploader", job: Job, action: Action, chunk: Chunk | None, at: float
+    ) -> None:
+        self.owner = owner
+        self.at = at
+        self.job = job
+        self.action = action
+        self.chunk = chunk
+        self.upload_id = job.held.upload_id if job.held else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sweep:
+    """Leftovers of an archived binlog are taken away."""
+
+    owner: "Uploader"
+    name: BinlogName
+
+
+def take(outcome: Outcome) -> None:
+    """Hand an outcome to the uploader that asked. Raises what no waiting mends."""
+    assert isinstance(outcome.token, _Token | _Sweep)  # noqa: S101 - uploaders alone submit
+    outcome.token.owner.take(outcome)
+
+
+def backoff(failures: int) -> float:
+    """Seconds until the store is looked at again after so many failures in a row: jittered."""
+    return random.uniform(0, min(_LONGEST_WAIT, 0.5 * 2**failures))  # noqa: S311 - no secret
+
+
+def _reads_from(action: Action) -> float:
+    """From which offset on a request for a chunk reads the spool at each of its attempts."""
+    match action:
+        case Flush() | Merge():
+            return action.begin
+        case PutChunk(part):
+            return part.begin
+    return math.inf
+
+
+class Pace:
+    """How many full chunks are sent at a time: over a slow link few, so that each arrives soon.
+
+    Seven that share a link arrive together, and until then none of them is durable.
+    """
+
+    def __init__(self, workers: int, flush_interval: float) -> None:
+        self._greatest = max(1, workers - 1)
+        self._least = min(2, self._greatest)
+        self._soon = 2 * flush_interval
+        self.most = self._greatest
+
+    def took(self, seconds: float) -> None:
+        """Learn from one that has arrived."""
+        if seconds > self._soon:
+            self.most = max(self._least, self.most - 1)
+        elif seconds < self._soon / 2:
+            self.most = min(self._greatest, self.most + 1)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since an uploader began: what it sent, made durable and archived, requests that failed.
+
+    `acts`: requests that brought bytes, or an entry, into the bucket.
+    """
+
+    sent_bytes: int = 0
+    durable_bytes: int = 0
+    archived_binlogs: int = 0
+    acts: int = 0
+    failures: int = 0
+    last_error: tuple[datetime, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What is on its way, counted at one moment; see `status.model.UploadStatus`.
+
+    `failing_since`: when the request failed that is longest without success, by the uploader's
+    clock. `oldest_commit_us`: of the oldest transaction that is not durable; `newest_commit_us`: of
+    the newest that is.
+    """
+
+    binlogs: int = 0
+    closed_binlogs: int = 0
+    open_uploads: int = 0
+    chunks: int = 0
+    parts_in_flight: int = 0
+    unsaved_bytes: int = 0
+    failing_since: float | None = None
+    oldest_commit_us: int | None = None
+    newest_commit_us: int | None = None
+
+
+class Uploader:
+    """Brings in the tracks it is given, oldest first, several requests at a time.
+
+    `flush_interval` in seconds; 0: nothing is put as chunks. `coverage` learns how far all is in
+    the bucket, `totals` what was done.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        layout: Layout,
+        lineage: str,
+        limits: Limits,
+        flush_interval: float,
+        spool: Spool,
+        workers: Workers,
+        coverage: Coverage,
+        totals: Counts | None = None,
+        backoff: Callable[[int], float] = backoff,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._lineage = lineage
+        self._limits = limits
+        self._interval = flush_interval
+        self._spool = spool
+        self._workers = workers
+        self._coverage = coverage
+        self._pace = Pace(workers.count, flush_interval)
+        self._backoff = backoff
+        self._clock = clock
+        self._jobs: dict[BinlogName, Job] = {}
+        self._pressed = False
+        self._can_punch = True
+        self._is_past = False
+        self._archived_since: list[BinlogName] = []  # the last audit
+        self._archived_before: list[BinlogName] = []  # that one, and since the one before
+        self._newest_commit_us: int | None = None
+        self.totals = totals if totals is not None else Counts()
+
+    def add(self, track: Track) -> None:
+        """Take a binlog in; it may still be growing."""
+        place = Place(self._store, self._layout, self._lineage, self._limits.grid, track)
+        self._jobs[track.name] = Job(track, place, self._limits.grid)
+
+    def abandon(self, track: Track) -> None:
+        """The source can no longer give the rest: keep what there is as chunks, free the spool."""
+        job = self._jobs.get(track.name)
+        if job is not None and job.track is track and not track.closed:
+            job.unfinishable = True
+
+    def end_history(self) -> None:
+        """Its history goes no further: what contradicts the bucket is left in the spool."""
+        self._is_past = True
+
+    def drop(self, track: Track) -> None:
+        """Take no further interest in a binlog; what is in the bucket of it stays."""
+        job = self._jobs.get(track.name)
+        if job is not None and job.track is track:
+            del self._jobs[track.name]
+
+    def press(self, *, pressed: bool) -> None:
+        """While the spool needs room: all goes into chunks, and leaves the spool once it is there.
+
+        Full chunks' bytes are given back to the file system, from the binlog's beginning on.
+        """
+        self._pressed = pressed
+        for job in list(self._jobs.values()) if pressed else ():
+            self._punch(job)
+
+    def _punch(self, job: Job) -> None:
+        track, held = job.track, job.held
+        if held is None or held.object_there or not self._can_punch:
+            return
+        if any(isinstance(action, ForArchive | Compare | Look) for action in job.flying):
+            return
+        read_from = min(map(_reads_from, job.flying), default=track.size)
+        for part in list(self._limits.grid.parts(track.size, track.floor)):
+            if not part.full or held.chunks.exact(part.begin, part.end) is None:
+                break
+            if part.end > read_from:  # by a request that tries again and again, perhaps
+                break
+            job.place.prepare_punch(part)
+            try:
+                give_back(self._spool, track, part.end)
+            except PunchUnsupportedError as error:
+                self._can_punch = False
+                _log.warning("the spool cannot be made smaller", error=error, hint=error.hint)
+                break
+
+    @property
+    def pending(self) -> int:
+        """Closed binlogs that are not archived yet, and unfinishable ones that are not chunks."""
+        return sum(job.track.closed or job.unfinishable for job in self._jobs.values())
+
+    @property
+    def done(self) -> bool:
+        """Whether all that was taken in is in the bucket, as far as it can be by now."""
+        jobs = self._jobs.values()
+        unsaved = any(job.unsaved for job in jobs if self._chunked(job))
+        return not (unsaved or self.pending or any(job.flying for job in jobs))
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing that was taken in is left to be done."""
+        return not self._jobs
+
+    @property
+    def unsaved_bytes(self) -> int:
+        """Checked bytes that should be in chunks or in the archive by now, and are not known to."""
+        return sum(job.unsaved_bytes for job in self._jobs.values() if self._chunked(job))
+
+    def _chunked(self, job: Job) -> bool:
+        return self._limits.chunked or job.unfinishable
+
+    def tally(self) -> Tally:
+        """What is on its way now."""
+        jobs = list(self._jobs.values())
+        parts = PutPart | CopyPart | PutChunk
+        commits = [job.track.commits for job in jobs]
+        newest = [self._newest_commit_us, *(one.newest_us for one in commits)]
+        return Tally(
+            binlogs=len(jobs),
+            closed_binlogs=self.pending,
+            open_uploads=sum(bool(job.held and job.held.upload_id) for job in jobs),
+            chunks=sum(len(job.acknowledged) for job in jobs),
+            parts_in_flight=sum(isinstance(a, parts) for job in jobs for a in job.flying),
+            unsaved_bytes=self.unsaved_bytes,
+            failing_since=min(
+                (job.failing_since for job in jobs if job.failing_since is not None), default=None
+            ),
+            oldest_commit_us=min(
+                (one.oldest_us for one in commits if one.oldest_us is not None), default=None
+            ),
+            newest_commit_us=max((us for us in newest if us is not None), default=None),
+        )
+
+    def flush(self) -> None:
+        """Have what is new put at the next step, whenever the last flush was."""
+        for job in self._jobs.values():
+            job.next_flush = 0.0
+
+    def step(self) -> None:
+        """Start whatever can be started now."""
+        now = self._clock()
+        jobs = list(self._jobs.values())
+        if self._for_archive:  # what is not durable yet goes before copying
+            jobs.sort(key=lambda job: not job.unsaved)
+        for job in jobs:
+            free = self._workers.count - self._workers.busy
+            if free <= 0:
+                return
+            due = self._chunked(job) and job.unsaved and now >= job.next_flush
+            if job.not_before > now or (free <= self._reserved and not due):
+                continue
+            self._step(job, due=due, now=now)
+
+    def _step(self, job: Job, *, due: bool, now: float) -> None:
+        observed = Observed(
+            size=job.track.size,
+            closed=job.track.closed,
+            held=job.held,
+            flushes=job.flushes,
+            due=due,
+            late=job.late(now, self._interval),
+            unfinishable=job.unfinishable,
+            pressed=self._pressed,
+        )
+        actions = decide(observed, self._limits)
+        if due and job.held is not None and not any(isinstance(a, Flush) for a in actions):
+            job.wait_for_chunk(now)
+        for action in actions:
+            free = self._workers.count - self._workers.busy
+            if free <= (0 if isinstance(action, Flush | Look) else self._reserved):
+                continue
+            if isinstance(action, PutChunk) and self._full_chunks >= self._most_full_chunks:
+                continue
+            if isinstance(action, PutEntry) and self._comes_after_another(job):
+                continue
+            if isinstance(action, Release):
+                self._release(job)
+            elif job.may_fly(action) and not self._take_up(job, action):
+                self._start(job, action)
+
+    def _comes_after_another(self, job: Job) -> bool:
+        """Whether an earlier binlog has no entry yet: they are made in order.
+
+        Whoever starts from the bucket takes a binlog in chunks, behind which an entry stands, for
+        one that the source could not finish.
+        """
+        earlier = (j for j in self._jobs.values() if j.track.name < job.track.name)
+        return any(not (j.unfinishable or (j.held and j.held.entry_there)) for j in earlier)
+
+    @property
+    def _full_chunks(self) -> int:
+        jobs = self._jobs.values()
+        return sum(isinstance(action, PutChunk) for job in jobs for action in job.flying)
+
+    @property
+    def _most_full_chunks(self) -> int:
+        """As the pace says; where closed binlogs wait, some workers are left to archiving.
+
+        Else a server that writes as fast as the store takes it would fill the spool with binlogs
+        that are all durable.
+        """
+        bulk = max(1, self._workers.count - self._reserved)
+        return min(self._pace.most, bulk - (self._for_archive if self.pending else 0))
+
+    @property
+    def _for_archive(self) -> int:
+        """Workers that full chunks leave to archiving; 0 where there are too few to share."""
+        return 2 if self._workers.count >= 4 else 0
+
+    @property
+    def _reserved(self) -> int:
+        """Workers that bulk leaves to the next flush."""
+        return 1 if self._limits.chunked and self._workers.count > 1 else 0
+
+    def take(self, outcome: Outcome) -> None:
+        """Learn from the outcome of a request. Raises what no waiting mends."""
+        token = outcome.token
+        if not isinstance(token, _Token):
+            self._took_sweep(outcome)
+            return
+        job, action = token.job, token.action
+        job.flying.discard(action)
+        if outcome.error is not None:
+            self._failed(job, action, outcome.error)
+            return
+        if token.chunk is not None:
+            assert isinstance(action, Flush | Merge | PutChunk)  # noqa: S101 - they alone put chunks
+            job.acknowledge(action, token.chunk, self._clock())
+            if isinstance(action, PutChunk):
+                self._pace.took(self._clock() - token.at)
+            _log.debug("chunk put", binlog=job.track.name, chunk=token.chunk)
+        if job.held is None and not isinstance(action, Look):
+            return  # an answer to a question from before a doubt; the look will tell
+        known_upload = job.held.upload_id if job.held else None
+        if token.upload_id == known_upload or isinstance(action, ForChunks):
+            unsaved = job.unsaved_bytes
+            job.learn(action, token.chunk, outcome.value, self._clock())
+            if not isinstance(action, Look):  # having looked is no progress yet
+                job.failures, job.failing_since = 0, None
+                self.totals.acts += isinstance(action, _ACTS)
+                self.totals.durable_bytes += max(0, unsaved - job.unsaved_bytes)
+            self._tell(job, action)
+
+    def audit(self, keys: Iterable[str], asked_at: float) -> None:
+        """Compare what is known with all keys below `live/`, as listed from `asked_at` on.
+
+        A chunk that is gone is put again. Chunks of archived binlogs are deleted, and once for each
+        binlog, an audit later, uploads that have appeared since: a request may be performed long
+        after it was made.
+        """
+        prefix = f"{self._layout.live}{self._lineage}/"
+        found: dict[str, set[str]] = {}
+        for key in keys:
+            if key.startswith(prefix):
+                binlog, _, chunk = key.removeprefix(prefix).partition("/")
+                found.setdefault(binlog, set()).add(chunk)
+        for name, job in self._jobs.items():
+            for lost in sorted(job.lost_chunks(found.pop(str(name), ()), asked_at)):
+                job.next_flush = 0.0
+                if job.held and not job.held.chunks.cover(lost.begin, lost.end, 0):
+                    _log.warning("chunk vanished, putting it again", binlog=name, chunk=lost)
+        for name in self._archived_names(found):
+            self.sweep(name)
+        for name in self._archived_before:
+            self._workers.submit(_Sweep(self, name), self._aborting(name))
+        self._archived_before, self._archived_since = self._archived_since, []
+
+    def sweep(self, name: BinlogName) -> None:
+        """Have taken away what is left of a binlog's growing, once nothing more comes of it."""
+        self._workers.submit(
+            _Sweep(self, name), lambda: sweep(self._store, self._layout, self._lineage, name)
+        )
+
+    def _aborting(self, name: BinlogName) -> Callable[[], None]:
+        key = self._layout.binlog(self._lineage, name)
+        return lambda: abort_uploads(self._store, key)
+
+    def _archived_names(self, texts: Iterable[str]) -> Iterator[BinlogName]:
+        for text in texts:
+            try:
+                name = BinlogName.parse(text)
+            except ValueError:
+                continue
+            if self._coverage.has(name):
+                yield name
+
+    def _took_sweep(self, outcome: Outcome) -> None:
+        if isinstance(outcome.error, StoreError):
+            assert isinstance(outcome.token, _Sweep)  # noqa: S101
+            _log.warning("leftovers not taken away", binlog=outcome.token.name, error=outcome.error)
+        elif outcome.error is not None:
+            raise outcome.error
+
+    def _take_up(self, job: Job, action: Action) -> bool:
+        return isinstance(action, PutPart | CopyPart) and job.take_up(action.part)
+
+    def _start(self, job: Job, action: Action) -> None:
+        now = self._clock()
+        chunk = None
+        if isinstance(action, Flush | Merge | PutChunk):
+            chunk = job.chunk_for(action, now, self._interval)
+            if chunk is None:
+                return
+        if isinstance(action, Flush):
+            job.next_flush = now + self._interval
+        if isinstance(action, Compare):
+            job.remember(now)
+        if isinstance(action, ForArchive):
+            job.begun_at = job.begun_at or now
+        job.flying.add(action)
+        before = job.sent_bytes
+        request = job.request(action, chunk)
+        self.totals.sent_bytes += job.sent_bytes - before
+        self._workers.submit(_Token(self, job, action, chunk, now), request)
+
+    def _tell(self, job: Job, action: Action) -> None:
+        """Tell how far this binlog can be read from the bucket by now."""
+        track = job.track
+        if isinstance(action, Look):
+            if job.listed:
+                _log.info("upload taken up again", binlog=track.name, parts=len(job.listed))
+            if job.held is not None and job.held.listed:
+                chunks = len(job.held.listed.all)
+                _log.info("chunks taken up again", binlog=track.name, chunks=chunks)
+        elif isinstance(action, PutEntry):
+            self._coverage.archived(track)
+            track.commits.passed(track.size)
+        if isinstance(action, Look | Flush | PutChunk | Compare) and (reached := job.reached()):
+            offset, gtids = reached
+            whole = track.closed and offset == track.size
+            self._coverage.reached(track.name, offset, gtids, whole=whole)
+            track.commits.passed(offset)
+
+    def _failed(self, job: Job, action: Action, error: BaseException) -> None:
+        if self._jobs.get(job.track.name) is not job:
+            _log.info("of no interest any more", binlog=job.track.name, error=error)
+            return
+        if isinstance(error, ForkError) and self._is_past:
+            self.drop(job.track)
+            _log.error("left in the spool: the bucket has other bytes", error,
+                       binlog=job.track.name)  # fmt: skip
+            return
+        if not isinstance(error, StoreError) or isinstance(error, StoreSettingError):
+            raise error
+        missing = isinstance(error, ObjectMissingError | UploadMissingError)
+        if isinstance(action, Clear) and not error.transient and not missing:
+            job.give_up_clearing()
+            _log.warning("leftovers not taken away", binlog=job.track.name, error=error)
+            return
+        if isinstance(action, CopyPart) and isinstance(error, UnsupportedError):
+            job.without_copies()
+            self._limits = replace(self._limits, copies=False)
+            _log.warning("the store copies no parts: they are sent", binlog=job.track.name,
+                         error=error)  # fmt: skip
+            return
+        job.forget()
+        job.failures += 1
+        self.totals.failures += 1
+        self.totals.last_error = (datetime.now(UTC), str(error))
+        if job.failing_since is None:
+            job.failing_since = self._clock()
+        quick = isinstance(error, PreconditionError) and job.failures == 1
+        if isinstance(action, CopyPart) and not error.transient and not missing:
+            quick = True
+            job.copies = False
+        delay = 0.0 if quick else self._backoff(job.failures)
+        job.not_before = self._clock() + delay
+        _log.warning(
+            "looking again at the store",
+            binlog=job.track.name,
+            after=type(action).__name__,
+            error=error,
+            hint=error.hint,
+            seconds=round(delay, 1),
+        )
+
+    def _release(self, job: Job) -> None:
+        track = job.track
+        if self._jobs.get(track.name) is job:
+            del self._jobs[track.name]
+        track.commits.passed(track.size)
+        self._newest_commit_us = track.commits.newest_us or self._newest_commit_us
+        if job.unfinishable and job.held is not None and job.held.object_there:
+            # that one was never compared with ours: so ours stays, and nothing is claimed
+            _log.warning("left in the spool: an archived one is there", binlog=track.name)
+            return
+        if job.unfinishable:
+            self.sweep(track.name)  # an upload that was begun will never be completed
+            freed = self._spool.delete({segment.path for segment in track.segments})
+            self._coverage.ended(track)
+            _log.warning("kept as chunks", binlog=track.name, size=track.size, freed=freed)
+            return
+        freed = self._spool.release(track.name, self._lineage)
+        self._archived_since.append(track.name)
+        self.totals.archived_binlogs += 1
+        _log.info(
+            "binlog archived",
+            binlog=track.name,
+            size=track.size,
+            transactions=track.scanner.transactions,
+            parts=len(job.parts) or 1,
+            copied=job.copied,
+            taken_up=job.taken_up,
+            sent=job.sent_bytes,
+            freed=freed,
+            seconds=round(self._clock() - job.begun_at, 3),
+        )

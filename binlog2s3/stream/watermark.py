@@ -1,0 +1,122 @@
+"""How far everything is in the bucket, by the history and by the source's clock.
+
+Place in the flow: the watch tells what the source said, the uploader what lies in the bucket; the
+heartbeat reads the result.
+
+Law: a moment is claimed only once every commit up to it can be read from the bucket. It is taken
+back only where the source's clock was set back: what is committed then has earlier times.
+"""
+
+import threading
+from dataclasses import dataclass
+from datetime import datetime
+
+from binlog2s3.archive.documents import Position
+from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.server.connection import ServerPosition
+from binlog2s3.stream.tail import Track
+
+_MOST_SIGHTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    offset: int
+    gtids: Gtids | None
+    whole: bool
+
+
+class Coverage:
+    """How far everything is in the bucket: a position, and a time.
+
+    `following` is the first binlog that is not known to be there. `seen` is called by the watch's
+    thread, the others by the loop, in any order of binlogs. `contradictions`: so often in a row the
+    source stood before what is durable.
+    """
+
+    def __init__(self, durable: Position | None, following: BinlogName) -> None:
+        self._lock = threading.Lock()
+        self._archived = following
+        self._following = following
+        self._reached: dict[BinlogName, _Reached] = {}
+        self._entries: set[BinlogName] = set()
+        self._seen: list[tuple[BinlogName, int, datetime]] = []
+        self.durable = durable
+        self.until: datetime | None = None
+        self.contradictions = 0
+
+    def seen(self, position: ServerPosition) -> None:
+        """The source's clock, and its position just after.
+
+        One before what is durable is of another history, after a RESET or a rollback: it says
+        nothing of what has been committed there since.
+        """
+        with self._lock:
+            place = (position.binlog, position.offset)
+            if self.durable is not None and place < self.durable.place:
+                self.contradictions += 1
+                return
+            self.contradictions = 0
+            if self.until is not None and position.asked_at < self.until:
+                self.until = None
+            self._seen = [sight for sight in self._seen if sight[2] <= position.asked_at]
+            self._seen.append((position.binlog, position.offset, position.asked_at))
+            if len(self._seen) > _MOST_SIGHTS:  # nothing gets there for hours: keep every other
+                del self._seen[1::2]
+            self._claim()
+
+    def reached(
+        self, name: BinlogName, offset: int, gtids: Gtids | None, *, whole: bool = False
+    ) -> None:
+        """A binlog's first `offset` bytes can be read; `whole`: that is all of it."""
+        with self._lock:
+            known = self._reached.get(name)
+            if name < self._following or (known and (known.whole or known.offset > offset)):
+                return
+            self._reached[name] = _Reached(offset, gtids, whole)
+            self._go_on()
+
+    def archived(self, track: Track) -> None:
+        """A binlog is in the archive with its entry."""
+        self.reached(track.name, track.size, track.gtids_after(), whole=True)
+        with self._lock:
+            self._entries.add(track.name)
+            while self._archived in self._entries:
+                self._entries.discard(self._archived)
+                self._archived = self._archived.next()
+
+    def ended(self, track: Track) -> None:
+        """All that there will ever be of a binlog is in chunks."""
+        self.archived(track)
+
+    @property
+    def following(self) -> BinlogName:
+        """The first binlog that is not known to be there as a whole."""
+        return self._following
+
+    def has(self, name: BinlogName) -> bool:
+        """Whether this binlog and all before it are in the archive with their entries."""
+        with self._lock:
+            return name.prefix == self._archived.prefix and name < self._archived
+
+    def _go_on(self) -> None:
+        while (reached := self._reached.get(self._following)) is not None:
+            self.durable = Position(
+                binlog=str(self._following),
+                offset=reached.offset,
+                gtid_set=str(reached.gtids) if reached.gtids is not None else "",
+            )
+            if not reached.whole:
+                break
+            del self._reached[self._following]
+            self._following = self._following.next()
+        self._claim()
+
+    def _claim(self) -> None:
+        reached = self._reached.get(self._following)
+        here = (self._following, reached.offset if reached else 0)
+        passed = [at for name, offset, at in self._seen if (name, offset) <= here]
+        if passed:
+            self._seen = [sight for sight in self._seen if sight[:2] > here]
+            self.until = passed[-1]

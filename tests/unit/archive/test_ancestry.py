@@ -1,0 +1,123 @@
+"""Which lineages a recovery follows, and where it leaves each."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from binlog2s3.archive.ancestry import line_of
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.binlog.names import BinlogName
+
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+def lineage(number: int, parent: dict[str, Any] | None = None, uuid: str = UUID) -> Lineage:
+    return Lineage(
+        id=f"2026010{number}T030405Z-3e11fa47-{number:04x}",
+        source="orders",
+        server_uuid=uuid,
+        flavour="mysql",
+        server_version="9.7.0",
+        first_binlog=BinlogName("mysql-bin", 3),
+        first_binlog_time=datetime(2026, 1, number, tzinfo=UTC),
+        gtid_set="",
+        parent=parent,
+    )
+
+
+def left(one: Lineage, offset: int = 500, join: str = "exact", **more: Any) -> dict[str, Any]:
+    return {
+        "lineage": one.id,
+        "binlog": "mysql-bin.000003",
+        "offset": offset,
+        "gtid_set": "",
+        "join": join,
+        "missing": "",
+    } | more
+
+
+def test_a_line_is_cut_at_each_parent() -> None:
+    """Of the parent what lies up to the cut, of the last one all."""
+    first = lineage(1)
+    second = lineage(2, left(first), OTHER)
+    line = line_of([first, second], second.id)
+    assert [leg.lineage for leg in line.legs] == [first, second]
+    assert line.legs[0].end_of(BinlogName("mysql-bin", 3), 900) == 500
+    assert line.legs[0].end_of(BinlogName("mysql-bin", 2), 900) == 900
+    assert not line.legs[0].holds(BinlogName("mysql-bin", 4))
+    assert not line.legs[1].holds(BinlogName("mysql-bin", 2))
+    assert line.legs[1].end_of(BinlogName("mysql-bin", 4), 900) == 900
+    assert not line.barrier
+
+
+def test_the_same_servers_same_binlog_shares_its_bytes() -> None:
+    """A server that was put back has them twice; another server's binlog of that name has not."""
+    first = lineage(1)
+    back, elsewhere = lineage(2, left(first)), lineage(3, left(first), OTHER)
+    assert line_of([first, back], back.id).legs[1].begin == 500
+    assert line_of([first, elsewhere], elsewhere.id).legs[1].begin == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"join": "unknown"}, "nothing proves"),
+        ({"lineage": "20990101T000000Z-00000000-0000"}, "not in the bucket"),
+    ],
+)
+def test_what_cannot_be_proved_is_not_crossed(change: dict[str, str], why: str) -> None:
+    """History begins behind it, and it is said why."""
+    first = lineage(1)
+    second = lineage(2, left(first) | change)
+    line = line_of([first, second], second.id)
+    assert [leg.lineage for leg in line.legs] == [second]
+    assert why in line.barrier
+
+
+def test_a_gap_is_named_and_part_of_the_line() -> None:
+    """Both sides belong to one history; what lies between is said."""
+    first = lineage(1)
+    second = lineage(2, left(first, join="gap", missing=f"{UUID}:4-5"))
+    line = line_of([first, second], second.id)
+    assert [leg.missing for leg in line.legs] == ["", f"{UUID}:4-5"]
+
+
+def test_a_parent_without_a_byte_is_passed_over() -> None:
+    """Its own parent counts; what is missing on the way adds up."""
+    first = lineage(1)
+    empty = lineage(2, left(first, join="gap", missing=f"{UUID}:4"))
+    third = lineage(3, left(empty, binlog=None, offset=0))
+    line = line_of([first, empty, third], third.id)
+    assert [leg.lineage for leg in line.legs] == [first, third]
+    assert line.legs[1].missing == f"{UUID}:4"
+    doubtful = replace(empty, parent=left(first, join="unknown"))
+    assert line_of([first, doubtful, third], third.id).barrier
+
+
+def test_parents_that_lead_in_a_circle_end() -> None:
+    """Somebody wrote into the bucket; nothing hangs."""
+    first, second = lineage(1), lineage(2)
+    one = replace(first, parent=left(second))
+    other = replace(second, parent=left(first))
+    assert "back to it" in line_of([one, other], one.id).barrier
+    lone = replace(first, parent=left(first))
+    assert line_of([lone], lone.id).barrier
+    empty = replace(first, parent=left(second, binlog=None))
+    round_ = replace(second, parent=left(first, binlog=None))
+    assert line_of([empty, round_], empty.id).barrier
+
+
+def test_history_that_left_before_its_own_beginning_ends_there() -> None:
+    """What is above would have transactions that it never had."""
+    first = lineage(1)
+    second = lineage(2, left(first, 500, gtid_set=f"{UUID}:1-5"))
+    third = lineage(3, left(second, 300, gtid_set=f"{UUID}:1-3"))
+    line = line_of([first, second, third], third.id)
+    assert [leg.lineage for leg in line.legs] == [second, third]
+    assert "before" in line.barrier
+    without = [replace(one, parent=one.parent and {**one.parent, "gtid_set": ""})
+               for one in (first, second, third)]  # fmt: skip
+    assert line_of(without, third.id).barrier

@@ -1,0 +1,300 @@
+"""What lies in the bucket: keys, documents, and what is not ours."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.documents import EntryEnd, Heartbeat, Lineage, lineage_id
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, ObjectMissingError
+from tests.documents import BEAT, ENTRY, ID, LINEAGE, NAME, TIME, UUID
+from tests.memory_store import MemoryStore
+
+
+@pytest.mark.parametrize(("prefix", "root"), [("", ""), ("a", "a/"), ("a/b", "a/b/")])
+def test_keys_are_those_of_format_1(prefix: str, root: str) -> None:
+    """Byte for byte: strangers rely on them."""
+    layout = Layout(prefix, "orders")
+    assert layout.lineage(ID) == f"{root}archive/orders/{ID}/lineage.json"
+    assert layout.binlog(ID, NAME) == f"{root}archive/orders/{ID}/binlogs/mysql-bin.000002"
+    assert layout.entry(ID, NAME) == f"{root}archive/orders/{ID}/entries/mysql-bin.000002.json"
+    assert layout.writer(7, "9c2d41aa") == f"{root}live/orders/writers/000007-9c2d41aa.json"
+    assert layout.writer(12345678, "9c2d41aa").endswith("/12345678-9c2d41aa.json")
+    assert layout.binlog(ID, NAME).startswith(layout.binlogs(ID))
+    assert layout.entry(ID, NAME).startswith(layout.entries(ID))
+    assert layout.writer(7, "9c2d41aa").startswith(layout.writers)
+    assert layout.lineage(ID).startswith(layout.archive)
+
+
+def test_lineage_ids() -> None:
+    """UTC time of the first format event, 8 of the uuid, 4 random; they sort by time."""
+    zone = timezone(timedelta(hours=2))
+    assert lineage_id(TIME.astimezone(zone), UUID.upper(), "a1b2") == ID
+
+
+@pytest.mark.parametrize(
+    "lineage",
+    [
+        LINEAGE,
+        replace(LINEAGE, flavour="mariadb", server_uuid="00000001-00000000", gtid_set="0-1-5"),
+        replace(LINEAGE, gtid_set="", parent={"lineage": "x", "join": "gap", "missing": None}),
+        replace(LINEAGE, first_binlog=BinlogName.parse("büro.1000000")),
+    ],
+)
+def test_lineage_round_trip(lineage: Lineage) -> None:
+    """What is written is read again, equal."""
+    assert Lineage.from_json(lineage.to_json(), "k") == lineage
+
+
+@pytest.mark.parametrize(
+    "beat",
+    [BEAT, replace(BEAT, durable=None, server=None, lineage=None, covered_until=None)],
+)
+def test_heartbeat_round_trip(beat: Heartbeat) -> None:
+    """What is written is read again, equal; with and without positions."""
+    assert Heartbeat.from_json(beat.to_json(), "k") == beat
+    assert beat.rank == (7, "19b7ca9945841aa9")
+
+
+def test_what_the_next_binlog_needs_of_an_entry() -> None:
+    """Size, GTIDs before and added, anonymous ones, where the rotation leads."""
+    assert EntryEnd.from_json(ENTRY.to_json(), "k") == EntryEnd(
+        size=1234,
+        gtid_set_before=f"{UUID}:1-5",
+        gtid_set_added=f"{UUID}:6-7",
+        anonymous_transactions=0,
+        next_binlog="mysql-bin.000003",
+    )
+
+
+def test_an_entry_says_all_that_it_was_given() -> None:
+    """Digests as hex, times as ISO 8601 in UTC, blocks field by field."""
+    document = json.loads(ENTRY.to_json())
+    assert document["crc64nvme"] == "ae8b14860a799888"
+    assert document["format_event_time"] == "2026-01-02T03:04:05.000000Z"
+    assert document["blocks"] == [asdict(ENTRY.blocks[0]) | {"crc64": "000000000000000a"}]
+    assert document["commit_times"] == "exact"
+    assert (document["encoding"], document["encryption"], document["damaged"]) == (
+        "none",
+        "none",
+        [],
+    )
+    assert json.loads(replace(ENTRY, commit_exact=False).to_json())["commit_times"] == "seconds"
+
+
+READERS: list[tuple[Callable[[bytes, str], object], bytes]] = [
+    (Lineage.from_json, LINEAGE.to_json()),
+    (EntryEnd.from_json, ENTRY.to_json()),
+    (Heartbeat.from_json, BEAT.to_json()),
+]
+
+
+@pytest.mark.parametrize(("read", "data"), READERS)
+@pytest.mark.parametrize("format_", [0, 2, "1", None])
+def test_other_formats_are_refused(
+    read: Callable[[bytes, str], object], data: bytes, format_: object
+) -> None:
+    """By name, with a hint that a newer version may have written it."""
+    other = json.dumps(json.loads(data) | {"format": format_}).encode()
+    with pytest.raises(ArchiveError, match=f"^the/key is of format {format_!r}") as caught:
+        read(other, "the/key")
+    assert "newer" in caught.value.hint
+
+
+@pytest.mark.parametrize(("read", "data"), READERS)
+@pytest.mark.parametrize("other", [b"", b"{", b"\xff", b"[]", b"1", b"null", b'"x"', b"{}"])
+def test_what_is_no_document_is_refused(
+    read: Callable[[bytes, str], object], data: bytes, other: bytes
+) -> None:
+    """By name, never with another exception."""
+    assert read(data, "k")
+    with pytest.raises(ArchiveError, match=r"^the/key is "):
+        read(other, "the/key")
+
+
+FINITE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=3,
+)  # fmt: skip
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a shared machine is slow at times
+@given(
+    case=st.sampled_from(READERS),
+    number=st.integers(0, 99),
+    value=FINITE,
+    removed=st.booleans(),
+)
+def test_a_document_with_any_field_missing_or_changed_is_read_or_refused(
+    *, case: tuple[Callable[[bytes, str], object], bytes], number: int, value: Any, removed: bool
+) -> None:
+    """No field's loss or change raises anything but ArchiveError."""
+    read, good = case
+    document: dict[str, Any] = json.loads(good)
+    own_tests = {"format", "encoding", "encryption"}
+    keys = [key for key in document if key not in own_tests]
+    key = keys[number % len(keys)]
+    document[key] = value
+    if removed:
+        del document[key]
+    with suppress(ArchiveError):
+        read(json.dumps(document).encode(), "k")
+
+
+@pytest.mark.parametrize(("read", "data"), READERS)
+def test_every_field_that_is_read_must_be_there(
+    read: Callable[[bytes, str], object], data: bytes
+) -> None:
+    """A missing field is an error that names it; unknown ones more are none."""
+    document = json.loads(data)
+    assert read(json.dumps(document | {"later": 1}).encode(), "k") == read(data, "k")
+    needed = 0
+    for key in document:
+        less = {name: value for name, value in document.items() if name != key}
+        try:
+            read(json.dumps(less).encode(), "k")
+        except ArchiveError:
+            needed += 1
+    assert needed >= 8
+
+
+def test_numbers_that_are_none_are_refused() -> None:
+    """JSON as Python reads it knows Infinity."""
+    document = json.loads(ENTRY.to_json()) | {"size": float("inf")}
+    with pytest.raises(ArchiveError, match=r"^k is not as format 1 says"):
+        EntryEnd.from_json(json.dumps(document).encode(), "k")
+
+
+@pytest.mark.parametrize("field", ["encoding", "encryption"])
+def test_an_entry_of_another_encoding_is_refused(field: str) -> None:
+    """A reader that does not know it must not take the bytes for a binlog."""
+    document = json.loads(ENTRY.to_json()) | {field: "zstd"}
+    with pytest.raises(ArchiveError, match="encoding or encryption"):
+        EntryEnd.from_json(json.dumps(document).encode(), "k")
+
+
+@pytest.mark.parametrize("value", [[], {}])
+def test_an_encoding_that_is_no_text_is_refused(value: object) -> None:
+    """Like any other that this version does not know."""
+    document = json.loads(ENTRY.to_json()) | {"encoding": value}
+    with pytest.raises(ArchiveError, match="encoding or encryption"):
+        EntryEnd.from_json(json.dumps(document).encode(), "k")
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """An empty bucket."""
+    return MemoryStore()
+
+
+LAYOUT = Layout("p", "orders")
+
+
+def test_a_lineage_and_what_it_has(store: MemoryStore) -> None:
+    """Binlogs with their sizes, and which have an entry."""
+    store.put(LAYOUT.lineage(ID), LINEAGE.to_json())
+    store.put(LAYOUT.binlog(ID, NAME), b"12345")
+    store.put(LAYOUT.binlog(ID, NAME.next()), b"1")
+    store.put(LAYOUT.entry(ID, NAME), ENTRY.to_json())
+    catalog = Catalog(store, LAYOUT)
+    assert catalog.lineages() == [LINEAGE]
+    archived = catalog.archived(LINEAGE)
+    assert {str(name): info.size for name, info in archived.binlogs.items()} == {
+        "mysql-bin.000002": 5,
+        "mysql-bin.000003": 1,
+    }
+    assert archived.entries == {NAME}
+    assert catalog.entry_end(LINEAGE, NAME).size == 1234
+    with pytest.raises(ObjectMissingError):
+        catalog.entry_end(LINEAGE, NAME.next())
+    assert catalog.foreign == set()
+
+
+def test_lineages_come_oldest_first(store: MemoryStore) -> None:
+    """Their ids begin with their time."""
+    later = replace(LINEAGE, id="20270102T030405Z-3e11fa47-0000")
+    for lineage in (later, LINEAGE):
+        store.put(LAYOUT.lineage(lineage.id), lineage.to_json())
+    assert Catalog(store, LAYOUT).lineages() == [LINEAGE, later]
+
+
+def test_another_source_is_not_ours(store: MemoryStore) -> None:
+    """Not even one whose name begins with ours."""
+    other = Layout("p", "orders-2")
+    store.put(other.lineage(ID), LINEAGE.to_json())
+    store.put(other.writer(9, "00000000"), BEAT.to_json())
+    catalog = Catalog(store, LAYOUT)
+    assert (catalog.lineages(), catalog.writers(), catalog.foreign) == ([], {}, set())
+
+
+def test_foreign_keys_are_named_and_left_alone(store: MemoryStore) -> None:
+    """Whatever else lies in our folders: nothing is deleted, nothing is taken for ours."""
+    foreign = {
+        f"{LAYOUT.archive}README",
+        f"{LAYOUT.archive}not-a-lineage/lineage.json",
+        f"{LAYOUT.binlogs(ID)}mysql-bin.index",
+        f"{LAYOUT.binlogs(ID)}mysql-bin.000009.gz",
+        f"{LAYOUT.binlogs(ID)}sub/mysql-bin.000009",
+        f"{LAYOUT.entries(ID)}mysql-bin.000002.json.bak",
+        f"{LAYOUT.entries(ID)}mysql-bin.000002",
+        f"{LAYOUT.writers}7-9c2d41aa.json",
+        f"{LAYOUT.writers}000007-9c2d41aa.json.bak",
+        f"{LAYOUT.writers}000007-9C2D41AA.json",
+    }
+    for key in foreign:
+        store.put(key, b"x")
+    store.put(LAYOUT.lineage(ID), LINEAGE.to_json())
+    before = dict(store.objects)
+    catalog = Catalog(store, LAYOUT)
+    assert catalog.lineages() == [LINEAGE]
+    archived = catalog.archived(LINEAGE)
+    assert (dict(archived.binlogs), archived.entries) == ({}, frozenset())
+    assert catalog.writers() == {}
+    folder = f"{LAYOUT.archive}not-a-lineage/"
+    assert catalog.foreign == {k for k in foreign if not k.startswith(folder)} | {folder}
+    assert store.objects == before
+
+
+def test_a_lineage_without_its_description_is_foreign(store: MemoryStore) -> None:
+    """It is named, and not guessed at."""
+    store.put(LAYOUT.binlog(ID, NAME), b"x")
+    catalog = Catalog(store, LAYOUT)
+    assert catalog.lineages() == []
+    assert catalog.foreign == {f"{LAYOUT.archive}{ID}/"}
+
+
+def test_a_lineage_of_a_format_to_come_is_an_error(store: MemoryStore) -> None:
+    """An old streamer must not go on beside a history that it cannot read."""
+    document = json.loads(LINEAGE.to_json()) | {"format": 2}
+    store.put(LAYOUT.lineage(ID), json.dumps(document).encode())
+    with pytest.raises(ArchiveError, match="format 2"):
+        Catalog(store, LAYOUT).lineages()
+
+
+def test_writers_by_rank(store: MemoryStore) -> None:
+    """Generations compare as numbers, over the end of the six digits too."""
+    for generation in (7, 999_999, 1_000_000):
+        beat = replace(BEAT, generation=generation)
+        store.put(LAYOUT.writer(*beat.rank), beat.to_json())
+    catalog = Catalog(store, LAYOUT)
+    ranks = sorted(catalog.writers())
+    assert ranks == [(7, BEAT.token), (999_999, BEAT.token), (1_000_000, BEAT.token)]
+    assert [beat.generation for beat in catalog.heartbeats(ranks)] == [7, 999_999, 1_000_000]
+
+
+def test_a_writer_that_vanishes_or_cannot_be_read_is_left_out(store: MemoryStore) -> None:
+    """A newer writer deletes older ones while we read; what is no heartbeat is foreign."""
+    store.put(LAYOUT.writer(1, "00000000"), b"{}")
+    catalog = Catalog(store, LAYOUT)
+    assert catalog.heartbeats([(1, "00000000"), (2, "00000000")]) == []
+    assert catalog.foreign == {LAYOUT.writer(1, "00000000")}

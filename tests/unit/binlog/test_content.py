@@ -1,0 +1,402 @@
+import random
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from binlog2s3.binlog.content import (
+    CHANGES_MOST,
+    STATEMENTS_MOST,
+    TEXT_MOST,
+    Change,
+    Content,
+    ContentReader,
+)
+from binlog2s3.binlog.scanner import EventType, FormatEvent, Scanner
+from tests.binlog_writer import (
+    BEGIN,
+    COMMIT,
+    NOW,
+    UUID_A,
+    XA_PREPARE,
+    XID,
+    BinlogWriter,
+    packed,
+    query_body,
+    statement,
+)
+
+Event = tuple[int, bytes]
+
+MIB = 1 << 20
+GTID = (UUID_A, "", 5)
+STATEMENT_END = 1
+
+
+def table_map(number: int, table: str, *, db: str = "shop") -> Event:
+    """Of a table with an INT and a LONGBLOB."""
+    body = number.to_bytes(6, "little") + b"\1\0"
+    for name in (db, table):
+        body += packed(len(name)) + name.encode() + b"\0"
+    return EventType.TABLE_MAP, body + b"\2\3\xfc" + b"\1\4" + b"\3"
+
+
+def rows(
+    event_type: int, number: int, count: int, *, value: bytes = b"abc", flags: int = STATEMENT_END
+) -> Event:
+    """A rows event of such a table."""
+    body = number.to_bytes(6, "little") + struct.pack("<HH", flags, 2) + b"\2\3"
+    if event_type == EventType.UPDATE_ROWS:
+        body += b"\3"
+    row = b"\xfc\1\0\0\0" + len(value).to_bytes(4, "little") + value
+    return event_type, body + row * count * (2 if event_type == EventType.UPDATE_ROWS else 1)
+
+
+def inside(events: list[Event]) -> bytes:
+    """Events as they lie in a compressed transaction: without checksums."""
+    return b"".join(
+        struct.pack("<IBIIIH", NOW, kind, 7, 19 + len(body), 0, 0) + body for kind, body in events
+    )
+
+
+def payload(data: bytes, *, compression: int | None = 0) -> Event:
+    """A TRANSACTION_PAYLOAD of what was compressed."""
+    fields = packed(1) + packed(len(packed(len(data)))) + packed(len(data))
+    if compression is not None:
+        made = packed(compression)
+        fields += packed(2) + packed(len(made)) + made
+    return EventType.TRANSACTION_PAYLOAD, fields + b"\0" + data
+
+
+def compressed(events: list[Event]) -> Event:
+    return payload(zstandard.ZstdCompressor().compress(inside(events)))
+
+
+def bytes_of(
+    events: list[Event], *, checksum: bool = True, version: str = "9.7.4"
+) -> tuple[FormatEvent, bytes]:
+    """A format event, and a transaction as it lies in such a binlog."""
+    writer = BinlogWriter(server_version=version, checksum=checksum)
+    if writer.is_mariadb:
+        writer.mariadb_transaction(events, gtid=(0, 5))
+    else:
+        writer.transaction(events, gtid=GTID)
+    scanner = Scanner()
+    scanner.feed(bytes(writer.data))
+    assert scanner.format is not None
+    begin = writer.transactions[0].begin
+    return scanner.format, bytes(writer.data[begin:])
+
+
+def read(events: list[Event], *, cut: int = 1 << 40, **writer: bool | str) -> Content:
+    """What a transaction of these events does."""
+    format_event, data = bytes_of(events, **writer)  # type: ignore[arg-type]
+    reader = ContentReader(format_event)
+    for at in range(0, len(data), cut):
+        reader.feed(data[at : at + cut])
+    return reader.content()
+
+
+def changes(content: Content) -> list[tuple[str, str, int | None]]:
+    return [(change.kind, change.table, change.rows) for change in content.changes]
+
+
+WRITE, UPDATE, DELETE = EventType.WRITE_ROWS, EventType.UPDATE_ROWS, EventType.DELETE_ROWS
+MIXED: list[Event] = [
+    BEGIN,
+    (EventType.ROWS_QUERY, b"\x09insert into a select 1"),
+    table_map(7, "a"),
+    rows(WRITE, 7, 3),
+    table_map(8, "a"),
+    table_map(9, "b"),
+    rows(UPDATE, 8, 2, flags=0),
+    rows(UPDATE, 9, 1, value=bytes(150_000)),
+    table_map(7, "b"),
+    rows(DELETE, 7, 300),
+    table_map(7, "a"),
+    rows(WRITE, 7, 4),
+    statement("INSERT INTO c VALUES (1)"),
+    XID,
+]
+MIXED_CHANGES = [
+    ("insert", "shop.a", 7),
+    ("update", "shop.a", 2),
+    ("update", "shop.b", 1),
+    ("delete", "shop.b", 300),
+    ("insert", "t.c", None),
+]
+MIXED_STATEMENTS = ("insert into a select 1", "INSERT INTO c VALUES (1)")
+
+
+@pytest.mark.parametrize("cut", [1, 18, 999, 70_000, 1 << 30])
+@pytest.mark.parametrize("is_compressed", [False, True])
+@pytest.mark.parametrize("checksum", [False, True])
+def test_a_transaction_of_everything(checksum: bool, is_compressed: bool, cut: int) -> None:
+    """Tables and kinds once each, in order, with sums; however its bytes are cut."""
+    events = [compressed(MIXED)] if is_compressed else MIXED
+    content = read(events, checksum=checksum, cut=cut)
+    assert changes(content) == MIXED_CHANGES
+    assert content.statements == MIXED_STATEMENTS
+    assert content.compressed is is_compressed
+
+
+@given(st.lists(st.integers(1, 500_000), max_size=20))
+def test_any_cut_makes_no_difference(cuts: list[int]) -> None:
+    """Pieces of any sizes."""
+    format_event, data = bytes_of(MIXED)
+    reader = ContentReader(format_event)
+    at = 0
+    for cut in cuts:
+        reader.feed(memoryview(data)[at : at + cut])
+        at += cut
+    reader.feed(bytearray(data[at:]))
+    assert changes(reader.content()) == MIXED_CHANGES
+    assert reader.content().statements == MIXED_STATEMENTS
+
+
+def test_a_transaction_that_is_not_compressed_in_its_payload() -> None:
+    """Compression 255, as the format allows; without a field it is zstd."""
+    content = read([payload(inside(MIXED), compression=255)])
+    assert (changes(content), content.compressed) == (MIXED_CHANGES, False)
+    data = zstandard.ZstdCompressor().compress(inside(MIXED))
+    content = read([payload(data, compression=None)])
+    assert (changes(content), content.compressed) == (MIXED_CHANGES, True)
+
+
+def squeezed(data: bytes) -> bytes:
+    """As MariaDB compresses rows and texts."""
+    return b"\x84" + len(data).to_bytes(4, "big") + zlib.compress(data)
+
+
+def test_what_mariadb_compresses() -> None:
+    """Rows and statements each by themselves; and its annotations."""
+    number, present = (7).to_bytes(6, "little") + b"\1\0", b"\2\3"
+    row = b"\xfc\1\0\0\0" + (200_000).to_bytes(4, "little")
+    value = random.Random(7).randbytes(200_000)  # does not become small
+    body = query_body("")[:-1] + b"\0" + squeezed(b"UPDATE a SET x = 1 WHERE y = 2")
+    events: list[Event] = [
+        (EventType.ANNOTATE_ROWS, b"insert into a select 1"),
+        table_map(7, "a"),
+        (EventType.WRITE_ROWS_COMPRESSED_V1, number + present + squeezed((row + value) * 3)),
+        table_map(7, "a"),
+        (EventType.UPDATE_ROWS_COMPRESSED_V1, number + b"\2\3\3" + squeezed((row + value) * 4)),
+        (EventType.QUERY_COMPRESSED, body),
+        XID,
+    ]
+    for cut in (1000, 1 << 30):
+        content = read(events, version="10.11.18-MariaDB", cut=cut)
+        assert changes(content) == [
+            ("insert", "shop.a", 3),
+            ("update", "shop.a", 2),
+            ("update", "t.a", None),
+        ]
+        assert content.statements == ("insert into a select 1", "UPDATE a SET x = 1 WHERE y = 2")
+        assert content.compressed
+
+    assert read(events[:3], version="10.11.18-MariaDB").compressed
+    assert read(events[-2:], version="10.11.18-MariaDB").compressed
+
+
+@pytest.mark.parametrize("at", [100, 200_000])
+def test_rows_that_cannot_be_decompressed_spoil_only_their_own_number(at: int) -> None:
+    """Wherever in them that shows: what comes behind is read."""
+    row = b"\xfc\1\0\0\0" + (500_000).to_bytes(4, "little") + random.Random(7).randbytes(500_000)
+    body = bytearray((7).to_bytes(6, "little") + b"\1\0\2\3" + squeezed(row))
+    body[at : at + 70_000] = bytes(70_000)  # no block of what is not compressible is longer
+    bad = (EventType.WRITE_ROWS_COMPRESSED_V1, bytes(body))
+    events = [table_map(7, "a"), bad, table_map(7, "b"), rows(EventType.WRITE_ROWS, 7, 2), XID]
+    for cut in (1000, 1 << 30):
+        content = read(events, version="10.11.18-MariaDB", cut=cut)
+        assert changes(content) == [("insert", "shop.a", None), ("insert", "shop.b", 2)]
+
+
+def test_ddl_is_one_change_for_each_table() -> None:
+    """With its text as it is, and without rows."""
+    text = "DROP TABLE a,\n  o.b /* generated by server */"
+    content = read([statement(text)])
+    assert content == Content(
+        changes=(Change(kind="ddl", table="t.a"), Change(kind="ddl", table="o.b")),
+        statements=(text,),
+    )
+
+
+def test_load_data_is_an_insert() -> None:
+    """Its event has more in front of the text than others."""
+    plain = query_body("LOAD DATA INFILE 'x' INTO TABLE a")
+    body = plain[:13] + bytes(13) + plain[13:]
+    content = read([BEGIN, (EventType.EXECUTE_LOAD_QUERY, body), XID])
+    assert changes(content) == [("insert", "t.a", None)]
+    assert content.statements == ("LOAD DATA INFILE 'x' INTO TABLE a",)
+
+
+def test_what_frames_a_transaction_is_no_change() -> None:
+    """BEGIN, COMMIT, savepoints, XA."""
+    names = ("SAVEPOINT a", "ROLLBACK TO a", "XA START X'61',X'',1", "XA END X'61',X'',1")
+    assert read([BEGIN, *map(statement, names), XID]) == Content()
+    assert read([BEGIN, COMMIT]) == Content()
+    assert read([statement("XA START X'61',X'',1"), XA_PREPARE]) == Content()
+    assert read([statement("XA COMMIT X'61',X'',1")]) == Content()
+
+
+def test_other_statements_and_incidents_are_told_as_such() -> None:
+    """A GRANT defines who may do what; the event that says that something was lost."""
+    content = read([statement("GRANT ALL ON a.* TO b")])
+    assert changes(content) == [("ddl", "", None)]
+    assert content.statements == ("GRANT ALL ON a.* TO b",)
+    assert changes(read([statement("ANALYZE TABLE a")])) == [("other", "", None)]
+    assert changes(read([(EventType.INCIDENT, b"\1\0\0")])) == [("other", "", None)]
+
+
+def test_passwords_of_accounts_are_not_told() -> None:
+    """Of DDL and account statements; the data of others is what it is."""
+    account = "CREATE USER a IDENTIFIED WITH 'sha' AS '$A$005$hash'"
+    data = "INSERT INTO a SET password = 'x'"
+    assert read([statement(account)]).statements == (
+        "CREATE USER a IDENTIFIED WITH '...' AS '...'",
+    )
+    assert read([BEGIN, statement(data), XID]).statements == (data,)
+
+
+def test_texts_are_cut_and_decoded_whatever_they_are() -> None:
+    """Long ones, many, such as are not UTF-8, and one that is cut within a character."""
+    content = read([statement(f"UPDATE a SET x = {n}, y = '{'ä' * 9000}'") for n in range(150)])
+    assert len(content.statements) == STATEMENTS_MOST
+    assert {len(text) for text in content.statements} == {TEXT_MOST}
+    for number, text in enumerate(content.statements):
+        assert text.startswith(f"UPDATE a SET x = {number}, y = 'ää")
+    assert changes(content) == [("update", "t.a", None)]
+    latin = query_body("")[:-1] + b"\0" + "CREATE TABLE größe (x INT)".encode("latin-1")
+    content = read([(EventType.QUERY, latin)])
+    assert changes(content) == [("ddl", "t.größe", None)]
+    broken = query_body("")[:-1] + b"\0" + b"DROP TABLE \xff\xfe"
+    assert len(read([(EventType.QUERY, broken)]).statements) == 1
+
+
+def test_status_variables_of_any_size_stand_in_front_of_a_text() -> None:
+    """Up to 64 KiB of them."""
+    for size in (0, 5, 65_535):
+        events: list[Event] = [(EventType.QUERY, query_body("DROP TABLE a", status=bytes(size)))]
+        assert changes(read(events, cut=1000)) == [("ddl", "t.a", None)]
+
+
+def test_more_tables_than_anybody_looks_at_are_one() -> None:
+    """Memory has a limit; the sums stay right."""
+    events: list[Event] = [BEGIN]
+    for number in range(CHANGES_MOST + 50):
+        events += [table_map(7, f"a{number}"), rows(WRITE, 7, 2)]
+    format_event, data = bytes_of([*events, XID])
+    reader = ContentReader(format_event)
+    reader.feed(data)
+    content = reader.content()
+    assert len(reader._seen) <= 1000
+    assert len(content.changes) == CHANGES_MOST + 1
+    assert content.changes[-1] == Change(kind="insert", table="", rows=100)
+
+
+def test_a_table_map_counts_for_its_statement_only() -> None:
+    """Its number may be another table's afterwards; rows of no table are told without."""
+    content = read([BEGIN, table_map(7, "a"), rows(WRITE, 7, 1), rows(WRITE, 7, 1), XID])
+    assert changes(content) == [("insert", "shop.a", 1), ("insert", "", None)]
+
+
+def test_the_event_that_only_ends_a_statement_is_nothing() -> None:
+    """It has a table number that no table has, and no rows."""
+    for number in (0xFFFFFF, 0xFFFFFFFF):
+        assert read([BEGIN, rows(WRITE, number, 0), XID]) == Content()
+
+
+def without_size(data: bytes) -> bytes:
+    """The event in the middle says that it has no bytes."""
+    at = data.index(b"insert into a select 1") - 20
+    return data[: at + 9] + bytes(4) + data[at + 13 :]
+
+
+def test_what_cannot_be_read_on_has_no_numbers() -> None:
+    """An event without a size, a payload that is none or ends early, an end within an event."""
+    format_event, data = bytes_of(MIXED)
+    good = inside(MIXED)
+    squeezed = zstandard.ZstdCompressor().compress(good)
+    begun = zstandard.ZstdCompressor().compressobj()
+    few = inside([event for event in MIXED if len(event[1]) < 10_000])
+    not_ended = begun.compress(few) + begun.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    cases: list[bytes] = [
+        bytes_of([payload(not_ended)])[1],
+        without_size(data),
+        data[:-1],
+        bytes_of([payload(squeezed[:-9])])[1],
+        bytes_of([payload(squeezed[:3000] + b"\xff" * 200 + squeezed[3200:])])[1],
+        bytes_of([payload(zstandard.ZstdCompressor().compress(good[:-1]))])[1],
+        bytes_of([payload(good)])[1],
+        bytes_of([payload(good, compression=7)])[1],
+        bytes_of([compressed([compressed(MIXED)])])[1],
+        bytes_of([(EventType.QUERY, b"\1\2\3")])[1],
+        bytes_of([table_map(7, "a"), rows(WRITE, 7, 1), (EventType.TABLE_MAP, b"\1")])[1],
+    ]
+    for case in cases:
+        for cut in (1000, 1 << 30):
+            reader = ContentReader(format_event)
+            for at in range(0, len(case), cut):
+                reader.feed(case[at : at + cut])
+            assert all(change.rows is None for change in reader.content().changes)
+    assert changes(read([compressed(MIXED)])) == MIXED_CHANGES
+
+
+def test_rows_that_do_not_end_with_their_event_spoil_only_their_own_number() -> None:
+    """The other tables' are right."""
+    kind, body = rows(DELETE, 7, 2)
+    a, b = table_map(7, "a"), table_map(7, "b")
+    content = read([BEGIN, a, rows(DELETE, 7, 2), b, (kind, body[:-1]), b, (kind, body), XID])
+    assert changes(content) == [("delete", "shop.a", 2), ("delete", "shop.b", None)]
+
+
+Break = Callable[[bytearray, random.Random], bytearray]
+
+
+def flip(data: bytearray, dice: random.Random) -> bytearray:
+    for _ in range(dice.choice([1, 3, 50])):
+        data[dice.randrange(len(data))] = dice.randrange(256)
+    return data
+
+
+def shorten(data: bytearray, dice: random.Random) -> bytearray:
+    begin = dice.randrange(len(data))
+    return data[:begin] + data[begin + dice.randrange(1, 400) :]
+
+
+@pytest.mark.parametrize("damage", [flip, shorten])
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_no_bytes_make_it_fail(damage: Break, is_compressed: bool) -> None:
+    """It is a look, and a recovery goes on without it."""
+    small = [event for event in MIXED if len(event[1]) < 10_000]
+    format_event, data = bytes_of([compressed(small)] if is_compressed else small)
+    for seed in range(1500):
+        dice = random.Random(seed)
+        reader = ContentReader(format_event)
+        broken = damage(bytearray(data), dice)
+        cut = dice.choice([50, 100_000])
+        for at in range(0, len(broken), cut):
+            reader.feed(broken[at : at + cut])
+        assert isinstance(reader.content(), Content)
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_memory_does_not_grow_with_the_transaction(is_compressed: bool) -> None:
+    """Events of 40 MiB, one row each, and a transaction of several such."""
+    large = rows(WRITE, 7, 1, value=bytes(40 * MIB))
+    events = [BEGIN, table_map(7, "a"), large, table_map(7, "a"), large, XID]
+    format_event, data = bytes_of([compressed(events)] if is_compressed else events)
+    reader = ContentReader(format_event)
+    tracemalloc.start()
+    try:
+        for at in range(0, len(data), MIB):
+            reader.feed(data[at : at + MIB])
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert changes(reader.content()) == [("insert", "shop.a", 2)]
+    assert most < 8 * MIB

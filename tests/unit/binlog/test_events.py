@@ -1,0 +1,124 @@
+import struct
+
+import pytest
+
+from binlog2s3.binlog.events import (
+    decode_gtid,
+    decode_gtid_list,
+    decode_mariadb_gtid,
+    decode_previous_gtids,
+    decode_query,
+    decode_rotate,
+    decode_tagged_gtid,
+)
+from binlog2s3.binlog.gtid import GNO_MAX, GtidSet, MariadbGtidList
+from tests.binlog_writer import (
+    NOW_US,
+    UUID_A,
+    UUID_B,
+    gtid_body,
+    previous_gtids_body,
+    query_body,
+    tagged_body,
+    varint,
+)
+
+LENGTHS = [1, 250, 251, 65535, 65536, 2**24 - 1, 2**24, 2**32 + 5, 2**63]
+JUNK = b"\xff" * 64
+
+
+@pytest.mark.parametrize("original_us", [NOW_US, NOW_US - 77])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_every_size_of_transaction_length_is_read(length: int, original_us: int) -> None:
+    """One, three, four and nine bytes; behind one commit time or two."""
+    times = {"commit_us": NOW_US, "original_us": original_us, "length": length}
+    body = gtid_body(UUID_A, 9, **times)
+    expected = (UUID_A, "", 9, NOW_US, original_us, length)
+    assert decode_gtid(b"x" + body + JUNK, 1, 1 + len(body)) == expected
+    body = tagged_body(UUID_B, "blue", 9, **times)
+    expected = (UUID_B, "blue", 9, NOW_US, original_us, length)
+    assert decode_tagged_gtid(b"x" + body + JUNK, 1, 1 + len(body)) == expected
+
+
+@pytest.mark.parametrize("gno", [1, 63, 64, 2**31, 2**55, 2**62, GNO_MAX])
+def test_every_transaction_number_is_read(gno: int) -> None:
+    """Also those that take nine bytes in the tagged form."""
+    times = {"commit_us": NOW_US, "original_us": NOW_US, "length": 5}
+    for tag, make, decode in (("", gtid_body, decode_gtid), ("t", tagged_body, decode_tagged_gtid)):
+        body = make(UUID_A, *([tag] if tag else []), gno, **times)  # type: ignore[arg-type]
+        assert decode(body, 0, len(body))[2] == gno
+
+
+def test_a_body_that_ends_too_early_is_refused_and_not_read_beyond() -> None:
+    """Whatever lies behind the event's end is another event's."""
+    times = {"commit_us": NOW_US, "original_us": NOW_US, "length": 5}
+    gtids = GtidSet.parse(f"{UUID_A}:1-5:9:blue:7")
+    plain = GtidSet.parse(f"{UUID_A}:1-5:9")
+    gtid_list = struct.pack("<IIIQIIQ", 2, 0, 1, 5, 1, 1, 5)
+    for body, decode, cuts in (
+        (gtid_body(UUID_A, 5, **times), decode_gtid, range(25)),
+        (tagged_body(UUID_A, "blue", 5, **times), decode_tagged_gtid, range(5, 24)),
+        (previous_gtids_body(gtids), decode_previous_gtids, None),
+        (previous_gtids_body(plain), decode_previous_gtids, None),
+        (gtid_list, decode_gtid_list, None),
+        (struct.pack("<QIB", 5, 0, 0), decode_mariadb_gtid, None),
+        (query_body("COMMIT"), decode_query, range(20)),
+    ):
+        decode(body + JUNK, 0, len(body))  # type: ignore[operator]
+        for cut in cuts or range(len(body)):
+            with pytest.raises((ValueError, IndexError, struct.error)):
+                decode(body + JUNK, 0, cut)  # type: ignore[operator]
+
+
+def test_the_flags_of_a_gtid_list_are_not_its_count() -> None:
+    """The count has 28 bits."""
+    gtids = MariadbGtidList({(domain, 7): 3 for domain in range(9)})
+    body = struct.pack("<I", 9 | 1 << 28) + b"".join(
+        struct.pack("<IIQ", *gtid) for gtid in gtids.gtids()
+    )
+    assert decode_gtid_list(body, 0, len(body)) == gtids
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("BEGIN", "begin"),
+        ("COMMIT", "end"),
+        ("commit ", "end"),
+        ("ROLLBACK", "end"),
+        ("COMMIT          ", "end"),
+        ("COMMIT           and chain", "statement"),
+        ("COMMIT ALTER", "statement"),
+        ("ROLLBACK TO `a`", "statement"),
+        ("rollback/**/to a", "statement"),
+        ("", "statement"),
+        ("XA START X'31',X'',1", "begin"),
+        ("xa begin 'a'", "begin"),
+        ("XA END X'31',X'',1", "statement"),
+        ("XA COMMIT X'31',X'',1", "xa end"),
+        ("XA ROLLBACK X'31',X'',1", "xa end"),
+        ("XA ", "statement"),
+        ("XAVIER", "statement"),
+    ],
+)
+@pytest.mark.parametrize("status_size", [0, 5, 255, 256, 1000])
+def test_a_query_is_told_by_its_words(text: str, meaning: str, status_size: int) -> None:
+    """Behind status variables of any size and the name of the database."""
+    body = query_body(text, db="shop", status=b"\1" * status_size)
+    assert decode_query(body + b"COMMIT", 0, len(body)) == meaning
+
+
+def test_a_rotate_event_names_the_next_binlog() -> None:
+    """The name ends where the checksum begins."""
+    body = struct.pack("<Q", 4) + b"mysql-bin.000009"
+    rotate = decode_rotate(body + JUNK, 0, len(body))
+    assert (rotate.next_binlog, rotate.position) == ("mysql-bin.000009", 4)
+
+
+def test_the_writers_numbers_are_the_servers() -> None:
+    """Bytes that a real server wrote: 127 in one byte more, 2**56 in nine."""
+    assert varint(0) == b"\0"
+    assert varint(63) == b"\x7e"
+    assert varint(128) == b"\x01\x02"
+    assert len(varint(2**56 - 1)) == 8
+    assert varint(2**56) == b"\xff" + (2**56).to_bytes(8, "little")

@@ -1,0 +1,691 @@
+import contextlib
+import mmap
+import struct
+import zlib
+
+import pytest
+
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import MAGIC, EventType, Rotate, Scanner
+from binlog2s3.errors import DamageError
+from tests.binlog_writer import (
+    BEGIN,
+    COMMIT,
+    INTVAR,
+    NOW,
+    NOW_US,
+    ROLLBACK,
+    ROWS,
+    TABLE_MAP,
+    UUID_A,
+    UUID_B,
+    XA_PREPARE,
+    XID,
+    BinlogWriter,
+    query_body,
+    statement,
+)
+
+MARIADB_ROWS = [(EventType.ANNOTATE_ROWS, b"insert"), TABLE_MAP, ROWS, ROWS, XID]
+ROW_CHANGE = [BEGIN, TABLE_MAP, ROWS, XID]
+
+
+def scan(data: bytes | bytearray, start: int = 0) -> Scanner:
+    """A scanner that has taken these bytes."""
+    scanner = Scanner(start)
+    scanner.feed(data)
+    return scanner
+
+
+def damage_of(data: bytes | bytearray, start: int = 0) -> DamageError:
+    """The damage in these bytes."""
+    with pytest.raises(DamageError) as caught:
+        Scanner(start).feed(data)
+    return caught.value
+
+
+def assert_found_at_once(log: BinlogWriter) -> None:
+    """Each transaction is complete with its own last byte, whatever follows."""
+    for transaction in log.transactions:
+        assert scan(log.data[: transaction.end]).completed[-1:] == [transaction]
+        assert not scan(log.data[: transaction.end]).in_transaction
+
+
+def small_binlog() -> BinlogWriter:
+    """One binlog with a row change and a DDL statement."""
+    log = BinlogWriter()
+    log.previous_gtids(GtidSet.parse(f"{UUID_A}:1-4"))
+    log.transaction(ROW_CHANGE, gtid=(UUID_A, "", 5))
+    log.transaction([statement("create table x(i int)")], gtid=(UUID_A, "blue", 1))
+    return log
+
+
+# ---- names
+
+
+def test_a_name_is_its_prefix_and_its_number() -> None:
+    """A parsed name prints as it was."""
+    name = BinlogName.parse("mysql-bin.000041")
+    assert (name.prefix, name.number, name.width) == ("mysql-bin", 41, 6)
+    assert str(name) == "mysql-bin.000041"
+    assert str(BinlogName.parse("a.b.0007")) == "a.b.0007"
+
+
+def test_names_order_by_number_where_text_would_not() -> None:
+    """999999 comes before 1000000, and next() crosses it as the server does."""
+    last = BinlogName.parse("binlog.999999")
+    assert str(last.next()) == "binlog.1000000"
+    assert last < last.next()
+    assert BinlogName.parse("b.000002") > BinlogName.parse("a.000009")
+    assert BinlogName.parse("binlog.1000000") == last.next()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "binlog", "binlog.", ".000001", "a/b.000001", "../x.000001", "a\n.000001", "a.000001\n",
+     "a\x00.000001", "a.00000x", "a.\u0661", "a\x7f.1", "a.-1"],
+)  # fmt: skip
+def test_a_name_that_no_server_makes_is_refused(text: str) -> None:
+    """Slashes, control characters and missing numbers never become a path or key."""
+    with pytest.raises(ValueError, match="not the name of a binlog"):
+        BinlogName.parse(text)
+
+
+# ---- facts
+
+
+def test_a_whole_binlog_gives_all_its_facts() -> None:
+    """Every fact is what the writer wrote."""
+    log = small_binlog()
+    log.rotate("mysql-bin.000002")
+    scanner = Scanner()
+    transactions = scanner.feed(bytes(log.data))
+
+    assert transactions == log.transactions == scanner.completed
+    assert scanner.position == scanner.event_end == scanner.transaction_end == len(log.data)
+    assert scanner.events == len(log.ends) - 1
+    assert (scanner.transactions, scanner.anonymous) == (2, 0)
+    assert scanner.previous_gtids == GtidSet.parse(f"{UUID_A}:1-4")
+    assert scanner.gtids == GtidSet.parse(f"{UUID_A}:5:blue:1")
+    assert scanner.gtids_at_end == GtidSet.parse(f"{UUID_A}:1-5:blue:1")
+    assert scanner.rotate == Rotate("mysql-bin.000002", 4)
+    assert scanner.ended
+    assert not scanner.stopped
+    assert not scanner.in_transaction
+    assert scanner.flavour == "mysql"
+    assert scanner.format is not None
+    assert scanner.formats == [scanner.format]
+    assert (scanner.format.offset, scanner.format.size) == (4, log.ends[1] - 4)
+    assert (scanner.format.server_version, scanner.format.checksum) == ("9.7.4", "crc32")
+    assert (scanner.format.timestamp, scanner.format.server_id) == (NOW, 7)
+
+
+def test_nothing_is_known_before_the_first_byte() -> None:
+    """A new scanner stands at 0; event_end is 4 as soon as the magic has come, not before."""
+    scanner = Scanner()
+    assert (scanner.position, scanner.event_end, scanner.transaction_end) == (0, 0, 0)
+    assert (scanner.format, scanner.flavour, scanner.previous_gtids) == (None, None, None)
+    assert scanner.gtids_at_end is None
+    assert scanner.least_commit_us is None
+    assert scanner.feed(b"") == []
+    scanner.feed(MAGIC[:3])
+    assert (scanner.position, scanner.event_end) == (3, 0)
+    scanner.feed(MAGIC[3:])
+    assert (scanner.position, scanner.event_end, scanner.transaction_end) == (4, 4, 4)
+
+
+def test_a_stop_event_ends_a_binlog_without_naming_the_next() -> None:
+    """STOP is an end, but no rotate."""
+    log = small_binlog()
+    log.stop()
+    scanner = scan(log.data)
+    assert (scanner.stopped, scanner.ended, scanner.rotate) == (True, True, None)
+
+
+def test_the_in_use_flag_is_reported_and_does_not_spoil_the_checksum() -> None:
+    """The server computes the CRC of its format event without the flag."""
+    log = BinlogWriter(in_use=True)
+    scanner = scan(log.data)
+    assert scanner.format is not None
+    assert scanner.format.in_use
+    assert scanner.event_end == len(log.data)
+
+
+def test_commit_times_are_exact_to_the_microsecond_where_the_event_has_them() -> None:
+    """Least and greatest follow the immediate commit time, the original one is kept beside it."""
+    log = BinlogWriter()
+    for gno, shift in enumerate((5, -7, 3), start=1):
+        log.transaction(
+            ROW_CHANGE, gtid=(UUID_A, "", gno), commit_us=NOW_US + shift, original_us=NOW_US - 99
+        )
+    scanner = scan(log.data)
+    assert scanner.completed == log.transactions
+    assert scanner.completed[0].original_commit_us == NOW_US - 99
+    assert (scanner.least_commit_us, scanner.greatest_commit_us) == (NOW_US - 7, NOW_US + 5)
+
+
+def test_without_commit_times_the_last_event_tells_the_second() -> None:
+    """MySQL 5.7: whole seconds, and the transaction says that they are not exact."""
+    log = BinlogWriter(server_version="5.7.44-log")
+    log.transaction(ROW_CHANGE, gtid=(UUID_A, "", 1), commit_us=0, with_length=False)
+    scanner = scan(log.data)
+    assert scanner.completed == log.transactions
+    assert scanner.completed[0].commit_us == NOW_US
+    assert not scanner.completed[0].commit_exact
+
+
+def test_an_open_transaction_holds_transaction_end_at_its_begin() -> None:
+    """event_end goes on inside a transaction, transaction_end does not."""
+    log = small_binlog()
+    first = log.transactions[0]
+    scanner = Scanner()
+    scanner.feed(log.data[: first.end - 5])
+    assert scanner.in_transaction
+    assert scanner.transaction_end == first.begin
+    assert first.begin < scanner.event_end < first.end
+    assert scanner.gtids == GtidSet()
+    scanner.feed(log.data[first.end - 5 : first.end])
+    assert not scanner.in_transaction
+    assert scanner.transaction_end == first.end
+
+
+# ---- what ends a transaction
+
+ENDS = {
+    "row change": ROW_CHANGE,
+    "myisam": [BEGIN, TABLE_MAP, ROWS, COMMIT],
+    "mixed, rolled back": [BEGIN, TABLE_MAP, ROWS, ROLLBACK],
+    "ddl": [statement("create table commit(i int)")],
+    "ddl that looks like it": [statement("COMMIT ALTER")],
+    "statement": [BEGIN, INTVAR, statement("insert into a values (rand())"), XID],
+    "load data": [
+        BEGIN,
+        (EventType.BEGIN_LOAD_QUERY, bytes(40)),
+        (EventType.APPEND_BLOCK, bytes(40)),
+        (EventType.EXECUTE_LOAD_QUERY, bytes(60)),
+        XID,
+    ],
+    "savepoints": [
+        BEGIN,
+        statement("SAVEPOINT `a`"),
+        statement("insert into a values (1)"),
+        statement("ROLLBACK TO `a`"),
+        statement("rollback to savepoint a"),
+        statement("ROLLBACK /**/ TO a"),
+        statement("rollback work to a"),
+        COMMIT,
+    ],
+    "xa, first phase": [
+        statement("XA START X'7831',X'',1"),
+        TABLE_MAP,
+        ROWS,
+        statement("XA END X'7831',X'',1"),
+        XA_PREPARE,
+    ],
+    "xa, second phase": [statement("XA COMMIT X'7831',X'',1")],
+    "xa, second phase, back": [statement("XA ROLLBACK X'7831',X'',1")],
+    "xa, rolled back before it was prepared": [
+        statement("XA START X'7831',X'',1"),
+        statement("insert into myisam values (1)"),
+        statement("XA END X'7831',X'',1"),
+        statement("XA ROLLBACK X'7831',X'',1"),
+    ],
+    "compressed": [(EventType.TRANSACTION_PAYLOAD, bytes(99))],
+    "incident": [(EventType.INCIDENT, b"\1\0\0")],
+    "begin and nothing": [BEGIN, COMMIT],
+    "many words": [BEGIN, statement("/* COMMIT */ insert"), statement(" "), COMMIT],
+}
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("with_length", [True, False])
+@pytest.mark.parametrize("kind", ENDS)
+def test_every_kind_of_transaction_ends_where_the_server_ended_it(
+    kind: str, *, with_length: bool, checksum: bool
+) -> None:
+    """With the length that 8.0 gives, and by the events alone, as before."""
+    log = BinlogWriter(checksum=checksum)
+    for gno in (1, 2):
+        log.transaction(ENDS[kind], gtid=(UUID_A, "", gno), with_length=with_length)
+        log.transaction(ENDS[kind], with_length=with_length)
+    assert_found_at_once(log)
+    scanner = scan(log.data)
+    assert scanner.completed == log.transactions
+    assert scanner.anonymous == 2
+    assert scanner.gtids == GtidSet.parse(f"{UUID_A}:1-2")
+    assert not scanner.in_transaction
+
+
+@pytest.mark.parametrize("kind", ["row change", "myisam", "ddl", "statement", "savepoints"])
+def test_a_server_without_gtid_events_begins_with_begin(kind: str) -> None:
+    """Before 5.6: BEGIN, or the statement itself, opens an anonymous transaction."""
+    log = BinlogWriter(server_version="5.5.62-log", checksum=False)
+    for _ in range(3):
+        log.plain_transaction(ENDS[kind])
+    log.plain_transaction([INTVAR, INTVAR, statement("insert into myisam values (1)")])
+    log.plain_transaction(
+        [(EventType.BEGIN_LOAD_QUERY, bytes(9)), (EventType.EXECUTE_LOAD_QUERY, bytes(60))]
+    )
+    assert_found_at_once(log)
+    scanner = scan(log.data)
+    assert scanner.completed == log.transactions
+    assert (scanner.anonymous, scanner.transactions) == (5, 5)
+    assert scanner.format is not None
+    assert not scanner.format.gtid_events
+
+
+def test_a_gtid_event_ends_what_nothing_else_ended() -> None:
+    """A transaction without any of the known ends lasts until the next one begins."""
+    log = BinlogWriter()
+    log.transaction([BEGIN, TABLE_MAP, ROWS], gtid=(UUID_A, "", 1), with_length=False)
+    log.transaction(ROW_CHANGE, gtid=(UUID_A, "", 2))
+    assert scan(log.data).completed == log.transactions
+
+
+@pytest.mark.parametrize("error", [-3, 3, 200, 10_000])
+def test_a_length_that_is_no_event_end_yields_to_the_events(error: int) -> None:
+    """A wrong transaction length moves no boundary."""
+    log = BinlogWriter(checksum=False)
+    log.transaction(ROW_CHANGE, gtid=(UUID_A, "", 1))
+    log.transaction(ROW_CHANGE, gtid=(UUID_A, "", 2))
+    first = log.transactions[0]
+    at = first.begin + 19 + 42 + 7
+    length = first.end - first.begin
+    assert log.data[at] == length < 251 - 3
+    if length + error < 251:
+        log.data[at] = length + error
+        assert scan(log.data).completed == log.transactions
+    else:
+        longer = bytearray(log.data[: at + 1]) + struct.pack("<H", length + error)
+        longer[at] = 252
+        longer += log.data[at + 1 :]
+        _shift(longer, first.begin, 2)
+        assert [t.gtid for t in scan(longer).completed] == [t.gtid for t in log.transactions]
+
+
+def test_a_wrong_length_among_statements_lasts_until_the_commit() -> None:
+    """Behind a length that proved wrong no statement is taken for the whole transaction."""
+    log = BinlogWriter(checksum=False)
+    events = [BEGIN, statement("insert"), statement("insert"), XID]
+    log.transaction(events, gtid=(UUID_A, "", 1))
+    at = log.transactions[0].begin + 19 + 42 + 7
+    log.data[at] -= 60
+    assert scan(log.data).completed == log.transactions
+
+
+def _shift(data: bytearray, at: int, by: int) -> None:
+    """Make the event at `at` longer, and move the ends of all events behind."""
+    size = struct.unpack_from("<I", data, at + 9)[0]
+    struct.pack_into("<I", data, at + 9, size + by)
+    while at < len(data):
+        size, end = struct.unpack_from("<II", data, at + 9)
+        struct.pack_into("<I", data, at + 13, end + by)
+        at += size
+
+
+def test_mariadb_groups_end_at_their_statement_or_their_commit() -> None:
+    """The standalone flag tells which; the list keeps the last number of each server."""
+    log = BinlogWriter(server_version="10.11.18-MariaDB-log")
+    log.gtid_list(MariadbGtidList.parse("0-7-4,0-8-3,2-9-1"))
+    log.event(EventType.BINLOG_CHECKPOINT, struct.pack("<I", 16) + b"mysql-bin.000001")
+    log.mariadb_transaction([statement("create table a(i int)")], gtid=(0, 5), standalone=True)
+    log.mariadb_transaction(
+        [(EventType.ANNOTATE_ROWS, b"insert"), TABLE_MAP, ROWS, XID], gtid=(0, 6)
+    )
+    log.mariadb_transaction(
+        [INTVAR, (EventType.QUERY_COMPRESSED, query_body("xxxxxxxxxxxxxx"))],
+        gtid=(1, 1),
+        standalone=True,
+    )
+    log.mariadb_transaction([statement("rollback to x"), COMMIT], gtid=(0, 7))
+    log.mariadb_transaction([TABLE_MAP, ROWS, XA_PREPARE], gtid=(0, 8))
+    log.mariadb_transaction([statement("XA COMMIT X'78',X'',1")], gtid=(0, 9), standalone=True)
+    assert_found_at_once(log)
+    scanner = scan(log.data)
+    assert scanner.completed == log.transactions
+    assert [t.gtid for t in scanner.completed[:3]] == ["0-7-5", "0-7-6", "1-7-1"]
+    assert scanner.flavour == "mariadb"
+    assert scanner.previous_gtids == MariadbGtidList.parse("0-7-4,0-8-3,2-9-1")
+    assert scanner.gtids == MariadbGtidList.parse("0-7-9,1-7-1")
+    assert scanner.gtids_at_end == MariadbGtidList.parse("0-7-9,0-8-3,1-7-1,2-9-1")
+
+
+def test_mariadb_events_without_positions_count_when_the_last_one_confirms_them() -> None:
+    """From 11.4 only the first and last event of a transaction say where they end."""
+    log = BinlogWriter(server_version="11.8.6-MariaDB-log")
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 1), deferred=True)
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 2), deferred=True)
+    second = log.transactions[1]
+    scanner = Scanner()
+    scanner.feed(log.data[: second.end - 1])
+    gtid_end = next(end for end in log.ends if end > second.begin)
+    assert (scanner.event_end, scanner.events) == (gtid_end, log.ends.index(gtid_end))
+    assert (scanner.position, scanner.transaction_end) == (second.end - 1, second.begin)
+    assert scanner.feed(log.data[second.end - 1 :]) == [second]
+    assert (scanner.event_end, scanner.events) == (second.end, len(log.ends) - 1)
+
+
+@pytest.mark.parametrize("piece", [10, 100_000])
+def test_a_hole_among_events_without_positions_is_damage(piece: int) -> None:
+    """What cannot be trusted begins behind the last event that had its position."""
+    log = BinlogWriter(server_version="11.8.6-MariaDB-log", checksum=False)
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 1), deferred=True)
+    gtid_end, first_end, second_end = log.ends[2:5]
+    torn = log.data[:first_end] + log.data[second_end:]
+    scanner = Scanner()
+    for at in range(0, len(torn), piece):
+        with contextlib.suppress(DamageError):
+            scanner.feed(torn[at : at + piece])
+    assert scanner.damage is not None
+    assert "broken chain" in str(scanner.damage)
+    assert scanner.damage.offset == scanner.event_end == scanner.position == gtid_end
+    assert scanner.events == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "inside", "event_type", "size"),
+    [
+        ("9.7.4", True, EventType.WRITE_ROWS, 60),
+        ("11.8.6-MariaDB", False, EventType.WRITE_ROWS, 60),
+        ("11.8.6-MariaDB", True, EventType.ROTATE, 60),
+        ("11.8.6-MariaDB", True, EventType.MARIADB_GTID, 60),
+        ("11.8.6-MariaDB", True, 99, 60),
+        ("11.8.6-MariaDB", True, EventType.WRITE_ROWS, 2**31),
+    ],
+)
+def test_a_position_may_lack_only_inside_a_transaction_of_mariadb(
+    version: str, event_type: int, size: int, *, inside: bool
+) -> None:
+    """Elsewhere 0 is a broken chain, and so is an event that no server would send."""
+    log = BinlogWriter(server_version=version, checksum=False)
+    if inside and log.is_mariadb:
+        log.event(EventType.MARIADB_GTID, struct.pack("<QIB6x", 1, 0, 0))
+    elif inside:
+        log.query("BEGIN")
+    offset = len(log.data)
+    scanner = scan(log.data)
+    header = struct.pack("<IBIIIH", NOW, event_type, 7, size, 0, 0)
+    with pytest.raises(DamageError, match="broken chain") as caught:
+        scanner.feed(header + bytes(41))
+    assert caught.value.offset == offset
+
+
+def test_a_start_inside_a_transaction_without_positions_is_no_made_up_event() -> None:
+    """Only format and encryption events are made up in front of a start position."""
+    log = BinlogWriter(server_version="11.8.6-MariaDB-log")
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 1), deferred=True)
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 2), deferred=True)
+    start = log.ends[3]
+    scanner = Scanner(start)
+    assert scanner.feed(log.from_position(start)) == log.transactions[1:]
+    assert (scanner.skipped, scanner.event_end) == (log.ends[1], len(log.data))
+
+
+def test_the_made_up_encryption_event_is_skipped() -> None:
+    """MariaDB's encrypted binlogs have two made-up events in front of a start position."""
+    log = BinlogWriter(server_version="11.8.6-MariaDB-log")
+    log.event(EventType.START_ENCRYPTION, bytes(17))
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 1))
+    second = bytearray(log.data[log.ends[1] : log.ends[2]])
+    second[13:17] = bytes(4)
+    second[-4:] = struct.pack("<I", zlib.crc32(second[:-4]))
+    begin = log.transactions[0].begin
+    fed = log.from_position(begin)
+    fed = fed[: log.ends[1]] + second + fed[log.ends[1] :]
+    scanner = scan(fed, start=begin)
+    assert scanner.completed == log.transactions
+    assert (scanner.skipped, scanner.events) == (log.ends[2], 6)
+
+
+def test_mariadb_that_hides_behind_a_mysql_version_is_still_mariadb() -> None:
+    """Its list of event types is longer than any MySQL's."""
+    log = BinlogWriter(server_version="10.11.18-MariaDB-log")
+    log.data = log.data.replace(b"10.11.18-MariaDB-log", b"5.7.99-log\0\0\0\0\0\0\0\0\0\0")
+    log.data[-4:] = struct.pack("<I", zlib.crc32(log.data[4:-4]))
+    assert scan(log.data).flavour == "mariadb"
+
+
+# ---- positions past 4 GiB, start in the middle
+
+
+def test_positions_wrap_at_four_gibibytes() -> None:
+    """end_log_pos has 32 bits; offsets here go on."""
+    log = small_binlog()
+    begin = log.transactions[-1].begin
+    whole = bytearray(log.from_position(begin))
+    shift = 2**32 - begin - 30
+    at = log.ends[1]
+    while at < len(whole):
+        size, end = struct.unpack_from("<II", whole, at + 9)
+        struct.pack_into("<I", whole, at + 13, (end + shift) % 2**32)
+        whole[at + size - 4 : at + size] = struct.pack("<I", zlib.crc32(whole[at : at + size - 4]))
+        at += size
+    scanner = scan(whole, start=begin + shift)
+    assert scanner.event_end == len(log.data) + shift > 2**32
+    assert scanner.completed[0].begin == begin + shift
+
+
+def test_a_start_position_makes_the_format_event_a_stand_in() -> None:
+    """The made-up event is decoded and skipped; every offset is the server's."""
+    log = small_binlog()
+    second = log.transactions[1]
+    scanner = Scanner(second.begin)
+    assert scanner.event_end == scanner.position == second.begin
+    assert scanner.transaction_end == 0
+    assert scanner.feed(log.from_position(second.begin)) == [second]
+    assert scanner.skipped == log.ends[1]
+    assert scanner.event_end == scanner.position == len(log.data)
+    assert scanner.events == 2
+    assert scanner.format is not None
+    assert (scanner.format.offset, scanner.format.checksum) == (0, "crc32")
+    assert scanner.previous_gtids is None
+
+
+def test_a_start_inside_a_transaction_reports_only_whole_ones() -> None:
+    """What began before the start is not a transaction of this scan, but its end is seen."""
+    log = small_binlog()
+    first, second = log.transactions
+    for start in [end for end in log.ends if first.begin < end < first.end]:
+        scanner = Scanner(start)
+        fed = log.from_position(start)
+        inside = log.ends[1] + first.end - start
+        scanner.feed(fed[: inside - 1])
+        assert scanner.in_transaction
+        assert scanner.transaction_end == 0
+        scanner.feed(fed[inside - 1 : inside])
+        assert scanner.transaction_end == first.end
+        assert scanner.completed == []
+        assert scanner.feed(fed[inside:]) == [second]
+
+
+def test_a_start_at_begin_is_whole_where_there_are_no_gtid_events() -> None:
+    """Only there nothing can lie before BEGIN."""
+    old = BinlogWriter(server_version="5.5.62-log", checksum=False)
+    old.plain_transaction(ROW_CHANGE)
+    begin = old.transactions[0].begin
+    assert scan(old.from_position(begin), start=begin).completed == old.transactions
+    new = small_binlog()
+    begin = next(end for end in new.ends if end > new.transactions[0].begin)
+    assert scan(new.from_position(begin), start=begin).completed == new.transactions[1:]
+
+
+@pytest.mark.parametrize("event_type", [EventType.BINLOG_CHECKPOINT, EventType.PREVIOUS_GTIDS])
+def test_a_start_at_an_event_between_transactions_is_outside(event_type: int) -> None:
+    """Such events say that no transaction is open, even before they have ended."""
+    log = BinlogWriter(server_version="11.8.6-MariaDB-log")
+    log.event(event_type, bytes(16))
+    start = log.ends[-1]
+    log.event(event_type, bytes(16))
+    scanner = Scanner(start)
+    assert scanner.in_transaction
+    scanner.feed(log.from_position(start))
+    assert (scanner.in_transaction, scanner.transaction_end) == (False, len(log.data))
+    assert not Scanner(4).in_transaction
+
+
+def test_made_up_bytes_do_not_move_the_position() -> None:
+    """Until the binlog's own bytes come, the position is the start."""
+    log = small_binlog()
+    start = log.transactions[0].begin
+    scanner = Scanner(start)
+    scanner.feed(log.from_position(start)[: log.ends[1] - 7])
+    assert scanner.position == start
+
+
+def test_a_start_at_the_wrong_place_is_damage() -> None:
+    """The first event must begin at the start position, byte for byte."""
+    log = small_binlog()
+    begin = log.transactions[0].begin
+    assert damage_of(log.from_position(begin), start=begin + 1).offset == begin + 1
+    assert damage_of(bytes(log.data), start=begin).offset == begin
+
+
+def test_start_at_the_first_event_takes_the_real_format_event() -> None:
+    """For position 4 mysqlbinlog makes nothing up."""
+    log = small_binlog()
+    scanner = scan(log.data, start=4)
+    assert scanner.completed == log.transactions
+    assert (scanner.skipped, scanner.event_end) == (4, len(log.data))
+    assert scanner.format is not None
+    assert scanner.format.offset == 4
+
+
+@pytest.mark.parametrize("start", [-1, 1, 3])
+def test_no_event_begins_inside_the_magic(start: int) -> None:
+    """Such a start is a mistake of the caller."""
+    with pytest.raises(ValueError, match="no event begins"):
+        Scanner(start)
+
+
+# ---- damage
+
+
+def test_damage_names_the_first_bad_event_and_stays() -> None:
+    """Facts are those of the last good event, and every later feed raises the same."""
+    log = small_binlog()
+    first, second = log.transactions
+    bad = bytearray(log.data)
+    bad[second.begin + 30] ^= 1
+    scanner = Scanner()
+    with pytest.raises(DamageError, match="wrong CRC32") as caught:
+        scanner.feed(bad)
+    assert caught.value.offset == second.begin
+    assert str(scanner.damage) == str(caught.value)
+    assert scanner.completed == [first]
+    for more in (b"", bytes(log.data[second.begin :])):
+        with pytest.raises(DamageError, match="wrong CRC32") as again:
+            scanner.feed(more)
+        assert (str(again.value), again.value.offset) == (str(caught.value), second.begin)
+    assert scanner.position == scanner.event_end == scanner.transaction_end == second.begin
+    assert (scanner.transactions, scanner.gtids) == (1, GtidSet.parse(f"{UUID_A}:5"))
+
+
+def test_damage_lets_go_of_the_bytes() -> None:
+    """A map of a file can be closed although it was damaged and the scanner lives on."""
+    log = small_binlog()
+    log.data[-1] ^= 1
+    with mmap.mmap(-1, len(log.data)) as mapped:
+        mapped[:] = bytes(log.data)
+        scanner = Scanner()
+        with contextlib.suppress(DamageError):
+            scanner.feed(memoryview(mapped))
+    assert scanner.damage is not None
+
+
+def test_a_hole_is_damage_even_without_checksums() -> None:
+    """A whole event that is missing breaks the chain at once."""
+    log = BinlogWriter(checksum=False)
+    for gno in range(1, 5):
+        log.transaction(ROW_CHANGE, gtid=(UUID_B, "", gno))
+    hole = log.transactions[1]
+    error = damage_of(log.data[: hole.begin] + log.data[hole.end :])
+    assert error.offset == hole.begin
+    assert "broken chain" in str(error)
+
+
+def test_bytes_behind_the_last_event_are_damage() -> None:
+    """Nothing follows a rotate or stop event, not even one byte in a later piece."""
+    for end in (BinlogWriter.rotate, BinlogWriter.stop):
+        log = small_binlog()
+        end(log)
+        scanner = scan(log.data)
+        with pytest.raises(DamageError, match="behind the binlog's last event") as caught:
+            scanner.feed(b"\xfe")
+        assert caught.value.offset == len(log.data)
+        assert damage_of(log.data + MAGIC).offset == len(log.data)
+
+
+def test_a_second_binlog_in_the_same_bytes_is_damage() -> None:
+    """Two files glued together are not a binlog."""
+    log = small_binlog()
+    assert damage_of(log.data + log.data).offset == len(log.data)
+
+
+@pytest.mark.parametrize("data", [b"\xfebiN", b"\xfdbin", b"x", b"\xfeb\0"])
+def test_what_does_not_begin_with_the_magic_is_no_binlog(data: bytes) -> None:
+    """Encrypted or foreign files are refused at byte 0, as soon as that shows."""
+    assert damage_of(data).offset == 0
+
+
+def test_a_binlog_without_a_format_event_is_damage() -> None:
+    """Nothing can be said of events before the format event."""
+    log = small_binlog()
+    size = log.ends[1] - 4
+    bare = MAGIC + bytes(log.data[4 + size :])
+    assert damage_of(bare).offset == 4
+    assert "format event" in str(damage_of(bare))
+
+
+@pytest.mark.parametrize(("size", "checksum"), [(0, True), (18, True), (22, True),
+                                               (0, False), (18, False)])  # fmt: skip
+def test_an_impossible_size_is_damage(size: int, *, checksum: bool) -> None:
+    """An event is at least its header and its checksum; 0 must not loop for ever."""
+    log = BinlogWriter(checksum=checksum)
+    end = (len(log.data) + size) % 2**32
+    log.data += struct.pack("<IBIIIH", NOW, EventType.XID, 1, size, end, 0) + bytes(40)
+    error = damage_of(log.data)
+    assert "too small" in str(error)
+    assert error.offset == log.ends[-1]
+
+
+def test_an_event_that_cannot_be_decoded_is_damage_and_changes_nothing() -> None:
+    """A GTID event of three bytes, a query that ends before its text: both with a right CRC."""
+    for event_type in (
+        EventType.GTID, EventType.GTID_TAGGED, EventType.QUERY, EventType.PREVIOUS_GTIDS
+    ):  # fmt: skip
+        log = small_binlog()
+        good = scan(log.data)
+        offset = len(log.data)
+        log.event(event_type, b"\3\xff\xff")
+        scanner = Scanner()
+        with pytest.raises(DamageError) as caught:
+            scanner.feed(log.data)
+        assert caught.value.offset == scanner.event_end == offset
+        assert (scanner.gtids, scanner.transactions) == (good.gtids, good.transactions)
+        assert scanner.previous_gtids == good.previous_gtids
+
+
+def test_a_broken_event_shows_as_soon_as_its_header_has_come() -> None:
+    """A wild size is not waited for."""
+    log = small_binlog()
+    header = struct.pack("<IBIIIH", NOW, EventType.WRITE_ROWS, 1, 2**31, 5, 0)
+    scanner = scan(log.data)
+    with pytest.raises(DamageError, match="broken chain"):
+        scanner.feed(header)
+
+
+def test_a_big_event_is_never_held() -> None:
+    """Of an event that comes in pieces only its beginning stays in memory."""
+    log = BinlogWriter()
+    log.transaction(
+        [BEGIN, statement("x" * 1_000_000), (EventType.WRITE_ROWS, bytes(3_000_000)), COMMIT],
+        with_length=False,
+    )
+    scanner = Scanner()
+    held = 0
+    for at in range(0, len(log.data), 10_000):
+        scanner.feed(memoryview(log.data)[at : at + 10_000])
+        held = max(held, len(scanner._head))
+    assert held < 70_000
+    assert scanner.transactions == 1

@@ -1,0 +1,662 @@
+"""What people see of a Status: page, table, lines and screen; and what may be asked for."""
+
+import re
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from datetime import datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from binlog2s3.cli import main as cli
+from binlog2s3.cli.status import Looks
+from binlog2s3.cli.status_watch import Course, Pace, Seen, line_of_course, print_screen, watch
+from binlog2s3.config.status_options import THRESHOLDS
+from binlog2s3.config.values import StatusConfig, build_status
+from binlog2s3.errors import ArchiveError, StoreError
+from binlog2s3.output import Coloured, Picture, Plain
+from binlog2s3.status import nagios as check
+from binlog2s3.status.model import Gap, History, Lag, Purge, Rates, Status, Totals, Trouble
+from binlog2s3.status.text import (
+    duration_text,
+    line_of,
+    line_of_all,
+    print_status,
+    print_table,
+    short_text,
+    size_text,
+)
+from binlog2s3.stream.spool import Spool, Superseder
+from lab.status_examples import CATCHING_UP, DEAD, IDLE, NOW, STREAMING, TARGET
+
+NOTHING = Status(
+    source="orders-primary", target=TARGET, seen_from="bucket", at=NOW, state="unknown"
+)
+CRITICAL = Trouble(code="store", level="critical", text="access denied", hint="allow s3:PutObject")
+WARNING = Trouble(code="starting", level="warning", text="not streaming yet, for 3 s")
+UNTIL = "everything committed until {} is in the bucket"
+Show = Callable[[Plain], None]
+
+
+def plain(show: Show) -> str:
+    out = StringIO()
+    show(Plain(out))
+    return out.getvalue()
+
+
+def terminal(show: Show, width: int = 100) -> str:
+    out = StringIO()
+    console = Console(
+        file=out, width=width, force_terminal=True, color_system="standard", _environ={}
+    )
+    show(Coloured(console))
+    return out.getvalue()
+
+
+def uncoloured(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def page(status: Status, why: str = "") -> Show:
+    return lambda page: print_status(status, page, now=NOW, why=why)
+
+
+def table(*statuses: Status) -> Show:
+    return lambda page: print_table(statuses, page, target=TARGET, now=NOW)
+
+
+def shown(status: Status, name: str) -> list[str]:
+    """The lines of a field."""
+    lines = plain(page(status)).splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith(f"{name} "))
+    found = [lines[first][13:]]
+    for line in lines[first + 1 :]:
+        if not line.startswith(" " * 13):
+            break
+        found.append(line[13:])
+    return found
+
+
+# One
+
+
+def test_the_most_important_comes_first() -> None:
+    """Name, state, and until when everything is there; then what is wrong, the worst first."""
+    status = replace(STREAMING, troubles=(WARNING, CRITICAL))
+    lines = plain(page(status)).splitlines()
+    assert lines[:5] == [
+        f"orders-primary  streaming  {UNTIL.format('2026-01-02 12:03:28Z')}",
+        "  critical   access denied [store]",
+        "             hint: allow s3:PutObject",
+        "  warning    not streaming yet, for 3 s [starting]",
+        "",
+    ]
+
+
+def test_all_that_is_known_is_there() -> None:
+    """Nothing of a full status is unknown, and every number of it is found."""
+    history = replace(CATCHING_UP.history, earliest=NOW)  # type: ignore[type-var]
+    text = plain(page(replace(STREAMING, history=history)))
+    assert "unknown" not in text
+    for words in (
+        "at most 1.2 s, 4.8 MiB, 1,093 transactions",
+        "mysql-bin.000042:88123456",
+        "GTIDs 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-48213",
+        "mysql-bin.000042:93201771, asked 1.6 s ago",
+        "1.2 MiB of 10.0 GiB, 93.0 GiB free beside it",
+        "3 requests in flight, 1 part among them; 31 chunks",
+        "pid 4719, ended 1 time",
+        "2 h 29 min ago: lost connection",
+        "read 5.1 MiB/s, durable 5.0 MiB/s, 812 transactions/s",
+        "48,201 transactions, 41 binlogs archived",
+        "keeps what is not durable for at least 30 d",
+        "safe: PURGE BINARY LOGS TO 'mysql-bin.000042'",
+        "replicas and backups may still need",
+        "2 lineages, 1 gap",
+        "GAP (gap) at 20251230T093446Z-3e11fa47-3cb9: mysql-bin.000017 to mysql-bin.000019",
+        "db1, pid 4711, version 0.1.0, since 2025-12-31 12:03:30Z",
+        "the streamer itself; heartbeat 11 s ago",
+    ):
+        assert words in text, words
+
+
+def test_what_is_not_known_is_unknown_and_never_0() -> None:
+    """A status without anything has no number at all."""
+    text = plain(page(NOTHING))
+    head, *rest = text.splitlines()
+    assert head == ("orders-primary  unknown  until when everything is in the bucket is unknown")
+    assert not re.search(r"\d", " ".join(rest).replace(TARGET, ""))
+    for name in ("lag", "durable", "source", "spool", "uploads", "mysqlbinlog", "store", "rates",
+                 "since start", "history", "writer"):  # fmt: skip
+        assert shown(NOTHING, name)[0] == "unknown"
+    assert "unknown" in shown(NOTHING, "purge")[0]
+    assert "unknown" in shown(NOTHING, "seen from")[0]
+    cells = plain(table(NOTHING)).splitlines()[3].split()
+    assert cells == ["orders-primary", *["unknown"] * 6]
+    assert not re.search(r"[=,]0", line_of(NOTHING, NOW))
+    assert line_of(NOTHING, NOW).count("unknown") == 6
+
+
+@pytest.mark.parametrize(
+    ("lag", "text"),
+    [
+        (Lag(), "unknown"),
+        (Lag(bytes=0, transactions=0, seconds=0.0), "none: 0 s, 0 B, 0 transactions"),
+        (Lag(bytes=0, seconds=0.0), "at most 0 s, 0 B, transactions unknown"),
+        (Lag(transactions=1), "seconds unknown, bytes unknown, 1 transaction"),
+        (Lag(seconds=0.01), "at most 0.1 s, bytes unknown, transactions unknown"),
+    ],
+)
+def test_a_lag_that_is_half_known_is_not_none(lag: Lag, text: str) -> None:
+    """Each part stands for itself, and only all zeros are called none."""
+    assert shown(replace(IDLE, lag=lag), "lag") == [text]
+
+
+def test_a_spool_with_a_limit_without_one_and_without_room() -> None:
+    """The last in red."""
+    (with_limit,) = shown(IDLE, "spool")
+    assert with_limit.startswith("1.2 MiB of 10.0 GiB, 93.0 GiB free beside it")
+    spool = replace(IDLE.spool, max_bytes=None, paused=True)  # type: ignore[type-var]
+    (without,) = shown(replace(IDLE, spool=spool), "spool")
+    assert without.startswith("NO ROOM, nothing is read: 1.2 MiB, no limit, 93.0 GiB free")
+    assert "\x1b[1;31mNO ROOM" in terminal(page(replace(IDLE, spool=spool)))
+
+
+def test_a_source_that_keeps_nothing() -> None:
+    """A purge that may come at any time is said in red, and nothing is called safe."""
+    status = replace(IDLE, purge=Purge(expire_seconds=60.0, seconds=0.0))
+    assert shown(status, "purge") == ["the source may delete what is not durable at any time"]
+    assert "\x1b[1;31mthe source may delete" in terminal(page(status))
+
+
+def test_from_the_bucket() -> None:
+    """It says so, why, how old the heartbeat is, and what is only as new as that."""
+    text = plain(page(replace(DEAD, at=NOW), why="no streamer answers on /x/status.sock"))
+    assert "billing-eu  dead  everything committed until 2026-01-02 08:59:30Z" in text
+    assert f"seen from    {TARGET}; heartbeat 3 h 4 min ago" in text
+    assert "are as of that heartbeat" in text
+    assert "not from the streamer itself: no streamer answers on /x/status.sock" in text
+    assert "as of that heartbeat" not in plain(page(IDLE))
+
+
+def test_a_status_that_is_old_says_so() -> None:
+    """A streamer whose own status is from minutes ago is not shown as if it were now."""
+    assert "itself, 5 min ago;" in plain(page(replace(IDLE, at=NOW - timedelta(minutes=5))))
+
+
+def test_colours() -> None:
+    """Green, yellow and red by what is wrong; a pipe has none."""
+    for troubles, code in (((), "32"), ((WARNING,), "33"), ((WARNING, CRITICAL), "1;31")):
+        status = replace(IDLE, troubles=troubles)
+        assert terminal(page(status)).startswith(f"\x1b[{code}morders-primary")
+        assert f"\x1b[{code}midle" in terminal(table(status))
+        assert "\x1b" not in plain(page(status)) + plain(table(status))
+    assert "\x1b[1;31maccess denied" in terminal(page(replace(IDLE, troubles=(CRITICAL,))))
+    assert terminal(page(NOTHING)).startswith("\x1b[33m")
+
+
+def test_huge_gtid_sets_are_cut_and_say_how_long_they_are() -> None:
+    """A page is no place for a megabyte."""
+    gtids = ",\n".join(f"{number:08x}-71ca-11e1-9e33-c80aa9429562:1-5" for number in range(9999))
+    durable = replace(IDLE.durable, gtid_set=gtids)  # type: ignore[type-var]
+    text = plain(page(replace(IDLE, durable=durable)))
+    assert len(text) < 3000
+    assert f"... ({len(gtids)} characters)" in text
+
+
+EVIL = "\x1b[2J\x1b]0;x\x07\n\r\u202e\x9b31m|[red]x[/red]"
+
+
+def spoilt(value: Any) -> Any:
+    """The value with something evil in every text that it has."""
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = {
+            one.name: spoilt(getattr(value, one.name))
+            for one in fields(value)
+            if one.name not in ("seen_from", "level")
+        }
+        return replace(value, **changed)
+    if isinstance(value, tuple):
+        return tuple(map(spoilt, value))
+    return f"{value}{EVIL}" if isinstance(value, str) and value else value
+
+
+def test_no_text_breaks_lines_or_commands_a_terminal() -> None:
+    """Whatever source, store and bucket say: escapes are shown, not sent, and markup is text."""
+    status = replace(spoilt(replace(CATCHING_UP, troubles=(CRITICAL,))), source="orders\x1b[2J")
+    course = Course()
+    course.take(Seen(statuses=(status,), why=EVIL), at=0.0)
+    course.take(StoreError(EVIL, hint=EVIL), at=1.0)
+    shows: list[Show] = [
+        page(status, EVIL),
+        table(status),
+        lambda page: page.line(line_of(status, NOW)),
+        lambda page: page.line(line_of_all([status], NOW)),
+        lambda page: page.line(line_of_course(course, now=NOW, at=1.0)),
+        lambda page: print_screen(course, page, now=NOW, at=1.0),
+    ]
+    for show in shows:
+        count = len(plain(show).splitlines())
+        assert plain(show).replace("\n", "").isprintable()
+        assert count == plain(show).count("\n")
+        coloured = terminal(show, 5000)
+        assert uncoloured(coloured).replace("\n", "").isprintable()
+        assert "[red]x[/red]" in coloured or "worst=" in coloured
+    assert len(plain(page(status, EVIL)).splitlines()) == len(
+        plain(page(replace(CATCHING_UP, troubles=(CRITICAL,)), "why")).splitlines()
+    )
+
+
+EVERYTHING = replace(
+    CATCHING_UP,
+    source="a-source-with-a-name-of-sixty-four-characters-as-long-as-allowed",
+    state="source unreachable",
+    troubles=(CRITICAL, replace(WARNING, text="x" * 150)),
+    server=replace(CATCHING_UP.server, error="lost connection to the server, and more", uuid="u"),
+)
+
+
+@pytest.mark.parametrize("width", [1, 7, 20, 39, 40, 50, 60, 72, 80, 100])
+def test_narrow_terminals_fold_and_cut_nothing(width: int) -> None:
+    """No line is longer than the terminal; every character of the plain page is there."""
+    for status in (EVERYTHING, NOTHING, DEAD):
+        text = uncoloured(terminal(page(status, "nobody answers"), width))
+        assert max(map(len, text.splitlines())) <= width
+        if width >= 60:  # beside their names, and what goes on stands below its beginning
+            _, *fields = text.split("\n\n", 1)[1].splitlines()
+            assert {line[12] for line in fields} == {" "}
+        whole = plain(page(status, "nobody answers"))
+        assert Counter("".join(text.split())) == Counter("".join(whole.split()))
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
+def test_a_narrow_table_folds_and_cuts_nothing(width: int) -> None:
+    """As the page; where columns have no room each source has its lines."""
+    text = uncoloured(terminal(table(EVERYTHING, DEAD, IDLE, NOTHING), width))
+    assert max(map(len, text.splitlines())) <= width
+    whole = plain(table(EVERYTHING, DEAD, IDLE, NOTHING))
+    lacking = Counter("".join(whole.split())) - Counter("".join(text.split()))
+    assert lacking == Counter()
+    if width >= 80:
+        headings = text.splitlines()[2].split()
+        assert headings[:3] == ["source", "state", "covered"]
+        assert not [line for line in text.splitlines() if "heartbeat 11 s" in line]
+
+
+# Many
+
+
+def test_the_table_has_a_row_each_and_troubles_below() -> None:
+    """In the order given, with the counts above."""
+    lines = plain(table(DEAD, CATCHING_UP, IDLE)).splitlines()
+    assert lines[0] == (f"{TARGET}  2026-01-02 12:03:30Z  3 sources: 1 critical, 1 warning, 1 well")
+    firsts = [line.split()[0] for line in lines[2:]]
+    assert firsts == ["source", "billing-eu", "critical:", "stock", "warning:", "orders-primary"]
+    assert lines[7].split() == [
+        *("orders-primary", "idle", "2026-01-02", "12:03:27Z", "11", "s", "0", "s", "0", "30", "d")
+    ]
+
+
+def test_very_many_rows_come_soon_enough_to_be_watched() -> None:
+    """Each row is laid out once: a thousand are no matter of minutes, and none is lost."""
+    statuses = [replace(IDLE, source=f"s{number}") for number in range(1000)]
+    text = uncoloured(terminal(table(*statuses)))
+    assert len(re.findall(r"^  s\d+ ", text, re.MULTILINE)) == 1000
+
+
+# Amounts
+
+
+@pytest.mark.parametrize("text_of", [duration_text, short_text])
+@given(seconds=st.floats(0, 1e9))
+def test_durations_are_rounded_to_the_safe_side(
+    text_of: Callable[..., str], seconds: float
+) -> None:
+    """A lag never reads as less than it is, what is left never as more."""
+    units = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+    def read(text: str) -> float:
+        words = text.split()
+        return sum(float(n) * units[unit] for n, unit in zip(words[::2], words[1::2], strict=True))
+
+    assert read(text_of(seconds, up=True)) >= seconds - 0.01
+    assert read(text_of(seconds)) <= seconds + 0.01
+
+
+@pytest.mark.parametrize("amount", [float("nan"), float("inf")])
+def test_what_is_no_number_is_unknown(amount: float) -> None:
+    """A document of JSON may have it."""
+    assert duration_text(amount) == duration_text(amount, up=True) == "unknown"
+    rates = Rates(window_seconds=amount, read_bytes=amount, durable_bytes=0, transactions=amount)
+    status = replace(IDLE, lag=Lag(seconds=amount), rates=rates)
+    assert " lag=unknown read=" in line_of(status, NOW)
+    assert "unknown" in plain(page(status))
+    assert plain(table(status))
+
+
+def test_amounts_and_times_beyond_all_measure() -> None:
+    """They are shown somehow, without an end."""
+    assert size_text(10**400).endswith("EiB")
+    status = replace(IDLE, covered_until=datetime.fromisoformat("0001-01-01T00:00:00+14:00"))
+    assert "0001-01-01" in plain(page(status))
+
+
+# Lines
+
+
+def test_a_line_has_words_that_a_script_can_cut() -> None:
+    """Time, source, state without blanks, then name=value."""
+    status = replace(CATCHING_UP, troubles=(WARNING, CRITICAL))
+    assert line_of(status, NOW).split(" ") == [
+        "2026-01-02T12:03:30Z",
+        "stock",
+        "catching-up",
+        "lag=2460s",
+        "read=5.1MiB/s",
+        "durable=mysql-bin.000042:88123456",
+        "parts=1",
+        "spool=1.2MiB",
+        "troubles=warning:starting,critical:store",
+        "from=bucket",
+    ]
+    assert line_of_all([DEAD, CATCHING_UP, IDLE], NOW).split(" ") == [
+        "2026-01-02T12:03:30Z",
+        "sources=3",
+        "critical=1",
+        "warning=1",
+        "lag=11040s",
+        "worst=billing-eu,stock",
+    ]
+    assert "lag=unknown" in line_of_all([NOTHING], NOW)
+
+
+# Watching
+
+
+def seen(status: Status) -> Seen:
+    return Seen(statuses=(status,), target=TARGET)
+
+
+def looked(numbers: Sequence[int | None], seen_from: str = "daemon") -> Course:
+    """A course of looks, 2 s apart, each with so many bytes read and durable; None: it failed."""
+    course = Course()
+    for at, number in enumerate(numbers):
+        if number is None:
+            course.take(StoreError("gone"), at=2.0 * at)
+            continue
+        totals = Totals(read_bytes=number, durable_bytes=number)
+        status = replace(STREAMING, at=NOW + timedelta(seconds=2 * at), totals=totals)
+        course.take(seen(replace(status, seen_from=seen_from)), at=2.0 * at)
+    return course
+
+
+def test_the_last_minute_in_bars() -> None:
+    """What came between two looks; the greatest is the highest, nothing the lowest."""
+    assert looked([0, 70, 140, 140, 175]).bars("01234567") == ("7704", "7704")
+    assert looked([5]).bars("01234567") == ("", "")
+    assert looked([5, 5, 5]).bars("01234567") == ("00", "00")
+
+
+def test_bars_do_not_guess() -> None:
+    """A look without an answer is a blank; a streamer that began anew has no negative rate."""
+    assert looked([0, 70, None, 140, 210])._points
+    assert looked([0, 70, None, 140, 280]).bars("01234567")[0] == "4 27"
+    assert looked([0, 70, 10, 80]).bars("01234567")[0] == "77"
+    assert looked([0, 70, 140], seen_from="bucket").bars("01234567") == ("", "")
+
+
+def test_bars_are_of_one_minute_and_thirty_at_most() -> None:
+    """What is older goes, and what is too much is put together."""
+    assert len(looked(list(range(0, 9000, 70))).bars("01234567")[0]) <= 30
+
+
+def test_that_nobody_answers_is_said_beside_what_was_last_known() -> None:
+    """With the error and since when; an answer makes it go."""
+    course = looked([0, 70])
+    course.take(StoreError("access denied", hint="allow s3:GetObject"), at=10.0)
+    text = plain(lambda page: print_screen(course, page, now=NOW, at=12.0))
+    assert text.startswith("no answer for 10 s: access denied\nhint: allow s3:GetObject\n\n")
+    assert "orders-primary  streaming" in text
+    assert line_of_course(course, now=NOW, at=12.0) == (
+        "2026-01-02T12:03:30Z no answer for 10 s: access denied"
+    )
+    course.take(seen(IDLE), at=13.0)
+    assert "no answer" not in plain(lambda page: print_screen(course, page, now=NOW, at=14.0))
+
+
+def test_a_look_that_brings_nothing_is_said_after_a_while() -> None:
+    """Not at once, and not by an error alone."""
+    course = Course(0.0, 5.0)
+    assert plain(lambda page: print_screen(course, page, now=NOW, at=4.0)) == "looking ...\n"
+    assert "no answer for 6 s" in plain(lambda page: print_screen(course, page, now=NOW, at=6.0))
+
+
+@pytest.mark.parametrize("height", [1, 2, 5, 24])
+def test_a_small_window_says_how_much_it_lacks(height: int) -> None:
+    """As many lines as it has, and no scrolling."""
+    out = StringIO()
+    console = Console(file=out, width=40, height=height, color_system=None, _environ={})
+    picture = Picture(console)
+    course = Course()
+    course.take(Seen(statuses=(DEAD, CATCHING_UP, IDLE), target=TARGET, many=True), at=0.0)
+    print_screen(course, picture, now=NOW, at=0.0)
+    console.print(picture.shown("q ends"))
+    lines = out.getvalue().splitlines()
+    assert len(lines) <= height
+    assert lines[-1] == "q ends" or lines[-1].startswith("... ")
+
+
+def test_a_terminal_without_unicode_gets_ascii() -> None:
+    """Bars and foreign letters, into a pipe of the C locale too."""
+    course = looked([0, 70, 140])
+
+    class Latin(StringIO):
+        encoding = "ascii"  # type: ignore[assignment]
+
+    out = Latin()
+    print_screen(course, Plain(out), now=NOW, at=5.0)
+    Plain(out).line("größe")
+    assert out.getvalue().isascii()
+    assert "@@" in out.getvalue()
+
+
+class Looking:
+    """Looks that bring these one after the other, and the last again and again."""
+
+    def __init__(self, *found: Seen | BaseException) -> None:
+        self.found = list(found)
+        self.threads: set[str] = set()
+
+    def __call__(self) -> Seen:
+        self.threads.add(threading.current_thread().name)
+        found = self.found.pop(0) if len(self.found) > 1 else self.found[0]
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+
+def watched(look: Looking, count: int) -> list[str]:
+    out = StringIO()
+    watch(look, Pace(interval_seconds=0.01, count=count), out)
+    return [line.split(" ", 1)[1] for line in out.getvalue().splitlines()]
+
+
+def test_a_line_a_look() -> None:
+    """As many as were asked for; errors are lines as well, and it goes on."""
+    look = Looking(seen(IDLE), StoreError("no route"), ArchiveError("gone"), seen(STREAMING))
+    first, second, third, last = watched(look, 4)
+    assert first.startswith("orders-primary idle ")
+    assert re.fullmatch(r"no answer for \S+ s: no route", second)
+    assert re.fullmatch(r"no answer for \S+ s: gone", third)
+    assert last.startswith("orders-primary streaming ")
+    assert look.threads == {"look"}
+
+
+def test_what_cannot_pass_ends_the_first_look() -> None:
+    """A bucket that is not there; but a network that is not there yet is waited for."""
+    with pytest.raises(StoreError, match="no such bucket"):
+        watched(Looking(StoreError("no such bucket")), 3)
+    lines = watched(Looking(StoreError("no route", transient=True), seen(IDLE)), 2)
+    assert [line.split()[0] for line in lines] == ["no", "orders-primary"]
+
+
+def test_a_defect_is_not_swallowed() -> None:
+    """What is no error of ours ends it, whenever it comes."""
+    with pytest.raises(ZeroDivisionError):
+        watched(Looking(seen(IDLE), ZeroDivisionError()), 3)
+
+
+def test_signals_are_as_before_afterwards() -> None:
+    """Handlers and the wakeup descriptor."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
+    before = [signal.getsignal(number) for number in numbers]
+    watched(Looking(seen(IDLE)), 1)
+    assert [signal.getsignal(number) for number in numbers] == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+# What is asked for
+
+
+def asked(**values: Any) -> StatusConfig:
+    found, problems = build_status({name.replace("_", "-"): v for name, v in values.items()})
+    assert found is not None, problems
+    return found
+
+
+def test_a_spool_is_enough_and_the_bucket_is() -> None:
+    """Or nothing at all: the default spool's streamer."""
+    assert (asked().s3, asked().spool, asked().spool_given) == (
+        None,
+        Path("/var/lib/binlog2s3"),
+        False,
+    )
+    assert asked(spool=Path("/x")).spool_given
+    found = asked(s3_url="s3://bucket/p", source="orders", **{"from": "bucket"})
+    assert found.s3 is not None
+    assert (found.s3.prefix, found.source, found.look_at) == ("p", "orders", "bucket")
+    assert asked(watch=True).output == "watch"
+    assert dict(asked(check=True, lag_warning=1.0).thresholds) == {**THRESHOLDS, "lag-warning": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"all": True}, "--s3-url is missing"),
+        ({"from": "bucket", "s3-url": "s3://bucket"}, "--source is missing (or --all)"),
+        ({"all": True, "s3-url": "s3://bucket", "spool": Path("/x")}, "--all and --spool"),
+        ({"all": True, "s3-url": "s3://bucket", "source": "x"}, "--all and --source"),
+        ({"all": True, "s3-url": "s3://bucket", "from": "daemon"}, "--all and --from"),
+        ({"json": True, "watch": True}, "--json and --watch"),
+        ({"watch": True, "check": True}, "--watch and --check"),
+        ({"count": 3}, "--count needs --watch"),
+        ({"interval": 3.0}, "--interval needs --watch"),
+        ({"lag-critical": 3.0}, "--lag-critical needs --check"),
+        ({"expect": Path("/x")}, "--expect needs --all"),
+        ({"watch": True, "interval": 0.0}, "--interval: below the least, 0.1"),
+        ({"check": True, "lag-warning": 5.0, "lag-critical": 4.0}, "(5) must not be above"),
+        ({"check": True, "purge-warning": 60.0}, "--purge-critical (21600) must not be above"),
+        ({"check": True, "spool-critical": 10}, "--spool-warning (80) must not be above"),
+    ],
+)
+def test_contradictions_are_refused(values: dict[str, Any], words: str) -> None:
+    """Each is one problem that names both."""
+    found, problems = build_status(values)
+    assert found is None
+    (problem,) = problems
+    assert words in problem
+
+
+def test_a_streamers_file_may_be_given_with_all() -> None:
+    """Its source and spool are not meant, and its settings are no contradiction."""
+    places = {"source": "[stream] source of x.toml", "spool": "[spool] dir of x.toml"}
+    values = {"all": True, "s3-url": "s3://bucket", "source": "x", "spool": Path("/x")}
+    found, problems = build_status(values, places=places)
+    assert (found is not None, problems) == (True, [])
+
+
+def test_the_thresholds_are_those_of_the_check() -> None:
+    """What -h says holds."""
+    defaults = check.Thresholds()
+    ours = {name: getattr(defaults, name.replace("-", "_")) for name in THRESHOLDS}
+    assert ours == THRESHOLDS
+
+
+def test_a_defect_is_unknown_to_a_monitor(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line and its code, not a traceback and a warning's; others see it as it is."""
+    for monitored in (True, False):
+
+        @click.command(
+            cls=cli._ForMonitors, when=lambda _, m=monitored: m, begin="UNKNOWN - ", code=3
+        )
+        def broken() -> None:
+            raise ZeroDivisionError("a|b\n")
+
+        if monitored:
+            assert broken.main([], standalone_mode=False) == 3
+            assert capsys.readouterr() == ("UNKNOWN - defect: ZeroDivisionError: a/b\\n\n", "")
+        else:
+            with pytest.raises(ZeroDivisionError):
+                broken.main([], standalone_mode=False)
+
+
+# Superseded
+
+
+def test_a_host_that_was_taken_over_is_told_so(tmp_path: Path) -> None:
+    """By the note in its spool, read while the lock is held; on top of what the bucket says."""
+    spool = Spool(tmp_path)
+    by = Superseder(source="orders-primary", target=TARGET, generation=4, token="x", host="db2")
+    config = asked(spool=tmp_path, s3_url=TARGET, source="orders-primary")
+    try:
+        assert Looks(config)._superseded(STREAMING) == STREAMING
+        spool.note_superseded(by)
+        found = Looks(config)._superseded(replace(STREAMING, troubles=(WARNING,)))
+        assert (found.state, found.healthy) == ("superseded", False)
+        assert [trouble.code for trouble in found.troubles] == ["superseded", "starting"]
+        assert "the writer on db2" in found.troubles[0].text
+        assert Looks(config)._superseded(CATCHING_UP) == CATCHING_UP  # of another source
+        (tmp_path / "superseded.json").write_text("{")
+        damaged = Looks(config)._superseded(STREAMING)
+        assert "another host" in damaged.troubles[0].text
+    finally:
+        spool.close()
+    assert not Looks(asked(spool=tmp_path / "none"))._superseded(IDLE).troubles
+    assert not (tmp_path / "none").exists()
+
+
+def test_every_level_and_join_has_its_words() -> None:
+    """A gap of each kind stands there; of many only the newest, and that there are more."""
+    gaps = tuple(
+        Gap(lineage=f"L{number}", join=join, text=f"what {number}")
+        for number, join in enumerate(("gap", "unknown", "missing", "gap", "unknown"))
+    )
+    status = replace(IDLE, history=History(lineages=6, gaps=gaps, complete=True))
+    assert shown(status, "history") == [
+        "6 lineages, 5 gaps",
+        "reachable without a gap from unknown to 2026-01-02 12:03:27Z",
+        "GAP (missing) at L2: what 2",
+        "GAP (gap) at L3: what 3",
+        "GAP (unknown) at L4: what 4",
+        "and 2 more before: `binlog2s3 list`",
+        f"lineage {IDLE.lineage}",
+    ]
+
+
+def test_behind_a_fresh_gap_nothing_is_reachable_yet() -> None:
+    """No interval that ends before it begins."""
+    latest = IDLE.latest
+    assert latest is not None
+    begun = latest + timedelta(seconds=2)
+    status = replace(IDLE, history=History(lineages=2, complete=True, earliest=begun))
+    (_, reach, *_) = shown(status, "history")
+    assert reach == "nothing is reachable yet behind the gap, 2026-01-02 12:03:29Z"

@@ -1,0 +1,103 @@
+"""The example of a configuration file, and what `config --show` prints of the one in force."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlog2s3.config import file as sample
+from binlog2s3.config.options import Option, parse
+from binlog2s3.config.values import FILE_OPTIONS, OPTIONS, FileValues, build, read_file
+
+EXAMPLE = sample.example()
+SETTING = re.compile(r"^#(?=\w+ = )", re.MULTILINE)
+
+
+def read(text: str, folder: Path) -> FileValues:
+    path = folder / "x.toml"
+    path.write_text(text)
+    return read_file(path)
+
+
+def given(found: FileValues) -> dict[str, Any]:
+    """With all defaults; the password file of the example is not on this machine."""
+    known = {o.name: o.default for o in OPTIONS} | dict(found.values)
+    return known | {"mysql-password-file": Path("/dev/null")}
+
+
+def test_the_example_is_a_configuration(tmp_path: Path) -> None:
+    """As it stands it is all that a streamer needs: what everybody must give, and the places."""
+    found = read(EXAMPLE, tmp_path)
+    assert found.problems == ()
+    assert found.values.keys() == set(sample.LEAST) | set(sample.PLACES)
+    assert {name: str(found.values[name]) for name in sample.PLACES} == sample.PLACES
+    config, problems = build(given(found))
+    assert problems == []
+    assert config is not None
+    assert config.s3.bucket == "acme-binlogs"
+
+
+@pytest.mark.parametrize("left_out", sample.LEAST)
+def test_nothing_of_it_can_be_left_out(left_out: str, tmp_path: Path) -> None:
+    """Without any one of what is given, `stream` says that it is missing."""
+    config, problems = build(given(read(EXAMPLE, tmp_path)) | {left_out: None})
+    assert config is None
+    assert any(f"--{left_out} is missing" in problem for problem in problems)
+
+
+def test_all_of_it_is_known_when_it_is_uncommented(tmp_path: Path) -> None:
+    """Every option that may be in a file stands there, once, with a value that is taken."""
+    found = read(SETTING.sub("", EXAMPLE), tmp_path)
+    assert found.problems == ()
+    assert list(found.values) == [
+        option.name
+        for table in dict.fromkeys(o.table for o in FILE_OPTIONS)
+        for option in FILE_OPTIONS
+        if option.table == table
+    ]
+
+
+@pytest.mark.parametrize("option", FILE_OPTIONS, ids=lambda option: option.name)
+def test_an_option_is_explained(option: Option, tmp_path: Path) -> None:
+    """With its help, its words, and its default, which is the value that is shown (or a place)."""
+    text = sample.example()
+    paragraph = next(
+        part
+        for part in text[text.index(f"\n[{option.table}]\n") :].split("\n\n")
+        if re.search(rf"(?m)^#?{option.key} = ", part)
+    )
+    words = " ".join(line.removeprefix("# ") for line in paragraph.splitlines())
+    for piece in (option.help, *option.choices, option.default_text):
+        assert piece in words
+    if option.default is not None and option.name not in sample.PLACES:
+        shown = read(SETTING.sub("", f"[{option.table}]\n{paragraph}"), tmp_path)
+        assert shown.values == {option.name: parse(option, option.default)}
+
+
+def test_the_example_is_readable() -> None:
+    """Lines fit a terminal, and no line has a blank at its end."""
+    for line in EXAMPLE.splitlines():
+        assert len(line) <= sample.WIDTH
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("value", ['a"b\\c', "ü\x7f", "x = 1 # y"])
+def test_a_text_stays_what_it_is(value: str) -> None:
+    """Whatever is in it, the file that has it says the same."""
+    assert tomllib.loads(f"a = {sample.literal(value)}") == {"a": value}
+
+
+def test_what_is_in_force_is_a_file_again(tmp_path: Path) -> None:
+    """It has the values, where each comes from, and in words what holds where there is none."""
+    values = {"mysql-user": "me", "part-size": 5 << 20, "flush-interval": 0.5, "take-over": True}
+    places = {"mysql-user": "--mysql-user", "part-size": "--part-size", "take-over": "X"}
+    places["flush-interval"] = "[stream] flush_interval of a\nb"
+    text = sample.in_force(values, places, {"mysql-user", "flush-interval"}, OPTIONS)
+    assert read(text, tmp_path).values == values
+    assert 'user = "me"  # --mysql-user\n' in text
+    assert "flush_interval = 0.5  # [stream] flush_interval of a b\n" in text
+    assert "part_size = 5242880  # default\n" in text
+    assert "# port: 3306\n" in text
+    assert "metrics_listen" not in text

@@ -1,0 +1,847 @@
+"""Options, environment, file and defaults become one Config, or one list of all problems."""
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.cli import main as cli
+from binlog2s3.config.options import TABLES, parse_seconds, parse_size, split_s3_url
+from binlog2s3.config.values import (
+    BY_NAME,
+    OPTIONS,
+    Config,
+    Option,
+    SpoolLimits,
+    _read_tables,
+    build,
+    parse,
+    read_file,
+)
+from binlog2s3.errors import ConfigError
+
+LEAST = {"source": "orders", "s3-url": "s3://bucket/p", "mysql-user": "repl"}
+MIB = 1 << 20
+
+# Three good values of each option, as texts: for the command line, the environment, the file.
+SAMPLES: Mapping[str, tuple[str, str, str]] = {
+    "source": ("one", "two", "three"),
+    "mysql-host": ("one", "two", "three"),
+    "mysql-port": ("1", "2", "3"),
+    "mysql-socket": ("/one", "/two", "/three"),
+    "mysql-user": ("one", "two", "three"),
+    "mysql-password-file": ("/one", "/two", "/three"),
+    "mysql-defaults-file": ("/one", "/two", "/three"),
+    "mysql-ssl-mode": ("REQUIRED", "VERIFY_CA", "DISABLED"),
+    "mysql-ssl-ca": ("/one", "/two", "/three"),
+    "mysql-ssl-cert": ("/one", "/two", "/three"),
+    "mysql-ssl-key": ("/one", "/two", "/three"),
+    "mysqlbinlog": ("/one", "/two", "/three"),
+    "mysql-server-id": ("1", "2", "3"),
+    "mysql-connect-timeout": ("1", "2s", "3m"),
+    "spool": ("/one", "/two", "/three"),
+    "spool-max-bytes": ("16MiB", "1G", "33554432"),
+    "spool-min-free-bytes": ("0", "1G", "1"),
+    "s3-url": ("s3://one", "s3://two", "s3://three"),
+    "endpoint-url": ("http://one", "http://two", "http://three"),
+    "region": ("one", "two", "three"),
+    "addressing-style": ("path", "virtual", "PATH"),
+    "profile": ("one", "two", "three"),
+    "storage-class": ("STANDARD", "STANDARD_IA", "GLACIER_IR"),
+    "sse": ("AES256", "aws:kms", "aes256"),
+    "sse-kms-key-id": ("one", "two", "three"),
+    "checksum": ("md5", "none", "crc64nvme"),
+    "part-size": ("6MiB", "7M", "8388608"),
+    "concurrency": ("1", "2", "3"),
+    "start-binlog": ("b.000001", "b.000002", "b.000003"),
+    "start-at": ("oldest", "now", "OLDEST"),
+    "flush-interval": ("1", "2", "3"),
+    "heartbeat-interval": ("1", "2s", "3m"),
+    "stall-timeout": ("1", "2s", "3m"),
+    "on-gap": ("stop", "continue", "STOP"),
+    "accept-new-server": ("3e11fa47-71ca-11e1-9e33-c80aa9429562", "00000001-00000000", "X"),
+    "take-over": ("true", "false", "true"),
+    "metrics-listen": ("127.0.0.1:1", "127.0.0.1:2", "[::1]:3"),
+    "heartbeat-url-file": ("/dev/null", "/dev/zero", "/dev/full"),
+    "log-format": ("text", "json", "TEXT"),
+    "log-level": ("debug", "warning", "error"),
+}
+
+
+def toml(option: Option, text: str) -> str:
+    """A TOML line with this value, as the option's kind wants it."""
+    bare = option.kind in ("integer", "flag")
+    return f"{option.key} = {text if bare else json.dumps(text)}\n"
+
+
+def toml_file(directory: Path, values: Mapping[str, str]) -> Path:
+    """A configuration file with these options."""
+    path = directory / "config.toml"
+    tables = {
+        table: [toml(BY_NAME[name], text) for name, text in values.items()
+                if BY_NAME[name].table == table]
+        for table in TABLES
+    }  # fmt: skip
+    path.write_text("".join(f"[{table}]\n{''.join(lines)}" for table, lines in tables.items()))
+    return path
+
+
+def merged(arguments: list[str]) -> dict[str, Any]:
+    """What click makes of command line, environment and file, by option name."""
+    with cli.stream.make_context("binlog2s3 stream", arguments) as ctx:
+        return {option.name: ctx.params[option.parameter] for option in OPTIONS}
+
+
+def configured(arguments: list[str]) -> Config:
+    """The Config of a command line, or ConfigError."""
+    with cli.stream.make_context("binlog2s3 stream", arguments) as ctx:
+        return cli._config(ctx, ctx.params)
+
+
+def arguments(values: Mapping[str, str]) -> list[str]:
+    """A command line; a flag has no value there."""
+    return [
+        f"--{name}" if BY_NAME[name].kind == "flag" else f"--{name}={text}"
+        for name, text in values.items()
+    ]
+
+
+def problems(*extra: str, least: Mapping[str, str] = LEAST) -> tuple[str, ...]:
+    """All problems of a command line."""
+    with pytest.raises(ConfigError) as caught:
+        configured([*arguments(least), *extra])
+    assert caught.value.exit_code == 3
+    assert caught.value.hint
+    return caught.value.problems
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for option in OPTIONS:
+        monkeypatch.delenv(option.environment, raising=False)
+    monkeypatch.delenv("BINLOG2S3_CONFIG", raising=False)
+
+
+def test_samples_cover_every_option() -> None:
+    """The tests below speak of every option."""
+    assert SAMPLES.keys() == BY_NAME.keys()
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_option_beats_environment_beats_file_beats_default(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each option: command line, then environment, then file, then default."""
+    option = BY_NAME[name]
+    on_line, in_environment, in_file = SAMPLES[name]
+
+    def value(*given: str) -> object:
+        raw = merged(list(given))[name]
+        return None if raw is None else parse(option, raw)
+
+    assert value() == option.default
+    from_file = f"--config={toml_file(tmp_path, {name: in_file})}"
+    assert value(from_file) == parse(option, in_file)
+    monkeypatch.setenv(option.environment, in_environment)
+    assert value() == value(from_file) == parse(option, in_environment)
+    assert value(from_file, *arguments({name: on_line})) == parse(option, on_line)
+
+
+def test_every_value_reaches_its_place(tmp_path: Path) -> None:
+    """What the file says stands in the Config, under the name of the table's key."""
+    pem = tmp_path / "pem"
+    pem.touch()
+    values = {name: texts[0] for name, texts in SAMPLES.items()} | {
+        name: str(pem) for name, option in BY_NAME.items() if option.kind == "file"
+    }
+    for left_out in ("mysql-socket", "start-at"):
+        del values[left_out]
+    values |= {"s3-url": "s3://one/a/b/", "sse": "aws:kms", "flush-interval": "0"}
+    config = configured([f"--config={toml_file(tmp_path, values)}"])
+
+    assert (config.mysql.host, config.mysql.port, config.mysql.socket) == ("one", 1, None)
+    assert (config.mysql.user, config.mysql.password_file) == ("one", pem)
+    assert (config.mysql.defaults_file, config.mysql.ssl_mode) == (pem, "REQUIRED")
+    assert (config.mysql.ssl_ca, config.mysql.ssl_cert, config.mysql.ssl_key) == (pem, pem, pem)
+    assert (config.mysql.mysqlbinlog, config.mysql.server_id) == (Path("/one"), 1)
+    assert config.mysql.connect_timeout == 1.0
+    assert (config.s3.bucket, config.s3.prefix) == ("one", "a/b")
+    assert (config.s3.endpoint_url, config.s3.region) == ("http://one", "one")
+    assert (config.s3.addressing_style, config.s3.profile) == ("path", "one")
+    assert (config.s3.storage_class, config.s3.checksum) == ("STANDARD", "md5")
+    assert (config.s3.sse, config.s3.sse_kms_key_id) == ("aws:kms", "one")
+    assert (config.s3.part_size, config.s3.concurrency) == (6 * MIB, 1)
+    assert (config.stream.source, config.stream.start_at) == ("one", "oldest")
+    assert config.stream.start_binlog == BinlogName.parse("b.000001")
+    assert (config.stream.flush_interval, config.stream.heartbeat_interval) == (0.0, 1.0)
+    assert config.stream.take_over is True
+    assert (config.stream.stall_timeout, config.stream.on_gap) == (1.0, "stop")
+    assert config.stream.accept_new_server == "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+    assert (config.spool, config.log.format, config.log.level) == (Path("/one"), "text", "debug")
+    assert config.spool_limits == SpoolLimits(max_bytes=16 * MIB, min_free_bytes=0)
+
+
+def test_defaults() -> None:
+    """The least that must be given is source, bucket and user."""
+    config = configured(arguments(LEAST))
+    assert (config.s3.part_size, config.s3.concurrency) == (5 * MIB, 8)
+    assert (config.mysql.ssl_mode, config.mysql.connect_timeout) == (None, 10.0)
+    assert (config.stream.start_at, config.stream.start_binlog) == ("oldest", None)
+    assert config.stream.take_over is False
+    assert (config.log.format, config.log.level) == ("auto", "info")
+    assert config.spool == Path("/var/lib/binlog2s3")
+    assert config.spool_limits == SpoolLimits(max_bytes=None, min_free_bytes=None)
+    assert (config.stream.stall_timeout, config.stream.on_gap) == (60.0, "continue")
+    assert config.stream.accept_new_server is None
+
+
+def test_defaults_are_good_values() -> None:
+    """Every default is a value that the option itself would take."""
+    for option in OPTIONS:
+        if option.default is not None:
+            assert parse(option, option.default) == option.default
+
+
+def test_missing() -> None:
+    """All that is missing is named at once."""
+    assert problems(least={}) == (
+        "--source is missing",
+        "--s3-url is missing",
+        "--mysql-user is missing (or a --mysql-defaults-file that names it)",
+    )
+
+
+def test_a_wrong_value_is_not_missing_too() -> None:
+    """One mistake, one line."""
+    assert len(problems(least={"source": "a b", "s3-url": "x", "mysql-user": ""})) == 3
+
+
+def test_an_option_file_may_name_the_user(tmp_path: Path) -> None:
+    """Without a user, an option file is enough; and it may have the certificate authorities."""
+    path = tmp_path / "my.cnf"
+    path.touch()
+    given = ["--source=a", "--s3-url=s3://bucket", f"--mysql-defaults-file={path}"]
+    assert configured([*given, "--mysql-ssl-mode=VERIFY_CA"]).mysql.user is None
+
+
+def test_everything_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problems of file, environment and command line come in one error, each by its own name."""
+    path = tmp_path / "x.toml"
+    path.write_text(
+        '[mysql]\nport = "3306"\nsocket = "/s"\n[s3]\nurll = "s3://b"\n[streem]\na = 1\n'
+    )
+    monkeypatch.setenv("BINLOG2S3_CONFIG", str(path))
+    monkeypatch.setenv("BINLOG2S3_CONCURRENCY", "many")
+    monkeypatch.setenv("BINLOG2S3_MYSQL_HOST", "db1")
+    assert problems("--source=a/b", "--part-size=1K", least={}) == (
+        f"[mysql] port of {path}: '3306' is a text; write the number without quotes",
+        f"{path}: unknown key [s3] urll (did you mean url?)",
+        f"{path}: unknown table [streem] (did you mean stream?)",
+        "--source: 'a/b' is not 1 to 64 of the characters A-Z a-z 0-9 . _ -",
+        "--part-size: '1K' is below the least, 5 MiB",
+        "BINLOG2S3_CONCURRENCY: 'many' is not a whole number",
+        "--s3-url is missing",
+        "--mysql-user is missing (or a --mysql-defaults-file that names it)",
+        (
+            f"[mysql] socket of {path} and BINLOG2S3_MYSQL_HOST contradict each other: "
+            "give one way to connect"
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", [n for n, o in BY_NAME.items() if o.kind not in ("path", "file")])
+def test_a_wrong_value_is_named_as_it_was_given(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--name`, `BINLOG2S3_NAME` or `[table] key of FILE`, whichever has the wrong value."""
+    option, wrong = BY_NAME[name], "\t"
+    others = {key: value for key, value in LEAST.items() if key != name}
+    if option.kind != "flag":
+        assert problems(f"--{name}={wrong}", least=others)[0].startswith(f"--{name}: ")
+    path = tmp_path / "x.toml"
+    path.write_text(f'[{option.table}]\n{option.key} = "\\t"\n')
+    in_file = problems(f"--config={path}", least=others)
+    assert in_file[0].startswith(f"[{option.table}] {option.key} of {path}: ")
+    monkeypatch.setenv(option.environment, wrong)
+    assert problems(least=others)[0].startswith(f"{option.environment}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[mysql]\nport = true", "[mysql] port of {}: true is not a whole number"),
+        ("[mysql]\nport = 3306.0", "[mysql] port of {}: 3306.0 is not a whole number"),
+        ("[mysql]\nport = 0", "[mysql] port of {}: 0 is below the least, 1"),
+        ("[mysql]\nport = 65536", "[mysql] port of {}: 65536 is above the greatest, 65535"),
+        ("[mysql]\nport = -1", "[mysql] port of {}: -1 is below the least, 1"),
+        (
+            f"[mysql]\nport = 0x{'f' * 5000}",
+            "[mysql] port of {}: so great a number is above the greatest, 65535",
+        ),
+        ("[mysql]\nhost = 5", "[mysql] host of {}: 5 is not a text in quotes"),
+        ("[mysql]\nhost = false", "[mysql] host of {}: false is not a text in quotes"),
+        ('[mysql]\nhost = ["a"]', "[mysql] host of {}: an array is not a text in quotes"),
+        ('[mysql.host]\np = "x"', "[mysql] host of {}: a table is not a text in quotes"),
+        (
+            "[mysql]\nhost = 2026-01-01",
+            "[mysql] host of {}: a date or time is not a text in quotes",
+        ),
+        (
+            "[s3]\npart_size = true",
+            "[s3] part_size of {}: true is not a size such as 5MiB, 64M or 1G",
+        ),
+        (
+            "[s3]\npart_size = 5242880.0",
+            "[s3] part_size of {}: 5242880.0 is not a size such as 5MiB, 64M or 1G",
+        ),
+        (
+            "[s3]\npart_size = [5]",
+            "[s3] part_size of {}: an array is not a size such as 5MiB, 64M or 1G",
+        ),
+        (
+            "[stream]\nheartbeat_interval = nan",
+            "[stream] heartbeat_interval of {}: nan is not a duration such as 30, 30s or 5m",
+        ),
+        (
+            "[stream]\nheartbeat_interval = inf",
+            "[stream] heartbeat_interval of {}: inf is not a duration such as 30, 30s or 5m",
+        ),
+        (
+            "[stream]\nheartbeat_interval = 0.5",
+            "[stream] heartbeat_interval of {}: 0.5 is below the least, 1",
+        ),
+        (
+            "[stream]\nstart_binlog = '../x.1'",
+            "[stream] start_binlog of {}: not the name of a binlog: '../x.1'",
+        ),
+        (
+            "[stream]\nstall_timeout = 0.9",
+            "[stream] stall_timeout of {}: 0.9 is below the least, 1",
+        ),
+        (
+            "[stream]\non_gap = 'go on'",
+            "[stream] on_gap of {}: 'go on' is not one of continue, stop",
+        ),
+        (
+            "[spool]\nmax_bytes = '16383K'",
+            "[spool] max_bytes of {}: '16383K' is below the least, 16 MiB",
+        ),
+        (
+            "[spool]\nmin_free_bytes = -1",
+            "[spool] min_free_bytes of {}: -1 is below the least, 0",
+        ),
+        (
+            "[spool]\nmin_free_bytes = '5 %'",
+            "[spool] min_free_bytes of {}: '5 %' is not a size such as 5MiB, 64M or 1G",
+        ),
+        ("[stream]\ntake_over = 1", "[stream] take_over of {}: 1 is not true or false"),
+        ("[stream]\ntake_over = []", "[stream] take_over of {}: an array is not true or false"),
+        (
+            "[stream]\ntake_over = 'true'",
+            "[stream] take_over of {}: 'true' is a text; write true or false without quotes",
+        ),
+        ("[s3]\npart-size = '5M'\npart_size = '6M'", "{}: [s3] part_size is there twice"),
+        ("mysql = 'x'", "{}: mysql must be a table, [mysql]"),
+        ("source = 'x'", "{}: source stands outside a table (did you mean [stream] source?)"),
+        (
+            "[mysql]\npassword = 'x'",
+            "{}: unknown key [mysql] password (did you mean password_file?)",
+        ),
+        (
+            "[mysql]\nmysql_port = 1",
+            "{}: unknown key [mysql] mysql_port (did you mean [mysql] port?)",
+        ),
+        ("[s3]\nsource = 'x'", "{}: unknown key [s3] source (did you mean [stream] source?)"),
+        (
+            "[spool]\nzzz = 'x'",
+            "{}: unknown key [spool] zzz (known: dir, max_bytes, min_free_bytes)",
+        ),
+        ("[zzz]", "{}: unknown table [zzz] (known: log, mysql, s3, spool, stream, target)"),
+    ],
+)
+def test_what_is_wrong_in_a_file(text: str, problem: str, tmp_path: Path) -> None:
+    """Unknown tables and keys, wrong types, values out of range: each with what would be right."""
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    (found,) = problems(f"--config={path}")
+    assert found.startswith(problem.format(path))
+
+
+def test_good_types_in_a_file(tmp_path: Path) -> None:
+    """Sizes and durations may be numbers or texts with units; dashes and underscores are one."""
+    path = tmp_path / "x.toml"
+    path.write_text(
+        "[s3]\npart-size = 6291456\n[stream]\nheartbeat-interval = 2\n"
+        "[mysql]\nconnect_timeout = 2.5\n"
+    )
+    config = configured([*arguments(LEAST), f"--config={path}"])
+    assert config.s3.part_size == 6 * MIB
+    assert (config.stream.heartbeat_interval, config.mysql.connect_timeout) == (2.0, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"host = ", "not TOML: "),
+        (b"[mysql]\nhost = db1\n", 'texts stand in quotes: host = "db1"'),
+        (b"[mysql]\n[mysql]\n", "not TOML: "),
+        (b"# \xff", "not UTF-8 text"),
+        (b"a = " + b"9" * 5000, "digits"),
+        (b"a = " + b"[" * 5000, "recursion"),
+        (b"#" * (1 << 20) + b"#", "larger than 1 MiB"),
+    ],
+)
+def test_what_is_no_configuration_file(content: bytes, words: str, tmp_path: Path) -> None:
+    """A file that cannot be understood is one problem; what it may hold is not called missing."""
+    path = tmp_path / "x.toml"
+    path.write_bytes(content)
+    found = problems(f"--config={path}", "--concurrency=x", least={})
+    assert len(found) == 2
+    assert found[0].startswith(f"{path}: ")
+    assert words in found[0]
+    assert found[1].startswith("--concurrency: ")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """A directory, a file that is not there: named with the reason."""
+    assert problems(f"--config={tmp_path}") == (f"{tmp_path}: is a directory",)
+    assert problems("--config=/no/x") == ("/no/x: no such file or directory",)
+    assert problems(f"--mysql-ssl-ca={tmp_path}") == (
+        f"--mysql-ssl-ca: {tmp_path}: is a directory",
+    )
+    assert problems("--mysql-password-file=/no/x") == (
+        "--mysql-password-file: /no/x: no such file or directory",
+    )
+
+
+def test_a_password_file_is_read_more_than_once(tmp_path: Path) -> None:
+    """/dev/null is an empty password; a pipe would be empty at the second connection."""
+    assert configured([*arguments(LEAST), "--mysql-password-file=/dev/null"])
+    os.mkfifo(tmp_path / "pipe")
+    (found,) = problems(f"--mysql-password-file={tmp_path / 'pipe'}")
+    assert found.endswith("is no file that can be read twice")
+
+
+@pytest.mark.parametrize(
+    ("extra", "problem"),
+    [
+        (
+            ["--mysql-socket=/s", "--mysql-port=1"],
+            "--mysql-socket and --mysql-port contradict each other: give one way to connect",
+        ),
+        (
+            ["--start-binlog=b.000001", "--start-at=now"],
+            "--start-binlog and --start-at contradict each other: give one of them",
+        ),
+        (
+            ["--mysql-ssl-mode=VERIFY_CA"],
+            (
+                "--mysql-ssl-mode VERIFY_CA needs --mysql-ssl-ca "
+                "(or a --mysql-defaults-file that has ssl-ca)"
+            ),
+        ),
+        (
+            ["--mysql-ssl-mode=VERIFY_IDENTITY", "--mysql-ssl-ca=/dev/null", "--mysql-socket=/s"],
+            "--mysql-ssl-mode VERIFY_IDENTITY needs a host's name, which --mysql-socket has not",
+        ),
+        (
+            ["--mysql-ssl-mode=disabled", "--mysql-ssl-ca=/dev/null"],
+            (
+                "--mysql-ssl-mode and --mysql-ssl-ca contradict each other: "
+                "DISABLED uses no certificates"
+            ),
+        ),
+        (["--mysql-ssl-cert=/dev/null"], "--mysql-ssl-cert needs --mysql-ssl-key"),
+        (["--mysql-ssl-key=/dev/null"], "--mysql-ssl-key needs --mysql-ssl-cert"),
+        (["--sse-kms-key-id=k"], "--sse-kms-key-id needs --sse aws:kms"),
+        (["--sse-kms-key-id=k", "--sse=AES256"], "--sse-kms-key-id needs --sse aws:kms"),
+        (
+            ["--flush-interval=40ms"],
+            (
+                "--flush-interval: below 0.05 seconds; "
+                "0 would mean that a binlog is durable only when it is closed"
+            ),
+        ),
+    ],
+)
+def test_contradictions(extra: list[str], problem: str) -> None:
+    """What cannot be meant together is refused."""
+    assert problems(*extra) == (problem,)
+
+
+@pytest.mark.parametrize(
+    "sse", [["--sse=AES256"], ["--sse=aws:kms"], ["--sse=aws:kms", "--sse-kms-key-id=k"]]
+)
+def test_encryption_that_can_be_meant(sse: list[str]) -> None:
+    """AES256, KMS with the account's own key, KMS with a key."""
+    config = configured([*arguments(LEAST), *sse])
+    assert (config.s3.sse, config.s3.sse_kms_key_id) == (
+        sse[0].removeprefix("--sse="),
+        "k" if len(sse) == 2 else None,
+    )
+
+
+@pytest.mark.parametrize("name", ["GLACIER", "DEEP_ARCHIVE", "glacier"])
+def test_storage_classes_one_must_wait_for_are_refused(name: str) -> None:
+    """A recovery cannot wait for hours, and the message says so."""
+    (found,) = problems(f"--storage-class={name}")
+    assert found.startswith(
+        f"--storage-class: {name} needs a restore request and hours before a binlog can be read; "
+        "choose one of "
+    )
+    assert "GLACIER_IR" in found
+
+
+@pytest.mark.parametrize(
+    ("url", "bucket", "prefix"),
+    [
+        ("s3://bucket", "bucket", ""),
+        ("s3://bucket/", "bucket", ""),
+        ("s3://bucket/a", "bucket", "a"),
+        ("s3://bucket/a/b/", "bucket", "a/b"),
+        ("s3://my.bucket-1/A_b.c!*'()", "my.bucket-1", "A_b.c!*'()"),
+        ("s3://abc/" + "x" * 512, "abc", "x" * 512),
+    ],
+)
+def test_s3_urls(url: str, bucket: str, prefix: str) -> None:
+    """A bucket, and a prefix without slashes around it."""
+    assert split_s3_url(url) == (bucket, prefix)
+    config = configured(arguments(LEAST | {"s3-url": url}))
+    assert (config.s3.bucket, config.s3.prefix) == (bucket, prefix)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("bucket", "is not of the form s3://bucket/prefix"),
+        ("s3://", "is not of the form s3://bucket/prefix"),
+        ("s3:///prefix", "is not of the form s3://bucket/prefix"),
+        ("https://bucket", "is not of the form s3://bucket/prefix"),
+        ("s3://bucket/a?versionId=1", "is not of the form s3://bucket/prefix"),
+        ("s3://Bucket/a", "a bucket's name has 3 to 63 of the characters a-z 0-9 . -"),
+        ("s3://my_bucket", "a bucket's name has 3 to 63 of the characters a-z 0-9 . -"),
+        ("s3://ab", "a bucket's name has 3 to 63 of the characters a-z 0-9 . -"),
+        ("s3://" + "a" * 64, "a bucket's name has 3 to 63 of the characters a-z 0-9 . -"),
+        ("s3://bucket//", "the prefix must not have an empty part, . or .."),
+        ("s3://bucket//a", "the prefix must not have an empty part, . or .."),
+        ("s3://bucket/a//b", "the prefix must not have an empty part, . or .."),
+        ("s3://bucket/a//", "the prefix must not have an empty part, . or .."),
+        ("s3://bucket/./a", "the prefix must not have an empty part, . or .."),
+        ("s3://bucket/a/..", "the prefix must not have an empty part, . or .."),
+        ("s3://bucket/a b", "the prefix has at most 512 of the characters"),
+        ("s3://bucket/ä", "the prefix has at most 512 of the characters"),
+        ("s3://abc/" + "x" * 513, "the prefix has at most 512 of the characters"),
+    ],
+)
+def test_wrong_s3_urls(url: str, words: str) -> None:
+    """What S3 would refuse, and what it would take but nobody means."""
+    (found,) = problems(f"--s3-url={url}", least={k: v for k, v in LEAST.items() if k != "s3-url"})
+    assert found.startswith("--s3-url: ")
+    assert words in found
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://minio:9000",
+        "https://s3.example.com",
+        "https://s3.example.com/",
+        "http://127.0.0.1:9000/base",
+        "http://[::1]:9000",
+        "http://my_store",
+    ],
+)
+def test_endpoints(url: str) -> None:
+    """Host names, addresses of both kinds, a port, a path."""
+    assert configured([*arguments(LEAST), f"--endpoint-url={url}"]).s3.endpoint_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "minio:9000",
+        "s3://bucket",
+        "http://",
+        "http://:9000",
+        "http://host:port",
+        "http://host:0",
+        "http://host:65536",
+        "http://[::1",
+        "http://[zz]",
+        "http://ho st",
+        "http://höst",
+        "http://host/a b",
+        "http://host?x=1",
+        "http://host/#x",
+    ],
+)
+def test_wrong_endpoints(url: str) -> None:
+    """What cannot be an endpoint is refused before the first request."""
+    (found,) = problems(f"--endpoint-url={url}")
+    assert found.startswith("--endpoint-url: ")
+    assert found.endswith(("is not of the form https://host:port", "a query or a fragment"))
+
+
+@pytest.mark.parametrize("name", ["endpoint-url", "s3-url"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:hunter2@host",
+        "http://me:hunter2@host:port",
+        "http://me:hun?ter2@host",
+        "http://me:hun/hunter2@host",
+        "http://hunter2@host",
+        "http://me:hunter2@[bad",
+        "http://host?key=hunter2",
+        "http://host/#hunter2",
+        "me:hunter2@host",
+        "s3://key:hunter2@bucket/prefix",
+        "s3://key:hunter2@bucket\x01",
+        "s3://bucket?key=hunter2",
+    ],
+)
+def test_what_may_be_secret_in_a_url_is_not_repeated(name: str, url: str, tmp_path: Path) -> None:
+    """A user and password in a URL are refused, and not printed by the refusal."""
+    others = {key: value for key, value in LEAST.items() if key != name}
+    path = toml_file(tmp_path, {name: url})
+    for given_as in (f"--{name}={url}", f"--config={path}"):
+        (line,) = problems(given_as, least=others)
+        assert "hun" not in line
+
+
+def test_secrets_in_wrong_places_of_a_file_are_not_repeated(tmp_path: Path) -> None:
+    """A password under a key of its own guess, or as a table's value, is not printed."""
+    path = tmp_path / "x.toml"
+    path.write_text(
+        "password = 'hunter2'\n[mysql]\npassword = 'hunter2'\nuser = {password = 'hunter2'}\n"
+        "host = ['hunter2']\n[pw]\na = 'hunter2'\n"
+    )
+    found = problems(f"--config={path}")
+    assert len(found) == 5
+    assert "hunter2" not in "".join(found)
+
+
+def test_a_config_holds_no_secret(tmp_path: Path) -> None:
+    """The password's file is named, never read: repr(Config) may be logged."""
+    path = tmp_path / "pw"
+    path.write_text("hunter2")
+    config = configured([*arguments(LEAST), f"--mysql-password-file={path}"])
+    assert str(path) in repr(config)
+    assert "hunter2" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("5242880", 5 * MIB),
+        ("5MiB", 5 * MIB),
+        ("5 MB", 5 * MIB),
+        ("5m", 5 * MIB),
+        (" 64K ", 65536),
+        ("1.5G", 3 << 29),
+        ("1T", 1 << 40),
+        ("7B", 7),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    """Bytes, or units that are powers of 1024."""
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "5iB", "5 P", "1e3", "٣", "9" * 400, "1.", "0x10"])
+def test_wrong_sizes(text: str) -> None:
+    """Anything else says what a size looks like."""
+    with pytest.raises(ValueError, match="is not a size such as"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30", 30.0), ("0.5", 0.5), ("250ms", 0.25), ("30s", 30.0), ("5m", 300.0), ("5 min", 300.0),
+     ("1h", 3600.0), (" 2 ", 2.0)],
+)  # fmt: skip
+def test_durations(text: str, seconds: float) -> None:
+    """Seconds, or with a unit."""
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1d", "1e3", "inf", "nan", "٣", "9" * 400])
+def test_wrong_durations(text: str) -> None:
+    """Anything else says what a duration looks like."""
+    with pytest.raises(ValueError, match="is not a duration such as"):
+        parse_seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "on"),
+    [("true", True), ("TRUE", True), ("1", True), ("yes", True), (" on ", True),
+     ("false", False), ("False", False), ("0", False), ("no", False), ("off", False)],
+)  # fmt: skip
+def test_flags_in_the_environment(text: str, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words that people write there."""
+    monkeypatch.setenv("BINLOG2S3_TAKE_OVER", text)
+    assert configured(arguments(LEAST)).stream.take_over is on
+    assert configured([*arguments(LEAST), "--take-over"]).stream.take_over is True
+
+
+@pytest.mark.parametrize("text", ["maybe", " ", "2", "-", "truee"])
+def test_wrong_flags_in_the_environment(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anything else is not silently off; an empty variable is as none."""
+    monkeypatch.setenv("BINLOG2S3_TAKE_OVER", text)
+    assert problems() == (f"BINLOG2S3_TAKE_OVER: {text!r} is not true or false",)
+    monkeypatch.setenv("BINLOG2S3_TAKE_OVER", "")
+    assert configured(arguments(LEAST)).stream.take_over is False
+
+
+@pytest.mark.parametrize("text", ["3e11fa47-71CA-11e1", "0000000a-00000000", "x" * 64])
+def test_a_server_to_accept(text: str) -> None:
+    """A server_uuid, or what stands in for that of a MariaDB, as it is written."""
+    config = configured([*arguments(LEAST), f"--accept-new-server={text}"])
+    assert config.stream.accept_new_server == text
+
+
+@pytest.mark.parametrize("text", ["a b", "a_b", "a.b", "x" * 65, "é", "٣", "3e11fa47:1-5"])
+def test_what_is_no_server_to_accept(text: str) -> None:
+    """A GTID set or a host's name, for example."""
+    (found,) = problems(f"--accept-new-server={text}")
+    assert found.startswith("--accept-new-server: ")
+    assert found.endswith("is not 1 to 64 of the characters 0-9 A-Z a-z -")
+
+
+def test_a_home_directory_may_be_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """~ is the home directory; that of nobody is an error."""
+    monkeypatch.setenv("HOME", "/home/me")
+    assert configured([*arguments(LEAST), "--spool=~/spool"]).spool == Path("/home/me/spool")
+    assert problems("--spool=~nosuchuser/x") == ("--spool: '~nosuchuser/x': there is no such user",)
+
+
+def test_long_values_are_cut_in_messages() -> None:
+    """A message stays on a line."""
+    (found,) = problems(f"--mysql-port={'x' * 10_000}")
+    assert len(found) < 200
+
+
+def test_build_without_places() -> None:
+    """Whoever has no places to name is told of `--name`."""
+    config, found = build(LEAST | {"start-binlog": "b.1", "start-at": "now"})
+    assert config is None
+    assert found == ["--start-binlog and --start-at contradict each other: give one of them"]
+
+
+SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]  # a shared machine
+TOML_VALUES = st.recursive(
+    st.text()
+    | st.integers()
+    | st.floats()
+    | st.booleans()
+    | st.sampled_from([datetime(2026, 1, 1, tzinfo=UTC), 1 << 10000, "1" * 5000]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=3,
+)
+HINTS = st.sampled_from(
+    ["s3://", "s3://b@", "http://", "http://[", "~", "1", ".", "/", "e", "\0", "\ud800", "٣", "KiB"]
+)
+TEXTS = st.text() | st.lists(HINTS | st.text(max_size=3), max_size=5).map("".join)
+
+
+@settings(suppress_health_check=SLOW)
+@given(option=st.sampled_from(OPTIONS), raw=TOML_VALUES | TEXTS)
+@example(option=BY_NAME["part-size"], raw="9" * 400)
+@example(option=BY_NAME["heartbeat-interval"], raw=1 << 10000)
+def test_parse_gives_a_value_that_it_takes_again_or_a_value_error(option: Option, raw: Any) -> None:
+    """Whatever comes, there is a value or one line that says what is wrong with it."""
+    value, complaint = parsed(option, raw)
+    if complaint is None:
+        assert parse(option, value) == value
+    else:
+        assert complaint
+        assert "\n" not in complaint
+
+
+def parsed(option: Option, raw: Any) -> tuple[Any, str | None]:
+    """The value, or the complaint."""
+    try:
+        return parse(option, raw), None
+    except ValueError as error:
+        return None, str(error)
+
+
+def complaints(given_: list[str]) -> tuple[str, ...] | None:
+    """The problems of a command line, None if there are none."""
+    try:
+        configured(given_)
+    except ConfigError as error:
+        return error.problems
+    return None
+
+
+@settings(suppress_health_check=SLOW, deadline=None)
+@given(values=st.dictionaries(st.sampled_from(sorted(BY_NAME)), TEXTS, max_size=4))
+def test_any_command_line_gives_a_config_or_a_config_error(values: dict[str, str]) -> None:
+    """Random text at any options: no other exception, and no problem without its option's name."""
+    found = complaints(arguments(LEAST | values))
+    assert found is None or found
+    assert all(line.startswith("--") and "\n" not in line for line in found or ())
+
+
+@settings(suppress_health_check=SLOW, deadline=None)
+@given(
+    document=st.dictionaries(
+        st.sampled_from(TABLES) | st.text(),
+        st.dictionaries(
+            st.sampled_from([option.key for option in OPTIONS]) | st.text(), TEXTS, max_size=4
+        )
+        | TEXTS,
+        max_size=3,
+    )
+)
+def test_any_file_gives_a_config_or_a_config_error(
+    document: dict[str, Any], tmp_path: Path
+) -> None:
+    """Random tables, keys and values in a file: no other exception."""
+    path = tmp_path / "x.toml"
+    lines = [f"{json.dumps(key)} = {_inline(value)}" for key, value in document.items()]
+    path.write_text("\n".join(lines), encoding="utf-8", errors="surrogateescape")
+    found = complaints([*arguments(LEAST), f"--config={path}"])
+    assert found is None or found
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value)
+    return "{" + ", ".join(f"{json.dumps(k)} = {_inline(v)}" for k, v in value.items()) + "}"
+
+
+@settings(suppress_health_check=SLOW)
+@given(data=st.binary())
+def test_any_bytes_may_be_a_file(data: bytes, tmp_path: Path) -> None:
+    """Random bytes are read, or are a problem."""
+    path = tmp_path / "x.toml"
+    path.write_bytes(data)
+    found = read_file(path)
+    assert found.problems or not data.strip() or data.lstrip().startswith((b"#", b"["))
+
+
+@settings(suppress_health_check=SLOW)
+@given(
+    document=st.dictionaries(
+        st.sampled_from(TABLES),
+        st.dictionaries(
+            st.sampled_from([option.key for option in OPTIONS]), TOML_VALUES, max_size=4
+        ),
+        max_size=3,
+    )
+)
+def test_any_toml_values_are_judged(document: dict[str, Any]) -> None:
+    """Whatever TOML can hold under a key: used, or one problem each."""
+    found = _read_tables(document, Path("x.toml"))
+    assert len(found.values) + len(found.problems) == sum(map(len, document.values()))
+    assert found.wrong.isdisjoint(found.values)

@@ -1,0 +1,429 @@
+"""Where a search looks, and where it need not; what it says of what it could not look at."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import EventType
+from binlog2s3.errors import ArchiveError
+from binlog2s3.inspect.find.match import Tables, Wanted
+from binlog2s3.inspect.find.model import Hit, Sought, Tally
+from binlog2s3.inspect.find.scan import Search
+from tests.binlog_writer import BEGIN, NOW_US, UUID_A, UUID_B, XID, BinlogWriter, statement
+from tests.documents import BEAT, ID, LINEAGE, NAME
+from tests.surveyed import BLOCK, KEY, LAYOUT, MARIADB, Bucket
+from tests.unit.binlog.test_content import rows, table_map
+
+SECOND = 1_000_000
+ORDERS = Tables((("shop", "orders"),))
+ANY = Wanted()
+OTHER = "20260103T030405Z-b4308ccf-0001"
+
+
+def binlog(
+    first: int,
+    count: int,
+    *,
+    size: int = 100,
+    rotate: bool = True,
+    uuid: str = UUID_A,
+    number: int = 1,
+    before: str = "",
+    apart_us: int = SECOND,
+) -> BinlogWriter:
+    """Transactions of one row each, one a second; every fifth is of shop.orders."""
+    made = BinlogWriter()
+    made.previous_gtids(GtidSet.parse(before or (f"{uuid}:1-{first - 1}" if first > 1 else "")))
+    for gno in range(first, first + count):
+        table = "orders" if gno % 5 == 0 else "stock"
+        row = rows(EventType.WRITE_ROWS, 7, 1, value=b"x" * size)
+        made.transaction(
+            [BEGIN, table_map(7, table), row, XID],
+            gtid=(uuid, "", gno),
+            commit_us=NOW_US + gno * apart_us,
+        )
+    if rotate:
+        made.rotate(f"mysql-bin.{number + 1:06d}")
+    return made
+
+
+def name(number: int) -> BinlogName:
+    return BinlogName.parse(f"mysql-bin.{number:06d}")
+
+
+def searched(
+    bucket: Bucket, sought: Sought | None = None, **changes: object
+) -> tuple[list[Hit], list[str], Tally]:
+    """Hits, warnings, what was looked through."""
+    chosen = replace(sought or Sought(wanted=ANY), **changes)  # type: ignore[arg-type]
+    warnings: list[str] = []
+    search = Search(
+        bucket.survey(), chosen, threads=2, warn=warnings.append, advance=lambda _: None
+    )
+    return list(search.hits()), warnings, search.tally
+
+
+def numbers(hits: Sequence[Hit]) -> list[int]:
+    return [int((hit.transaction.gtid or "0:0").rpartition(":")[2]) for hit in hits]
+
+
+def archive(*sizes: int, apart_us: int = SECOND) -> Bucket:
+    """Binlogs of 10 transactions with rows of these sizes; the last one is open."""
+    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+    for at, size in enumerate(sizes):
+        is_last = at == len(sizes) - 1
+        made = binlog(
+            at * 10 + 1, 10, size=size, rotate=not is_last, number=at + 1, apart_us=apart_us
+        )
+        if is_last:
+            bucket.chunks(made.data, 0, len(made.data), name=name(at + 1))
+        else:
+            bucket.archive(made.data, name=name(at + 1))
+    bucket.beat(replace(BEAT, lineage=ID, durable=None, covered_until=None))
+    bucket.asked.clear()
+    return bucket
+
+
+def test_all_of_it_in_both_orders() -> None:
+    """The open binlog too, by the place in history."""
+    hits, warnings, tally = searched(archive(100, 100, 100))
+    assert numbers(hits) == list(range(30, 0, -1))
+    assert warnings == []
+    assert (tally.binlogs, tally.left_out, tally.size == tally.of_size) == (3, 0, True)
+    assert not tally.ended_early
+    hits, _, _ = searched(archive(100, 100, 100), order="oldest")
+    assert numbers(hits) == list(range(1, 31))
+
+
+def test_of_large_binlogs_the_newest_are_found_by_reading_the_end() -> None:
+    """Not the binlog from its beginning, nor those before."""
+    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+    for number in (1, 2):
+        made = binlog(number * 100 - 99, 100, size=400_000, number=number)
+        bucket.archive(made.data, name=name(number))
+    bucket.asked.clear()
+    hits, _, tally = searched(bucket, limit=3)
+    assert numbers(hits) == [200, 199, 198]
+    assert tally.ended_early
+    assert bucket.fetched < 5 * BLOCK
+    hits, _, tally = searched(bucket, order="oldest", limit=3)
+    assert numbers(hits) == [1, 2, 3]
+
+
+def test_a_table_is_found_over_blocks() -> None:
+    """Every transaction of it, wherever blocks end; in both orders."""
+    bucket = archive(900_000, 1_700_000, 900_000, 2_500_000)
+    sought = Sought(wanted=Wanted(tables=ORDERS))
+    for order, expected in (("newest", range(40, 0, -5)), ("oldest", range(5, 41, 5))):
+        hits, warnings, _ = searched(bucket, sought, order=order)
+        assert numbers(hits) == list(expected)
+        assert warnings == []
+        assert all(hit.verdict.certain and hit.verdict.matched[0].rows == 1 for hit in hits)
+
+
+def test_a_transaction_of_many_blocks() -> None:
+    """What comes before it and behind it is found, and it."""
+    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+    made = BinlogWriter()
+    made.previous_gtids(GtidSet.parse(""))
+    for gno, (table, count) in enumerate((("stock", 1), ("orders", 30), ("stock", 1)), 1):
+        many = [rows(EventType.WRITE_ROWS, 7, 2, value=b"y" * 500_000) for _ in range(count)]
+        made.transaction(
+            [BEGIN, *[e for row in many for e in (table_map(7, table), row)], XID],
+            gtid=(UUID_A, "", gno),
+            commit_us=NOW_US + gno,
+        )
+    made.rotate()
+    bucket.archive(made.data, name=name(1))
+    for wanted, expected in (
+        (Wanted(tables=ORDERS), [2]),
+        (Wanted(min_rows=60), [2]),
+        (Wanted(min_rows=61), []),
+        (Wanted(), [3, 2, 1]),
+        (Wanted(tables=Tables((("shop", "stock"),))), [3, 1]),
+    ):
+        hits, warnings, _ = searched(bucket, Sought(wanted=wanted))
+        assert (numbers(hits), warnings) == (expected, [])
+        assert all(h.content.changes[0].rows == 60 for h in hits if numbers([h]) == [2])
+
+
+def test_entries_leave_out_binlogs() -> None:
+    """By commit times and GTIDs: their bytes are not asked for."""
+    for changes in (
+        {"since_us": NOW_US + 11 * SECOND, "until_us": NOW_US + 20 * SECOND},
+        {"gtids": (f"{UUID_A}:12-13,{UUID_B}:1",)},
+    ):
+        bucket = archive(100, 100, 100, 100)
+        hits, warnings, tally = searched(bucket, **changes)
+        expected = range(20, 10, -1) if "since_us" in changes else [13, 12]
+        assert (numbers(hits), warnings) == (list(expected), [])
+        of_bytes = {one.key for one in bucket.asked if "/binlogs/" in one.key}
+        assert of_bytes == {LAYOUT.binlog(ID, name(2))}
+        assert tally.size == tally.of_size or "gtids" in changes
+
+
+def test_all_gtids_found_is_the_end() -> None:
+    """Nothing more is looked through."""
+    bucket = archive(100, 100, 100)
+    hits, _, tally = searched(bucket, gtids=(f"{UUID_A}:25",))
+    assert (numbers(hits), tally.binlogs) == ([25], 1)
+
+
+def test_blocks_are_left_out_by_time() -> None:
+    """Where commit times only grow; of a binlog of ten blocks some."""
+    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+    made = binlog(1, 100, size=400_000, apart_us=100 * SECOND)
+    bucket.archive(made.data, name=name(1))
+    bucket.asked.clear()
+    low, high = NOW_US + 5000 * SECOND, NOW_US + 5300 * SECOND
+    hits, _, _ = searched(bucket, since_us=low, until_us=high)
+    assert numbers(hits) == [53, 52, 51, 50]
+    assert bucket.fetched < 6 * BLOCK
+    bucket.asked.clear()
+    assert len(searched(bucket)[0]) == 100
+    assert bucket.fetched < len(made.data) + BLOCK // 4  # each block once
+    late = NOW_US + 9900 * SECOND
+    hits, _, _ = searched(bucket, since_us=late)
+    assert numbers(hits) == [100, 99]
+
+
+def test_a_clock_that_was_set_back_hides_nothing() -> None:
+    """Then all blocks are read."""
+    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+    made = BinlogWriter()
+    made.previous_gtids(GtidSet.parse(""))
+    for gno in range(1, 41):
+        offset = -9000 if gno == 35 else gno * 100
+        row = rows(EventType.WRITE_ROWS, 7, 1, value=b"x" * 400_000)
+        made.transaction(
+            [BEGIN, table_map(7, "orders"), row, XID],
+            gtid=(UUID_A, "", gno),
+            commit_us=NOW_US + offset * SECOND,
+        )
+    made.rotate()
+    bucket.archive(made.data, name=name(1))
+    hits, _, _ = searched(bucket, until_us=NOW_US - 8000 * SECOND)
+    assert numbers(hits) == [35]
+
+
+def test_whole_seconds_are_in_time_with_any_part() -> None:
+    """MariaDB's."""
+    bucket = Bucket(replace(MARIADB, parent=None))
+    made = BinlogWriter(server_version="11.4.2-MariaDB-log")
+    made.gtid_list(MariadbGtidList.parse("0-7-3"))
+    for seq in (4, 5, 6):
+        made.timestamp += 1
+        made.mariadb_transaction(
+            [table_map(7, "orders"), rows(EventType.WRITE_ROWS_V1, 7, 0), XID], gtid=(0, seq)
+        )
+    made.rotate()
+    bucket.archive(made.data)
+    half = NOW_US + 2 * SECOND + SECOND // 2
+    hits, _, _ = searched(bucket, since_us=half, until_us=half)
+    assert [hit.transaction.gtid for hit in hits] == ["0-7-5"]
+    hits, _, _ = searched(bucket, gtids=("0-7-6,0-8-4", "0-7-4"))
+    assert [hit.transaction.gtid for hit in hits] == ["0-7-6", "0-7-4"]
+
+
+def test_a_block_that_is_rotten_is_passed_over() -> None:
+    """What lies in it is lost, and what lies only in part in it; all else is found."""
+    for order in ("newest", "oldest"):
+        bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+        made = binlog(1, 50, size=400_000)
+        bucket.archive(made.data, name=name(1))
+        bucket.objects[LAYOUT.binlog(ID, name(1))].data = bytes(
+            made.data[: 2 * BLOCK + 9]
+        ) + b"?" + bytes(made.data[2 * BLOCK + 10 :])  # fmt: skip
+        lost = [
+            one.gtid for one in made.transactions if one.begin < 3 * BLOCK and one.end > 2 * BLOCK
+        ]
+        for wanted in (Wanted(), Wanted(tables=Tables((("shop", "*"),)))):
+            hits, warnings, _ = searched(bucket, Sought(wanted=wanted), order=order)
+            found = {hit.transaction.gtid for hit in hits}
+            assert found == {one.gtid for one in made.transactions} - set(lost)
+            assert warnings
+            assert all("not looked at: bytes" in one and str(name(1)) in one for one in warnings)
+
+
+def test_what_is_missing_is_said_at_its_place() -> None:
+    """Numbers that lack; not where the time that is asked for is another one."""
+    bucket = archive(100, 100, 100, 100)
+    del bucket.objects[LAYOUT.binlog(ID, name(2))]
+    del bucket.objects[LAYOUT.entry(ID, name(2))]
+    hits, warnings, _ = searched(bucket)
+    assert numbers(hits) == [*range(40, 20, -1), *range(10, 0, -1)]
+    (gap,) = warnings
+    assert f"between {name(1)} and {name(3)}" in gap
+    for since, until, is_said in ((1, 5, False), (12, 13, True), (25, 30, False)):
+        _, warnings, _ = searched(
+            bucket, since_us=NOW_US + since * SECOND, until_us=NOW_US + until * SECOND
+        )
+        assert bool(warnings) == is_said, (since, until)
+    _, warnings, _ = searched(bucket, limit=3)
+    assert warnings == []
+
+
+def test_a_binlog_without_an_entry_is_read() -> None:
+    """All of it: nothing says what is where."""
+    bucket = archive(100, 100, 100)
+    del bucket.objects[LAYOUT.entry(ID, name(2))]
+    hits, warnings, _ = searched(bucket)
+    assert numbers(hits) == list(range(30, 0, -1))
+    assert warnings == []
+
+
+def test_an_entry_that_is_none_leaves_its_binlog_out() -> None:
+    """With a warning; the others are searched."""
+    bucket = archive(100, 100, 100)
+    bucket.put(LAYOUT.entry(ID, name(2)), b"{")
+    hits, warnings, _ = searched(bucket)
+    assert numbers(hits) == [*range(30, 20, -1), *range(10, 0, -1)]
+    assert any(f"not looked at: {name(2)}" in one for one in warnings)
+
+
+def test_a_damaged_event_is_named() -> None:
+    """The transaction is found all the same, as one that may be meant."""
+    made = binlog(1, 10)
+    one = made.transactions[5]
+    event = next(end for end in made.ends if end > one.begin + 200)
+    begin = made.ends[made.ends.index(event) - 1]
+    made.data[event - 1] ^= 1
+    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=NAME))
+    bucket.archive(made.data, accept=[begin])
+    hits, warnings, _ = searched(bucket)
+    assert numbers(hits) == list(range(10, 0, -1))
+    assert warnings == [
+        f"damaged: bytes {begin} to {event} of {NAME} of {ID}; what was there cannot be told"
+    ]
+    assert KEY in bucket.objects
+    late = NOW_US + 1000 * SECOND
+    assert searched(bucket, since_us=late)[:2] == ([], warnings)  # nobody knows when that was
+
+
+def two_lineages(*, cut: int) -> tuple[Bucket, Lineage]:
+    """A replica took over behind transaction 20; its binlogs repeat those from `cut` on."""
+    bucket = archive(100, 100, 100)
+    child = replace(
+        LINEAGE,
+        id=OTHER,
+        server_uuid=UUID_B,
+        gtid_set=f"{UUID_A}:1-{cut - 1}",
+        first_binlog=name(7),
+        parent={
+            "lineage": ID,
+            "binlog": str(name(3)),
+            "offset": len(binlog(21, 10, rotate=False).data),
+            "gtid_set": f"{UUID_A}:1-30",
+            "join": "exact",
+            "missing": "",
+        },
+    )
+    bucket.put(LAYOUT.lineage(child.id), child.to_json())
+    made = binlog(cut, 31 - cut, number=7, before=f"{UUID_A}:1-{cut - 1}")
+    bucket.lineage = child
+    bucket.archive(made.data, name=name(7))
+    late = binlog(1, 5, uuid=UUID_B, before=f"{UUID_A}:1-30", rotate=False)
+    bucket.chunks(late.data, 0, len(late.data), name=name(8))
+    bucket.beat(replace(BEAT, lineage=OTHER, durable=None, covered_until=None, generation=9))
+    return bucket, child
+
+
+def test_what_two_lineages_have_is_found_once() -> None:
+    """In the first of them."""
+    bucket, _ = two_lineages(cut=15)
+    hits, warnings, _ = searched(bucket, order="oldest")
+    assert numbers(hits) == [*range(1, 31), *range(1, 6)]
+    assert {hit.lineage for hit in hits[:30]} == {ID}
+    assert warnings == []
+    hits, _, tally = searched(bucket, everywhere=True)
+    assert len(hits) == 30 + 16 + 5
+    assert tally.lineages == (OTHER, ID)
+    hits, _, _ = searched(bucket, lineage=ID)
+    assert numbers(hits) == list(range(30, 0, -1))
+
+
+def test_what_the_first_lineage_has_lost_is_found_in_the_second() -> None:
+    """A gap there, or that it begins later."""
+    bucket, _ = two_lineages(cut=5)
+    del bucket.objects[LAYOUT.binlog(ID, name(2))]
+    hits, warnings, _ = searched(bucket, order="oldest")
+    assert {*numbers(hits)} == {*range(1, 31)}
+    assert len(warnings) == 1
+    bucket, _ = two_lineages(cut=5)
+    del bucket.objects[LAYOUT.binlog(ID, name(1))]
+    hits, _, _ = searched(bucket, order="oldest")
+    assert {*numbers(hits)} >= {*range(5, 31)}
+
+
+def test_gtids_of_one_flavour_in_a_bucket_of_two() -> None:
+    """A source that went over to MariaDB: lineages of the other flavour have none of these."""
+    bucket, child = two_lineages(cut=15)
+    del bucket.objects[LAYOUT.lineage(OTHER)]
+    maria = replace(child, flavour="mariadb", gtid_set="", parent=None)
+    bucket.put(LAYOUT.lineage(OTHER), maria.to_json())
+    hits, _, tally = searched(bucket, everywhere=True, gtids=(f"{UUID_A}:7",))
+    assert (numbers(hits), tally.lineages) == ([7], (ID,))
+
+
+def test_a_join_that_nothing_proves_ends_the_search() -> None:
+    """And that there is more is said."""
+    bucket, child = two_lineages(cut=15)
+    parent = {**(child.parent or {}), "join": "unknown", "gtid_set": ""}
+    del bucket.objects[LAYOUT.lineage(OTHER)]
+    bucket.put(LAYOUT.lineage(OTHER), replace(child, parent=parent).to_json())
+    for order in ("newest", "oldest"):
+        hits, warnings, _ = searched(bucket, order=order)
+        assert {hit.lineage for hit in hits} == {OTHER}
+        (warning,) = warnings
+        assert "--lineage all" in warning
+
+
+def test_servers_without_gtid_events() -> None:
+    """Rows and statements, by position."""
+    made = BinlogWriter(server_version="5.6.14-log", checksum=False)
+    for number in range(10):
+        table = "orders" if number == 4 else "stock"
+        row = rows(EventType.WRITE_ROWS, 7, 1)
+        made.plain_transaction([BEGIN, table_map(7, table), row, XID])
+    made.plain_transaction([statement("DROP TABLE shop.orders")])
+    made.rotate()
+    bucket = Bucket(replace(LINEAGE, server_version="5.6.14-log", parent=None))
+    bucket.archive(made.data)
+    hits, warnings, _ = searched(bucket, Sought(wanted=Wanted(tables=ORDERS)))
+    assert [hit.transaction for hit in hits] == [made.transactions[10], made.transactions[4]]
+    assert warnings == []
+
+
+def test_an_empty_binlog_and_none_at_all() -> None:
+    """Nothing is found, nothing is wrong."""
+    bucket = Bucket(replace(LINEAGE, parent=None))
+    assert searched(bucket)[0] == []
+    made = BinlogWriter()
+    made.previous_gtids(GtidSet.parse(""))
+    made.rotate()
+    bucket.archive(made.data)
+    hits, warnings, tally = searched(bucket)
+    assert (hits, warnings, tally.left_out) == ([], [], 1)
+
+
+def test_a_store_that_fails_is_an_error() -> None:
+    """It is no damage: the search ends."""
+    bucket = archive(100, 100)
+    bucket.before_open = lambda key, _: fail(key)
+    with pytest.raises(ConnectionError):
+        searched(bucket)
+
+
+def fail(key: str) -> None:
+    if "/live/" in key or "/binlogs/" in key:
+        raise ConnectionError(key)
+
+
+def test_errors_of_the_archive_are_no_surprise() -> None:
+    """A lineage that is not there is for who asks to see before."""
+    with pytest.raises((ArchiveError, KeyError)):
+        searched(archive(100), lineage="nope")

@@ -1,0 +1,244 @@
+"""What is shown of a search: to people, to programs, and the command that goes back."""
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from binlog2s3.binlog.content import Change, Content
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.inspect.find.match import Tables, Verdict, Wanted
+from binlog2s3.inspect.find.model import Hit, Sought, Tally
+from binlog2s3.inspect.find.progress import showing, words_of
+from binlog2s3.inspect.find.view import About, Document, Printed, pitr_words, sought_text
+from binlog2s3.output import Coloured, Plain
+from tests.unit.test_docs import REFERENCE, fits, rows, section
+
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+LINEAGE = "20260102T030405Z-3e11fa47-a1b2"
+SECOND = 1_000_000
+NOW_US = 1_767_366_000_123_456  # 2026-01-02T15:00:00.123456Z
+DROP = Change(kind="ddl", table="shop.orders")
+HIT = Hit(
+    lineage=LINEAGE,
+    binlog=BinlogName.parse("mysql-bin.000042"),
+    transaction=Transaction(
+        begin=1234,
+        end=1400,
+        gtid=f"{UUID}:48213",
+        commit_us=NOW_US,
+        commit_exact=True,
+        original_commit_us=NOW_US,
+    ),
+    content=Content(changes=(DROP,), statements=("DROP TABLE `orders`\n/* by hand */",)),
+    verdict=Verdict(found=True, matched=(DROP,)),
+)
+ANONYMOUS = replace(
+    HIT,
+    transaction=replace(
+        HIT.transaction, gtid=None, commit_us=NOW_US - 123_456, commit_exact=False,
+        original_commit_us=None,
+    ),
+    content=Content(
+        changes=(
+            Change(kind="update", table="", rows=None),
+            Change(kind="insert", table="shop.a", rows=1),
+        )
+    ),
+    verdict=Verdict(found=True, certain=False),
+)  # fmt: skip
+SOUGHT = Sought(wanted=Wanted(tables=Tables((("shop", "orders"),)), kinds=frozenset({"ddl"})))
+ABOUT = About(source="orders-primary", archive="s3://acme/prod", tip=LINEAGE)
+TALLY = Tally(binlogs=3, size=5 << 20, left_out=39, of_size=10 << 20, lineages=(LINEAGE,))
+
+
+def printed(*hits: Hit, sought: Sought = SOUGHT, warnings: tuple[str, ...] = ()) -> list[str]:
+    out = StringIO()
+    view = Printed(Plain(out), ABOUT, sought)
+    view.begin()
+    for hit in hits:
+        view.hit(hit)
+    view.end(TALLY, warnings)
+    return out.getvalue().splitlines()
+
+
+def document(*hits: Hit, sought: Sought = SOUGHT, about: About = ABOUT) -> dict[str, Any]:
+    out = StringIO()
+    view = Document(out, about, sought)
+    view.begin()
+    for hit in hits:
+        view.hit(hit)
+    view.end(TALLY, ("lost: x",))
+    found = json.loads(out.getvalue())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_people_see_what_it_was_and_how_to_go_back() -> None:
+    """Time, GTID, place, table, statement on one line; the command last."""
+    looked = "3 binlogs looked through, 39 left out for what their entries say"
+    lines = printed(HIT, warnings=("damaged: x",))
+    assert lines == [
+        "orders-primary  ddl of shop.orders, newest first",
+        "",
+        f"2026-01-02T15:00:00.123456Z  {UUID}:48213  mysql-bin.000042:1234",
+        "    ddl shop.orders",
+        "    DROP TABLE `orders` /* by hand */",
+        "",
+        "warning: damaged: x",
+        f"1 transaction found; {looked}; 5.0 MiB of 10.0 MiB",
+        "",
+        "to bring a restored server to just before it, with its --target-... options:",
+        f"  binlog2s3 pitr --before-gtid {UUID}:48213",
+    ]
+
+
+def test_what_is_uncertain_is_marked() -> None:
+    """And a time in whole seconds has no more digits."""
+    lines = printed(ANONYMOUS)
+    assert lines[2:5] == [
+        "2026-01-02T15:00:00Z  no GTID  mysql-bin.000042:1234",
+        "    perhaps: what it does cannot be told for sure",
+        "    update, insert shop.a (1 row)",
+    ]
+
+
+def test_nothing_is_an_answer() -> None:
+    """With what was looked through."""
+    looked = "3 binlogs looked through, 39 left out for what their entries say"
+    assert printed()[2:] == [f"0 transactions found; {looked}; 5.0 MiB of 10.0 MiB"]
+
+
+def test_few_commands_are_shown() -> None:
+    """And how to make the others of them."""
+    many = [
+        replace(HIT, transaction=replace(HIT.transaction, gtid=f"{UUID}:{n}")) for n in range(9)
+    ]
+    lines = printed(*many)
+    assert sum(line.startswith("  binlog2s3 pitr ") for line in lines) == 5
+    assert lines[-1].startswith("and in the same way before any other one")
+
+
+def test_the_command_reaches_the_same_bucket() -> None:
+    """With the words that were given, quoted for a shell; the lineage where that is needed."""
+    about = replace(ABOUT, given=("--config", "/etc/my file.toml", "--source", "a"))
+    gtid = ["--before-gtid", f"{UUID}:48213"]
+    own = ["binlog2s3", "pitr", *about.given]
+    assert pitr_words(HIT, about, SOUGHT) == [*own, *gtid]
+    assert shlex.split(shlex.join(pitr_words(HIT, about, SOUGHT))) == [*own, *gtid]
+    chosen = replace(SOUGHT, lineage="x")
+    assert pitr_words(HIT, about, chosen) == [*own, "--lineage", "x", *gtid]
+    everywhere = replace(SOUGHT, everywhere=True)
+    assert pitr_words(HIT, about, everywhere) == [*own, *gtid]
+    dead = replace(HIT, lineage="dead")
+    assert pitr_words(dead, about, everywhere) == [*own, "--lineage", "dead", *gtid]
+    place = ["--to-position", "mysql-bin.000042:1234"]
+    assert pitr_words(ANONYMOUS, about, SOUGHT) == [*own, *place]
+    several = replace(about, several=True)
+    assert pitr_words(ANONYMOUS, several, SOUGHT) == [*own, "--lineage", LINEAGE, *place]
+    assert pitr_words(HIT, several, SOUGHT) == [*own, *gtid]
+
+
+def test_what_may_not_be_in_the_bucket_yet_is_said() -> None:
+    """Where the time that is asked for goes on behind what is there."""
+    tally = replace(TALLY, covered_us=1_767_366_000_000_000)
+    words = "the bucket has what was committed until 2026-01-02T15:00:00.000000Z"
+    for until_us, is_said in ((None, True), (NOW_US, True), (NOW_US - SECOND, False)):
+        out = StringIO()
+        view = Printed(Plain(out), ABOUT, replace(SOUGHT, until_us=until_us))
+        view.end(tally, ())
+        assert (words in out.getvalue()) == is_said
+
+
+def test_what_is_looked_for_in_words() -> None:
+    """Every part of it."""
+    sought = Sought(
+        wanted=Wanted(
+            tables=Tables((("a", "b"), ("c", "*"))),
+            kinds=frozenset({"delete", "insert"}),
+            min_rows=2,
+        ),
+        since_us=0,
+        until_us=1,
+        gtids=("0-1-5",),
+    )
+    assert sought_text(sought) == (
+        "insert or delete of a.b, c.* with at least 2 rows with the GTIDs 0-1-5 from "
+        "1970-01-01T00:00:00.000000Z until 1970-01-01T00:00:00.000001Z"
+    )
+    assert sought_text(Sought(wanted=Wanted())) == "all transactions"
+
+
+def test_what_comes_from_the_bucket_cannot_command_a_terminal() -> None:
+    """Control characters are shown as such; on a narrow terminal nothing is lost."""
+    change = Change(kind="insert", table="shop.\x1b[31m", rows=2)
+    evil = replace(HIT, content=Content(changes=(change,), statements=("DROP \x1b]0;x\x07 TABLE",)))
+    text = "\n".join(printed(evil))
+    assert "\x1b" not in text
+    assert "\\x1b[31m" in text
+    out = StringIO()
+    view = Printed(Coloured(Console(file=out, width=30, force_terminal=True)), ABOUT, SOUGHT)
+    view.hit(HIT)
+    assert "48213" in re.sub(r"\x1b\[[0-9;]*m|\s", "", out.getvalue())
+
+
+def test_what_find_prints_is_as_documented() -> None:
+    """Every field of --json in its order, of the type that is said, null only where it may be."""
+    text = section(REFERENCE, "What `find` shows")
+    whole = document(HIT, ANONYMOUS)
+    for first_cell, documents in (
+        ("field of the search", [whole]),
+        ("field of what was found", whole["transactions"]),
+    ):
+        table = {row[0].strip("`"): row for row in rows(text, first_cell)}
+        for one in documents:
+            assert list(one) == list(table)
+            for name, value in one.items():
+                kind = table[name][1]
+                assert isinstance(value, bool) if kind == "true or false" else fits(value, kind)
+        may_be_null = {name for name, row in table.items() if row[1].endswith(" or null")}
+        assert {k for one in documents for k, v in one.items() if v is None} == may_be_null
+    for name, inner in (
+        ("sought", whole["sought"]),
+        ("looked_through", whole["looked_through"]),
+        ("changes", whole["transactions"][0]["changes"][0]),
+    ):
+        (row,) = (row for row in text.splitlines() if row.startswith(f"| `{name}` |"))
+        assert all(f"`{key}`" in row for key in inner)
+
+
+def test_a_document_is_one_however_many_there_are() -> None:
+    """Written as they come, it can be read."""
+    assert document()["transactions"] == []
+    found = document(HIT, ANONYMOUS, HIT)
+    assert [one["gtid"] for one in found["transactions"]] == [
+        f"{UUID}:48213",
+        None,
+        f"{UUID}:48213",
+    ]
+    assert (found["found"], found["more"], found["warnings"]) == (3, False, ["lost: x"])
+    assert found["transactions"][0]["statements"] == ["DROP TABLE `orders`\n/* by hand */"]
+    assert [one["matched"] for one in found["transactions"][0]["changes"]] == [True]
+    everywhere = document(sought=replace(SOUGHT, everywhere=True, limit=7, until_us=5))
+    assert everywhere["sought"]["lineage"] == "all"
+    assert everywhere["sought"]["to"] == "1970-01-01T00:00:00.000005Z"
+
+
+def test_progress_is_told_now_and_then() -> None:
+    """Where there is no terminal: a line each ten seconds, with the rate."""
+    out, now = StringIO(), [0.0]
+    with showing(out, clock=lambda: now[0]) as show:
+        for seconds in (1.0, 9.0, 10.0, 11.0, 20.5):
+            now[0] = seconds
+            show(TALLY)
+    lines = out.getvalue().splitlines()
+    assert lines == [
+        "progress: 5.0 MiB of 10.0 MiB, 0 found, 512 KiB/s",
+        "progress: 5.0 MiB of 10.0 MiB, 0 found, 250 KiB/s",
+    ]
+    assert words_of(TALLY, 3, 0.1) == "5.0 MiB of 10.0 MiB, 3 found"

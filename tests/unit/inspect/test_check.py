@@ -1,0 +1,935 @@
+"""What a preflight judges, tries and leaves, without servers."""
+
+import errno
+import fcntl
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
+from binlog2s3.errors import SourceError, StoreError
+from binlog2s3.inspect.check.archive import ARCHIVE_NAMES, ArchiveProbes
+from binlog2s3.inspect.check.bucket import BucketCheck, permission
+from binlog2s3.inspect.check.probes import NAMES, Probes
+from binlog2s3.inspect.check.row import (
+    Row,
+    clock_row,
+    document,
+    exit_code,
+    fail,
+    ok,
+    skipped,
+    summary,
+    tried,
+    warn,
+)
+from binlog2s3.inspect.check.rules import retention_row, rule_rows, versioning_rows, wanted_rule
+from binlog2s3.inspect.check.settings import Seen, settings_rows, version_row
+from binlog2s3.inspect.check.source import Account, login_rows
+from binlog2s3.inspect.check.spool import holder, owner_row, spool_rows, unusable_hint
+from binlog2s3.inspect.check.view import Shown
+from binlog2s3.store.errors import Failure, translate
+from tests.memory_store import MemoryStore
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+LAYOUT = Layout("pre", "test")
+WELL = {
+    "log_bin": "ON",
+    "server_id": "1",
+    "binlog_format": "ROW",
+    "binlog_row_image": "FULL",
+    "binlog_row_metadata": "FULL",
+    "binlog_checksum": "CRC32",
+    "sync_binlog": "1",
+    "innodb_flush_log_at_trx_commit": "1",
+    "gtid_mode": "ON",
+    "enforce_gtid_consistency": "ON",
+    "log_replica_updates": "ON",
+    "max_binlog_size": "1073741824",
+}
+
+
+def seen(flavour: Flavour = "mysql", **variables: str) -> Seen:
+    return Seen(
+        flavour=flavour,
+        version="9.7.4" if flavour == "mysql" else "10.11.2-MariaDB",
+        variables={**WELL, **variables},
+        our_id=4_000_000_000,
+        expire_seconds=7 * 86400.0,
+    )
+
+
+def results(rows: Iterable[Row]) -> dict[str, str]:
+    """What is not well, by name."""
+    return {row.name: row.result for row in rows if row.result != "ok"}
+
+
+# Rows
+
+
+def test_the_first_part_that_fails_gives_the_exit_code() -> None:
+    """0 where nothing fails; warnings and what was not looked at do not count."""
+    rows = [ok("server", "a", ""), warn("settings", "b", "", "x"), skipped("clock", "c", "")]
+    assert exit_code(rows) == 0
+    assert exit_code([*rows, fail("spool", "d", "", ""), fail("store", "e", "", "")]) == 5
+    assert exit_code([fail("configuration", "d", "", ""), *rows]) == 3
+    assert summary(rows) == "0 FAIL, 1 WARN, 1 OK, 1 not looked at: nothing fails"
+    assert summary([fail("store", "e", "", "")]) == "1 FAIL, 0 WARN, 0 OK: exit code 6"
+
+
+def test_the_document() -> None:
+    """Its fields; what is to be pasted stands behind the hint."""
+    row = Row(part="bucket", name="n", result="warn", found="f", hint="h", paste='{"a": 1}')
+    assert document([row]) == {
+        "format": 1,
+        "exit_code": 0,
+        "parts": [
+            {"part": "bucket", "name": "n", "result": "warn", "found": "f", "hint": 'h\n{"a": 1}'}
+        ],
+    }
+
+
+def test_an_error_is_a_failure_with_its_hint() -> None:
+    """What was tried ends in it."""
+
+    def act() -> str:
+        raise SourceError("it is off", hint="turn it on")
+
+    row = tried("server", "x", act)
+    assert (row.result, row.found, row.hint) == ("fail", "it is off", "turn it on")
+
+
+def test_foreign_texts_command_no_terminal() -> None:
+    """Neither a server's version nor a key breaks a line or colours it."""
+    out = io.StringIO()
+    shown = Shown(out, as_json=False)
+    shown.show(ok("server", "version", "9\x1b[31m\nOK", hint="a\rb"))
+    shown.finish()
+    assert "\x1b" not in out.getvalue()
+    assert "\r" not in out.getvalue()
+    assert len(out.getvalue().splitlines()) == 4
+    out = io.StringIO()
+    shown = Shown(out, as_json=True)
+    shown.show(ok("server", "version", "9"))
+    shown.finish()
+    assert json.loads(out.getvalue())["parts"][0]["found"] == "9"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "result", "found"),
+    [
+        (0, "ok", "as this host's"),
+        (4, "ok", "at least 4.0 s ahead of this host's"),
+        (-4, "ok", "at least 3.0 s behind this host's"),
+        (7, "warn", "at least 7.0 s ahead of this host's"),
+        (-7, "warn", "at least 6.0 s behind this host's"),
+    ],
+)
+def test_clocks(seconds: int, result: str, found: str) -> None:
+    """More than 5 seconds are a warning; how long the answer took, or a clock's grain, is none."""
+    later = NOW + timedelta(seconds=3)
+    theirs = (later if seconds > 0 else NOW) + timedelta(seconds=seconds)
+    row = clock_row("store", NOW, theirs, later, grain_seconds=1.0)
+    assert (row.result, row.found) == (result, found)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("flavour", "version", "result"),
+    [
+        ("mysql", "9.7.4", "ok"),
+        ("mysql", "8.0.36-0ubuntu0.22.04.1", "ok"),
+        ("mysql", "5.7.44-log", "warn"),
+        ("mysql", "5.6.14", "warn"),
+        ("mysql", "5.5.62", "fail"),
+        ("mariadb", "10.11.18-MariaDB-0+deb12u1-log", "ok"),
+        ("mariadb", "5.5.5-10.6.12-MariaDB", "ok"),
+        ("mariadb", "10.4.1-MariaDB", "warn"),
+        ("mariadb", "5.5.64-MariaDB", "fail"),
+    ],
+)
+def test_versions(flavour: Flavour, version: str, result: str) -> None:
+    """Which can be streamed from."""
+    assert version_row(flavour, version).result == result
+
+
+def test_a_server_as_it_should_be() -> None:
+    """Nothing is said of it but OK."""
+    assert results(settings_rows(seen())) == {}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"log_bin": "OFF"}, {"log_bin": "fail"}),
+        ({"server_id": "0"}, {"server_id": "fail"}),
+        ({"server_id": "4000000000"}, {"server_id": "fail"}),
+        ({"binlog_format": "STATEMENT"}, {"binlog_format": "warn"}),
+        ({"binlog_format": "MIXED"}, {"binlog_format": "warn"}),
+        ({"binlog_row_image": "NOBLOB"}, {"binlog_row_image": "warn"}),
+        ({"binlog_row_metadata": "MINIMAL"}, {}),
+        ({"binlog_checksum": "NONE"}, {"binlog_checksum": "warn"}),
+        ({"sync_binlog": "0"}, {"sync_binlog": "warn"}),
+        ({"innodb_flush_log_at_trx_commit": "2"}, {"innodb_flush_log_at_trx_commit": "warn"}),
+        ({"gtid_mode": "ON_PERMISSIVE"}, {"gtid_mode": "warn"}),
+        ({"enforce_gtid_consistency": "OFF"}, {"enforce_gtid_consistency": "warn"}),
+        ({"log_replica_updates": "OFF"}, {}),
+        ({"binlog_encryption": "ON"}, {}),
+    ],
+)
+def test_one_setting(variables: dict[str, str], expected: dict[str, str]) -> None:
+    """Each is judged by itself."""
+    assert results(settings_rows(seen(**variables))) == expected
+
+
+def test_a_server_without_an_id() -> None:
+    """The hint is the statement for its version."""
+
+    def hint(flavour: Flavour, version: str) -> str:
+        lost = replace(seen(flavour, server_id="0"), version=version)
+        return next(row.hint for row in settings_rows(lost) if row.name == "server_id")
+
+    assert hint("mysql", "8.0.36").startswith("SET PERSIST server_id = N")
+    for flavour, version in (("mysql", "5.7.44-log"), ("mariadb", "10.11.2-MariaDB")):
+        assert hint(flavour, version).startswith("SET GLOBAL server_id = N")
+        assert "option file" in hint(flavour, version)
+
+
+def test_a_replica_that_does_not_log_what_it_applies() -> None:
+    """It fails; where it may not be asked, and the switch is off, it is a warning."""
+    off = seen(log_replica_updates="OFF")
+    name = "log_replica_updates"
+    assert results(settings_rows(replace(off, replicates=True))) == {name: "fail"}
+    assert results(settings_rows(replace(off, replicates=None))) == {name: "warn"}
+    assert results(settings_rows(replace(seen(), replicates=True))) == {}
+    galera = seen("mariadb", log_slave_updates="OFF", wsrep_on="ON")
+    del galera.variables[name]  # type: ignore[attr-defined]
+    assert results(settings_rows(galera)) == {"log_slave_updates": "fail"}
+
+
+def test_what_expires_and_what_is_left_out() -> None:
+    """A day at least; for ever fills the disk; filters lose data."""
+    name = "binlog_expire_logs_seconds"
+    for seconds, expected in ((86400.0, {}), (86399.0, {name: "warn"}), (0.0, {name: "warn"})):
+        assert results(settings_rows(replace(seen(), expire_seconds=seconds))) == expected
+    assert results(settings_rows(replace(seen(), expire_seconds=None))) == {name: "warn"}
+    filtered = replace(seen(), filters="binlog_do_db=shop")
+    assert results(settings_rows(filtered)) == {"binlog filters": "warn"}
+    assert results(settings_rows(replace(seen(), filters=None))) == {"binlog filters": "skipped"}
+
+
+def test_a_replica_with_our_id() -> None:
+    """It fails; where replicas may not be asked for, it is said."""
+    ours = replace(seen(), replicas=frozenset({7, 4_000_000_000}))
+    assert results(settings_rows(ours)) == {"server_id": "fail"}
+    assert results(settings_rows(replace(ours, our_id=8))) == {}
+    unknown = {row.name: row for row in settings_rows(replace(ours, replicas=None))}
+    assert (unknown["server_id"].result, bool(unknown["server_id"].hint)) == ("ok", True)
+
+
+def test_accounts_as_grant_wants_them() -> None:
+    """Quoted, with whatever is in them."""
+
+    def account(name: str, flavour: Flavour = "mysql", version: str = "8.4.0") -> Account:
+        return Account(flavour=flavour, version=version, name=name)
+
+    assert account("repl@%").quoted == "'repl'@'%'"
+    assert account("o'neill@x@10.%").quoted == "'o''neill@x'@'10.%'"
+    assert account("a@b").client == "REPLICATION CLIENT"
+    assert account("a@b", "mariadb", "10.11.2-MariaDB").client == "BINLOG MONITOR"
+    assert account("a@b", "mariadb", "10.4.2-MariaDB").client == "REPLICATION CLIENT"
+
+
+# Rules
+
+
+def rule(prefix: str, **more: Any) -> dict[str, Any]:
+    return {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": prefix}, **more}
+
+
+EXPIRES = {"Expiration": {"Days": 30}}
+
+
+def judged(*rules: Mapping[str, Any]) -> list[str]:
+    return [row.result for row in rule_rows(rules, archive=LAYOUT.archive, live=LAYOUT.live)]
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (rule("pre/live/", **EXPIRES), "fail"),
+        (rule("pre/live/test/x", **EXPIRES), "fail"),
+        (rule("", **EXPIRES), "fail"),
+        ({"Status": "Enabled", "Prefix": "pre/", **EXPIRES}, "fail"),
+        ({"Status": "Enabled", **EXPIRES}, "fail"),
+        (rule("pre/archive/", **EXPIRES), "warn"),
+        (rule("pre/archive/test/2026", Expiration={"Date": NOW}), "warn"),
+        (rule("pre/live/other/", **EXPIRES), "ok"),
+        (rule("pre/live/testing/", **EXPIRES), "ok"),
+        (rule("x/", **EXPIRES), "ok"),
+        ({**rule("pre/live/", **EXPIRES), "Status": "Disabled"}, "ok"),
+        ({"Status": "Enabled", "Filter": {"Tag": {"Key": "a", "Value": "b"}}, **EXPIRES}, "ok"),
+        (
+            {
+                "Status": "Enabled",
+                "Filter": {"And": {"Prefix": "pre/", "Tags": [{"Key": "a", "Value": "b"}]}},
+                **EXPIRES,
+            },
+            "ok",
+        ),
+        (
+            {
+                "Status": "Enabled",
+                "Filter": {"And": {"Prefix": "pre/", "ObjectSizeGreaterThan": 1}},
+                **EXPIRES,
+            },
+            "fail",
+        ),
+        (rule("pre/live/", Expiration={"ExpiredObjectDeleteMarker": True}), "ok"),
+        (rule("pre/", Transitions=[{"Days": 1, "StorageClass": "DEEP_ARCHIVE"}]), "warn"),
+        (rule("pre/", Transitions=[{"Days": 1, "StorageClass": "GLACIER_IR"}]), "ok"),
+    ],
+)
+def test_a_lifecycle_rule(one: dict[str, Any], expected: str) -> None:
+    """What deletes chunks fails, what deletes or hides the archive warns, the rest is well."""
+    assert judged(one) == [expected]
+
+
+def versioning(status: str, *rules: Mapping[str, Any]) -> list[Row]:
+    return list(
+        versioning_rows(status, rules, bucket="b", whole_live="pre/live/", live=LAYOUT.live)
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ([], "warn"),
+        ([wanted_rule("pre/live/")], "ok"),
+        ([rule("", NoncurrentVersionExpiration={"NoncurrentDays": 7})], "ok"),
+        ([rule("pre/live/test/a", NoncurrentVersionExpiration={"NoncurrentDays": 1})], "warn"),
+        ([rule("pre/archive/", NoncurrentVersionExpiration={"NoncurrentDays": 1})], "warn"),
+        (
+            [
+                rule(
+                    "pre/live/",
+                    NoncurrentVersionExpiration={"NoncurrentDays": 1, "NewerNoncurrentVersions": 1},
+                )
+            ],
+            "warn",
+        ),
+        ([{**wanted_rule("pre/live/"), "Status": "Disabled"}], "warn"),
+    ],
+)
+def test_versioning_needs_a_rule(rules: list[dict[str, Any]], expected: str) -> None:
+    """One that ends old versions of all that is in live/; a warning brings the rules to paste."""
+    rows = versioning("Enabled", *rules)
+    assert [row.result for row in rows] == ["ok", expected]
+    if expected == "warn":
+        pasted = json.loads(rows[1].paste)["Rules"]
+        assert pasted == [*rules, wanted_rule("pre/live/")]
+        assert versioning("Enabled", *pasted)[1].result == "ok"
+
+
+def test_without_versioning_no_rule_is_needed() -> None:
+    """Nothing is asked for."""
+    assert [row.result for row in versioning("")] == ["ok"]
+
+
+def test_default_retention() -> None:
+    """It fails: chunks must be deletable."""
+    assert retention_row("").result == "ok"
+    assert retention_row("COMPLIANCE 30 days").result == "fail"
+
+
+# What is tried in the bucket
+
+
+class Settings:
+    """A bucket's settings, as a test wants them."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers: dict[str, Any] = {
+            "clock": NOW,
+            "versioning": "",
+            "lifecycle": (),
+            "default_retention": "",
+            "versions": [],
+            **answers,
+        }
+        self.deleted: list[tuple[str, str]] = []
+
+    def _answer(self, name: str) -> Any:
+        answer = self.answers[name]
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+    def clock(self, prefix: str) -> datetime | None:
+        assert prefix
+        found: datetime | None = self._answer("clock")
+        return found
+
+    def versioning(self) -> str:
+        return str(self._answer("versioning"))
+
+    def lifecycle(self) -> Sequence[Mapping[str, Any]]:
+        found: Sequence[Mapping[str, Any]] = self._answer("lifecycle")
+        return found
+
+    def default_retention(self) -> str:
+        return str(self._answer("default_retention"))
+
+    def versions(self, prefix: str) -> list[tuple[str, str]]:
+        assert LAYOUT.is_probe(f"{prefix}x")
+        found: list[tuple[str, str]] = self._answer("versions")
+        return found
+
+    def delete_versions(self, versions: Iterable[tuple[str, str]]) -> None:
+        self.deleted += versions
+
+
+def config(spool: Path = Path("spool"), **s3: Any) -> Config:
+    nothing = dict.fromkeys(
+        ("host", "port", "socket", "user", "password_file", "defaults_file", "ssl_mode", "ssl_ca",
+         "ssl_cert", "ssl_key", "mysqlbinlog", "server_id")
+    )  # fmt: skip
+    return Config(
+        mysql=MysqlConfig(**nothing, connect_timeout=1.0),  # type: ignore[arg-type]
+        s3=S3Config(
+            **{
+                "bucket": "b",
+                "prefix": "pre",
+                "endpoint_url": None,
+                "region": None,
+                "addressing_style": "auto",
+                "profile": None,
+                "storage_class": None,
+                "sse": None,
+                "sse_kms_key_id": None,
+                "checksum": "auto",
+                "part_size": 5 << 20,
+                "concurrency": 1,
+                **s3,
+            }  # type: ignore[arg-type]
+        ),
+        stream=StreamConfig(
+            source="test",
+            start_binlog=None,
+            start_at="oldest",
+            flush_interval=1.0,
+            heartbeat_interval=30.0,
+        ),
+        spool=spool,
+    )
+
+
+def denied(operation: str) -> StoreError:
+    failure = Failure(
+        code="AccessDenied", operation=operation, bucket="b", endpoint="e", status=403
+    )
+    return translate(failure)
+
+
+def test_a_denial_says_what_to_allow_where() -> None:
+    """Actions on objects for the keys, those on the bucket for the bucket; other hints stay."""
+
+    def wanted(operation: str) -> str:
+        return permission(denied(operation).hint, "b", "pre/live/test/").partition(" for ")[0]
+
+    keys = "arn:aws:s3:::b/pre/live/test/*"
+    assert wanted("delete_objects") == f"allow s3:DeleteObject on {keys}"
+    assert wanted("list_parts") == f"allow s3:ListMultipartUploadParts on {keys}"
+    assert wanted("upload_part_copy") == f"allow s3:GetObject on {keys} and s3:PutObject on {keys}"
+    assert wanted("list_objects_v2") == "allow s3:ListBucket on arn:aws:s3:::b"
+    both = f"allow s3:GetObject on {keys} and s3:ListBucket on arn:aws:s3:::b"
+    assert wanted("head_object") == both
+    for operation in ("list_multipart_uploads", "get_bucket_lifecycle_configuration"):
+        assert wanted(operation).endswith(" on arn:aws:s3:::b")
+    assert permission("look at the network", "b", "k") == "look at the network"
+
+
+def everything(
+    store: MemoryStore, settings: Settings | None = None, **s3: Any
+) -> tuple[dict[str, Row], Row | None]:
+    """The rows by name, and what became of cleaning up; the rows come in their order."""
+    probes = Probes(config(**s3), store, settings or Settings())
+    rows = list(probes.rows())
+    assert [row.name for row in rows] == list(NAMES)
+    return {row.name: row for row in rows}, probes.clean()
+
+
+def test_a_store_that_keeps_every_promise() -> None:
+    """All is well, and nothing is left."""
+    store = MemoryStore()
+    rows, cleaned = everything(store)
+    assert results(rows.values()) == {}
+    assert cleaned is not None
+    assert cleaned.result == "ok"
+    assert (store.objects, store.uploads) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("lacks", "expected"),
+    [
+        ({"lists_uploads": False}, {"list uploads": "warn"}),
+        ({"copies_into_crc64_uploads": False}, {}),
+        ({"crc64": False}, {"CRC64NVME": "warn"}),
+        ({"copies_parts": False}, {"copy a part": "warn", "complete if absent": "skipped"}),
+    ],
+)
+def test_a_lesser_store(lacks: dict[str, bool], expected: dict[str, str]) -> None:
+    """What it lacks is a warning, and nothing is left there either."""
+    store = MemoryStore(**lacks)  # type: ignore[arg-type]
+    rows, _ = everything(store)
+    assert results(rows.values()) == expected
+    assert (store.objects, store.uploads) == ({}, {})
+
+
+class Careless(MemoryStore):
+    """It looks neither at checksums nor at conditions, and copies nothing where it is to copy."""
+
+    def put(self, key: str, body: Any, **more: Any) -> Any:
+        return super().put(key, body, **{**more, "crc64": None, "if_absent": False})
+
+    def copy_part(self, key: str, upload_id: str, number: int, *_: Any, **__: Any) -> Any:
+        return self.upload_part(key, upload_id, number, b"")
+
+
+def test_a_store_that_does_not_look() -> None:
+    """What it takes though it should not is a warning, and is taken away as well."""
+    store = Careless()
+    rows, _ = everything(store)
+    assert results(rows.values()) == {
+        "put if absent": "warn",
+        "CRC64NVME": "warn",
+        "copy a part": "warn",
+        "complete if absent": "skipped",
+    }
+    assert "other bytes" in rows["copy a part"].found
+    assert (store.objects, store.uploads) == ({}, {})
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "operation",
+    ["put", "get", "head", "create_upload", "copy_part", "list_parts", "complete_upload",
+     "list_uploads", "abort_upload", "delete"],
+)  # fmt: skip
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_an_error_anywhere_leaves_nothing(operation: str, when: str, number: int) -> None:
+    """Whichever call fails, once, before it was done or after: all that was put is gone."""
+    store, calls = MemoryStore(), [0]
+
+    def on_call(name: str) -> Any:
+        if name != operation:
+            return None
+        calls[0] += 1
+        return (when, denied("put_object")) if calls[0] == number + 1 else None
+
+    store.on_call = on_call
+    everything(store)
+    if operation in ("delete", "abort_upload") and number:  # the cleaning up itself
+        return
+    assert (store.objects, store.uploads) == ({}, {})
+
+
+def test_what_cannot_be_deleted_is_not_put() -> None:
+    """Where deleting is denied, or each new object is kept."""
+    store = MemoryStore()
+    store.on_call = lambda name: ("before", denied("delete_objects")) if name == "delete" else None
+    rows, cleaned = everything(store)
+    assert cleaned is None
+    assert rows["delete"].result == "fail"
+    assert "s3:DeleteObject on arn:aws:s3:::b/pre/live/test/* " in rows["delete"].hint
+    assert {row.result for row in list(rows.values())[1:]} == {"skipped"}
+    rows, cleaned = everything(store, Settings(default_retention="GOVERNANCE 1 days"))
+    assert {row.result for row in rows.values()} == {"skipped"}
+    assert cleaned is None
+    assert (store.calls["put"], store.calls["create_upload"]) == (0, 0)
+
+
+def test_no_upload_is_begun_that_could_not_be_aborted() -> None:
+    """It would stay."""
+    store = MemoryStore()
+    store.on_call = lambda name: (
+        ("before", denied("abort_multipart_upload")) if name == "abort_upload" else None
+    )
+    rows, _ = everything(store)
+    assert rows["abort an upload"].result == "fail"
+    assert rows["put"].result == "ok"
+    assert store.calls["create_upload"] == 0
+    assert store.objects == {}
+
+
+def test_old_versions_are_deleted_too() -> None:
+    """Of a versioned bucket; one that is not is not asked."""
+    settings = Settings(versioning="Enabled", versions=[("k", "v")])
+    everything(MemoryStore(), settings)
+    assert settings.deleted == [("k", "v")]
+    settings = Settings(versions=[("k", "v")])
+    everything(MemoryStore(), settings)
+    assert settings.deleted == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "result", "found"),
+    [
+        ({}, "warn", "no rule ends them"),
+        ({"lifecycle": [wanted_rule("pre/live/")]}, "ok", "rule 'binlog2s3-live' ends old"),
+        ({"lifecycle": denied("get_bucket_lifecycle_configuration")}, "warn", "is not known"),
+        ({"versioning": denied("get_bucket_versioning")}, "ok", "nobody may see"),
+    ],
+)
+def test_old_versions_that_stay(answers: dict[str, Any], result: str, found: str) -> None:
+    """Well where a rule ends them; else a warning that says what to do."""
+    no = denied("list_object_versions")
+    settings = Settings(**{"versioning": "Enabled", "versions": no, **answers})
+    _, cleaned = everything(MemoryStore(), settings)
+    assert cleaned is not None
+    assert (cleaned.result, bool(cleaned.hint)) == (result, result == "warn")
+    assert found in cleaned.found
+
+
+def test_what_an_earlier_check_left_is_swept_away_once_it_is_old() -> None:
+    """Objects and uploads, an hour later; nothing else below live/ is touched."""
+    times = [datetime.now(UTC) - timedelta(hours=2)]
+    store = MemoryStore(now=lambda: times[0])
+    old = LAYOUT.probes("00000001")
+    others = [LAYOUT.writer(1, "0" * 8), f"{LAYOUT.live}check-mine/object"]
+    for key in (f"{old}object", *others):
+        store.put(key, b"x")
+    store.create_upload(f"{old}upload")
+    times[0] = datetime.now(UTC)
+    new = f"{LAYOUT.probes('00000002')}object"
+    store.put(new, b"x")
+    everything(store)
+    assert sorted(store.objects) == sorted([new, *others])
+    assert store.uploads == {}
+
+
+# What is tried in the archive
+
+
+def archive(store: MemoryStore) -> tuple[dict[str, Row], list[Row]]:
+    """The rows by name, and what became of cleaning up."""
+    probes = ArchiveProbes(config(), store)
+    rows = list(probes.rows())
+    rows += [row] if (row := probes.clean()) else []
+    tried_rows = rows[: len(ARCHIVE_NAMES)]
+    assert [row.name for row in tried_rows] == list(ARCHIVE_NAMES)
+    return {row.name: row for row in tried_rows}, rows[len(ARCHIVE_NAMES) :]
+
+
+def test_an_archive_where_all_is_allowed() -> None:
+    """Nothing is put, nothing deleted, and no upload is left; no reader knows its key."""
+    store = MemoryStore()
+    keys: set[str] = set()
+    store.on_act = lambda name, about, _: keys.update(about) if name == "create_upload" else None
+    rows, (cleaned,) = archive(store)
+    assert results([*rows.values(), cleaned]) == {}
+    assert (store.objects, store.uploads) == ({}, {})
+    assert not {"put", "delete", "complete_upload", "copy_part"} & store.calls.keys()
+    (key,) = keys
+    assert key.startswith(LAYOUT.archive)
+    assert not LAYOUT.is_binlog(key)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("operation", ["create_upload", "list_parts", "list_uploads"])
+def test_an_error_in_the_archive_leaves_nothing(operation: str, when: str) -> None:
+    """An upload whose answer was lost is found, and aborted."""
+    store = MemoryStore()
+    lost = StoreError("no answer", hint="look", transient=True)
+    store.fail_next(operation, when, lost)  # type: ignore[arg-type]
+    rows, (cleaned,) = archive(store)
+    failing = {"create_upload": "write archive/", "list_parts": "list parts in archive/"}
+    expected = [failing[operation]] if operation in failing else []
+    assert [name for name, row in rows.items() if row.result == "fail"] == expected
+    assert cleaned.result == "ok"
+    assert store.uploads == {}
+
+
+def test_an_upload_that_was_begun_twice_is_aborted_twice() -> None:
+    """The store did what a first attempt asked for, and its answer was lost; a second came."""
+
+    class Twice(MemoryStore):
+        def create_upload(self, key: str, *, crc64: bool = True) -> str:
+            super().create_upload(key, crc64=crc64)
+            return super().create_upload(key, crc64=crc64)
+
+    store = Twice()
+    archive(store)
+    assert store.uploads == {}
+
+
+def test_what_may_not_be_aborted_is_not_begun_in_the_archive() -> None:
+    """It would stay; where it is found out too late, the upload is named."""
+    store = MemoryStore()
+    no = ("before", denied("abort_multipart_upload"))
+    store.on_call = lambda name: no if name == "abort_upload" else None  # type: ignore[assignment, return-value]
+    rows, left = archive(store)
+    assert rows["abort in archive/"].result == "fail"
+    assert (
+        "s3:AbortMultipartUpload on arn:aws:s3:::b/pre/archive/" in rows["abort in archive/"].hint
+    )
+    assert (store.calls["create_upload"], left) == (0, [])
+    store = MemoryStore()
+    store.on_call = lambda name: no if name == "abort_upload" and store.uploads else None  # type: ignore[assignment, return-value]
+    rows, left = archive(store)
+    ((upload_id, upload),) = store.uploads.items()
+    assert [row.result for row in left] == ["fail"]
+    assert f"--key {upload.info.key} --upload-id {upload_id}" in left[0].hint
+
+
+def test_an_upload_of_which_nothing_is_known_is_named() -> None:
+    """Neither its answer came nor can it be listed: it fails, and says where to look."""
+    store = MemoryStore()
+    lost = StoreError("no answer", hint="look", transient=True)
+    store.fail_next("create_upload", "after", lost)
+    store.fail_next("list_uploads", "before", lost)
+    _, (cleaned,) = archive(store)
+    assert cleaned.result == "fail"
+    ((_, upload),) = store.uploads.items()
+    assert upload.info.key in cleaned.found
+
+
+def test_old_uploads_of_killed_checks_are_swept_from_the_archive() -> None:
+    """An hour later; no other upload there is touched, however old."""
+    times = [datetime.now(UTC) - timedelta(hours=2)]
+    store = MemoryStore(now=lambda: times[0])
+    store.create_upload(f"{LAYOUT.archive}check-00000001/upload")
+    others = [
+        f"{LAYOUT.archive}check-mine/upload",
+        f"{LAYOUT.archive}check-00000001/binlogs/upload",
+        f"{LAYOUT.archive}20260102T030405Z-3e11fa47-a1b2/binlogs/mysql-bin.000001",
+    ]
+    for key in others:
+        store.create_upload(key)
+    times[0] = datetime.now(UTC)
+    others.append(f"{LAYOUT.archive}check-00000002/upload")
+    store.create_upload(others[-1])
+    archive(store)
+    assert sorted(upload.info.key for upload in store.uploads.values()) == sorted(others)
+
+
+def reading(store: MemoryStore) -> Row:
+    check = BucketCheck(config(), store, Settings(), "s3://b/pre")
+    return next(row for row in check.reading_rows() if row.name == "read archive/")
+
+
+def test_reading_the_archive() -> None:
+    """A key that is absent is asked for, as the streamer does: to be denied that fails."""
+    store = MemoryStore()
+    assert reading(store).result == "ok"
+    store.put(f"{LAYOUT.archive}x", b"x")
+    assert (reading(store).result, reading(store).found) == ("ok", f"{LAYOUT.archive}x")
+    no = [None, ("before", denied("get_object"))]  # what is there, then what is not
+    store.on_call = lambda name: no.pop(0) if name == "get" else None  # type: ignore[return-value]
+    row = reading(store)
+    assert row.result == "fail"
+    assert row.hint.startswith("allow s3:GetObject on arn:aws:s3:::b/pre/archive/test/* ")
+    assert "s3:ListBucket without a condition on s3:prefix" in row.hint
+
+
+def test_readers_pass_over_what_a_check_puts() -> None:
+    """Neither the streamer's audit nor `status` nor a start names it; anything else they do."""
+    store = MemoryStore()
+    catalog = Catalog(store, LAYOUT)
+    probe, strange = f"{LAYOUT.probes('0123abcd')}object", f"{LAYOUT.live}check-x/object"
+    for key in (probe, strange):
+        store.put(key, b"x")
+        store.create_upload(key)
+    assert catalog.live() == ({}, [strange])
+    assert catalog.live_lineages() == set()
+    assert catalog.foreign == {f"{LAYOUT.live}check-x/"}
+    assert catalog.strange_uploads() == [strange]
+    assert not LAYOUT.is_chunk(probe)
+
+
+def test_a_bucket_that_says_no_is_reached() -> None:
+    """A denied listing is a failure of its own; what does not answer keeps the rest away."""
+    store = MemoryStore()
+    store.on_call = lambda name: (
+        ("before", denied("list_objects_v2")) if name == "check_access" else None
+    )
+    check = BucketCheck(config(), store, Settings(clock=denied("list_objects_v2")), "s3://b/pre")
+    rows = {row.name: row for row in check.reading_rows()}
+    assert (rows["reachable"].result, rows["list live/"].result) == ("ok", "fail")
+    assert rows["read archive/"].result == "skipped"
+    gone = StoreError("cannot reach the store", hint="look", transient=True)
+    check = BucketCheck(config(), store, Settings(clock=gone), "s3://b/pre")
+    assert results(check.reading_rows()) == {
+        "reachable": "fail",
+        "list live/": "skipped",
+        "list archive/": "skipped",
+        "read archive/": "skipped",
+    }
+    assert {row.result for row in check.setting_rows()} == {"skipped"}
+    assert check.clock_row().result == "skipped"
+
+
+def test_settings_of_a_bucket_that_may_not_be_asked() -> None:
+    """A warning each; a store that does not have them is well."""
+    no = denied("get_bucket_versioning")
+    settings = Settings(versioning=no, lifecycle=no, default_retention=no)
+    check = BucketCheck(config(), MemoryStore(), settings, "s3://b/pre")
+    assert results(check.setting_rows()) == dict.fromkeys(
+        ("Object Lock", "lifecycle rules", "versioning"), "warn"
+    )
+    lacking = translate(
+        Failure(code="NotImplemented", operation="x", bucket="b", endpoint="e", status=501)
+    )
+    settings = Settings(versioning=lacking, lifecycle=lacking, default_retention=lacking)
+    check = BucketCheck(config(), MemoryStore(), settings, "s3://b/pre")
+    assert results(check.setting_rows()) == {}
+
+
+def test_rules_that_may_not_be_asked_of_a_versioned_bucket() -> None:
+    """It is versioned, that much is known; whether old versions end is not."""
+    no = denied("get_bucket_lifecycle_configuration")
+    check = BucketCheck(
+        config(), MemoryStore(), Settings(versioning="Enabled", lifecycle=no), "s3://b/pre"
+    )
+    rows = {row.name: row for row in check.setting_rows()}
+    assert (rows["versioning"].result, rows["versioning"].found) == ("ok", "Enabled")
+    assert rows["old versions"].result == "warn"
+    wanted = "allow s3:GetLifecycleConfiguration on arn:aws:s3:::b "
+    assert rows["old versions"].hint.startswith(wanted)
+
+
+# The spool
+
+
+def spool(directory: Path, **limits: int) -> dict[str, Row]:
+    whole = replace(config(directory), spool_limits=SpoolLimits(**limits))
+    return {row.name: row for row in spool_rows(whole, "s3://b/pre")}
+
+
+def test_a_spool_that_is_not_there(disk_tmp_path: Path) -> None:
+    """It can be made; that is found out, and undone."""
+    rows = spool(disk_tmp_path / "a" / "b", min_free_bytes=0)
+    assert results(rows.values()) == {}
+    assert list(disk_tmp_path.iterdir()) == []
+
+
+def test_a_spool_that_cannot_be(tmp_path: Path) -> None:
+    """Something else is in its place: it fails, and the rest is not looked at."""
+    (tmp_path / "file").write_text("x")
+    rows = spool(tmp_path / "file" / "spool")
+    assert rows["directory"].result == "fail"
+    assert "not a directory" in rows["directory"].found
+    assert "something that is no directory is in its place" in rows["directory"].hint
+    assert {row.result for name, row in rows.items() if name != "directory"} == {"skipped"}
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EACCES, "install -d -m 700 -o "),
+        (errno.ENOSPC, "make room there, but never delete run-*"),
+        (errno.EROFS, "ReadWritePaths="),
+        (errno.EIO, "--spool"),
+    ],
+)
+def test_why_a_spool_cannot_be(number: int, hint: str) -> None:
+    """Each reason has a remedy of its own."""
+    assert hint in unusable_hint(OSError(number, os.strerror(number)), Path("/spool"))
+
+
+@pytest.mark.parametrize(
+    ("directory", "owner", "user", "result"),
+    [
+        ("/var/lib/binlog2s3", 501, 501, "ok"),
+        ("/var/lib/binlog2s3", 501, 0, "warn"),
+        ("/var/lib/private/binlog2s3/orders", 61234, 0, "ok"),
+        ("/var/lib/private/binlog2s3/orders", 61234, 501, "warn"),
+    ],
+)
+def test_whose_spool_it_is(directory: str, owner: int, user: int, result: str) -> None:
+    """Another user's is a warning, but for root with that of a unit, whose user nobody can be."""
+    assert owner_row(Path(directory), owner, user).result == result
+
+
+def test_a_spool_in_use(disk_tmp_path: Path) -> None:
+    """A streamer holds its lock: well, and said; nothing of it is touched."""
+    lock = disk_tmp_path / "lock"
+    lock.write_text(f"{os.getpid()}\n")
+    assert holder(disk_tmp_path) is None
+    with lock.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert holder(disk_tmp_path) == os.getpid()
+        rows = spool(disk_tmp_path, min_free_bytes=0)
+    assert rows["lock"].result == "ok"
+    assert str(os.getpid()) in rows["lock"].found
+    assert [path.name for path in disk_tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_spool_of_another_source(disk_tmp_path: Path) -> None:
+    """A start would refuse it: it fails; one of ours is well; a damaged note fails."""
+    note = disk_tmp_path / "run-1" / "run.json"
+    note.parent.mkdir()
+    for text, result in (
+        ('{"source": "test", "target": "s3://b/pre"}', "ok"),
+        ('{"source": "other", "target": "s3://b/pre"}', "fail"),
+        ('{"source": "test", "target": "s3://b/else"}', "fail"),
+        ("{", "fail"),
+        ("[]", "fail"),
+    ):
+        note.write_text(text)
+        row = spool(disk_tmp_path, min_free_bytes=0)["contents"]
+        assert (row.result, bool(row.hint)) == (result, result == "fail")
+
+
+def test_room_for_the_spool(disk_tmp_path: Path) -> None:
+    """Too little free fails, as a start would; a limit that the disk does not allow warns."""
+    assert spool(disk_tmp_path, min_free_bytes=1 << 60)["free space"].result == "fail"
+    assert spool(disk_tmp_path, min_free_bytes=0, max_bytes=1 << 60)["free space"].result == "warn"
+    run = disk_tmp_path / "run-1"
+    run.mkdir()
+    (run / "mysql-bin.000001").write_bytes(b"x" * (1 << 20))
+    row = spool(disk_tmp_path, min_free_bytes=0, max_bytes=1 << 10)["free space"]
+    assert row.result == "fail"
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no file system in memory")
+def test_a_spool_in_memory() -> None:
+    """A warning: a reboot loses it."""
+    row = spool(Path("/dev/shm/binlog2s3-no-spool"), min_free_bytes=0)["file system"]
+    assert (row.result, "tmpfs" in row.found) == ("warn", True)
+
+
+# The login
+
+
+def login(tmp_path: Path, mode: int, **files: str) -> Row:
+    given: dict[str, Any] = {"user": "repl"}
+    for name, text in files.items():
+        path = tmp_path / name
+        path.write_text(text)
+        path.chmod(mode)
+        given[name] = path
+    whole = config()
+    (row,) = login_rows(replace(whole, mysql=replace(whole.mysql, **given)))
+    return row
+
+
+def test_the_login(tmp_path: Path) -> None:
+    """Read as the streamer reads it; the password is in no row; others should not read it."""
+    row = login(tmp_path, 0o600, password_file="secret-1\n")
+    assert (row.result, "secret-1" in row.found) == ("ok", False)
+    row = login(tmp_path, 0o644, password_file="secret-1\n")
+    assert (row.result, "chmod 600" in row.hint) == ("warn", True)
+    row = login(tmp_path, 0o600, defaults_file="[client]\nnonsense ! =\n")
+    assert row.result == "fail"

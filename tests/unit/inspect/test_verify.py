@@ -1,0 +1,823 @@
+"""`verify` on an archive in memory: each kind of damage, by looking and by reading every byte."""
+
+import io
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.values import S3Config
+from binlog2s3.errors import ArchiveError
+from binlog2s3.inspect.verify.command import Verify
+from binlog2s3.inspect.verify.config import VerifyConfig
+from binlog2s3.inspect.verify.one import Doing, One
+from binlog2s3.inspect.verify.report import Report, SourceReport
+from binlog2s3.inspect.verify.source import AgainstSource
+from binlog2s3.inspect.verify.view import print_report
+from binlog2s3.inspect.verify.walk import ENTRY_SOON
+from binlog2s3.output import Plain
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.server.connection import ServerBinlog
+from binlog2s3.stream.remote import Place
+from binlog2s3.stream.tail import Track
+from binlog2s3.workers import Workers
+from tests import verified as examples
+from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
+from tests.damage import (
+    BYTES,
+    DAMAGES,
+    FIELDS,
+    LAYOUT,
+    NEW,
+    OLD,
+    Archive,
+    Damage,
+    binlog,
+    fill,
+    name,
+)
+from tests.documents import LINEAGE
+from tests.memory_store import MemoryStore
+from tests.surveyed import Bucket, written
+
+S3 = S3Config(
+    bucket="bucket",
+    prefix="pre",
+    endpoint_url=None,
+    region=None,
+    addressing_style="auto",
+    profile=None,
+    storage_class=None,
+    sse=None,
+    sse_kms_key_id=None,
+    checksum="auto",
+    part_size=5 << 20,
+    concurrency=4,
+)
+WRITER = LAYOUT.writer(1, "9c2d41aa")
+
+
+def found(kind: str, key: str, data: bytes) -> Damage:
+    return Damage(lambda a: a.store.put(key, data), frozenset({kind}), frozenset({kind}))
+
+
+def lies(**fields: object) -> Damage:
+    kinds = frozenset({"entry-lies"})
+    return Damage(lambda a: a.change(a.entry(OLD, 2), **fields), kinds, kinds)
+
+
+GARBAGE = {
+    "nothing": b"",
+    "half a document": b"{",
+    "no text": b"\xff\xfe\x00",
+    "a list": b"[]",
+    "too deep": b"[" * 100_000,
+    "no fields": b'{"format": 1}',
+    "no number": b'{"format": 1' + b"0" * 5_000 + b"}",
+}
+OTHERS = {
+    "an entry's blocks, offset": lies(blocks__0__offset=4 << 20),
+    "an entry's blocks, none": lies(blocks=[]),
+    "an entry's blocks, first_offset behind it": lies(blocks__0__first_offset=1 << 30),
+    "an entry's blocks, first_gtid of nobody": lies(blocks__0__first_gtid="x"),
+    **{
+        f"an entry that is {what}": found("entry-unreadable", LAYOUT.entry(OLD, name(2)), data)
+        for what, data in GARBAGE.items()
+    },
+    **{
+        f"a lineage.json that is {what}": found("lineage-unreadable", LAYOUT.lineage(NEW), data)
+        for what, data in GARBAGE.items()
+    },
+    **{
+        f"a writer's object that is {what}": found("writer-unreadable", WRITER, data)
+        for what, data in GARBAGE.items()
+    },
+}
+for number, lineage in enumerate(([], {}, 1.5, float("nan"))):
+    OTHERS[f"a writer's object with a lineage that is none, {number}"] = Damage(
+        lambda a, lineage=lineage: a.change(WRITER, lineage=lineage),
+        frozenset({"writer-unreadable"}),
+        frozenset({"writer-unreadable"}),
+    )
+EVERY = {
+    **BYTES,
+    **DAMAGES,
+    **{f"an entry's {name}": one for name, one in FIELDS.items()},
+    **OTHERS,
+}
+
+
+def verified(store: MemoryStore, **options: object) -> SourceReport:
+    config = VerifyConfig(s3=S3, source="test", **options)  # type: ignore[arg-type]
+    (source,) = Verify(config, store).run().sources
+    return source
+
+
+def kinds(source: SourceReport) -> set[str]:
+    return {defect.kind for defect in source.defects}
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_sound_archive(deep: bool) -> None:
+    """No defect, one interval from the first lineage's begin to the last one's end."""
+    store = MemoryStore()
+    archive = fill(store)
+    source = verified(store, deep=deep)
+    assert source.defects == []
+    assert source.sound
+    (whole,) = source.history
+    assert (whole.lineage, whole.last_lineage) == (OLD, NEW)
+    assert (str(whole.first), str(whole.last)) == ("mysql-bin.000001", "mysql-bin.000004")
+    assert whole.last_offset == len(archive.data[NEW, 4])
+    assert whole.binlogs == 9
+    assert archive.beat is not None
+    assert archive.beat.covered_until is not None
+    assert whole.to_us == archive.beat.covered_until.timestamp() * 1_000_000
+    assert [len(one.intervals) for one in source.lineages] == [1, 1]
+
+
+@pytest.mark.parametrize("has_crc64", [False, True])
+def test_bytes_that_were_written_anew(has_crc64: bool) -> None:
+    """By looking alone: a defect where the store has a checksum of the whole, else two notes.
+
+    One names the binlog that is younger than its entry, the other says how many were not compared.
+    """
+    store = MemoryStore(crc64=has_crc64)
+    archive = fill(store)
+    assert not any("anew" in note for note in verified(store).notes)
+    other = bytearray(archive.data[OLD, 2])
+    other[-30] ^= 1
+    store.put(LAYOUT.binlog(OLD, name(2)), bytes(other))
+    source = verified(store)
+    anew = [note for note in source.notes if "written anew since the entry was" in note]
+    unproved = [note for note in source.notes if "keeps no CRC64NVME" in note]
+    if has_crc64:
+        assert kinds(source) == {"checksum"}
+        assert unproved == []
+        return
+    assert source.sound
+    assert ["mysql-bin.000002" in note for note in anew] == [True]
+    assert all("--deep" in note for note in unproved)
+    assert len(unproved) == len(source.lineages)
+    deep = verified(store, deep=True)
+    assert not deep.sound
+    assert not any("--deep" in note for note in deep.notes)
+
+
+@pytest.mark.parametrize("size", [10**12, 2**63 - 1])
+def test_an_entry_of_an_absurd_size(size: int) -> None:
+    """It is a defect like others: nothing is made of that size, and nothing waits for it."""
+    store = MemoryStore()
+    archive = fill(store)
+    archive.change(archive.entry(OLD, 2), size=size)
+    source = verified(store)
+    assert {"entry-lies", "size"} <= kinds(source)
+
+
+@pytest.mark.parametrize("size", [2**63, 10**400, -1, "40", 40.5, True, None])
+def test_an_entry_whose_size_is_none(size: object) -> None:
+    """It cannot be read, and is said so in few words."""
+    store = MemoryStore()
+    archive = fill(store)
+    archive.change(archive.entry(OLD, 2), size=size)
+    source = verified(store)
+    assert "entry-unreadable" in kinds(source)
+    assert max(len(defect.text) for defect in source.defects) < 300
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["looked", "deep"])
+@pytest.mark.parametrize("what", EVERY)
+def test_every_kind_of_damage(what: str, deep: bool) -> None:
+    """What is found by looking, and what only by reading, is just what is documented."""
+    damage = EVERY[what]
+    store = MemoryStore()
+    damage.act(fill(store))
+    source = verified(store, deep=deep)
+    assert kinds(source) == (damage.deep if deep else damage.looked)
+
+
+def put_binlog(bucket: Bucket, number: int, writer: BinlogWriter, **how: object) -> None:
+    bucket.archive(writer.data, name(number), **how)  # type: ignore[arg-type]
+
+
+def lineage_of(writer: BinlogWriter, **changes: object) -> Lineage:
+    begun = datetime.fromtimestamp(writer.timestamp, UTC)
+    id_ = f"{begun:%Y%m%dT%H%M%SZ}-{LINEAGE.server_uuid[:8]}-a1b2"
+    plain = replace(LINEAGE, id=id_, source="orders", first_binlog_time=begun, gtid_set="")
+    return replace(plain, **{"server_version": "9.7.4", **changes})  # type: ignore[arg-type]
+
+
+def of(bucket: Bucket, **options: object) -> SourceReport:
+    config = VerifyConfig(s3=S3, source="orders", **options)  # type: ignore[arg-type]
+    (source,) = Verify(config, bucket).run().sources
+    return source
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["looked", "deep"])
+def test_damage_that_the_source_itself_served(deep: bool) -> None:
+    """It is known: shown, the interval ends before it, and no defect."""
+    writers = [written(first=1 + 12 * at) for at in range(3)]
+    for at, writer in enumerate(writers):
+        writer.data[-len("mysql-bin.000002") - 4 - 8 - 19 :] = b""
+        del writer.ends[-1]
+        writer.rotate(str(name(at + 2)))
+    bad = writers[1]
+    bad.data[bad.transactions[5].begin + 30] ^= 1
+    bucket = Bucket(lineage_of(writers[0]))
+    put_binlog(bucket, 1, writers[0])
+    put_binlog(bucket, 2, bad, accept=[bad.transactions[5].begin])
+    put_binlog(bucket, 3, writers[2])
+    source = of(bucket, deep=deep)
+    assert source.defects == []
+    assert source.sound
+    assert [gap.kind for gap in source.gaps] == ["damaged"]
+    assert [(str(one.first), str(one.last)) for one in source.history] == [
+        ("mysql-bin.000001", "mysql-bin.000001"),
+        ("mysql-bin.000003", "mysql-bin.000003"),
+    ]
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["looked", "deep"])
+@pytest.mark.parametrize("kind", ["mariadb", "anonymous", "old"])
+def test_other_servers(kind: str, deep: bool) -> None:
+    """MariaDB, a server without GTIDs, one from before there were any: their archives are sound."""
+    version = {"mariadb": "11.4.2-MariaDB-log", "anonymous": "9.7.4", "old": "5.5.62"}[kind]
+    writers = []
+    for number in range(1, 4):
+        writer = BinlogWriter(
+            server_version=version, timestamp=NOW + number, checksum=kind != "old"
+        )
+        events = [statement("BEGIN"), statement("INSERT"), XID]
+        if kind == "mariadb":
+            last = {(0, 7): 2 * number - 2} if number > 1 else {}
+            writer.gtid_list(MariadbGtidList(last))
+            for at in (1, 2):
+                writer.mariadb_transaction(events[1:], gtid=(0, 2 * number - 2 + at))
+        elif kind == "anonymous":
+            writer.previous_gtids(GtidSet())
+            writer.transaction(events)
+        else:
+            writer.plain_transaction(events)
+        writer.rotate(str(name(number + 1)))
+        writers.append(writer)
+    flavour = "mariadb" if kind == "mariadb" else "mysql"
+    bucket = Bucket(lineage_of(writers[0], flavour=flavour, server_version=version))
+    for number, writer in enumerate(writers, 1):
+        put_binlog(bucket, number, writer)
+    source = of(bucket, deep=deep)
+    assert source.defects == []
+    (whole,) = source.history
+    assert whole.binlogs == 3
+    bucket.archive(writers[0].data, name(2))  # it was the first
+    damaged = of(bucket, deep=deep)
+    assert kinds(damaged) >= {"entry-lies"}
+
+
+def test_a_gap_that_the_lineages_record() -> None:
+    """It is shown with what is missing, ends an interval, and is no defect."""
+    store = MemoryStore()
+    archive = fill(store)
+    lacks = f"{UUID_A}:15-20"
+    key = LAYOUT.lineage(NEW)
+    archive.change(key, parent__join="gap", parent__missing=lacks, gtid_set=f"{UUID_A}:1-20")
+    archive.change(archive.entry(NEW, 1), gtid_set_before=f"{UUID_A}:1-20")
+    for number in (2, 3):
+        archive.change(
+            archive.entry(NEW, number),
+            gtid_set_before=f"{UUID_A}:1-20,{UUID_B}:1-{3 * (number - 1)}",
+        )
+    source = verified(store)
+    assert source.defects == []
+    assert source.sound
+    (gap,) = source.gaps
+    assert (gap.kind, gap.missing) == ("gap", lacks)
+    first, second = source.history
+    assert first.why == f"missing: {lacks}"
+    assert str(first.last) == "mysql-bin.000005"
+    assert (second.lineage, second.why) == (NEW, "")
+
+
+def test_a_join_that_nobody_can_prove() -> None:
+    """History begins behind it; what lies before is recoverable by itself; no defect."""
+    store = MemoryStore()
+    fill(store).change(LAYOUT.lineage(NEW), parent__join="unknown")
+    source = verified(store)
+    assert source.defects == []
+    assert [gap.kind for gap in source.gaps] == ["unknown"]
+    assert [one.lineage for one in source.history] == [NEW]
+    assert [len(one.intervals) for one in source.lineages] == [1, 1]
+
+
+def test_a_binlog_that_is_archived_meanwhile() -> None:
+    """Chunks that are gone when they are looked at, because the object is there: no defect."""
+    store = MemoryStore()
+    archive = fill(store)
+    verify = Verify(VerifyConfig(s3=S3, source="test"), store)
+
+    def archives(operation: str, keys: Sequence[str]) -> None:
+        if operation == "list" and keys[0] == LAYOUT.chunks(NEW, name(4)):
+            store.on_acted = lambda *_: None
+            data = archive.data[NEW, 4]
+            store.put(archive.key(NEW, 4), data, crc64=crc64nvme(data))
+            store.delete(archive.chunks)
+
+    store.on_acted = archives
+    (source,) = verify.run().sources
+    assert kinds(source) == {"entry-missing"}  # it has none yet
+    assert archive.chunks[0] not in store.objects
+
+
+@pytest.mark.parametrize(
+    ("lineage", "comes"), [(NEW, True), (None, True), (OLD, False)], ids=["its", "no", "another"]
+)
+def test_a_binlog_whose_entry_comes_next(lineage: str | None, comes: bool) -> None:
+    """As long as its writer lives, and has written no later entry; else the entry lacks.
+
+    A writer that has just begun names no lineage yet.
+    """
+    store = MemoryStore()
+    archive = fill(store)
+    last = store.get(archive.entry(NEW, 3))
+    store.delete([archive.entry(NEW, 3)])
+    assert kinds(verified(store)) == {"entry-missing"}
+    assert archive.beat is not None
+    alive = replace(archive.beat, state="streaming", lineage=lineage)
+    store.put(LAYOUT.writer(1, "9c2d41aa"), alive.to_json())
+    source = verified(store)
+    assert any("its entry comes next" in note for note in source.notes) == comes
+    if not comes:
+        assert kinds(source) == {"entry-missing"}
+        return
+    assert source.defects == []
+    store.put(archive.entry(NEW, 3), last)
+    store.delete([archive.entry(NEW, 2)])
+    source = verified(store)
+    assert kinds(source) == {"entry-missing"}
+    assert [defect.binlog for defect in source.defects] == [name(2)]
+
+
+def writing(archive: Archive) -> None:
+    """Its writer's object, as of one that runs."""
+    assert archive.beat is not None
+    archive.store.put(WRITER, replace(archive.beat, state="streaming").to_json())
+
+
+class Clock:
+    """The store's: so many seconds from this machine's, and earlier by what it is set back."""
+
+    def __init__(self, ahead: float = 0) -> None:
+        self.ahead = timedelta(seconds=ahead)
+        self.back = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead - self.back
+
+
+OLDER = ENTRY_SOON + timedelta(seconds=10)
+
+
+@pytest.mark.parametrize("ahead", [0, 3600])
+@pytest.mark.parametrize("what", ["new", "old", "dead", "old and dead"])
+def test_how_long_an_entry_may_be_on_its_way(what: str, ahead: float) -> None:
+    """As long as the binlog is new, by the store's clock, and its writer renews its object."""
+    clock = Clock(ahead)
+    store = MemoryStore(now=clock)
+    clock.back = OLDER if "old" in what else timedelta()
+    archive = fill(store)
+    store.delete([archive.entry(NEW, 3)])
+    clock.back = timedelta(seconds=100 + ahead) if "dead" in what else timedelta()
+    writing(archive)
+    source = verified(store)
+    on_its_way = what == "new"
+    assert kinds(source) == (set() if on_its_way else {"entry-missing"})
+    assert any("its entry comes next" in note for note in source.notes) == on_its_way
+    if not on_its_way:
+        (defect,) = source.defects
+        assert "verify --repair" in defect.todo
+        clock.back = timedelta()
+        assert verified(store, repair=True).sound
+        assert verified(store, deep=True).defects == []
+
+
+def test_an_entry_that_comes_under_the_look() -> None:
+    """Of an object that its store calls old, the upload may have been long: a second look."""
+    clock = Clock()
+    clock.back = OLDER
+    store = MemoryStore(now=clock)
+    archive = fill(store)
+    last = store.get(archive.entry(NEW, 3))
+    store.delete([archive.entry(NEW, 3)])
+    clock.back = timedelta()
+    writing(archive)
+    config = VerifyConfig(s3=S3, source="test", repair=True)
+    verify = Verify(config, store, pause=lambda: store.put(archive.entry(NEW, 3), last))
+    (source,) = verify.run().sources
+    assert (source.defects, source.repaired) == ([], [])
+    assert store.get(archive.entry(NEW, 3)) == last
+
+
+def test_a_repair_that_the_writer_overtakes() -> None:
+    """The first entry stands, whoever made it; the other one finds that it says the same."""
+    store = MemoryStore()
+    archive = fill(store)
+    key = archive.entry(NEW, 3)
+    first = store.get(key)
+    store.delete([key])
+
+    def overtakes(operation: str, keys: Sequence[str], _: object) -> None:
+        if operation == "put" and keys[0] == key:
+            store.on_act = lambda *_: None
+            store.put(key, first)
+
+    store.on_act = overtakes
+    source = verified(store, repair=True)
+    assert [(one.key, one.why) for one in source.repaired] == [(key, "")]
+    assert source.sound
+    assert store.get(key) == first
+
+
+def test_a_writer_that_a_repair_overtakes() -> None:
+    """It accepts the entry that is there, and leaves it as it is."""
+    store = MemoryStore()
+    archive = fill(store)
+    key = archive.entry(NEW, 3)
+    store.delete([key])
+    assert verified(store, repair=True).sound
+    made = store.get(key)
+    track = Track(name(3), Path(), Grid(5 << 20))
+    track.feed(memoryview(archive.data[NEW, 3]))
+    track.closed = True
+    Place(store, LAYOUT, NEW, Grid(5 << 20), track).put_entry()
+    assert store.get(key) == made
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_an_archive_without_a_writer(deep: bool) -> None:
+    """Said, with what it means and what to do; no defect, and all can be recovered."""
+    store = MemoryStore()
+    archive = fill(store)
+    whole = verified(store, deep=deep).history[0]
+    assert not any("nobody streams" in note for note in verified(store).notes)
+    store.delete([WRITER])
+    source = verified(store, deep=deep)
+    assert source.sound
+    assert source.defects == []
+    (note,) = source.notes
+    assert LAYOUT.writers in note
+    assert "nobody streams" in note
+    assert "loses nothing" in note
+    assert "start `stream`" in note
+    (without,) = source.history
+    assert (without.last, without.last_offset) == (whole.last, len(archive.data[NEW, 4]))
+    store.put(WRITER, b"{}")  # then it is that one that is wrong
+    assert not any("nobody streams" in note for note in verified(store).notes)
+
+
+def printed(source: SourceReport) -> str:
+    with io.TextIOWrapper(io.BytesIO(), encoding="utf-8") as file:
+        print_report(Report(target="s3://b", deep=False, sources=[source]), Plain(file))
+        file.flush()
+        assert isinstance(file.buffer, io.BytesIO)
+        return file.buffer.getvalue().decode()
+
+
+def opened(writer: BinlogWriter, *, transactions: bool) -> Bucket:
+    """One binlog, in a chunk, and no writer."""
+    bucket = Bucket(lineage_of(writer))
+    end = len(writer.data) if transactions else writer.transactions[0].begin
+    bucket.chunks(writer.data, 0, end, name=name(1))
+    return bucket
+
+
+def test_an_end_of_which_no_time_is_known() -> None:
+    """The place is said, and why it has no time; from when on is known of a first binlog."""
+    writer = written()
+    begun = f"{datetime.fromtimestamp(writer.timestamp, UTC):%Y-%m-%dT%H:%M:%S}.000000Z"
+    bucket = opened(writer, transactions=True)
+    source = of(bucket)
+    (one,) = source.history
+    assert (one.to_us, one.untimed) == (
+        None,
+        "mysql-bin.000001 is open, and was not read: --deep tells",
+    )
+    text = printed(source)
+    assert "unknown" not in text
+    assert f"{begun} to mysql-bin.000001:{len(writer.data)}\n" in text
+    assert "when that is, is not known: mysql-bin.000001 is open, and was not read" in text
+    (read,) = of(bucket, deep=True).history
+    assert read.to_us is not None
+    assert read.untimed == ""
+    (empty,) = of(opened(writer, transactions=False), deep=True).history
+    assert (empty.to_us, empty.untimed) == (
+        None,
+        "nothing was committed in it, and no writer vouches for a time",
+    )
+
+
+def test_an_interval_that_begins_with_a_binlog_without_an_entry() -> None:
+    """Its begin and, where it is all, its end are said as places."""
+    store = MemoryStore()
+    archive = fill(store)
+    gone = [archive.key(OLD, 1), archive.entry(OLD, 1), archive.entry(OLD, 2)]
+    store.delete([*gone, archive.key(OLD, 3), archive.entry(OLD, 3)])
+    source = verified(store)
+    one = source.history[0]
+    assert (str(one.first), one.from_us, one.to_us) == ("mysql-bin.000002", None, None)
+    size = len(archive.data[OLD, 2])
+    assert f"the begin of mysql-bin.000002 to mysql-bin.000002:{size}\n" in printed(source)
+    assert "mysql-bin.000002 has no entry, and was not read" in printed(source)
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["looked", "deep"])
+@pytest.mark.parametrize("whole", [False, True], ids=["a part", "all"])
+def test_the_time_of_a_history_that_was_left(whole: bool, deep: bool) -> None:
+    """Left at the end of a binlog without a commit: what came before tells; else why nothing."""
+    store = MemoryStore()
+    archive = fill(store)
+    empty = binlog(5, f"{UUID_A}:1-12", UUID_A, 13, 0, rotate=False)
+    store.delete([key for key in store.objects if key.startswith(f"{LAYOUT.live}{OLD}/")])
+    chunk = Chunk(0, len(empty.data), crc64nvme(empty.data))
+    store.put(LAYOUT.chunk(OLD, name(5), chunk), bytes(empty.data))
+    archive.change(
+        LAYOUT.lineage(NEW),
+        parent__offset=len(empty.data) if whole else empty.ends[0],
+        parent__gtid_set=f"{UUID_A}:1-12",
+        parent__join="gap",
+        parent__missing=f"{UUID_A}:13-14",
+    )
+    source = verified(store, deep=deep)
+    assert source.defects == []
+    left, _ = source.history
+    assert (left.last, left.last_offset) == (name(5), len(empty.data) if whole else empty.ends[0])
+    before = json.loads(store.get(archive.entry(OLD, 4)))["greatest_commit_us"]
+    assert left.to_us == (before if whole else None)
+    why = "no commit in mysql-bin.000005 tells" if deep else "was not read: --deep tells"
+    assert left.untimed.endswith("" if whole else why)
+    assert bool(left.untimed) == (not whole)
+
+
+LIES = {
+    "no blocks": {"blocks": []},
+    "a GTID that is none": {"blocks__0__first_gtid": "x"},
+    "no such formats": {"formats": [""]},
+}
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["looked", "deep"])
+@pytest.mark.parametrize("what", LIES)
+def test_a_backup_that_needs_an_entry_that_lies(what: str, deep: bool) -> None:
+    """The answer is no, and names the entry."""
+    store = MemoryStore()
+    archive = fill(store)
+    archive.change(archive.entry(OLD, 2), **LIES[what])
+    source = verified(store, deep=deep, from_gtid_set=f"{UUID_A}:1-4")
+    assert kinds(source) <= {"entry-lies", "entry-unreadable"}
+    assert source.answer is not None
+    assert not source.answer.possible
+    assert source.answer.hint
+    assert "mysql-bin.000002" in source.answer.why or what == "a GTID that is none"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *LIES.values(),
+        {"blocks__0__size": 5},
+        {"blocks__0__offset": 5},
+        {"blocks__0__first_offset": 1 << 40},
+        {"blocks__0__first_gtid": f"{UUID_A}:1-5"},
+        {"damaged": [{}]},
+    ],
+)
+def test_a_plan_is_told_that_an_entry_cannot_be(change: dict[str, Any]) -> None:
+    """Whoever asks for that binlog gets an error that names it; others are not disturbed."""
+    store = MemoryStore()
+    archive = fill(store)
+    archive.change(archive.entry(OLD, 2), **change)
+    survey = Survey(store, Catalog(store, LAYOUT), Workers(1))
+    with pytest.raises(ArchiveError, match=r"entry of mysql-bin\.000002 .* is damaged"):
+        survey.known(OLD, BinlogName.parse("mysql-bin.000002"))
+    assert survey.known(OLD, BinlogName.parse("mysql-bin.000001")).size > 0
+
+
+def test_a_backup_of_a_history_whose_parent_lies() -> None:
+    """The answer is no: nothing proves where it came from."""
+    store = MemoryStore()
+    fill(store).change(LAYOUT.lineage(NEW), parent__gtid_set="x")
+    source = verified(store, from_gtid_set=f"{UUID_A}:1-4")
+    assert kinds(source) == {"parent-lies"}
+    assert source.answer is not None
+    assert not source.answer.possible
+    assert source.answer.why
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_a_parent_within_a_binlog_whose_entry_lies(what: str) -> None:
+    """The entry is the defect; nothing of it is used to judge the parent by its bytes."""
+    store = MemoryStore()
+    archive = fill(store)
+    archive.change(
+        LAYOUT.lineage(NEW),
+        parent__binlog=str(name(4)),
+        parent__offset=len(archive.data[OLD, 4]),
+        parent__gtid_set=f"{UUID_A}:1-12",
+        gtid_set=f"{UUID_A}:1-12",
+    )
+    archive.change(archive.entry(OLD, 4), **LIES[what])
+    source = verified(store, deep=True)
+    told = {one.kind for one in source.defects if one.binlog == name(4)}
+    assert told
+    assert told <= {"entry-lies", "entry-unreadable"}
+    assert "parent-lies" not in kinds(source)
+
+
+@dataclass
+class Answering:
+    """A server with these binlogs, asked for what `AgainstSource` asks."""
+
+    uuid: str
+    sizes: dict[int, int]
+    flavour: str = "mysql"
+    version: str = "9.7.4"
+
+    def facts(self) -> "Answering":
+        return self
+
+    def binlogs(self) -> tuple[ServerBinlog, ...]:
+        return tuple(
+            ServerBinlog(name=name(number), size=size, encrypted=False)
+            for number, size in self.sizes.items()
+        )
+
+    def previous_gtids(self, _: object) -> None:
+        return None
+
+    def first_event(self, _: object) -> tuple[int, None]:
+        return (7 if self.uuid == UUID_A else 8), None
+
+
+def compared(archive: Archive, server: Answering) -> AgainstSource:
+    doing = Doing(
+        pause=lambda: None,
+        steps=lambda _: nullcontext(lambda *_: None),
+        reading=lambda _: nullcontext(lambda *_: None),
+        now=lambda: datetime.now(UTC),
+    )
+    config = VerifyConfig(s3=S3, source="test")
+    one = One(config, archive.store, Workers(2), "test", doing)
+    one.run()
+    against = AgainstSource(one.look, one.known_lineages, server, "db1")  # type: ignore[arg-type]
+    against.compare()
+    return against
+
+
+@pytest.mark.parametrize(("number", "by"), [(2, -1), (2, 1), (4, -1)])
+def test_sizes_that_the_source_says_otherwise(number: int, by: int) -> None:
+    """Of each binlog that it has closed, archived or in chunks, the size must be the source's."""
+    archive = fill(MemoryStore())
+    sizes = {n: len(data) for (lineage, n), data in archive.data.items() if lineage == NEW} | {5: 9}
+    assert compared(archive, Answering(UUID_B, sizes)).defects == []
+    sizes[number] += by
+    (defect,) = compared(archive, Answering(UUID_B, sizes)).defects
+    assert (defect.kind, defect.binlog) == ("source-differs", name(number))
+    assert str(sizes[number]) in defect.text
+
+
+def test_sizes_that_may_differ() -> None:
+    """Of the newest, which grows meanwhile; of one behind whose part history went on."""
+    archive = fill(MemoryStore())
+    sizes = {n: len(data) for (lineage, n), data in archive.data.items() if lineage == NEW}
+    sizes[4] -= 1
+    assert compared(archive, Answering(UUID_B, sizes)).defects == []
+    old = {n: len(data) for (lineage, n), data in archive.data.items() if lineage == OLD}
+    old |= {5: old[5] - 100, 6: 9}
+    assert compared(archive, Answering(UUID_A, old)).defects == []
+
+
+def test_a_source_that_is_not_there() -> None:
+    """The error names those that there are, ten at most, also where the prefix has none."""
+    store = MemoryStore()
+    with pytest.raises(ArchiveError) as nothing:
+        verified(store)
+    assert "are bucket and prefix of --s3-url those of the streamer" in nothing.value.hint
+    for number in range(12):
+        kind = "archive" if number % 2 else "live"
+        store.put(f"pre/{kind}/db{number:02d}/x", b"")
+    store.put("pre/live/\x1b[31m/x", b"")
+    with pytest.raises(ArchiveError, match="there is nothing of source test below s3://bucket/pre"):
+        verified(store)
+    with pytest.raises(ArchiveError) as some:
+        verified(store)
+    names = ", ".join(f"db{number:02d}" for number in range(10))
+    assert some.value.hint == f"the sources there are: {names} and 2 more"
+
+
+def test_binlogs_that_the_writer_is_not_past() -> None:
+    """They are archived side by side: a number that lacks there is on its way."""
+    store = MemoryStore()
+    archive = fill(store)
+    assert archive.beat is not None
+    assert archive.beat.durable is not None
+    behind = replace(archive.beat.durable, binlog=str(name(1)), offset=100)
+    beat = replace(archive.beat, durable=behind)
+    store.put(LAYOUT.writer(1, "9c2d41aa"), beat.to_json())
+    store.delete([archive.key(NEW, 2), archive.entry(NEW, 2)])
+    source = verified(store)
+    assert source.defects == []
+    assert any("not in the bucket yet" in note for note in source.notes)
+
+
+def test_repair_makes_what_was_there() -> None:
+    """The same entry but for when it was made; the defect is mended; a second run finds nothing."""
+    store = MemoryStore()
+    archive = fill(store)
+    key = archive.entry(OLD, 2)
+    before = json.loads(store.get(key))
+    store.delete([key])
+    source = verified(store, repair=True)
+    assert source.sound
+    assert [(one.kind, one.mended) for one in source.defects] == [("entry-missing", True)]
+    after = json.loads(store.get(key))
+    assert {**after, "archived_at": ""} == {**before, "archived_at": ""}
+    assert verified(store).defects == []
+
+
+def test_the_memory_of_ends_alone() -> None:
+    """An interval's GTIDs are those before its first binlog and behind its last one."""
+    store = MemoryStore()
+    fill(store)
+    (whole,) = verified(store, deep=True).history
+    assert (whole.gtids_before, whole.gtids_after) == ("", f"{UUID_A}:1-14,{UUID_B}:1-12")
+    (looked,) = verified(store).history
+    assert looked.gtids_after == whole.gtids_after  # as the writer says
+    assert whole.transactions == 4 * 3 + 3 + 4 * 3
+
+
+def flipped(data: bytes) -> bytes:
+    return bytes([*data[:300], data[300] ^ 1, *data[301:]])
+
+
+@pytest.mark.parametrize("what", ["cut", "rotten", "the third", "foreign", "without an end"])
+def test_repair_refuses_what_is_not_proved(what: str) -> None:
+    """An object that is not the whole binlog that belongs there gets no entry; nothing changes."""
+    store = MemoryStore()
+    archive = fill(store)
+    data = archive.data[OLD, 2]
+    end = binlog(2, f"{UUID_A}:1-3", UUID_A, 4, 2, rotate=False)
+    wrong = {
+        "cut": data[:-10],
+        "rotten": flipped(data),
+        "the third": archive.data[OLD, 3],
+        "foreign": b"nothing of the kind",
+        "without an end": bytes(end.data),
+    }
+    store.put(archive.key(OLD, 2), wrong[what])
+    store.delete([archive.entry(OLD, 2)])
+    before = {key: one.data for key, one in store.objects.items()}
+    source = verified(store, repair=True)
+    assert not source.sound
+    (one,) = source.repaired
+    assert one.why
+    assert {key: one.data for key, one in store.objects.items()} == before
+
+
+def test_repair_of_a_binlog_that_a_crash_ended() -> None:
+    """It has no end of its own: the next binlog's GTIDs prove it whole, or nothing does."""
+    store = MemoryStore()
+    archive = fill(store)
+    middle = binlog(2, f"{UUID_A}:1-3", UUID_A, 4, 3, rotate=False)
+    last = binlog(3, f"{UUID_A}:1-14,{UUID_B}:1-6", UUID_B, 7, 3, rotate=False)
+    store.put(archive.key(OLD, 2), bytes(middle.data))
+    store.put(archive.key(NEW, 3), bytes(last.data))
+    store.delete([archive.entry(OLD, 2), archive.entry(NEW, 3)])
+    source = verified(store, repair=True)
+    done, refused = source.repaired
+    assert (done.key, done.why) == (archive.entry(OLD, 2), "")
+    assert json.loads(store.get(done.key))["end"] == "crash"
+    assert "nothing proves that it is whole" in refused.why
+
+
+def test_gtids_that_are_not_known_are_not_said_to_be_none() -> None:
+    """As before an open binlog that alone was looked at, without reading it."""
+    for before, after, text in (
+        ("", f"{UUID_A}:1", f"from no GTIDs to {UUID_A}:1"),
+        (None, f"{UUID_A}:1", f"from unknown GTIDs to {UUID_A}:1"),
+        (f"{UUID_A}:1", None, f"from {UUID_A}:1 to unknown GTIDs"),
+    ):
+        out = io.StringIO()
+        interval = replace(examples.INTERVAL, gtids_before=before, gtids_after=after)
+        source = replace(examples.SOURCE, history=[interval])
+        print_report(replace(examples.REPORT, sources=[source]), Plain(out))
+        assert text in out.getvalue()

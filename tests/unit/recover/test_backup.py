@@ -1,0 +1,1031 @@
+"""Where a base backup stands, as its files say: each fixture names who documents its format."""
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import resource
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from binlog2s3.errors import RecoveryError
+from binlog2s3.recover import backup
+from binlog2s3.recover.backup import BackupPoint, read_backup
+from tests.sampling import examples
+
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+OTHER = "4f22fb58-71ca-11e1-9e33-c80aa9429563"
+
+# https://github.com/mysql/mysql-server/blob/trunk/client/mysqldump.cc: write_header,
+# add_set_gtid_purged, do_show_binary_log_status
+MYSQLDUMP = f"""\
+-- MySQL dump 10.13  Distrib 9.7.0, for Linux (x86_64)
+--
+-- Host: localhost    Database: \n\
+-- ------------------------------------------------------
+-- Server version	9.7.0
+
+/*!40101 SET @OLD_CHARACTER_SET_CLIENT=@@CHARACTER_SET_CLIENT */;
+/*!50503 SET NAMES utf8mb4 */;
+SET @MYSQLDUMP_TEMP_LOG_BIN = @@SESSION.SQL_LOG_BIN;
+SET @@SESSION.SQL_LOG_BIN= 0;
+
+--
+-- GTID state at the beginning of the backup \n\
+--
+
+SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ '{OTHER}:1-5:7,
+{UUID}:1-20:blue:3';
+
+--
+-- Position to start replication or point-in-time recovery from
+--
+
+-- CHANGE REPLICATION SOURCE TO SOURCE_LOG_FILE='mysql-bin.000042', SOURCE_LOG_POS=1104;
+
+--
+-- Current Database: `mysql`
+--
+
+CREATE DATABASE /*!32312 IF NOT EXISTS*/ `mysql`;
+
+USE `mysql`;
+
+--
+-- Table structure for table `t`
+--
+
+DROP TABLE IF EXISTS `t`;
+CREATE TABLE `t` (
+  `a` int NOT NULL
+) ENGINE=InnoDB;
+LOCK TABLES `t` WRITE;
+INSERT INTO `t` VALUES (1);
+UNLOCK TABLES;
+SET @@SESSION.SQL_LOG_BIN = @MYSQLDUMP_TEMP_LOG_BIN;
+/*!40111 SET SQL_NOTES=@OLD_SQL_NOTES */;
+
+-- Dump completed on 2026-11-22  2:56:46
+"""
+GTIDS = f"{UUID}:1-20:blue:3,{OTHER}:1-5:7"
+CHANGE = (
+    "-- CHANGE REPLICATION SOURCE TO SOURCE_LOG_FILE='mysql-bin.000042', SOURCE_LOG_POS=1104;\n"
+)
+PURGED = MYSQLDUMP[MYSQLDUMP.index("SET @@GLOBAL") : MYSQLDUMP.index(":blue:3';\n") + 10]
+HEADER_END = MYSQLDUMP.index("--\n-- Current Database")
+HEADER, DATA = MYSQLDUMP[:HEADER_END], MYSQLDUMP[HEADER_END:]
+
+# https://github.com/MariaDB/server/blob/main/client/mysqldump.cc: do_show_master_status, and
+# do_print_gtid_set, which puts the GTIDs behind all tables
+MARIADB_DUMP = """\
+/*M!999999\\- enable the sandbox mode */ \n\
+-- MariaDB dump 10.19  Distrib 10.11.18-MariaDB, for debian-linux-gnu (x86_64)
+--
+-- Host: localhost    Database: \n\
+-- ------------------------------------------------------
+-- Server version	10.11.18-MariaDB-0+deb12u1-log
+
+/*!40101 SET NAMES utf8mb4 */;
+CHANGE MASTER TO MASTER_USE_GTID=slave_pos;
+
+-- A corresponding to the above master-data CHANGE-MASTER settings to the slave gtid state is \
+printed later in the file.
+
+--
+-- Alternately, following is the position of the binary logging from SHOW MASTER STATUS at point \
+of backup.
+-- Use this when creating a replica of the primary server where the backup was made.
+--
+
+-- CHANGE MASTER TO MASTER_LOG_FILE='mysql-bin.000001', MASTER_LOG_POS=785;
+
+USE `shop`;
+CREATE TABLE `t` (`a` int);
+DELIMITER ;;
+CREATE PROCEDURE `p`()
+BEGIN
+SET GLOBAL gtid_slave_pos='0-9-999';
+END ;;
+DELIMITER ;
+
+-- The deferred gtid setting for slave corresponding to the master-data CHANGE-MASTER follows
+
+-- Preferably use GTID to start replication from GTID position:
+
+SET GLOBAL gtid_slave_pos='1-2-7,0-1-5';
+/*!40111 SET SQL_NOTES=@OLD_SQL_NOTES */;
+
+-- Dump completed on 2026-11-22  2:56:48
+"""
+
+
+def written(directory: Path, text: str | bytes, name: str = "backup") -> Path:
+    path = directory / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def read(directory: Path, text: str | bytes, name: str = "backup") -> BackupPoint:
+    return read_backup(written(directory, text, name))
+
+
+def stands(point: BackupPoint) -> tuple[str | None, int | None, str | None]:
+    return str(point.binlog) if point.binlog else None, point.position, point.gtid_set
+
+
+def refused(path: Path) -> RecoveryError:
+    with pytest.raises(RecoveryError) as caught:
+        read_backup(path)
+    assert str(path) in str(caught.value)
+    assert "--from-gtid-set" in caught.value.hint
+    assert "--from-position" in caught.value.hint
+    assert caught.value.exit_code == 8
+    assert not caught.value.transient
+    return caught.value
+
+
+def compressed(how: str, data: bytes) -> bytes:
+    if how == "zst":
+        return zstandard.ZstdCompressor().compress(data)
+    if how == "pzstd":  # it begins with a skippable frame, and has many frames
+        half = len(data) // 2
+        parts = (zstandard.ZstdCompressor().compress(part) for part in (data[:half], data[half:]))
+        return b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd" + b"".join(parts)
+    if how == "gz":
+        # pigz and bgzip write several
+        return gzip.compress(data[:100]) + gzip.compress(data[100:], 1)
+    return data
+
+
+COMPRESSIONS = ["plain", "gz", "zst", "pzstd"]
+
+
+@pytest.mark.parametrize("how", COMPRESSIONS)
+def test_a_dump_by_mysqldump(how: str, tmp_path: Path) -> None:
+    """Everything in its header, with a GTID set over many lines, whatever the file is called."""
+    point = read(tmp_path, compressed(how, MYSQLDUMP.encode()), "backup.txt")
+    assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
+    assert (point.tool, point.flavour) == ("mysqldump", "mysql")
+    assert (point.server_uuid, point.began_at) == (None, None)
+    assert point.finished_at == datetime(2026, 11, 22, 2, 56, 46)  # noqa: DTZ001
+    assert point.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        # https://dev.mysql.com/doc/refman/8.4/en/mysqldump.html#option_mysqldump_source-data
+        CHANGE,
+        CHANGE.removeprefix("-- "),
+        # https://dev.mysql.com/doc/refman/8.0/en/mysqldump.html#option_mysqldump_output-as-version
+        "CHANGE MASTER TO MASTER_LOG_FILE='mysql-bin.000042', MASTER_LOG_POS=1104;\n",
+        "-- CHANGE MASTER TO MASTER_LOG_FILE='mysql-bin.000042', MASTER_LOG_POS=1104;\n",
+        # https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/
+        # MySQL.Procedural.Importing.External.Repl.html
+        "-- CHANGE SOURCE TO SOURCE_LOG_FILE='mysql-bin.000042', SOURCE_LOG_POS=1104;\n",
+    ],
+)
+def test_each_spelling_of_the_coordinates(change: str, tmp_path: Path) -> None:
+    """Old and new words, as a statement and as a comment (--source-data=1 and 2)."""
+    point = read(tmp_path, MYSQLDUMP.replace(CHANGE, change))
+    assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
+    assert point.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("purged", "warned"),
+    [
+        (f"SET @@GLOBAL.GTID_PURGED='{UUID}:1-7';\n", False),  # mysqldump 5.6 and 5.7
+        # https://dev.mysql.com/doc/refman/8.4/en/mysqldump.html#option_mysqldump_set-gtid-purged
+        (f"/* SET @@GLOBAL.GTID_PURGED='+{UUID}:1-7';*/\n", True),
+    ],
+)
+def test_each_spelling_of_the_gtids(purged: str, *, warned: bool, tmp_path: Path) -> None:
+    """A commented one counts, with a warning: the restored server itself does not have it."""
+    point = read(tmp_path, MYSQLDUMP.replace(PURGED, purged))
+    assert stands(point) == ("mysql-bin.000042", 1104, f"{UUID}:1-7")
+    assert [warning.startswith("its GTIDs are in a comment") for warning in point.warnings] == (
+        [True] if warned else []
+    )
+
+
+def test_a_dump_with_coordinates_alone(tmp_path: Path) -> None:
+    """--set-gtid-purged=OFF, or a server without GTIDs; an empty set is none."""
+    for purged in ("", "SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ '';\n"):
+        point = read(tmp_path, MYSQLDUMP.replace(PURGED, purged))
+        assert stands(point) == ("mysql-bin.000042", 1104, None)
+        assert (point.flavour, point.warnings) == ("mysql", ())
+
+
+def test_a_dump_with_gtids_alone_is_doubted(tmp_path: Path) -> None:
+    """Nothing says that its rows are of the moment of its GTIDs."""
+    point = read(tmp_path, MYSQLDUMP.replace(CHANGE, ""))
+    assert stands(point) == (None, None, GTIDS)
+    (warning,) = point.warnings
+    assert "--single-transaction" in warning
+
+
+def test_a_dump_that_tells_nothing(tmp_path: Path) -> None:
+    """Refused, with the options that a dump for recoveries wants."""
+    error = refused(written(tmp_path, MYSQLDUMP.replace(CHANGE, "").replace(PURGED, "")))
+    assert "--source-data=2 --single-transaction" in str(error)
+    error = refused(
+        written(tmp_path, "-- MariaDB dump 10.19  Distrib 11\n\nCREATE TABLE t(a int);")
+    )
+    assert "--master-data=2 --single-transaction" in str(error)
+
+
+def test_a_dump_without_comments(tmp_path: Path) -> None:
+    """--skip-comments leaves the statements, which tell as much."""
+    statements = [line for line in HEADER.splitlines() if not line.startswith("--")]
+    point = read(tmp_path, "\n".join([*statements, CHANGE, "CREATE TABLE t (a int);\n"]))
+    assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
+    assert (point.tool, point.flavour, point.warnings) == ("mysqldump", "mysql", ())
+
+
+def test_a_dump_of_one_database_is_doubted(tmp_path: Path) -> None:
+    """The binlogs have transactions on others, too."""
+    point = read(tmp_path, MYSQLDUMP.replace("Database: \n", "Database: shop\n"))
+    (warning,) = point.warnings
+    assert "'shop'" in warning
+
+
+def test_a_dump_that_was_cut_off_is_doubted(tmp_path: Path) -> None:
+    """It has no last line; compressed too, where it is cut in the middle of a block."""
+    for cut in (
+        MYSQLDUMP[:-50].encode(),
+        compressed("gz", MYSQLDUMP.encode())[:-60],
+        compressed("zst", MYSQLDUMP[:-50].encode()),
+    ):
+        point = read(tmp_path, cut)
+        assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
+        (warning,) = point.warnings
+        assert "may be cut off" in warning
+
+
+# https://dev.mysql.com/doc/refman/8.4/en/mysqldump.html#option_mysqldump_dump-replica; the words
+# above it are those of client/mysqldump.cc, 8.0 and 9.x, and of MariaDB's client/mysqldump.c
+OF_SOURCE = [
+    "-- Position to start replication or point-in-time recovery from (the master of this slave)",
+    "-- Position to start replication or point-in-time recovery from (the source for this replica)",
+    "-- The following is the SQL position of the replication taken from SHOW SLAVE STATUS",
+]
+ITS_CHANGE = "CHANGE REPLICATION SOURCE TO SOURCE_LOG_FILE='up.000009', SOURCE_LOG_POS=900;\n"
+
+
+@pytest.mark.parametrize("heading", OF_SOURCE)
+def test_a_dump_with_the_coordinates_of_the_source(heading: str, tmp_path: Path) -> None:
+    """--dump-replica: they count, with a warning whose they are."""
+    before, after = HEADER.split("--\n-- Position to start")
+    text = before + f"--\n{heading}\n--\n\n{ITS_CHANGE}\n" + DATA
+    point = read(tmp_path, text)
+    assert stands(point) == ("up.000009", 900, GTIDS)
+    (warning,) = point.warnings
+    assert "source of the server that was dumped" in warning
+    assert after
+
+
+@pytest.mark.parametrize("heading", OF_SOURCE)
+def test_the_own_coordinates_count(heading: str, tmp_path: Path) -> None:
+    """Where a dump has both, in either order, its source's are not used."""
+    theirs = f"--\n{heading}\n--\n\n{ITS_CHANGE}\n"
+    at = HEADER.index("--\n-- Position to start")
+    for text in (HEADER + theirs + DATA, HEADER[:at] + theirs + HEADER[at:] + DATA):
+        point = read(tmp_path, text)
+        assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
+        (warning,) = point.warnings
+        assert "are not used" in warning
+
+
+def test_the_coordinates_of_several_sources(tmp_path: Path) -> None:
+    """They are no place: GTIDs count, and without GTIDs it is refused."""
+    channels = "".join(
+        f"CHANGE REPLICATION SOURCE TO SOURCE_LOG_FILE='up.00000{n}', SOURCE_LOG_POS=90{n} "
+        f"FOR CHANNEL 'c{n}';\n"
+        for n in (1, 2)
+    )
+    text = MYSQLDUMP.replace(CHANGE, channels)
+    point = read(tmp_path, text)
+    assert stands(point) == (None, None, GTIDS)
+    assert "several sources" in point.warnings[0]
+    assert "several sources" in str(refused(written(tmp_path, text.replace(PURGED, ""))))
+
+
+@pytest.mark.parametrize("how", COMPRESSIONS)
+def test_a_dump_by_mariadb_dump(how: str, tmp_path: Path) -> None:
+    """Its GTIDs stand behind all tables, where a procedure's text does not mislead."""
+    point = read(tmp_path, compressed(how, MARIADB_DUMP.encode()))
+    assert stands(point) == ("mysql-bin.000001", 785, "0-1-5,1-2-7")
+    assert (point.tool, point.flavour) == ("mariadb-dump", "mariadb")
+    assert point.finished_at == datetime(2026, 11, 22, 2, 56, 48)  # noqa: DTZ001
+    assert point.warnings == ()
+
+
+def test_an_older_dump_by_mariadb(tmp_path: Path) -> None:
+    """With its GTIDs in the header, commented or not."""
+    # https://mariadb.com/kb/en/mariadb-dump/#option-gtid, the file of 10.1 to 10.5
+    for comment in ("", "-- "):
+        text = (
+            "-- MySQL dump 10.16  Distrib 10.1.17-MariaDB, for Linux (x86_64)\n--\n"
+            "-- Host: localhost    Database: \n-- Server version\t10.1.17-MariaDB\n\n"
+            "--\n-- Position to start replication or point-in-time recovery from\n--\n\n"
+            "-- CHANGE MASTER TO MASTER_LOG_FILE='bin.000002', MASTER_LOG_POS=3732;\n\n"
+            "--\n-- GTID to start replication from\n--\n\n"
+            f"{comment}CHANGE MASTER TO MASTER_USE_GTID=slave_pos;\n"
+            f"{comment}SET GLOBAL gtid_slave_pos='0-1-770';\n\n"
+            "--\n-- Current Database: `a`\n--\n\nCREATE DATABASE a;\n-- Dump completed\n"
+        )
+        point = read(tmp_path, text)
+        assert stands(point) == ("bin.000002", 3732, "0-1-770")
+        assert (point.tool, point.flavour, point.warnings) == ("mariadb-dump", "mariadb", ())
+
+
+def long_dump(dump: str) -> bytes:
+    """The same dump with more rows than are read of it."""
+    rows = "INSERT INTO `t` VALUES " + ",".join(f"({n},'{n * n}')" for n in range(50_000)) + ";\n"
+    at = dump.index("DELIMITER ;;") if "DELIMITER ;;" in dump else dump.index("UNLOCK TABLES")
+    times = (backup.LIMIT + backup.TAIL) // len(rows) + 2
+    return (dump[:at] + rows * times + dump[at:]).encode()
+
+
+def test_the_end_of_a_long_dump_is_read_where_that_is_cheap(tmp_path: Path) -> None:
+    """MariaDB's GTIDs are found behind 9 MiB of rows; in a compressed dump they are not sought."""
+    dump = long_dump(MARIADB_DUMP)
+    plain = read(tmp_path, dump)
+    assert stands(plain) == ("mysql-bin.000001", 785, "0-1-5,1-2-7")
+    assert plain.warnings == ()
+    for how in ("gz", "zst"):
+        point = read(tmp_path, compressed(how, dump))
+        assert stands(point) == ("mysql-bin.000001", 785, None)
+        (warning,) = point.warnings
+        assert "at the end of a dump" in warning
+
+
+def test_a_long_dump_by_mysqldump(tmp_path: Path) -> None:
+    """Its header is all that is needed; of a compressed one nothing is said about its end."""
+    for how in COMPRESSIONS:
+        point = read(tmp_path, compressed(how, long_dump(MYSQLDUMP)))
+        assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
+        assert (point.finished_at is None) == (how != "plain")
+        assert point.warnings == ()
+    point = read(tmp_path, long_dump(MYSQLDUMP)[:-50])
+    assert ["may be cut off" in warning for warning in point.warnings] == [True]
+
+
+def test_gtids_behind_the_last_table_are_not_used_of_mysql(tmp_path: Path) -> None:
+    """Some versions read them when the dump had ended: they name transactions that it lacks."""
+    # https://bugs.mysql.com/bug.php?id=105761
+    late = "\n--\n-- GTID state at the end of the backup \n--\n\n"
+    late += f"SET @@GLOBAL.GTID_PURGED='{UUID}:1';\n"
+    text = MYSQLDUMP.replace(PURGED, "")
+    text = text.replace("\n-- Dump completed", f"{late}\n-- Dump completed")
+    point = read(tmp_path, text)
+    assert stands(point) == ("mysql-bin.000042", 1104, None)
+    (warning,) = point.warnings
+    assert "behind the last table" in warning
+    assert "behind the last table" in str(refused(written(tmp_path, text.replace(CHANGE, ""))))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (CHANGE, CHANGE + CHANGE.replace("1104", "1105"), "contradicts itself"),
+        (PURGED, PURGED + f"SET @@GLOBAL.GTID_PURGED='{UUID}:1-9';\n", "contradicts itself"),
+        (PURGED, "SET GLOBAL gtid_slave_pos='0-1-5';\n", "contradicts itself"),
+        (PURGED, PURGED + "SET GLOBAL gtid_slave_pos='0-1-5';\n", "contradicts itself"),
+        ("1104;", "1104", "cut off"),
+        (":blue:3';", ":blue:3", "cut off"),
+        ("1-20:blue", "20-1:blue", "GTIDs of mysql"),
+        (f"{UUID}:1", "0-1-5:1", "GTIDs of mysql"),
+        ("POS=1104", "POS=3", "not a position"),
+        ("POS=1104", f"POS={2**63}", "not a position"),
+        ("POS=1104", "POS=" + "9" * 5000, "not a position"),
+        (", SOURCE_LOG_POS=1104", "", "half a position"),
+        ("mysql-bin.000042", "../../etc/passwd", "not the name of a binlog"),
+        ("mysql-bin.000042", "mysql-bin\udcff.000042", "not the name of a binlog"),
+        ("-- MySQL dump 10", "-- Dump created by MySQL pump utility, version: 8\n", "mysqlpump"),
+    ],
+)
+def test_a_header_that_is_wrong(old: str, new: str, words: str, tmp_path: Path) -> None:
+    """What contradicts itself, was cut off or cannot be is refused, with the value."""
+    assert old in MYSQLDUMP
+    text = MYSQLDUMP.replace(old, new)
+    assert words in str(refused(written(tmp_path, text.encode("utf-8", "surrogateescape"))))
+
+
+def test_every_beginning_of_a_dump(tmp_path: Path) -> None:
+    """Where it was cut off within its header it is refused, or tells less; never something else."""
+    seen = set()
+    for end in range(len(HEADER) + 1):
+        try:
+            seen.add(stands(read(tmp_path, HEADER[:end])))
+        except RecoveryError:
+            seen.add((None, None, None))
+    whole = ("mysql-bin.000042", 1104, GTIDS)
+    assert seen == {whole, (None, None, GTIDS), (None, None, None)}
+
+
+def test_a_header_without_an_end(tmp_path: Path) -> None:
+    """Where nothing stands in the first 8 MiB, and no table begins there, that is said."""
+    path = written(tmp_path, "-- MySQL dump 10.13  Distrib 9\n" + "-- x\n" * (backup.LIMIT // 4))
+    assert "no table begins in what was read of it" in str(refused(path))
+
+
+# https://docs.percona.com/percona-xtrabackup/8.0/xtrabackup-files.html, and write_binlog_info,
+# write_xtrabackup_info and write_backup_config_file in
+# https://github.com/percona/percona-xtrabackup storage/innobase/xtrabackup/src/backup_mysql.cc
+BINLOG_INFO = f"mysql-bin.000003\t1781\t{UUID}:1-20,\n{OTHER}:1-5:7\n"
+INFO = """\
+uuid = 11111111-2222-3333-4444-555555555555
+name = \n\
+tool_name = xtrabackup
+tool_command = --backup --password=... --target-dir=/backup
+tool_version = 8.0.35-31
+ibbackup_version = 8.0.35-31
+server_version = 8.0.36
+start_time = 2026-11-22 01:02:03
+end_time = 2026-11-22 01:12:13
+lock_time = 0
+binlog_pos = filename 'mysql-bin.000003', position '1781', GTID of the last change 'x:1-20,
+y:1-5:7'
+innodb_from_lsn = 0
+innodb_to_lsn = 26304911
+partial = N
+incremental = N
+format = file
+compressed = N
+encrypted = N
+"""
+MY_CNF = (
+    f"[mysqld]\ninnodb_page_size=16384\nserver_id=1\nserver_uuid={UUID.upper()}\nmaster_key_id=1\n"
+)
+XTRABACKUP = ("mysql-bin.000003", 1781, f"{UUID}:1-20,{OTHER}:1-5:7")
+
+
+def xtrabackup(directory: Path, how: str = "plain", **changed: str | None) -> Path:
+    """A backup's directory; `changed` by the end of a file's name, None leaves it out."""
+    files = {"binlog_info": BINLOG_INFO, "info": INFO, "checkpoints": "backup_type = full\n"}
+    made = directory / "xtrabackup"
+    made.mkdir()
+    end = "" if how == "plain" else f".{how}"
+    for name, text in (files | changed).items():
+        if text is not None:
+            written(made, compressed(how, text.encode()), f"xtrabackup_{name}{end}")
+    written(made, MY_CNF, "backup-my.cnf")
+    return made
+
+
+@pytest.mark.parametrize("how", ["plain", "zst", "gz"])
+def test_a_backup_by_xtrabackup(how: str, tmp_path: Path) -> None:
+    """The directory, or the file in it; the uuid is the server's, not that of the backup."""
+    directory = xtrabackup(tmp_path, how)
+    point = read_backup(directory)
+    assert stands(point) == XTRABACKUP
+    assert (point.tool, point.flavour, point.server_uuid) == ("xtrabackup", "mysql", UUID)
+    assert point.began_at == datetime(2026, 11, 22, 1, 2, 3)  # noqa: DTZ001
+    assert point.finished_at == datetime(2026, 11, 22, 1, 12, 13)  # noqa: DTZ001
+    assert point.warnings == ()
+    (file,) = directory.glob("xtrabackup_binlog_info*")
+    assert read_backup(file) == point
+
+
+def test_the_position_file_alone(tmp_path: Path) -> None:
+    """Under its name or another one; whose server it was is then not told."""
+    for name in ("xtrabackup_binlog_info", "xtrabackup_binlog_info.gz", "saved.txt"):
+        point = read(tmp_path, BINLOG_INFO, name)
+        assert stands(point) == XTRABACKUP
+        assert (point.tool, point.flavour, point.server_uuid) == ("xtrabackup", "mysql", None)
+    point = read(tmp_path, "mysql-bin.000003\t1781\n", "saved.txt")
+    assert (*stands(point), point.flavour) == ("mysql-bin.000003", 1781, None, None)
+
+
+@pytest.mark.parametrize("prefix", ["xtrabackup_", "mariadb_backup_"])
+def test_a_backup_by_mariabackup(prefix: str, tmp_path: Path) -> None:
+    """Under its older and its newer names."""
+    # https://mariadb.com/kb/en/files-created-by-mariabackup/
+    written(tmp_path, "mariadb-bin.000096\t568\t0-1-2\n", f"{prefix}binlog_info")
+    info = INFO.replace("tool_name = xtrabackup", "tool_name = mariabackup")
+    info = info.replace("8.0.36", "10.11.6-MariaDB-log").replace("1781", "568")
+    written(tmp_path, info.replace("mysql-bin.000003", "mariadb-bin.000096"), f"{prefix}info")
+    point = read_backup(tmp_path)
+    assert stands(point) == ("mariadb-bin.000096", 568, "0-1-2")
+    assert (point.tool, point.flavour, point.warnings) == ("mariabackup", "mariadb", ())
+    assert read_backup(tmp_path / f"{prefix}binlog_info") == point
+
+
+def test_xtrabackup_of_a_replica(tmp_path: Path) -> None:
+    """The replica's own binlog counts, its source's place does not; and that is said."""
+    slave_info = "CHANGE MASTER TO MASTER_LOG_FILE='up.000009', MASTER_LOG_POS=900;\n"
+    point = read_backup(xtrabackup(tmp_path, slave_info=slave_info))
+    assert stands(point) == XTRABACKUP
+    (warning,) = point.warnings
+    assert "slave_info" in warning
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("--backup ", "--backup --no-lock ", "--no-lock"),
+        ("partial = N", "partial = Y", "some tables only"),
+    ],
+)
+def test_what_makes_an_xtrabackup_doubtful(old: str, new: str, words: str, tmp_path: Path) -> None:
+    """Each is said, and the point is told all the same."""
+    point = read_backup(xtrabackup(tmp_path, info=INFO.replace(old, new)))
+    assert stands(point) == XTRABACKUP
+    (warning,) = point.warnings
+    assert words in warning
+
+
+@pytest.mark.parametrize(
+    ("binlog_info", "words"),
+    [
+        ("", "empty"),
+        ("mysql-bin.000003\n", "not a binlog's name and a position"),
+        ("mysql-bin.000003\tx\n", "not a binlog's name and a position"),
+        (BINLOG_INFO.replace("1781", "1782"), "the backup's info"),
+        (BINLOG_INFO.replace("000003", "000004"), "the backup's info"),
+        (BINLOG_INFO[:-30], "GTIDs of mysql"),
+        (BINLOG_INFO.replace(UUID, "0-1-2"), "GTIDs of mysql"),
+    ],
+)
+def test_an_xtrabackup_that_is_wrong(binlog_info: str, words: str, tmp_path: Path) -> None:
+    """Empty, cut off, or with two positions."""
+    with pytest.raises(RecoveryError, match=words):
+        read_backup(xtrabackup(tmp_path, binlog_info=binlog_info))
+
+
+def test_a_position_file_that_may_be_cut_off(tmp_path: Path) -> None:
+    """Its last number could have gone on."""
+    point = read(tmp_path, BINLOG_INFO[:-1], "xtrabackup_binlog_info")
+    (warning,) = point.warnings
+    assert "cut off" in warning
+
+
+def test_an_xtrabackup_without_position(tmp_path: Path) -> None:
+    """A server without a binlog; or a compression that only xtrabackup itself undoes."""
+    directory = xtrabackup(tmp_path, binlog_info=None)
+    assert "no binary log" in str(refused(directory))
+    written(directory, b"qpress10....", "xtrabackup_binlog_info.qp")
+    assert "decompress or decrypt" in str(refused(directory))
+
+
+def test_two_position_files_that_differ(tmp_path: Path) -> None:
+    """The same twice is no matter, two places are."""
+    directory = xtrabackup(tmp_path, info=None)
+    written(directory, BINLOG_INFO, "mariadb_backup_binlog_info")
+    assert stands(read_backup(directory)) == XTRABACKUP
+    written(directory, BINLOG_INFO.replace("1781", "9999"), "mariadb_backup_binlog_info")
+    assert "contradicts itself" in str(refused(directory))
+
+
+# https://mydumper.github.io/mydumper/docs/html/files.html ("for older versions"), with the GTIDs
+# and the replica's part of https://github.com/mydumper/mydumper/blob/v0.10.7/mydumper.c
+MYDUMPER_OLD = f"""\
+Started dump at: 2011-05-05 13:57:17
+SHOW MASTER STATUS:
+	Log: linuxjedi-laptop-bin.000001
+	Pos: 106
+	GTID:{OTHER}:1-5:7,
+{UUID}:1-20
+
+SHOW SLAVE STATUS:
+	Host: 192.0.2.7
+	Log: up.000009
+	Pos: 900
+	GTID:{UUID}:1-3
+
+Finished dump at: 2011-05-05 13:58:18
+"""
+# https://mydumper.github.io/mydumper/docs/html/files.html ("Since version 0.14.1-1")
+MYDUMPER_MASTER = f"""\
+# Started dump at: 2023-06-09 11:47:18
+[master]
+# Channel_Name = '' # It can be use to setup replication FOR CHANNEL
+File = mydumper1-bin.000017
+Position = 241149225
+Executed_Gtid_Set = {UUID}:1-147115,{OTHER}:1-61558
+
+[`sakila`.`store`]
+Rows = 2
+data_checksum = 3119812626
+# Finished dump at: 2023-06-09 11:48:19
+"""
+# https://github.com/mydumper/mydumper/blob/v0.19.1-3/src/mydumper/mydumper_working_thread.c:
+# write_snapshot_info and write_replica_info
+MYDUMPER_SOURCE = f"""\
+# Started dump at: 2025-06-09 11:47:18
+[config]
+quote-character = BACKTICK
+
+[myloader_session_variables]
+SQL_MODE='NO_AUTO_VALUE_ON_ZERO' /*!40101
+
+[source]
+# Channel_Name = '' # It can be use to setup replication FOR CHANNEL
+#SOURCE_HOST = "192.0.2.1"
+#SOURCE_PORT = \n\
+#SOURCE_USER = ""
+#SOURCE_PASSWORD = ""
+#SOURCE_SSL = {{0|1}}
+executed_gtid_set = "{UUID}:1-20,{OTHER}:1-5:7"
+SOURCE_LOG_FILE = "mysql-bin.000003"
+SOURCE_LOG_POS = 1781
+#SOURCE_AUTO_POSITION = {{0|1}}
+myloader_exec_reset_replica = 0
+
+[replication.east]
+Executed_Gtid_Set = "{UUID}:1-20"
+SOURCE_LOG_FILE = "up.000009"
+SOURCE_LOG_POS = 900
+#SOURCE_AUTO_POSITION = {{0|1}}
+# Source_Host = '192.0.2.7'
+# Relay_Source_Log_File = 'up.000009'
+
+[`shop`.`t`]
+real_table_name=t
+rows = 2
+# Finished dump at: 2025-06-09 11:48:19
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "replica"),
+    [
+        (MYDUMPER_OLD, ("linuxjedi-laptop-bin.000001", 106, XTRABACKUP[2]), True),
+        (
+            MYDUMPER_MASTER,
+            ("mydumper1-bin.000017", 241149225, f"{UUID}:1-147115,{OTHER}:1-61558"),
+            False,
+        ),
+        (MYDUMPER_SOURCE, XTRABACKUP, True),
+        (  # --source-data with auto position: the coordinates are in comments
+            MYDUMPER_SOURCE.replace("SOURCE_LOG", "#SOURCE_LOG").replace("##", "#"),
+            XTRABACKUP,
+            True,
+        ),
+    ],
+    ids=["old", "master", "source", "auto-position"],
+)
+def test_a_dump_by_mydumper(
+    text: str, expected: tuple[str, int, str], *, replica: bool, tmp_path: Path
+) -> None:
+    """Each style; the directory, the file, under another name; the dumped server's own place."""
+    point = read(tmp_path, text, "saved")
+    assert stands(point) == expected
+    assert (point.tool, point.flavour) == ("mydumper", "mysql")
+    assert point.began_at
+    assert point.finished_at
+    assert (point.finished_at - point.began_at).total_seconds() == 61
+    assert ["are not used" in warning for warning in point.warnings] == [True] * replica
+    path = written(tmp_path, text, "metadata")
+    assert read_backup(path) == read_backup(tmp_path) == point
+
+
+def test_a_dump_of_a_mariadb_by_mydumper(tmp_path: Path) -> None:
+    """Its flavour is told by its GTIDs."""
+    text = MYDUMPER_MASTER.replace(f"{UUID}:1-147115,{OTHER}:1-61558", "1-2-7,0-1-5")
+    point = read(tmp_path, text)
+    assert (point.flavour, point.gtid_set) == ("mariadb", "0-1-5,1-2-7")
+
+
+def test_a_dump_by_mydumper_with_the_source_alone(tmp_path: Path) -> None:
+    """A replica without a binlog of its own: its source's place, with a warning."""
+    begin, end = MYDUMPER_SOURCE.index("[source]"), MYDUMPER_SOURCE.index("[replication.east]")
+    text = MYDUMPER_SOURCE[:begin] + MYDUMPER_SOURCE[end:]
+    point = read(tmp_path, text)
+    assert stands(point) == ("up.000009", 900, f"{UUID}:1-20")
+    (warning,) = point.warnings
+    assert "source of the server that was dumped" in warning
+    # with auto position, comments repeat SHOW REPLICA STATUS, with the place of another thread
+    comments = text.replace("SOURCE_LOG", "# Source_Log")
+    assert stands(read(tmp_path, comments)) == (None, None, f"{UUID}:1-20")
+    more = text.replace(
+        "[`shop`", "[replication.west]\nSOURCE_LOG_FILE = a.1\nSOURCE_LOG_POS = 4\n[`"
+    )
+    assert "contradicts itself" in str(refused(written(tmp_path, more)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "# Started dump at: 2025-06-09 11:47:18\n[source]\n# Channel_Name = ''\n",
+            "--source-data",
+        ),
+        (MYDUMPER_MASTER.replace("Position = 241149225\n", ""), "half a position"),
+        (MYDUMPER_MASTER.replace("241149225", "-5"), "not a position"),
+        (MYDUMPER_MASTER.replace(":1-147115", ":x"), "GTIDs of mysql"),
+        (  # https://github.com/pingcap/dumpling, --consistency=none
+            MYDUMPER_OLD.replace(
+                "SHOW SLAVE STATUS:", "SHOW MASTER STATUS: /* AFTER CONNECTION POOL ESTABLISHED */"
+            ),
+            "contradicts itself",
+        ),
+    ],
+)
+def test_a_mydumper_metadata_that_is_wrong(text: str, words: str, tmp_path: Path) -> None:
+    """Without a place, with half of one, with two."""
+    assert words in str(refused(written(tmp_path, text)))
+
+
+def test_a_dump_by_mydumper_that_did_not_finish(tmp_path: Path) -> None:
+    """As mydumper leaves it: refused; without its last line: doubted."""
+    written(tmp_path, MYDUMPER_SOURCE, "metadata.partial")
+    assert "did not finish" in str(refused(tmp_path))
+    point = read(tmp_path, MYDUMPER_MASTER.replace("# Finished", "# x"))
+    assert point.warnings == ("the dump does not say that it finished",)
+
+
+# https://github.com/mysql/mysql-shell/blob/master/modules/util/dump/dumper.cc:
+# write_dump_started_metadata and write_dump_finished_metadata
+SHELL = {
+    "dumper": "mysqlsh Ver 8.0.41 for Linux on x86_64 - for MySQL 8.0.41",
+    "version": "2.0.1",
+    "origin": "dumpInstance",
+    "schemas": ["shop"],
+    "serverVersion": "8.0.41",
+    "binlogFile": "mysql-bin.000003",
+    "binlogPosition": 1781,
+    "gtidExecuted": f"{UUID}:1-20,\n{OTHER}:1-5:7",
+    "gtidExecutedInconsistent": False,
+    "consistent": True,
+    "begin": "2025-03-12 05:01:55",
+}
+# https://github.com/mysql/mysql-shell/blob/master/modules/util/common/dump/server_info.cc:
+# serialize; dump_info.cc reads both
+SHELL_SOURCE = {
+    key: value for key, value in SHELL.items() if not key.startswith(("binlog", "server", "gtidE"))
+} | {
+    "source": {
+        "binlog": {
+            "file": "mysql-bin.000003",
+            "position": 1781,
+            "gtidExecuted": f"{UUID}:1-20,\n{OTHER}:1-5:7",
+        },
+        "version": "9.3.0",
+        "hostname": "db1",
+        "port": 3306,
+        "serverUuid": UUID,
+        "topology": {"canonicalAddress": "db1:3306"},
+    }
+}
+SHELL_DONE = {"end": "2025-03-12 05:02:56", "dataBytes": 7}
+
+
+@pytest.mark.parametrize(("document", "uuid"), [(SHELL, None), (SHELL_SOURCE, UUID)])
+def test_a_dump_by_mysql_shell(
+    document: dict[str, object], uuid: str | None, tmp_path: Path
+) -> None:
+    """Older and newer; the directory, the file, under another name."""
+    written(tmp_path, json.dumps(SHELL_DONE), "@.done.json")
+    path = written(tmp_path, json.dumps(document, indent=4), "@.json")
+    point = read_backup(tmp_path)
+    assert stands(point) == XTRABACKUP
+    assert (point.tool, point.flavour, point.server_uuid) == ("mysqlsh", "mysql", uuid)
+    assert point.began_at
+    assert point.finished_at
+    assert (point.finished_at - point.began_at).total_seconds() == 61
+    assert point.warnings == ()
+    assert read_backup(path) == read(tmp_path, path.read_text(), "saved.json") == point
+
+
+def test_a_dump_of_a_mariadb_by_mysql_shell(tmp_path: Path) -> None:
+    """It has no GTIDs in it."""
+    changed = {"serverVersion": "5.6.0-10.2.32-MariaDB-log", "gtidExecuted": ""}
+    point = read(tmp_path, json.dumps(SHELL | changed))
+    assert (*stands(point), point.flavour) == ("mysql-bin.000003", 1781, None, "mariadb")
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"consistent": False}, "consistent: false"),
+        ({"gtidExecutedInconsistent": True}, "may not be that of its data"),
+        ({"origin": "dumpSchemas"}, "dumpSchemas"),
+    ],
+)
+def test_what_makes_a_dump_by_mysql_shell_doubtful(
+    changed: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    """Each is said, and that the dump did not finish."""
+    written(tmp_path, json.dumps(SHELL_DONE), "@.done.json")
+    written(tmp_path, json.dumps(SHELL | changed), "@.json")
+    (warning,) = read_backup(tmp_path).warnings
+    assert words in warning
+    (tmp_path / "@.done.json").unlink()
+    assert "did not finish" in read_backup(tmp_path).warnings[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (json.dumps(SHELL)[:-20], "cut off"),
+        ("[" * 100_000, "not JSON"),
+        ("7", "not a JSON object"),
+        ('{"a": ' + "9" * 5000 + "}", "not JSON"),
+        (json.dumps({"some": "thing"}), "not MySQL Shell's"),
+        (json.dumps(SHELL | {"binlogFile": "", "gtidExecuted": ""}), "neither binlog nor GTIDs"),
+        (json.dumps(SHELL | {"binlogPosition": True}), "not what binlogPosition is"),
+        (json.dumps(SHELL | {"binlogPosition": None}), "not a position"),
+        (json.dumps(SHELL | {"gtidExecuted": 7}), "not what gtidExecuted is"),
+        (json.dumps(SHELL | {"gtidExecuted": "x"}), "GTIDs of mysql"),
+    ],
+)
+def test_a_shell_document_that_is_wrong(text: str, words: str, tmp_path: Path) -> None:
+    """Cut off, of something else, or with values that cannot be."""
+    assert words in str(refused(written(tmp_path, text, "@.json")))
+
+
+def test_a_directory_with_two_backups(tmp_path: Path) -> None:
+    """It is not guessed which one was meant."""
+    written(tmp_path, MYDUMPER_SOURCE, "metadata")
+    written(tmp_path, json.dumps(SHELL), "@.json")
+    assert "name the file" in str(refused(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "not a base backup of a kind that is known"),
+        (b"CREATE TABLE t (a int);\n", "not a base backup of a kind that is known"),
+        (bz2.compress(MYSQLDUMP.encode()), "bzip2"),
+        (lzma.compress(MYSQLDUMP.encode()), "xz"),
+        (b"XBSTCK01" + bytes(100), "xbstream"),
+        (b"\xfebin" + bytes(100), "a binlog"),
+        (("\ufeff" + MYSQLDUMP).encode("utf-16-le"), "UTF-16"),
+        (b'<?xml version="1.0"?>\n<mysqldump>', "XML"),
+        (gzip.compress(MYSQLDUMP.encode())[:200] + b"\xff" * 500, "decompressed"),
+        (b"\x28\xb5\x2f\xfd" + b"\xff" * 500, "decompressed"),
+        (b"\x1f\x8b\x08", "not a base backup of a kind that is known"),
+    ],
+)
+def test_what_is_no_backup(data: bytes, words: str, tmp_path: Path) -> None:
+    """What it is instead, where that can be told."""
+    assert words in str(refused(written(tmp_path, data)))
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    """No file, no directory, a pipe that would wait for ever, a name that cannot be."""
+    assert "no such file" in str(refused(tmp_path / "none"))
+    assert "no backup of a kind" in str(refused(tmp_path))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert "neither a file nor a directory" in str(refused(pipe))
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert "cannot be read" in str(refused(tmp_path / "loop"))
+    (tmp_path / "metadata").mkdir()
+    assert "neither a file" in str(refused_within(tmp_path))
+    with pytest.raises(RecoveryError):
+        read_backup(Path("a\0b"))
+    with pytest.raises(RecoveryError):
+        read_backup(Path("n" * 5000))
+
+
+def refused_within(path: Path) -> RecoveryError:
+    with pytest.raises(RecoveryError) as caught:
+        read_backup(path)
+    return caught.value
+
+
+def test_line_ends_and_byte_order_marks_of_windows(tmp_path: Path) -> None:
+    """They change nothing."""
+    for text in (MYSQLDUMP, BINLOG_INFO, MYDUMPER_SOURCE, MYDUMPER_OLD, MARIADB_DUMP):
+        expected = stands(read(tmp_path, text))
+        windows = b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode()
+        assert stands(read(tmp_path, windows)) == expected
+
+
+def bombs() -> dict[str, Callable[[], bytes]]:
+    huge = backup.LIMIT * 16
+
+    def of(piece: bytes, how: str = "zst") -> Callable[[], bytes]:
+        return lambda: compressed(how, piece * (huge // len(piece)))
+
+    return {
+        "zeros-gz": of(b"\0", "gz"),
+        "zeros": of(b"\0"),
+        "spaces": of(b" "),
+        "lines": of(b"\n"),
+        "comments": of(b"-- \n"),
+        "headings": of(b"-- SHOW MASTER STATUS\n"),
+        "changes": of(b"CHANGE MASTER TO\n"),
+        "quotes": of(b"CHANGE MASTER TO '"),
+        "gtids": of(b"SET @@GLOBAL.GTID_PURGED='" + b"a" * 50_000),
+        "title": of(b"-- Host:     Database: "),
+        "sections": of(b"[source]\nFile = a,\n"),
+        "continued": lambda: compressed("zst", b"[source]\nGTID = x,\n" + b"a,\n" * (huge // 3)),
+        "nested": of(b'{"a":'),
+        "skippable": lambda: b"\x50\x2a\x4d\x18" + (huge).to_bytes(4, "little") + bytes(huge),
+        # a frame of one raw block that asks for 1 GiB to decompress 4 bytes
+        "window": lambda: b"\x28\xb5\x2f\xfd\x00\xa0" + b"\x21\x00\x00" + b"text",
+        "gzip-name": lambda: b"\x1f\x8b\x08\x08\0\0\0\0\0\xff" + b"n" * huge,
+    }
+
+
+MANY_LINES = {"lines", "comments", "continued"}  # tracing them takes half a minute
+
+
+@contextmanager
+def no_more_than(size: int) -> Iterator[None]:
+    """Who wants more memory than that gets a MemoryError."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.parametrize("name", bombs())
+def test_a_bomb_is_not_set_off(name: str, tmp_path: Path) -> None:
+    """128 MiB that are a few KiB in the file are refused, and not all of them ever in memory."""
+    path = written(tmp_path, bombs()[name]())
+    most = 12 * backup.LIMIT
+    if name in MANY_LINES:
+        with no_more_than(most):
+            refused(path)
+        return
+    tracemalloc.start()
+    try:
+        refused(path)
+        _, had = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert had < most
+
+
+FILES = ("backup", "xtrabackup_binlog_info", "metadata", "@.json")
+SAMPLES = [
+    text.encode()
+    for text in (
+        MYSQLDUMP,
+        MARIADB_DUMP,
+        BINLOG_INFO,
+        MYDUMPER_OLD,
+        MYDUMPER_SOURCE,
+        json.dumps(SHELL),
+        json.dumps(SHELL_SOURCE),
+    )
+]
+SAMPLES += [compressed(how, SAMPLES[0]) for how in ("gz", "zst", "pzstd")]
+
+
+def judged(directory: Path, data: bytes, name: str) -> BackupPoint | None:
+    """The point, or None where it is refused as it should be; anything else is a defect."""
+    try:
+        return read(directory, data, name)
+    except RecoveryError as error:
+        if not str(error).startswith(str(directory)) or "--from-gtid-set" not in error.hint:
+            raise
+        return None
+
+
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.one_of(
+        st.binary(max_size=300),
+        st.text(max_size=300).map(lambda text: text.encode("utf-8", "surrogatepass")),
+        st.sampled_from([b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18"]).flatmap(
+            lambda magic: st.binary(max_size=200).map(lambda rest: magic + rest)
+        ),
+    ),
+    st.sampled_from(FILES),
+)
+def test_random_bytes_are_refused(tmp_path: Path, data: bytes, name: str) -> None:
+    """Never a traceback, and never a place."""
+    point = judged(tmp_path, data, name)
+    if point is not None:  # a name and a number are a position file, by chance too
+        assert point.tool in ("xtrabackup", "mariabackup")
+
+
+MUTATION = st.tuples(st.integers(0, 5000), st.integers(0, 40), st.binary(max_size=8))
+
+
+@settings(max_examples=examples(600), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(SAMPLES), st.lists(MUTATION, max_size=4), st.sampled_from(FILES))
+@example(SAMPLES[0], [], FILES[0])
+def test_mutated_backups(
+    tmp_path: Path, sample: bytes, mutations: list[tuple[int, int, bytes]], name: str
+) -> None:
+    """Some bytes replaced, left out or put in: refused, or a place in canonical words."""
+    data = bytearray(sample)
+    for at, size, new in mutations:
+        begin = at % (len(data) + 1)
+        data[begin : begin + size] = new
+    point = judged(tmp_path, bytes(data), name)
+    if point is not None:
+        assert point.binlog is not None or point.gtid_set
+        assert (point.binlog is None) == (point.position is None)
+        assert str(point.binlog).isprintable()
+        assert all(warning.isprintable() for warning in point.warnings)

@@ -1,0 +1,478 @@
+"""What may be asked of `pitr`: times, GTIDs, positions, starts, targets; all problems at once."""
+
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.cli import main as cli
+from binlog2s3.config.options import parse
+from binlog2s3.config.pitr_options import ALL_OPTIONS, GOALS, PITR_OPTIONS, TARGET_OPTIONS
+from binlog2s3.config.points import (
+    EPOCH,
+    gtids_text,
+    parse_gtid,
+    parse_gtids,
+    parse_position,
+    parse_time,
+    time_text,
+)
+from binlog2s3.config.values import FILE_OPTIONS, OPTIONS, read_file
+from binlog2s3.errors import ConfigError, SourceError
+from binlog2s3.recover.config import Address, PitrConfig, build_pitr
+from binlog2s3.recover.model import BeforeGtid, Latest, ToGtid, ToPosition, ToTime
+from binlog2s3.server.login import resolve
+
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+SOURCE = ("--source=orders", "--s3-url=s3://bucket/p")
+TARGET = ("--target-host=db9", "--target-user=root")
+LEAST = (*SOURCE, *TARGET)
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for option in (*OPTIONS, *ALL_OPTIONS):
+        monkeypatch.delenv(option.environment, raising=False)
+    monkeypatch.delenv("BINLOG2S3_CONFIG", raising=False)
+
+
+def configured(*arguments: str) -> PitrConfig:
+    """The config of a command line, or ConfigError."""
+    with cli.pitr.make_context("binlog2s3 pitr", list(arguments)) as ctx:
+        return cli._judged(ctx, ctx.params, build_pitr, ALL_OPTIONS)
+
+
+def problems(*arguments: str) -> tuple[str, ...]:
+    """All problems of a command line."""
+    with pytest.raises(ConfigError) as caught:
+        configured(*arguments)
+    assert caught.value.exit_code == 3
+    assert caught.value.hint
+    return caught.value.problems
+
+
+# Times
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05.000000Z"),
+        ("2026-01-02T03:04:05.123456Z", "2026-01-02T03:04:05.123456Z"),
+        ("2026-01-02 03:04:05.1z", "2026-01-02T03:04:05.100000Z"),
+        ("2026-01-02t03:04:05,000001Z", "2026-01-02T03:04:05.000001Z"),
+        ("2026-01-02 03:04:05 Z", "2026-01-02T03:04:05.000000Z"),
+        ("2026-01-02T03:04:05+02:00", "2026-01-02T01:04:05.000000Z"),
+        ("2026-01-02T03:04:05 +0200", "2026-01-02T01:04:05.000000Z"),
+        ("2026-01-02T03:04:05+02", "2026-01-02T01:04:05.000000Z"),
+        ("2026-01-02T03:04:05-05:30", "2026-01-02T08:34:05.000000Z"),
+        ("2026-01-01T00:30:00.5+01:00", "2025-12-31T23:30:00.500000Z"),
+        ("2026-01-02T03:04Z", "2026-01-02T03:04:00.000000Z"),
+        ("  2026-01-02T03:04:05Z ", "2026-01-02T03:04:05.000000Z"),
+        ("1969-12-31T23:59:59.999999Z", "1969-12-31T23:59:59.999999Z"),
+        ("2024-02-29T00:00:00Z", "2024-02-29T00:00:00.000000Z"),
+    ],
+)
+def test_times_with_a_zone(text: str, expected: str) -> None:
+    """ISO 8601, a blank instead of the T too, up to six digits, any offset."""
+    assert time_text(parse_time(text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("2026-01-02T03:04:05", "has no time zone: add Z for UTC, or an offset such as +02:00"),
+        ("2026-01-02 03:04:05.5", "has no time zone"),
+        ("2026-01-02T03:04:05.1234567Z", "at most 6 digits"),
+        ("2026-02-30T03:04:05Z", "no time that can be: day"),
+        ("2025-02-29T03:04:05Z", "no time that can be: day"),
+        ("2026-13-02T03:04:05Z", "no time that can be: month"),
+        ("2026-01-02T24:00:00Z", "no time that can be: hour"),
+        ("2026-01-02T23:60:00Z", "no time that can be: minute"),
+        ("2026-01-02T23:59:60Z", "no time that can be: second"),
+        ("0000-01-02T23:59:00Z", "no time that can be: year"),
+        ("2026-01-02T23:59:00+24:00", "no time of the form 2026-01-02T03:04:05.123456Z"),
+        ("2026-01-02T23:59:00+01:60", "no time of the form"),
+        ("2026-01-02T23:59:00 CET", "no time of the form"),
+        ("2026-01-02", "no time of the form"),
+        ("yesterday", "no time of the form"),
+        ("1767322800", "no time of the form"),
+        ("٢٠٢٦-01-02T23:59:00Z", "no time of the form"),
+        ("-5 minutes", "no time of the form"),
+        ("x" * 500, "xxx..."),
+    ],
+)
+def test_what_is_no_time(text: str, words: str) -> None:
+    """No zone is guessed, nothing is rounded; the message says what lacks."""
+    with pytest.raises(ValueError, match=r"^'") as caught:
+        parse_time(text)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+@given(
+    st.datetimes(),
+    st.integers(-23 * 60 - 59, 23 * 60 + 59),
+)
+def test_a_time_is_what_the_standard_library_says(naive: datetime, minutes: int) -> None:
+    """Of each date and offset, to the microsecond."""
+    moment = naive.replace(tzinfo=timezone(timedelta(minutes=minutes)))
+    expected = (moment - EPOCH) // timedelta(microseconds=1)
+    sign, minutes = "-" if minutes < 0 else "+", abs(minutes)
+    text = f"{naive:%m-%dT%H:%M:%S.%f}{sign}{minutes // 60:02d}:{minutes % 60:02d}"
+    assert parse_time(f"{naive.year:04d}-{text}") == expected
+
+
+def test_times_at_the_ends_of_the_calendar() -> None:
+    """What is no date in UTC any more is a number all the same, and shown as one."""
+    last = parse_time("9999-12-31T23:59:59-12:00")
+    assert last == parse_time("9999-12-31T23:59:59Z") + 12 * 3600 * 10**6
+    assert time_text(last) == f"{last} us"
+
+
+# GTIDs and positions
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{UUID.upper()}:5", f"{UUID}:5"),
+        (f"{UUID}:Blue:5", f"{UUID}:blue:5"),
+        (f" {UUID}:7-7 ", f"{UUID}:7"),
+        ("0-1-5", "0-1-5"),
+        (" 00-1-05", "0-1-5"),
+    ],
+)
+def test_one_gtid_of_either_flavour(text: str, expected: str) -> None:
+    """Tags too, in the form in which a scanner names them."""
+    assert parse_gtid(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{UUID}:5-6", "names 2 GTIDs"),
+        (f"{UUID}:5,{UUID}:blue:5", "names 2 GTIDs"),
+        ("0-1-5,0-2-6", "names 2 GTIDs"),
+        (UUID, "no transaction numbers"),
+        (f"{UUID}:0", "out of range"),
+        (f"{UUID}:x-5", "not a transaction number"),
+        ("0-1", "not a server uuid"),
+        ("0-1-5,x", "not a MariaDB GTID"),
+        (",", "names no GTID"),
+        ("48213", "not a server uuid"),
+    ],
+)
+def test_what_is_not_one_gtid(text: str, words: str) -> None:
+    """None, several, or something else."""
+    with pytest.raises(ValueError, match=words):
+        parse_gtid(text)
+
+
+def test_gtid_sets_as_servers_print_them() -> None:
+    r"""On several lines; with `\n` as text, as mysql --batch has it; MariaDB's each kept."""
+    lines = f"{UUID}:1-5,\n{UUID[:-1]}3:1-7"
+    expected = GtidSet.parse(lines)
+    assert parse_gtids(lines) == parse_gtids(lines.replace("\n", "\\n")) == expected
+    assert gtids_text(lines) == str(expected)
+    assert parse_gtids("1-2-3, 0-1-5") == MariadbGtidList.parse("0-1-5,1-2-3")
+    assert gtids_text(" 0-1-5,\\n0-1-7") == "0-1-5,0-1-7"
+    (option,) = (one for one in PITR_OPTIONS if one.name == "from-gtid-set")
+    assert parse(option, lines) == str(expected)
+
+
+def test_positions() -> None:
+    """The last colon parts name and number."""
+    assert parse_position("a:b.000001:4") == (BinlogName.parse("a:b.000001"), 4)
+    for wrong in ("b.000001", "b.000001:", "b.000001:x", "b.000001:-4", ":4", "b:4", "/b.000001:4"):
+        with pytest.raises(ValueError, match=r"NAME:N|not the name of a binlog"):
+            parse_position(wrong)
+
+
+# The whole
+
+
+def test_goals() -> None:
+    """Each becomes the value that a plan asks for."""
+    at = parse_time("2026-01-02T03:04:05.5Z")
+    text = "2026-01-02 04:04:05.5+01:00"
+    assert configured(*LEAST, f"--to-time={text}").goal == ToTime(at, text)
+    assert configured(*LEAST, f"--to-gtid={UUID.upper()}:5").goal == ToGtid(f"{UUID}:5")
+    assert configured(*LEAST, "--before-gtid=0-1-5").goal == BeforeGtid("0-1-5")
+    position = ToPosition(BinlogName.parse("b.000001"), 1234)
+    assert configured(*LEAST, "--to-position=b.000001:1234").goal == position
+    assert configured(*LEAST, "--latest").goal == Latest()
+
+
+def test_every_value_reaches_its_place(tmp_path: Path) -> None:
+    """From the command line, the file of the streamer among it."""
+    pem = tmp_path / "pem"
+    pem.touch()
+    file = tmp_path / "x.toml"
+    file.write_text(
+        '[stream]\nsource = "orders"\nflush_interval = 2\n[s3]\nurl = "s3://bucket/p"\n'
+        '[mysql]\nhost = "db1"\nport = 3307\nuser = "repl"\nmysqlbinlog = "/mb"\n'
+        f'[target]\nhost = "db9"\nport = 3308\nuser = "root"\npassword_file = "{pem}"\n'
+        f'ssl_mode = "REQUIRED"\nssl_ca = "{pem}"\nssl_cert = "{pem}"\nssl_key = "{pem}"\n'
+        f'defaults_file = "{pem}"\nconnect_timeout = "3s"\nmysql_client = "/my"\n'
+    )
+    config = configured(
+        f"--config={file}",
+        "--latest",
+        f"--skip-gtid={UUID}:5",
+        f"--skip-gtid={UUID}:7-9",
+        "--skip-leaves-hole",
+        "--from-binlog=b.000007",
+        "--from-position=157",
+        "--lineage=20260102T030405Z-3e11fa47-a1b2",
+        "--allow-gap",
+        "--allow-source",
+        "--allow-extra-gtids",
+        "--no-target-binlog",
+        "--stop-target-threads",
+        "--apply=PIPE",
+        "--dry-run",
+        "--json",
+        "--yes",
+    )
+    assert (config.source, config.s3.bucket, config.s3.prefix) == ("orders", "bucket", "p")
+    assert config.source_address == Address(host="db1", port=3307, socket=None)
+    assert (config.mysqlbinlog, config.mysql_client) == (Path("/mb"), Path("/my"))
+    target = config.target
+    assert target is not None
+    assert (target.host, target.port, target.user, target.prefix) == ("db9", 3308, "root", "target")
+    assert (target.password_file, target.defaults_file, target.ssl_ca) == (pem, pem, pem)
+    assert (target.ssl_cert, target.ssl_key, target.ssl_mode) == (pem, pem, "REQUIRED")
+    assert (target.socket, target.connect_timeout) == (None, 3.0)
+    assert config.skip == (f"{UUID}:5", f"{UUID}:7-9")
+    assert (config.from_binlog, config.from_position) == (BinlogName.parse("b.000007"), 157)
+    assert (config.from_gtid_set, config.from_backup) == (None, None)
+    assert config.lineage == "20260102T030405Z-3e11fa47-a1b2"
+    assert config.skip_leaves_hole
+    assert config.allow_gap
+    assert config.allow_source
+    assert config.allow_extra_gtids
+    assert config.no_target_binlog
+    assert config.stop_target_threads
+    assert config.dry_run
+    assert config.as_json
+    assert config.yes
+    assert (config.apply, config.stdout, config.output_dir) == ("pipe", False, None)
+    assert config.has_start
+    assert not config.applies
+
+
+def test_defaults() -> None:
+    """The least is a source, a bucket, a target with its user, and where to stop."""
+    config = configured(*LEAST, "--latest")
+    assert config == PitrConfig(
+        s3=config.s3, source="orders", goal=Latest(), target=config.target, mysqlbinlog=None
+    )
+    assert config.target is not None
+    assert (config.target.connect_timeout, config.target.port) == (10.0, None)
+    assert config.applies
+    assert not config.has_start
+
+
+def test_without_a_target() -> None:
+    """Files or SQL need none, a dry run only a start; a target beside them is kept, to be asked."""
+    assert configured(*SOURCE, "--latest", "--output-dir=/d").target is None
+    assert configured(*SOURCE, "--latest", "--stdout").target is None
+    dry = configured(*SOURCE, "--latest", "--dry-run", f"--from-gtid-set={UUID}:1-5")
+    assert (dry.target, dry.from_gtid_set) == (None, f"{UUID}:1-5")
+    assert configured(*LEAST, "--latest", "--output-dir=/d").target is not None
+
+
+def test_a_target_is_never_guessed() -> None:
+    """There is no default host: neither where nothing is said, nor where only a part of it is."""
+    for extra in ((), ("--json",), ("--yes",), ("--mysql-host=db1",), ("--mysql-client=/x",)):
+        (problem,) = problems(*SOURCE, "--latest", *extra)
+        assert problem.startswith("no target: --target-host or --target-socket is missing")
+    (problem,) = problems(*SOURCE, "--latest", "--dry-run")
+    assert problem.startswith("--dry-run without a target needs to be told where to begin")
+    for extra in ("--target-port=3306", "--target-user=root", "--target-ssl-mode=DISABLED"):
+        name = extra.partition("=")[0]
+        needs = f"{name} needs --target-host or --target-socket"
+        assert problems(*SOURCE, "--latest", extra) == (needs,)
+
+
+def test_an_option_file_must_name_the_target(tmp_path: Path) -> None:
+    """Where it has neither host nor socket, there is no default for it; hints say --target-..."""
+    path = tmp_path / "my.cnf"
+    path.write_text("[client]\nuser = root\n")
+    config = configured(*SOURCE, "--latest", f"--target-defaults-file={path}").target
+    assert config is not None
+    with pytest.raises(SourceError, match="no target") as caught:
+        resolve(config)
+    assert caught.value.hint == "give --target-host or --target-socket"
+    path.write_text("[client]\nuser = root\nsocket = /s\n")
+    login = resolve(config)
+    assert (login.socket, login.prefix) == ("/s", "target")
+    assert login.advised("check --mysql-user, or --mysqlbinlog") == (
+        "check --target-user, or --mysqlbinlog"
+    )
+    path.write_text("[client]\nhost = db9\n")
+    with pytest.raises(SourceError, match="no user") as caught:
+        resolve(config)
+    assert caught.value.hint == "give --target-user"
+
+
+def test_what_is_missing() -> None:
+    """All at once."""
+    assert problems() == (
+        "--source is missing",
+        "--s3-url is missing",
+        (
+            "where to stop is missing: one of --to-time, --to-gtid, --before-gtid, --to-position, "
+            "--latest"
+        ),
+        (
+            "no target: --target-host or --target-socket is missing (or --output-dir or --stdout "
+            "instead of a target, or --dry-run)"
+        ),
+    )
+    assert problems(*SOURCE, "--latest", "--target-host=db9") == (
+        "--target-user is missing (or a --target-defaults-file that names it)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        (
+            ("--latest", "--to-position=b.000001:4"),
+            "--to-position and --latest contradict each other: give one of them",
+        ),
+        (
+            ("--latest", f"--from-gtid-set={UUID}:1", "--from-backup=/"),
+            "--from-gtid-set and --from-backup contradict each other: give one of them",
+        ),
+        (
+            ("--latest", f"--from-gtid-set={UUID}:1", "--from-binlog=b.1", "--from-position=4"),
+            "--from-gtid-set and --from-binlog contradict each other: give one of them",
+        ),
+        (
+            ("--latest", "--from-binlog=b.000001"),
+            "--from-binlog needs --from-position (4: its beginning)",
+        ),
+        (("--latest", "--from-position=4"), "--from-position needs --from-binlog"),
+        (("--latest", "--from-lineage=x"), "--from-lineage needs --from-binlog or --from-backup"),
+        (("--latest", "--from-backup=/no/x"), "--from-backup: /no/x: there is no such file"),
+        (("--latest", "--skip-leaves-hole"), "--skip-leaves-hole needs --skip-gtid"),
+        (
+            ("--to-gtid=0-1-5", f"--skip-gtid={UUID}:1"),
+            "--skip-gtid has MySQL's GTIDs and --to-gtid MariaDB's",
+        ),
+        (
+            ("--latest", "--skip-gtid=0-1-5", f"--skip-gtid={UUID}:1"),
+            "--skip-gtid has MySQL's GTIDs and --skip-gtid MariaDB's",
+        ),
+        (
+            ("--latest", "--output-dir=/d", "--stdout"),
+            "--output-dir and --stdout contradict each other: give one of them",
+        ),
+        (
+            ("--latest", "--stdout", "--json"),
+            "--stdout and --json contradict each other: there is one standard output",
+        ),
+        (
+            ("--latest", "--output-dir=/d", "--stop-target-threads"),
+            "--stop-target-threads and --output-dir contradict each other: no target is written to",
+        ),
+        (
+            ("--latest", "--target-socket=/s"),
+            "--target-socket and --target-host contradict each other: give one way to connect",
+        ),
+        (
+            ("--latest", "--target-ssl-mode=VERIFY_CA"),
+            (
+                "--target-ssl-mode VERIFY_CA needs --target-ssl-ca (or a --target-defaults-file "
+                "that has ssl-ca)"
+            ),
+        ),
+        (
+            ("--latest", "--target-password-file=/no/x"),
+            "--target-password-file: /no/x: no such file or directory",
+        ),
+        (("--latest", "--apply=relay"), "--apply: 'relay' is not one of auto, relay-log, pipe"),
+        (("--to-gtid=",), "--to-gtid: '' is empty or has control characters"),
+        (
+            ("--latest", "--from-gtid-set="),
+            "--from-gtid-set: '' is empty or has control characters",
+        ),
+        (("--latest", "--skip-gtid=5"), "--skip-gtid: not a server uuid: '5' in GTID set '5'"),
+        (
+            ("--latest", "--from-binlog=b.000001", "--from-position=3"),
+            "--from-position: '3' is below the least, 4",
+        ),
+        (
+            ("--to-position=b.000001",),
+            "--to-position: 'b.000001' is not of the form NAME:N, e.g. mysql-bin.000042:1234",
+        ),
+    ],
+)
+def test_what_does_not_go_together(extra: tuple[str, ...], expected: str) -> None:
+    """One line, that names the options as they were given."""
+    assert problems(*LEAST, *extra) == (expected,)
+
+
+def test_a_wrong_goal_is_not_missing_too() -> None:
+    """One mistake, one line."""
+    (problem,) = problems(*LEAST, "--to-time=2026-01-02T03:04:05")
+    assert problem.startswith("--to-time: '2026-01-02T03:04:05' has no time zone")
+
+
+def test_values_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every option; several sets stand there with blanks between them."""
+    monkeypatch.setenv("BINLOG2S3_SKIP_GTID", f"{UUID}:5 {UUID}:7")
+    monkeypatch.setenv("BINLOG2S3_TARGET_HOST", "db8")
+    monkeypatch.setenv("BINLOG2S3_LATEST", "true")
+    config = configured(*SOURCE, "--target-user=root")
+    assert config.skip == (f"{UUID}:5", f"{UUID}:7")
+    assert config.target is not None
+    assert config.target.host == "db8"
+    monkeypatch.setenv("BINLOG2S3_LATEST", "maybe")
+    (problem,) = problems(*LEAST)
+    assert problem == "BINLOG2S3_LATEST: 'maybe' is not true or false"
+
+
+def test_one_file_for_the_streamer_and_for_a_recovery(tmp_path: Path) -> None:
+    """[target] stands in the streamer's file; what is wrong in it is named as in every table."""
+    path = tmp_path / "x.toml"
+    path.write_text(
+        '[stream]\nsource = "a"\n[mysql]\nuser = "repl"\n[s3]\nurl = "s3://bucket"\n'
+        '[target]\nhost = "db9"\nuser = "root"\n'
+    )
+    with cli.stream.make_context("binlog2s3 stream", [f"--config={path}"]) as ctx:
+        assert cli._config(ctx, ctx.params).mysql.host is None
+    assert configured(f"--config={path}", "--latest").target is not None
+    path.write_text('[target]\nprot = 1\nport = "x"\nto_time = "x"\n')
+    found = read_file(path)
+    assert found.wrong == {"target-port"}
+    assert found.problems[0] == f"{path}: unknown key [target] prot (did you mean port?)"
+    assert found.problems[1].startswith(f"[target] port of {path}: ")
+    assert found.problems[2].startswith(f"{path}: unknown key [target] to_time ")
+
+
+def test_only_the_target_is_in_the_file() -> None:
+    """What is to be done to it is said each time."""
+    assert {option.name for option in FILE_OPTIONS} == {o.name for o in (*OPTIONS, *TARGET_OPTIONS)}
+    assert not [option.name for option in PITR_OPTIONS if option.table]
+    assert set(GOALS) <= {option.name for option in PITR_OPTIONS}
+
+
+def test_names_are_told_apart() -> None:
+    """No two options of the command have one name, nor one place in the file."""
+    assert len({option.name for option in ALL_OPTIONS}) == len(ALL_OPTIONS)
+    places = [(option.table, option.key) for option in FILE_OPTIONS]
+    assert len(set(places)) == len(places)
+
+
+def test_a_goal_in_the_past_of_the_epoch_is_a_number() -> None:
+    """Whether it can be reached, the plan says."""
+    at = parse_time("1960-01-01T00:00:00Z")
+    assert datetime.fromtimestamp(at / 10**6, UTC).year == 1960

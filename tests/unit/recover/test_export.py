@@ -1,0 +1,406 @@
+"""A recovery as files or as SQL: byte-exact, whole or not there, never over something else."""
+
+import errno
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.recover.export import README, SKIPPED, prepare, to_directory, to_stdout
+from binlog2s3.recover.model import Checked, Piece, Plan, Progress, Stream
+from lab.pitr_examples import ABOUT, LINEAGE, PLAN, UUID
+
+OTHER = "20260102T120000Z-9d11fa47-0001"
+HEAD = b"\xfebin" + b"format event"
+FIRST, SECOND = BinlogName.parse("b.000001"), BinlogName.parse("b.000002")
+
+
+def transaction(gtid: str | None, begin: int, end: int) -> Transaction:
+    return Transaction(
+        begin=begin, end=end, gtid=gtid, commit_us=1, commit_exact=True, original_commit_us=None
+    )
+
+
+def piece(binlog: BinlogName, gtids: str, lineage: str = LINEAGE, size: int = 100) -> Piece:
+    found = GtidSet.parse(gtids)
+    return Piece(
+        lineage=lineage,
+        binlog=binlog,
+        begin=197,
+        end=197 + size,
+        transactions=found.count,
+        gtids=found,
+        greatest_commit_us=1,
+    )
+
+
+TWO = (piece(FIRST, f"{UUID}:6-7"), piece(SECOND, f"{UUID}:8:blue:1", OTHER))
+PARTS = {
+    FIRST: [
+        Checked(data=HEAD),
+        Checked(data=b"a" * 30),
+        Checked(data=b"b" * 30, done=(transaction(f"{UUID}:6", 197, 257),)),
+        Checked(data=b"c" * 40, done=(transaction(f"{UUID}:7", 257, 297),)),
+    ],
+    SECOND: [
+        Checked(data=HEAD),
+        Checked(
+            data=b"d" * 100,
+            done=(transaction(f"{UUID}:8", 197, 257), transaction(f"{UUID}:blue:1", 257, 297)),
+        ),
+    ],
+}
+PLANNED = replace(
+    PLAN,
+    pieces=TWO,
+    before=GtidSet.parse(f"{UUID}:1-5"),
+    adds=GtidSet.parse(f"{UUID}:6-8:blue:1"),
+)
+
+
+def stream(
+    plan: Plan = PLANNED, *, of: Callable[[Piece], Iterable[Checked]] = lambda p: PARTS[p.binlog]
+) -> Stream:
+    """As `extract` gives it."""
+    for one in plan.pieces:
+        yield one, iter(of(one))
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def decode(pieces: Stream, write: Callable[[bytes], object]) -> None:
+    """Stands in for `pipe.decode`: a line for each piece."""
+    for one, checked in pieces:
+        data = b"".join(part.data for part in checked)
+        write(f"{one.binlog} {len(data)}\n".encode())
+
+
+# Files
+
+
+def test_each_binlog_becomes_a_file_byte_for_byte(tmp_path: Path) -> None:
+    """Under its lineage, whose binlogs may have the same names; nothing else is left."""
+    directory = tmp_path / "a" / "b"
+    result = to_directory(PLANNED, ABOUT, stream(), directory)
+    found = files(directory)
+    readme = found.pop(README).decode()
+    assert found == {
+        f"{LINEAGE}/b.000001": HEAD + b"a" * 30 + b"b" * 30 + b"c" * 40,
+        f"{OTHER}/b.000002": HEAD + b"d" * 100,
+    }
+    assert (result.how, result.where) == ("output-dir", str(directory))
+    assert (result.transactions, result.size) == (4, 200)
+    assert result.files == tuple(found)
+    assert result.proved
+    for words in (
+        f"lineage      {LINEAGE}",
+        "from         b.000001:197 (what the target has executed)",
+        f"goal         to just before {UUID}:48213",
+        "transactions 4 in 200 bytes",
+        f"GTIDs        {UUID}:6-8:blue:1",
+        f"wants        {UUID}:1-5",
+    ):
+        assert words in readme.splitlines()
+
+
+def command_of(readme: str) -> list[str]:
+    """The words of the command in a README."""
+    found = re.search(r"^    (TZ=UTC .*?--binary-mode[^\n]*)$", readme, re.DOTALL | re.MULTILINE)
+    assert found
+    return shlex.split(found[1].replace("\\\n", " "))
+
+
+def test_the_readme_has_the_command(tmp_path: Path) -> None:
+    """All files in one run, in order, from where they lie; failures of both ends count."""
+    directory = tmp_path / "it's here"
+    to_directory(PLANNED, ABOUT, stream(), directory)
+    readme = (directory / README).read_text()
+    assert command_of(readme) == [
+        "TZ=UTC",
+        "mysqlbinlog",
+        "--no-defaults",
+        f"{LINEAGE}/b.000001",
+        f"{OTHER}/b.000002",
+        "|",
+        "mysql",
+        "--binary-mode",
+        "--max-allowed-packet=1G",
+        "--local-infile=1",
+    ]
+    lines = [line.strip() for line in readme.splitlines()]
+    assert f"cd {shlex.quote(str(directory))}" in lines
+    assert "set -o pipefail" in lines
+    mariadb = replace(PLANNED, flavour="mariadb", pieces=(), adds=None, before=None)
+    empty = to_directory(mariadb, ABOUT, iter(()), tmp_path / "empty")
+    assert empty.files == ()
+    assert "nothing to be applied" in (tmp_path / "empty" / README).read_text()
+
+
+def test_mariadb_has_its_own_programs(tmp_path: Path) -> None:
+    """And its own GTIDs: the last one of each server counts."""
+    gtids = MariadbGtidList.parse("0-1-7")
+    one = replace(TWO[0], gtids=gtids)
+    plan = replace(
+        PLANNED, flavour="mariadb", pieces=(one,), before=None, adds=gtids, skipped=gtids
+    )
+    parts = [
+        PARTS[FIRST][0],
+        PARTS[FIRST][1],
+        replace(PARTS[FIRST][2], done=(transaction("0-1-6", 197, 257),)),
+        replace(PARTS[FIRST][3], done=(transaction("0-1-7", 257, 297),)),
+    ]
+    result = to_directory(plan, ABOUT, stream(plan, of=lambda _: parts), tmp_path / "d")
+    assert result.files == (f"{LINEAGE}/b.000001",)
+    words = command_of((tmp_path / "d" / README).read_text())
+    assert (words[1], words[5]) == ("mariadb-binlog", "mariadb")
+    wrong = [*parts[:3], replace(parts[3], done=(transaction("0-1-8", 257, 297),))]
+    with pytest.raises(RecoveryError, match="other GTIDs came"):
+        to_directory(plan, ABOUT, stream(plan, of=lambda _: wrong), tmp_path / "e")
+
+
+def test_skipped_transactions_are_committed_empty_by_a_file_of_its_own(tmp_path: Path) -> None:
+    """One statement each, the session's own GTIDs again at its end; the README says to run it."""
+    plan = replace(PLANNED, skipped=GtidSet.parse(f"{UUID}:9-10:tag:4"))
+    result = to_directory(plan, ABOUT, stream(plan), tmp_path / "d")
+    assert result.files[-1] == SKIPPED
+    assert (tmp_path / "d" / SKIPPED).read_text().splitlines() == [
+        f"SET GTID_NEXT = '{UUID}:9'; BEGIN; COMMIT;",
+        f"SET GTID_NEXT = '{UUID}:10'; BEGIN; COMMIT;",
+        f"SET GTID_NEXT = '{UUID}:tag:4'; BEGIN; COMMIT;",
+        "SET GTID_NEXT = 'AUTOMATIC';",
+    ]
+    readme = (tmp_path / "d" / README).read_text()
+    assert f"    mysql < {SKIPPED}\n" in readme
+    assert SKIPPED not in " ".join(command_of(readme))
+    hole = to_directory(plan, replace(ABOUT, leaves_hole=True), stream(plan), tmp_path / "e")
+    assert SKIPPED not in hole.files
+    assert "stay free" in (tmp_path / "e" / README).read_text()
+
+
+@pytest.mark.parametrize("name", ["x", ".hidden", "README.txt", "b.000001.partial"])
+def test_a_directory_with_something_in_it_is_refused(tmp_path: Path, name: str) -> None:
+    """Whatever it is; nothing is written, nothing is read from the stream."""
+    (tmp_path / name).write_text("mine")
+
+    def never() -> Iterator[tuple[Piece, Iterator[Checked]]]:
+        pytest.fail("it was read")
+        yield
+
+    with pytest.raises(RecoveryError, match="is not empty") as caught:
+        to_directory(PLANNED, ABOUT, never(), tmp_path)
+    assert "nothing is overwritten" in caught.value.hint
+    assert files(tmp_path) == {name: b"mine"}
+
+
+def test_an_empty_directory_will_do(tmp_path: Path) -> None:
+    """And so does one that is not there."""
+    prepare(tmp_path)
+    prepare(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
+    """A file, or below a file: a message, exit code 8, no traceback."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(RecoveryError, match="cannot write") as caught:
+            prepare(path)
+        assert caught.value.exit_code == 8
+        assert caught.value.hint
+
+
+def test_a_file_that_cannot_get_its_name_is_no_result(tmp_path: Path) -> None:
+    """The error names it; what was whole stays, README.txt does not come."""
+
+    def hindered(one: Piece) -> Iterator[Checked]:
+        yield PARTS[one.binlog][0]
+        if one is TWO[1]:
+            (tmp_path / "d" / OTHER / "b.000002" / "x").mkdir(parents=True)
+        yield from PARTS[one.binlog][1:]
+
+    with pytest.raises(RecoveryError, match=r"cannot write .*b\.000002") as caught:
+        to_directory(PLANNED, ABOUT, stream(of=hindered), tmp_path / "d")
+    assert caught.value.exit_code == 8
+    assert "make room" in caught.value.hint
+    assert f"{OTHER}/b.000002" not in files(tmp_path / "d")
+    assert f"{LINEAGE}/b.000001" in files(tmp_path / "d")
+    assert not (tmp_path / "d" / README).exists()
+
+
+def put_under(partial: Path, descriptor: int) -> None:
+    """Make what is open as this file write into something else."""
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            if path.readlink() == partial:
+                os.dup2(descriptor, int(path.name))
+
+
+@pytest.mark.parametrize(
+    ("device", "words"), [("/dev/full", "no space left on device"), ("", "invalid argument")]
+)
+def test_a_full_disk_leaves_no_half_file(device: str, words: str, tmp_path: Path) -> None:
+    """Neither where a write fails nor where only the sync does; the kernel's own words."""
+
+    def failing(one: Piece) -> Iterator[Checked]:
+        partial = tmp_path / "d" / one.lineage / f"{one.binlog}.partial"
+        yield PARTS[one.binlog][0]
+        put_under(partial, descriptor)
+        yield from PARTS[one.binlog][1:]
+
+    reader, writer = os.pipe()
+    descriptor = os.open(device, os.O_WRONLY) if device else os.dup(writer)
+    try:
+        with pytest.raises(RecoveryError, match=words) as caught:
+            to_directory(PLANNED, ABOUT, stream(of=failing), tmp_path / "d")
+    finally:
+        for one in (reader, writer, descriptor):
+            os.close(one)
+    assert f"{LINEAGE}/b.000001.partial: " in str(caught.value)
+    assert caught.value.exit_code == 8
+    assert "make room" in caught.value.hint
+    assert files(tmp_path / "d") == {}
+
+
+def test_an_error_of_the_stream_comes_out_as_it_is(tmp_path: Path) -> None:
+    """The file it was at is not there, not even as a partial one."""
+
+    def damaged(one: Piece) -> Iterator[Checked]:
+        yield from PARTS[one.binlog][:2]
+        raise ArchiveError("the bytes are not what they were")
+
+    with pytest.raises(ArchiveError, match="not what they were"):
+        to_directory(PLANNED, ABOUT, stream(of=damaged), tmp_path / "d")
+    assert files(tmp_path / "d") == {}
+
+
+def test_a_stop_in_between_leaves_no_half_file(tmp_path: Path) -> None:
+    """Ctrl-C as well."""
+
+    def stopped(one: Piece) -> Iterator[Checked]:
+        yield from PARTS[one.binlog][:2]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        to_directory(PLANNED, ABOUT, stream(of=stopped), tmp_path / "d")
+    assert files(tmp_path / "d") == {}
+
+
+def less(one: Piece) -> list[Checked]:
+    return PARTS[one.binlog][:-1]
+
+
+def uncounted(one: Piece) -> list[Checked]:
+    return [replace(part, done=part.done[:1]) for part in PARTS[one.binlog]]
+
+
+def others(one: Piece) -> list[Checked]:
+    return [
+        replace(part, done=tuple(replace(t, gtid=f"{UUID}:{t.begin}") for t in part.done))
+        for part in PARTS[one.binlog]
+    ]
+
+
+def twice(one: Piece) -> list[Checked]:
+    return [*PARTS[one.binlog], PARTS[one.binlog][-1]]
+
+
+@pytest.mark.parametrize("wrong", [less, uncounted, others, twice])
+def test_what_is_not_as_planned_is_an_error(
+    wrong: Callable[[Piece], list[Checked]], tmp_path: Path
+) -> None:
+    """Fewer or more bytes or transactions, other GTIDs: exit 8, and no file that looks whole."""
+    with pytest.raises(RecoveryError, match="is not as planned") as caught:
+        to_directory(PLANNED, ABOUT, stream(of=wrong), tmp_path / "d")
+    assert caught.value.exit_code == 8
+    assert not (tmp_path / "d" / README).exists()
+    assert not [path for path in files(tmp_path / "d") if path.endswith(".partial")]
+    with pytest.raises(RecoveryError, match="is not as planned"):
+        to_stdout(PLANNED, ABOUT, stream(of=wrong), decode, lambda _: None)
+
+
+@pytest.mark.parametrize("pieces", [TWO[:1], TWO[::-1], (TWO[0], TWO[0]), (*TWO, TWO[1])])
+def test_other_pieces_than_planned_are_an_error(pieces: tuple[Piece, ...], tmp_path: Path) -> None:
+    """One that does not come, one that comes twice, another order."""
+    wrong = replace(PLANNED, pieces=pieces)
+    with pytest.raises(RecoveryError, match="is not as planned"):
+        to_directory(PLANNED, ABOUT, stream(wrong), tmp_path / "d")
+    assert not (tmp_path / "d" / README).exists()
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    """Bytes without the heads, of the whole plan; at last as many as planned, if told at all."""
+    seen: list[Progress] = []
+    many = [Checked(data=b"x") for _ in range(50)]
+    to_directory(
+        PLANNED,
+        ABOUT,
+        stream(of=lambda p: [PARTS[p.binlog][0], *many, *_rest(p)]),
+        tmp_path / "d",
+        on_progress=seen.append,
+    )
+    assert all(one.of_size == 200 and one.of_transactions == 4 for one in seen)
+    assert [one.size for one in seen] == sorted(one.size for one in seen)
+
+
+def _rest(one: Piece) -> list[Checked]:
+    done = tuple(t for part in PARTS[one.binlog] for t in part.done)
+    return [Checked(data=b"y" * 50, done=done)]
+
+
+# SQL
+
+
+def test_sql_ends_with_the_empty_transactions_and_a_last_line() -> None:
+    """What comes without the last line was cut."""
+    written: list[bytes] = []
+    plan = replace(PLANNED, skipped=GtidSet.parse(f"{UUID}:9"))
+    result = to_stdout(plan, ABOUT, stream(plan), decode, written.append)
+    assert b"".join(written).decode().splitlines() == [
+        "b.000001 116",
+        "b.000002 116",
+        f"SET GTID_NEXT = '{UUID}:9'; BEGIN; COMMIT;",
+        "SET GTID_NEXT = 'AUTOMATIC';",
+        "-- binlog2s3: end, 4 transactions up to mysql-bin.000042:1234567",
+    ]
+    assert (result.how, result.transactions, result.size) == ("stdout", 4, 200)
+    written.clear()
+    to_stdout(plan, replace(ABOUT, leaves_hole=True), stream(plan), decode, written.append)
+    assert b"GTID_NEXT" not in b"".join(written)
+
+
+def test_a_decoder_that_does_not_read_to_the_end_is_an_error() -> None:
+    """No last line then."""
+    written: list[bytes] = []
+
+    def lazy(pieces: Stream, write: Callable[[bytes], object]) -> None:
+        for _, checked in pieces:
+            write(next(checked).data)
+
+    with pytest.raises(RecoveryError, match="is not as planned"):
+        to_stdout(PLANNED, ABOUT, stream(), lazy, written.append)
+    assert b"binlog2s3: end" not in b"".join(written)
+
+
+def test_a_reader_that_has_gone_is_no_error_of_the_recovery() -> None:
+    """BrokenPipeError comes out as it is: the command ends quietly."""
+
+    def gone(_: bytes) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    with pytest.raises(BrokenPipeError):
+        to_stdout(PLANNED, ABOUT, stream(), decode, gone)

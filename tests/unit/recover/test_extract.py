@@ -1,0 +1,633 @@
+"""The bytes of a plan's pieces: exactly those, proved before they are handed on, or an error."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from binlog2s3.archive.blocks import MOST_AHEAD, MOST_THREADS, Ahead
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import EventType, Scanner
+from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
+from binlog2s3.recover.extract import Extract
+from binlog2s3.recover.model import Checked, Piece
+from tests.binlog_writer import BEGIN, COMMIT, ROWS, TABLE_MAP, UUID_B, XID, BinlogWriter, statement
+from tests.documents import ID, NAME
+from tests.surveyed import (
+    BLOCK,
+    KEY,
+    LAYOUT,
+    MARIADB,
+    Bucket,
+    Leaky,
+    expected,
+    piece_of,
+    taken,
+    written,
+)
+from tests.waiting import wait_until
+
+SMALL = written()
+LARGE = written(26, 700_000)
+"""Four blocks and some; transactions lie across every edge."""
+
+
+def extracted(bucket: Bucket, *pieces: Piece) -> list[bytes]:
+    found = []
+    for piece, checked in Extract(bucket.survey().blocks).stream(pieces):
+        data, done = taken(list(checked))
+        assert len(done) == piece.transactions
+        found.append(data)
+    return found
+
+
+def collect(into: list[Checked], bucket: Bucket, *pieces: Piece) -> None:
+    for _, checked in Extract(bucket.survey().blocks).stream(pieces):
+        into.extend(checked)
+
+
+def refused(bucket: Bucket, piece: Piece, match: str) -> bytes:
+    """The error, and what was handed on before it."""
+    given: list[Checked] = []
+    with pytest.raises((ArchiveError, RecoveryError), match=match) as caught:
+        collect(given, bucket, piece)
+    assert caught.value.hint
+    return b"".join(one.data for one in given)
+
+
+def test_every_cut_of_an_archived_binlog() -> None:
+    """From each transaction to each: magic, format event, those bytes, those transactions."""
+    bucket = Bucket()
+    bucket.archive(SMALL.data)
+    extract = Extract(bucket.survey().blocks)
+    pieces = [piece_of(SMALL.transactions, a, b) for a, b in combinations(range(13), 2)]
+    for piece, checked in extract.stream(pieces):
+        data, done = taken(list(checked))
+        assert data == expected(SMALL.data, piece)
+        inside = [t for t in SMALL.transactions if piece.begin <= t.begin < piece.end]
+        assert done == inside
+
+
+@pytest.mark.parametrize("state", ["archived", "open"])
+def test_cuts_around_the_edges_of_blocks(state: str) -> None:
+    """Also where a transaction, an event, or a header lies across one."""
+    bucket = Bucket()
+    if state == "archived":
+        bucket.archive(LARGE.data)
+    else:
+        bucket.chunks(LARGE.data, 0, 1000, 3 << 20, 8 << 20, (8 << 20) + 5, len(LARGE.data))
+    cuts = [(0, 26), (0, 1), (3, 9), (5, 6), (6, 7), (5, 18), (17, 26), (25, 26), (12, 24)]
+    pieces = [piece_of(LARGE.transactions, a, b) for a, b in cuts]
+    assert extracted(bucket, *pieces) == [expected(LARGE.data, piece) for piece in pieces]
+
+
+def test_a_header_across_the_edge_of_a_block() -> None:
+    """At each of its bytes."""
+    filler = BLOCK - len(written(1, 10, rotate=False).data)
+    for off in (-25, -19, -18, -10, -1, 0, 1):
+        binlog = written(1, filler - 150 + off, rotate=False)
+        slack = BLOCK - len(binlog.data)
+        assert 0 < slack < 400
+        for number in range(4):
+            binlog.transaction([BEGIN, XID], gtid=(UUID_B, "", number + 1))
+        bucket = Bucket()
+        bucket.archive(binlog.data)
+        cuts = list(combinations(range(6), 2))[::2]
+        pieces = [piece_of(binlog.transactions, a, b) for a, b in cuts]
+        assert extracted(bucket, *pieces) == [expected(binlog.data, piece) for piece in pieces]
+
+
+@pytest.mark.parametrize("begin", ["0", "4", "head", "first"])
+@pytest.mark.parametrize("end", ["last", "size"])
+def test_a_whole_binlog(begin: str, end: str) -> None:
+    """However its begin and end are said, the format event comes once, and nothing is lost."""
+    bucket = Bucket()
+    bucket.archive(SMALL.data)
+    ends = SMALL.ends
+    begins = {"0": 0, "4": 4, "head": ends[1], "first": ends[2]}
+    piece = replace(
+        piece_of(SMALL.transactions, 0, 12),
+        begin=begins[begin],
+        end=SMALL.transactions[-1].end if end == "last" else len(SMALL.data),
+    )
+    middle = SMALL.data[max(piece.begin, ends[1]) : piece.end]
+    assert extracted(bucket, piece) == [bytes(SMALL.data[: ends[1]] + middle)]
+
+
+def test_a_binlog_without_transactions() -> None:
+    """Its events go along, if a plan wants them; nothing of it is a head alone."""
+    binlog = written(0)
+    bucket = Bucket()
+    bucket.archive(binlog.data)
+    whole = Piece(
+        lineage=ID, binlog=NAME, begin=0, end=len(binlog.data), transactions=0, gtids=GtidSet()
+    )
+    nothing = replace(whole, begin=0, end=0)
+    at_end = replace(whole, begin=len(binlog.data))
+    head = bytes(binlog.data[: binlog.ends[1]])
+    assert extracted(bucket, whole, nothing, at_end) == [bytes(binlog.data), head, head]
+
+
+@pytest.mark.parametrize(
+    "without", [(0,), (11,), (4,), (0, 1), (10, 11), (0, 5, 6, 11), tuple(range(1, 12))]
+)
+def test_what_is_left_out(without: tuple[int, ...]) -> None:
+    """At the begin, at the end, between: none of its bytes, none of its transactions."""
+    bucket = Bucket()
+    bucket.archive(SMALL.data)
+    piece = piece_of(SMALL.transactions, 0, 12, without=without)
+    assert extracted(bucket, piece) == [expected(SMALL.data, piece)]
+
+
+def test_blocks_of_which_nothing_is_left() -> None:
+    """A range that is left out may be longer than several blocks."""
+    bucket = Bucket()
+    bucket.archive(LARGE.data)
+    piece = piece_of(LARGE.transactions, 1, 25, without=range(3, 22))
+    assert extracted(bucket, piece) == [expected(LARGE.data, piece)]
+
+
+def test_many_binlogs_and_lineages_in_one_stream() -> None:
+    """Each with its own format event and transactions, in the order of the plan."""
+    other = replace(Bucket().lineage, id=ID[:-1] + "0")
+    bucket = Bucket()
+    bucket.put(LAYOUT.lineage(other.id), other.to_json())
+    pieces, wanted = [], []
+    for number in range(30):
+        bucket.lineage = other if number >= 20 else replace(other, id=ID)
+        name = BinlogName.parse(f"mysql-bin.{number + 1:06}")
+        binlog = written(3, 100 + number, first=1 + 3 * number, checksum=number % 2 == 0)
+        bucket.archive(binlog.data, name)
+        piece = piece_of(binlog.transactions, 0, 3, name=name, lineage=bucket.lineage.id)
+        pieces.append(piece)
+        wanted.append(expected(binlog.data, piece))
+    assert extracted(bucket, *pieces) == wanted
+    assert bucket.calls["open"] == 30  # one request a binlog
+
+
+def test_only_the_blocks_of_a_piece_are_fetched() -> None:
+    """And the head of the binlog."""
+    bucket = Bucket()
+    bucket.archive(LARGE.data)
+    (in_third,) = [t for t in LARGE.transactions if t.begin < 9 << 20 < t.end]
+    number = LARGE.transactions.index(in_third)
+    piece = piece_of(LARGE.transactions, number, number + 1)
+    extracted(bucket, piece)
+    assert sorted((one.begin, one.end) for one in bucket.asked) == [
+        (0, 8192),
+        (2 * BLOCK, 3 * BLOCK),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "checksum"),
+    [
+        ("9.7.4", True),
+        ("9.7.4", False),
+        ("5.6.14-log", True),
+        ("5.6.14-log", False),
+        ("5.5.62-log", False),
+        ("5.5.6", False),
+    ],
+)
+def test_servers_without_gtids(version: str, checksum: bool) -> None:
+    """Of whatever version, with event checksums or without, from the middle on."""
+    binlog = BinlogWriter(server_version=version, checksum=checksum)
+    row = statement("INSERT " + "x" * 900_000)
+    for number in range(12):
+        if number % 3:
+            binlog.plain_transaction([BEGIN, row, XID])
+        else:
+            binlog.plain_transaction([statement("CREATE TABLE t (a INT)" + " " * 500_000)])
+    binlog.rotate()
+    bucket = Bucket()
+    bucket.archive(binlog.data)
+    cuts = list(combinations(range(13), 2))[::5]
+    pieces = [piece_of(binlog.transactions, a, b) for a, b in cuts]
+    assert extracted(bucket, *pieces) == [expected(binlog.data, piece) for piece in pieces]
+
+
+@pytest.mark.parametrize("deferred", [True, False])
+@pytest.mark.parametrize("checksum", [True, False])
+def test_mariadb(deferred: bool, checksum: bool) -> None:
+    """Also where events inside transactions leave out their position."""
+    binlog = BinlogWriter(server_version="11.4.2-MariaDB-log", checksum=checksum)
+    binlog.gtid_list(MariadbGtidList.parse("0-7-3"))
+    rows = (EventType.WRITE_ROWS_V1, b"\x5d" + b"x" * 1_500_000)
+    for number in range(9):
+        if number == 4:
+            binlog.event(EventType.BINLOG_CHECKPOINT, b"\x10\0\0\0mysql-bin.000001")
+        events = [TABLE_MAP, rows, TABLE_MAP, ROWS, COMMIT if number % 2 else XID]
+        binlog.mariadb_transaction(events, gtid=(number % 2, number + 4), deferred=deferred)
+    binlog.mariadb_transaction([statement("DROP TABLE x")], gtid=(0, 99), standalone=True)
+    binlog.rotate()
+    bucket = Bucket(MARIADB)
+    bucket.archive(binlog.data)
+    cuts = list(combinations(range(11), 2))[::5]
+    pieces = [piece_of(binlog.transactions, a, b) for a, b in cuts]
+    pieces += [piece_of(binlog.transactions, 1, 10, without=(3, 4, 8))]
+    assert extracted(bucket, *pieces) == [expected(binlog.data, piece) for piece in pieces]
+
+
+def test_several_format_events() -> None:
+    """The last one at or before a piece's begin stands at its head; those within go along."""
+    binlog = written(7, 700_000, rotate=False)
+    second = len(binlog.data)
+    binlog._trailer = 0
+    binlog._format("9.7.5", algorithm=0, in_use=False)
+    for number in range(7):
+        binlog.transaction([BEGIN, statement("x" * 700_000), XID], gtid=(UUID_B, "", number + 1))
+    bucket = Bucket()
+    bucket.archive(binlog.data)
+    survey = bucket.survey()
+    assert survey.find(ID, NAME).formats == (4, second)
+    size = binlog.ends[binlog.ends.index(second) + 1] - second
+    cuts = list(combinations(range(15), 2))[::4]
+    pieces = [piece_of(binlog.transactions, a, b) for a, b in cuts]
+    heads = [second if a >= 7 else 4 for a, _ in cuts]
+    wanted = [expected(binlog.data, p, head) for p, head in zip(pieces, heads, strict=True)]
+    assert extracted(bucket, *pieces) == wanted
+    at_format = replace(pieces[0], begin=second, end=binlog.transactions[7].end)
+    at_format = replace(at_format, transactions=1, gtids=GtidSet.parse(f"{UUID_B}:1"))
+    assert extracted(bucket, at_format) == [
+        bytes(binlog.data[:4] + binlog.data[second : second + size])
+        + bytes(binlog.data[binlog.transactions[7].begin : binlog.transactions[7].end])
+    ]
+
+
+# What is not as it was
+
+
+@pytest.mark.parametrize("block", [0, 1, 2, 4])
+def test_a_flipped_byte_is_never_handed_on(block: int) -> None:
+    """The error names object, range and both sums; all that was given before it is right."""
+    bucket = Bucket()
+    bucket.archive(LARGE.data)
+    piece = piece_of(LARGE.transactions, 0, 26)
+    wrong = bytearray(LARGE.data)
+    wrong[block * BLOCK + 300_000] ^= 1
+    bucket.put(KEY, bytes(wrong))
+    given = refused(bucket, piece, f"bytes {block * BLOCK} to .* are damaged, read twice")
+    before = len(expected(LARGE.data, replace(piece, end=max(block * BLOCK, piece.begin))))
+    assert given == (expected(LARGE.data, piece)[:before] if block else b"")
+
+
+def test_what_is_said_of_a_damaged_block() -> None:
+    """The object's key, where it is damaged, the checksum that it has and the one it had."""
+    bucket = Bucket()
+    bucket.archive(SMALL.data)
+    found = bucket.survey().known(ID, NAME).blocks[0]
+    bucket.put(KEY, bytes(len(SMALL.data)))
+    with pytest.raises(ArchiveError) as caught:
+        collect([], bucket, piece_of(SMALL.transactions, 0, 12))
+    assert KEY in str(caught.value)
+    assert f"{found.crc64:016x}" in str(caught.value)
+    assert caught.value.exit_code == 7
+
+
+@pytest.mark.parametrize("where", ["head", "block"])
+def test_a_read_that_was_rotten_once(where: str) -> None:
+    """Is made again, and nobody notices."""
+    bucket = Bucket()
+    bucket.archive(LARGE.data)
+    rotten: list[str] = []
+
+    def rot(_: str, begin: int, data: bytes) -> bytes:
+        if not rotten and (begin == 0) == (where == "head"):
+            rotten.append("once")
+            return data[:50] + bytes([data[50] ^ 1]) + data[51:]
+        return data
+
+    bucket.rot = rot
+    piece = piece_of(LARGE.transactions, 8, 14)
+    assert extracted(bucket, piece) == [expected(LARGE.data, piece)]
+    assert rotten
+
+
+def test_an_event_whose_own_checksum_is_wrong() -> None:
+    """Its end is not handed on even if the block is as it was; nobody has noted such damage."""
+    wrong = bytearray(SMALL.data)
+    fifth = SMALL.transactions[5]
+    wrong[fifth.begin + 120] ^= 1
+    bucket = Bucket()
+    bucket.archive(SMALL.data)
+    entry = bucket.get(LAYOUT.entry(ID, NAME))
+    right, bad = Scanner(), bucket.survey().known(ID, NAME).blocks[0].crc64
+    right.feed(SMALL.data)
+    bucket.archive(wrong, accept=[offset for offset in SMALL.ends if offset > fifth.begin][:1])
+    changed = bucket.survey().known(ID, NAME).blocks[0].crc64
+    entry = entry.replace(f"{bad:016x}".encode(), f"{changed:016x}".encode())
+    bucket.put(LAYOUT.entry(ID, NAME), entry)
+    given = refused(bucket, piece_of(SMALL.transactions, 0, 12), "wrong CRC32")
+    assert given == bytes(SMALL.data[: SMALL.ends[1]])
+
+
+@pytest.mark.parametrize("at", [0, 40, 130])
+def test_damage_that_is_known(at: int) -> None:
+    """Passes where it is left out, with all behind it; else nothing of the piece is handed on."""
+    wrong = bytearray(SMALL.data)
+    fifth = SMALL.transactions[5]
+    begins = [end for end in SMALL.ends if fifth.begin <= end < fifth.end]
+    damaged = max(begin for begin in begins if begin <= fifth.begin + at)
+    wrong[fifth.begin + at + 25] ^= 1
+    bucket = Bucket()
+    bucket.archive(wrong, accept=[damaged])
+    (place,) = bucket.survey().known(ID, NAME).damaged
+    assert place[0] == damaged
+    without = piece_of(SMALL.transactions, 0, 12, without=[5])
+    assert extracted(bucket, without) == [expected(SMALL.data, without)]
+    assert refused(bucket, piece_of(SMALL.transactions, 0, 12), f"damaged from {damaged}") == b""
+    fine = piece_of(SMALL.transactions, 6, 12)
+    assert extracted(bucket, fine) == [expected(SMALL.data, fine)]
+
+
+def contradictions() -> Iterator[tuple[str, Piece]]:
+    right = piece_of(LARGE.transactions, 2, 20, without=(5,))
+    gtids = right.gtids
+    assert isinstance(gtids, GtidSet)
+    yield "begin", replace(right, begin=right.begin + 1)
+    yield "begin", replace(right, begin=LARGE.ends[LARGE.ends.index(right.begin) + 1])
+    yield "end", replace(right, end=right.end - 1)
+    yield "end", replace(right, end=LARGE.ends[LARGE.ends.index(right.end) - 1])
+    yield "left out", replace(right, left_out=((right.left_out[0][0] + 1, right.left_out[0][1]),))
+    yield "left out", replace(right, left_out=((right.left_out[0][0], right.left_out[0][1] + 9),))
+    yield "count", replace(right, transactions=right.transactions - 1)
+    yield "count", replace(right, transactions=right.transactions + 1)
+    yield "gtids", replace(right, gtids=GtidSet())
+    yield "gtids", replace(right, gtids=gtids | GtidSet.parse(f"{UUID_B}:1"))
+    lacking = gtids - GtidSet.parse(str(LARGE.transactions[19].gtid))
+    yield "gtids", replace(right, gtids=lacking)
+    yield "order", replace(right, left_out=((right.end, right.end + 9),))
+    yield "order", replace(right, begin=right.end, end=right.begin, left_out=())
+    yield "size", replace(right, end=len(LARGE.data) + 1)
+
+
+@pytest.mark.parametrize(("what", "piece"), list(contradictions()))
+def test_a_plan_that_is_wrong(what: str, piece: Piece) -> None:
+    """Begin, end, number, GTIDs: refused before the last bytes of the piece are handed on."""
+    bucket = Bucket()
+    bucket.archive(LARGE.data)
+    given = refused(bucket, piece, f"{NAME} of {ID}, bytes {piece.begin} to {piece.end}: ")
+    assert len(given) < 4 * BLOCK, what
+    assert LARGE.data[LARGE.transactions[19].begin :][:50] not in given
+
+
+def test_a_transaction_that_the_plan_does_not_know_is_not_handed_on() -> None:
+    """Not even if many others follow in the piece."""
+    bucket = Bucket()
+    bucket.archive(LARGE.data)
+    piece = piece_of(LARGE.transactions, 0, 26)
+    unknown = LARGE.transactions[9]
+    assert isinstance(piece.gtids, GtidSet)
+    piece = replace(piece, gtids=piece.gtids - GtidSet.parse(str(unknown.gtid)))
+    given = refused(bucket, piece, f"the plan does not know {unknown.gtid} in it")
+    assert bytes(LARGE.data[unknown.end - 50 : unknown.end]) not in given
+
+
+def test_a_mariadb_plan_that_is_wrong() -> None:
+    """The last GTID of each domain and server is what the plan says."""
+    binlog = BinlogWriter(server_version="11.4.2-MariaDB-log")
+    for number in range(3):
+        binlog.mariadb_transaction([ROWS, XID], gtid=(0, number + 1))
+    bucket = Bucket(MARIADB)
+    bucket.archive(binlog.data)
+    piece = replace(piece_of(binlog.transactions, 0, 3), gtids=MariadbGtidList.parse("0-7-2"))
+    assert refused(bucket, piece, "0-7-3") == bytes(binlog.data[: binlog.ends[1]])
+
+
+# What moves meanwhile
+
+
+def test_an_open_binlog_that_is_archived_under_the_reader() -> None:
+    """After the first block: the rest comes from the object, of the same bytes, no more of them."""
+    bucket = Bucket()
+    size = LARGE.transactions[20].end + 40
+    keys = bucket.chunks(LARGE.data, 0, 5 << 20, 10 << 20, size)
+    blocks = bucket.survey().blocks
+    known = blocks.find(ID, NAME).known
+    assert (known.state, known.size) == ("open", size)
+    assert known.transaction_end == LARGE.transactions[20].end
+    bucket.archive(LARGE.data)
+    bucket.delete(keys)
+    piece = piece_of(LARGE.transactions, 0, 21)
+    given: list[Checked] = []
+    for _, checked in Extract(blocks).stream([piece]):
+        given.extend(checked)
+    assert taken(given)[0] == expected(LARGE.data, piece)
+    assert {one.key for one in bucket.asked} == {*keys, KEY}
+
+
+def test_chunks_that_were_replaced_between_two_blocks() -> None:
+    """Each time the reader looks again and finds the bytes where they lie now."""
+    bucket = Leaky()
+    keys = bucket.chunks(LARGE.data, 0, *range(1 << 20, 17 << 20, 1 << 20), len(LARGE.data))
+    blocks = bucket.survey().blocks
+    blocks.find(ID, NAME)
+
+    def replace_by(begin: int, end: int, *gone: str) -> None:
+        bucket.chunk(LARGE.data, begin, end)
+        bucket.delete(gone)
+
+    bucket.lose[keys[1]] = lambda: replace_by(0, 3 << 20, *keys[:3])
+    bucket.lose[keys[7]] = lambda: replace_by(5 << 20, 9 << 20, *keys[5:9])
+    bucket.lose[keys[15]] = lambda: replace_by(0, 16 << 20, *keys[:16])
+    piece = piece_of(LARGE.transactions, 0, 26)
+    extract = Extract(blocks, concurrency=1)  # one that is replaced early is never asked for
+    found = [taken(list(checked))[0] for _, checked in extract.stream([piece])]
+    assert found == [expected(LARGE.data, piece)]
+    assert bucket.lose == {}
+
+
+def test_a_hole_that_is_there_for_a_moment() -> None:
+    """A chunk is gone, and what covers it shows only after some looks: nothing is read past it."""
+    bucket = Leaky()
+    keys = bucket.chunks(LARGE.data, 0, *range(1 << 20, 17 << 20, 1 << 20), len(LARGE.data))
+    blocks = bucket.survey().blocks
+    blocks.find(ID, NAME)
+    listed = bucket.calls["list"]
+
+    def cover(operation: str) -> None:
+        if operation == "list" and bucket.calls["list"] >= listed + 5:
+            bucket.on_call = lambda _: None
+            bucket.chunk(LARGE.data, 0, 8 << 20)
+
+    bucket.lose[keys[5]] = lambda: bucket.delete([keys[5]])
+    bucket.on_call = cover
+    piece = piece_of(LARGE.transactions, 0, 26)
+    found = [taken(list(checked))[0] for _, checked in Extract(blocks).stream([piece])]
+    assert found == [expected(LARGE.data, piece)]
+    assert bucket.calls["list"] > listed + 5
+
+
+@pytest.mark.parametrize("state", ["archived", "open"])
+def test_what_is_gone_is_an_error(state: str) -> None:
+    """After a bounded number of looks; what was handed on before is right."""
+    bucket = Bucket()
+    keys = bucket.chunks(LARGE.data, 0, 5 << 20, len(LARGE.data))
+    if state == "archived":
+        bucket.archive(LARGE.data)
+        bucket.delete(keys)
+        keys = [KEY]
+    blocks = bucket.survey().blocks
+    blocks.find(ID, NAME)
+    bucket.before_open = lambda _, begin: begin and bucket.delete(keys[-1:])
+    given: list[Checked] = []
+    piece = piece_of(LARGE.transactions, 0, 26)
+
+    def run() -> None:
+        for _, checked in Extract(blocks, concurrency=1).stream([piece]):
+            given.extend(checked)
+
+    with pytest.raises(ArchiveError, match=r"not any more|no byte of"):
+        run()
+    data = taken(given)[0]
+    assert data == expected(LARGE.data, piece)[: len(data)]
+    assert bucket.calls["list"] < 60
+
+
+def test_an_archived_binlog_that_was_replaced_by_a_shorter_one() -> None:
+    """An error, whatever the shorter one has."""
+    bucket = Bucket()
+    bucket.archive(LARGE.data)
+    blocks = bucket.survey().blocks
+    blocks.find(ID, NAME)
+    bucket.put(KEY, bytes(LARGE.data[: 9 << 20]))
+    piece = piece_of(LARGE.transactions, 0, 26)
+    given: list[Checked] = []
+
+    def run() -> None:
+        for _, checked in Extract(blocks).stream([piece]):
+            given.extend(checked)
+
+    with pytest.raises((ArchiveError, StoreError), match=r"ends at|bytes, its entry says"):
+        run()
+    data = taken(given)[0]
+    assert data == expected(LARGE.data, piece)[: len(data)]
+
+
+# Fetching ahead
+
+
+class Slow(Bucket):
+    """Holds every read until it is let go; knows how many are held at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.held = 0
+        self.most = 0
+
+    def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
+        with self.lock:
+            self.held += 1
+            self.most = max(self.most, self.held)
+        assert self.gate.wait(600)
+        with self.lock:
+            self.held -= 1
+        yield from super().open(key, begin, end)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 50])
+def test_so_many_at_a_time(concurrency: int) -> None:
+    """Over the edges of small binlogs; never more than is allowed, and not more than it holds."""
+    bucket = Slow()
+    pieces = []
+    for number in range(40):
+        name = BinlogName.parse(f"mysql-bin.{number + 1:06}")
+        binlog = written(2, first=1 + 2 * number)
+        bucket.archive(binlog.data, name)
+        pieces.append(piece_of(binlog.transactions, 0, 2, name=name))
+    extract = Extract(bucket.survey().blocks, concurrency=concurrency)
+    allowed = min(concurrency, MOST_THREADS)
+    stream = extract.stream(pieces)
+    _, checked = next(stream)
+    first: list[Checked] = []
+    reader = threading.Thread(target=lambda: first.extend(checked), daemon=True)
+    reader.start()
+    wait_until(lambda: bucket.held == allowed, what="all threads at work")
+    bucket.gate.set()
+    reader.join(60)
+    assert first
+    limit = min(allowed + 2, MOST_AHEAD) + 1
+    wait_until(lambda: len(bucket.asked) >= limit - 1, what="as many as may be held")
+    assert len(bucket.asked) <= limit
+    assert bucket.most <= allowed
+    rest = [taken(list(checked))[0] for _, checked in stream]
+    assert len(rest) == 39
+    assert len(bucket.asked) == 40
+
+
+def test_closing_it_early_ends_the_threads() -> None:
+    """Whatever they are doing; nobody waits for them."""
+    bucket = Slow()
+    bucket.archive(LARGE.data)
+    blocks = bucket.survey().blocks
+    blocks.find(ID, NAME)
+    before = {one for one in threading.enumerate() if one.name.startswith("ahead-")}
+
+    def ours() -> list[threading.Thread]:
+        now = [one for one in threading.enumerate() if one.name.startswith("ahead-")]
+        return [one for one in now if one not in before]
+
+    stream = Extract(blocks).stream([piece_of(LARGE.transactions, 0, 26)])
+    _, checked = next(stream)
+    reader = threading.Thread(target=lambda: next(checked, None), daemon=True)
+    reader.start()
+    wait_until(lambda: bucket.held >= 5, what="threads at work")
+    assert all(one.daemon for one in ours())
+    bucket.gate.set()
+    reader.join(60)
+    bucket.gate.clear()
+    stream.close()
+    bucket.gate.set()
+    wait_until(lambda: not ours(), what="the threads' end")
+
+
+def test_a_piece_that_is_not_read_to_its_end() -> None:
+    """Is not passed over in silence."""
+    bucket = Bucket()
+    bucket.archive(SMALL.data)
+    pieces = [piece_of(SMALL.transactions, 0, 3), piece_of(SMALL.transactions, 3, 6)]
+    stream = Extract(bucket.survey().blocks).stream(pieces)
+    _, checked = next(stream)
+    next(checked)
+    with pytest.raises(RecoveryError, match="not read to its end"):
+        next(stream)
+
+
+def test_a_plan_that_is_wrong_in_its_last_piece_is_refused_before_the_first() -> None:
+    """As far as that can be told without reading."""
+    bucket = Bucket()
+    bucket.archive(SMALL.data)
+    right = piece_of(SMALL.transactions, 0, 3)
+    given: list[Checked] = []
+    with pytest.raises(RecoveryError):
+        collect(given, bucket, right, replace(right, end=1 << 40))
+    assert given == []
+
+
+def results(tasks: Sequence[int], *, first: int, most: int) -> tuple[list[int], list[int]]:
+    begun: list[int] = []
+    seen: list[int] = []
+
+    def task(number: int) -> int:
+        begun.append(number)
+        return number
+
+    ahead = Ahead((lambda n=n: task(n) for n in tasks), threads=2, most=most, first=first)
+    lead = []
+    for found in ahead:
+        seen.append(found)
+        lead.append(len(seen) + most)
+        assert len(begun) <= min(len(seen) * 2 + first, lead[-1])
+    return seen, begun
+
+
+def test_results_come_in_order_and_more_of_them_ahead_with_time() -> None:
+    """One that is soon given up has fetched little that it does not need."""
+    seen, begun = results(range(50), first=1, most=4)
+    assert seen == list(range(50))
+    assert sorted(begun) == seen

@@ -1,0 +1,436 @@
+"""What a plan refuses, and what it says then. That it reaches its goal: tests/property."""
+
+import pytest
+
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import RecoveryError
+from binlog2s3.recover.model import (
+    BeforeGtid,
+    Goal,
+    Latest,
+    Plan,
+    Request,
+    Start,
+    ToGtid,
+    ToPosition,
+    ToTime,
+)
+from binlog2s3.recover.plan import make
+from tests.history_model import HEAD, Model, Real
+
+FIRST = BinlogName("mysql-bin", 1)
+Have = list[Real]
+
+
+def committed(model: Model, count: int) -> None:
+    for _ in range(count):
+        model.commit(100, 10)
+
+
+def having(reals: Have) -> GtidSet:
+    return GtidSet.parse(",".join(str(real.gtid) for real in reals))
+
+
+def planned(model: Model, goal: Goal, have: Have | None = None, **more: object) -> Plan:
+    start = more.pop("start", None) or Start(gtids=having(have or []))
+    assert isinstance(start, Start)
+    return make(Request(goal=goal, start=start, **more), model)  # type: ignore[arg-type]
+
+
+def refused(model: Model, goal: Goal, have: Have | None = None, **more: object) -> RecoveryError:
+    with pytest.raises(RecoveryError) as caught:
+        planned(model, goal, have, **more)
+    assert caught.value.hint
+    return caught.value
+
+
+def gtid(real: Real) -> str:
+    assert real.gtid is not None
+    return real.gtid
+
+
+def test_a_gap_is_not_crossed_unless_it_is_allowed() -> None:
+    """The error names what is missing; --allow-gap goes on and says it as a warning."""
+    model = Model()
+    committed(model, 3)
+    model.gap(2)
+    committed(model, 3)
+    error = refused(model, Latest(), model.truth[:1])
+    assert "had purged" in str(error)
+    assert gtid(model.truth[3])[:36] + ":4-5" in str(error)
+    plan = planned(model, Latest(), model.truth[:1], allow_gap=True)
+    assert plan.transactions == 5
+    assert any("had purged" in warning for warning in plan.warnings)
+
+
+@pytest.mark.parametrize(("backup", "goal", "count"), [(1, 2, 2), (5, 7, 3), (6, 7, 2)])
+def test_both_sides_of_a_gap_can_be_reached(backup: int, goal: int, count: int) -> None:
+    """From before it to before it, and from behind it to behind it."""
+    model = Model()
+    committed(model, 3)
+    model.gap(2)
+    committed(model, 3)
+    plan = planned(model, ToGtid(gtid(model.truth[goal])), model.truth[:backup])
+    assert plan.transactions == count
+
+
+def test_an_unknown_join_is_never_crossed() -> None:
+    """--allow-gap does not help, and the reason is said."""
+    model = Model()
+    committed(model, 3)
+    old = model.truth[:]
+    model.reset()
+    committed(model, 5)
+    for allowed in (False, True):
+        error = refused(model, ToGtid(gtid(model.truth[4])), old[:1], allow_gap=allowed)
+        assert "two different histories" in str(error)
+    goal = ToGtid(gtid(model.truth[4]))
+    assert planned(model, goal).transactions == 5
+
+
+def test_the_history_before_a_reset_can_be_chosen() -> None:
+    """--lineage brings it back, whatever came later."""
+    model = Model()
+    committed(model, 3)
+    old = model.truth[:]
+    model.reset()
+    committed(model, 1)
+    plan = planned(model, Latest(), lineage=model.branches[0].lineage.id)
+    assert plan.adds == having(old)
+    assert plan.others == (model.branches[1].lineage.id,)
+
+
+def test_a_name_that_two_histories_have_must_be_chosen() -> None:
+    """A place of a backup could be of either one."""
+    model = Model()
+    committed(model, 3)
+    model.reset()
+    committed(model, 3)
+    start = Start(place=(FIRST, HEAD + 100))
+    error = refused(model, Latest(), start=start)
+    assert "several histories" in str(error)
+    plan = planned(model, Latest(), start=start, lineage=model.branches[1].lineage.id)
+    assert plan.transactions == 2
+
+
+def test_a_place_on_a_dead_branch_is_refused() -> None:
+    """The backup was taken behind the place that history left."""
+    model = Model()
+    committed(model, 5)
+    model.fail_over(2, 1)
+    committed(model, 2)
+    error = refused(model, Latest(), start=Start(place=(FIRST, HEAD + 400)))
+    assert "history left before" in str(error)
+    plan = planned(model, Latest(), start=Start(place=(FIRST, HEAD + 200)))
+    assert plan.transactions == 3
+
+
+def test_a_target_of_a_dead_branch_is_told_which() -> None:
+    """It has what was lost in the fail-over."""
+    model = Model()
+    committed(model, 5)
+    everything = model.truth[:]
+    model.fail_over(2, 1)
+    committed(model, 2)
+    error = refused(model, Latest(), everything)
+    assert "dead branch" in str(error)
+    assert model.branches[0].lineage.id in str(error)
+    assert "allow" not in error.hint
+    refused(model, Latest(), everything, allow_extra_gtids=True)
+
+
+def test_a_gtid_of_a_dead_branch_is_no_goal() -> None:
+    """The lineage that has it is named."""
+    model = Model()
+    committed(model, 5)
+    model.fail_over(2, 1)
+    committed(model, 2)
+    error = refused(model, ToGtid(gtid(model.lost[0])))
+    assert "dead branch" in str(error)
+    plan = planned(model, ToGtid(gtid(model.lost[0])), lineage=model.branches[0].lineage.id)
+    assert plan.transactions == 4
+
+
+def test_gtids_that_the_archive_does_not_know_are_refused() -> None:
+    """Unless it is allowed, and then it is a warning."""
+    model = Model()
+    committed(model, 3)
+    stranger = GtidSet.parse("99999999-0000-0000-0000-000000000000:1-5")
+    start = Start(gtids=having(model.truth[:1]) | stranger)
+    assert "does not know" in str(refused(model, Latest(), start=start))
+    plan = planned(model, Latest(), start=start, allow_extra_gtids=True)
+    assert plan.transactions == 2
+    assert any("does not know" in warning for warning in plan.warnings)
+
+
+def test_what_came_before_the_archive_must_be_there() -> None:
+    """A target that lacks it is refused, and the GTIDs are named."""
+    model = Model()
+    committed(model, 3)
+    model.rotate()
+    committed(model, 3)
+    del model.branch.files[0]
+    error = refused(model, Latest(), model.truth[:2])
+    assert f"{gtid(model.truth[2])}" in str(error)
+    assert planned(model, Latest(), model.truth[:3]).transactions == 3
+
+
+def test_a_binlog_that_is_not_there_breaks_history() -> None:
+    """Before and behind it can be reached, across it nothing."""
+    model = Model()
+    for _ in range(3):
+        committed(model, 2)
+        model.rotate()
+    del model.branch.files[1]
+    assert "are not there" in str(refused(model, Latest(), model.truth[:1]))
+    assert planned(model, ToGtid(gtid(model.truth[1])), model.truth[:1]).transactions == 1
+    assert planned(model, Latest(), model.truth[:4]).transactions == 2
+
+
+def test_entries_that_contradict_each_other_break_history() -> None:
+    """A binlog that begins with other GTIDs than the one before ends with."""
+    model = Model()
+    committed(model, 3)
+    model.rotate()
+    committed(model, 2)
+    model.open.before |= GtidSet.parse("99999999-0000-0000-0000-000000000000:1")
+    error = refused(model, Latest(), model.truth[:1], allow_extra_gtids=True)
+    assert "begins after" in str(error)
+
+
+def test_damage_is_not_crossed_unless_it_is_allowed() -> None:
+    """Then the transactions that have it are left out, and no others."""
+    model = Model()
+    committed(model, 5)
+    model.open.damaged = ((HEAD + 250, HEAD + 260),)
+    error = refused(model, Latest())
+    assert "damaged" in str(error)
+    assert planned(model, ToGtid(gtid(model.truth[1]))).transactions == 2
+    assert planned(model, Latest(), model.truth[:3]).transactions == 2
+    plan = planned(model, Latest(), allow_gap=True)
+    assert plan.transactions == 4
+    assert plan.pieces[0].left_out == ((HEAD + 200, HEAD + 300),)
+
+
+def test_a_time_beyond_what_is_vouched_for_is_refused() -> None:
+    """Nothing later was committed, and the writer does not say that there was nothing."""
+    model = Model()
+    committed(model, 3)
+    late = model.clock_us + 100
+    assert "not reached" in str(refused(model, ToTime(late, "then")))
+    model.covered_us = late - 1
+    refused(model, ToTime(late, "then"))
+    model.covered_us = late
+    assert planned(model, ToTime(late, "then")).transactions == 3
+
+
+def test_what_is_vouched_for_counts_in_its_own_history_alone() -> None:
+    """A writer says nothing of a history that was left."""
+    model = Model()
+    committed(model, 3)
+    model.fail_over(0, 0)
+    model.covered_us = model.clock_us + 1000
+    goal = ToTime(model.clock_us + 500, "then")
+    planned(model, goal)
+    refused(model, goal, lineage=model.branches[0].lineage.id)
+
+
+@pytest.mark.parametrize("behind", ["same binlog", "next binlog"])
+def test_a_clock_that_was_set_back_is_told(behind: str) -> None:
+    """A transaction behind the stop that is not later: both are named."""
+    model = Model()
+    committed(model, 3)
+    goal = ToTime(model.clock_us + 5, "then")
+    committed(model, 1)
+    if behind == "next binlog":
+        model.rotate()
+    model.clock_us -= 100
+    committed(model, 1)
+    error = refused(model, goal)
+    assert gtid(model.truth[3]) in str(error)
+    assert gtid(model.truth[4]) in str(error)
+    assert planned(model, BeforeGtid(gtid(model.truth[3]))).transactions == 3
+
+
+def test_a_time_before_the_archive_is_refused() -> None:
+    """Though there would be nothing to apply."""
+    model = Model()
+    committed(model, 3)
+    assert "before the archive" in str(refused(model, ToTime(1, "then")))
+
+
+def test_a_position_inside_a_transaction_is_refused() -> None:
+    """As the start, and as the goal."""
+    model = Model()
+    committed(model, 3)
+    inside = (FIRST, HEAD + 50)
+    assert "not between two" in str(refused(model, ToPosition(*inside)))
+    assert "not between two" in str(refused(model, Latest(), start=Start(place=inside)))
+    beyond = ToPosition(FIRST, 5000)
+    assert "no byte at 5000" in str(refused(model, beyond))
+    assert "not in this history" in str(refused(model, ToPosition(BinlogName("mysql-bin", 77), 4)))
+
+
+def test_a_position_before_the_start_is_refused() -> None:
+    """The target is past it, with GTIDs and without."""
+    model = Model()
+    committed(model, 3)
+    goal = ToPosition(FIRST, HEAD + 100)
+    start = Start(place=(FIRST, HEAD + 200))
+    assert "lies before" in str(refused(model, goal, start=start))
+    both = Start(place=(FIRST, HEAD + 200), gtids=GtidSet())
+    assert "lies before" in str(refused(model, goal, start=both))
+    assert "already past" in str(refused(model, goal, model.truth[:2]))
+
+
+def test_gtids_do_not_tell_of_transactions_without_them() -> None:
+    """A start by GTIDs is refused, one by place is right."""
+    model = Model(gtids=False)
+    committed(model, 3)
+    assert "without a GTID" in str(refused(model, Latest()))
+    start = Start(place=(FIRST, HEAD + 100), gtids=GtidSet())
+    assert planned(model, Latest(), start=start).transactions == 2
+
+
+def test_no_transaction_without_a_gtid_is_forgotten_before_the_last_binlog() -> None:
+    """No binlog has GTIDs, so each could be the one to start with."""
+    model = Model(gtids=False)
+    committed(model, 3)
+    model.rotate()
+    refused(model, Latest())
+
+
+def test_what_is_skipped_must_be_there_to_skip() -> None:
+    """In the target already, unknown, or behind the stop: each is refused."""
+    model = Model()
+    committed(model, 4)
+    first, third = gtid(model.truth[0]), gtid(model.truth[2])
+    goal = ToGtid(gtid(model.truth[1]))
+    assert "already" in str(refused(model, Latest(), model.truth[:1], skip=(first,)))
+    assert "not among" in str(refused(model, goal, skip=(third,)))
+    unknown = "99999999-0000-0000-0000-000000000000:1"
+    assert "not among" in str(refused(model, Latest(), skip=(unknown,)))
+
+
+def test_what_is_done_is_no_error() -> None:
+    """The same goal again, from where the target is now: nothing is left to apply."""
+    model = Model()
+    committed(model, 4)
+    for goal in (ToGtid(gtid(model.truth[1])), BeforeGtid(gtid(model.truth[2]))):
+        plan = planned(model, goal, model.truth[:2])
+        assert plan.pieces == ()
+
+
+def test_the_transactions_around_the_stop_are_shown() -> None:
+    """Three before, three behind, over the borders of binlogs, in order."""
+    model = Model()
+    for _ in range(4):
+        committed(model, 2)
+        model.rotate()
+    plan = planned(model, ToGtid(gtid(model.truth[3])))
+    assert [one.transaction.gtid for one in plan.kept] == [r.gtid for r in model.truth[1:4]]
+    assert [one.transaction.gtid for one in plan.left_out] == [r.gtid for r in model.truth[4:7]]
+
+
+def test_a_lineage_that_is_not_there_is_named() -> None:
+    """With those that are."""
+    model = Model()
+    committed(model, 1)
+    error = refused(model, Latest(), lineage="20990101T000000Z-00000000-0000")
+    assert "no lineage" in str(error)
+    assert model.current in error.hint
+
+
+def test_a_file_for_no_one_begins_at_the_beginning() -> None:
+    """Without a target all is taken, and what came before is a warning."""
+    model = Model()
+    committed(model, 2)
+    model.rotate()
+    committed(model, 2)
+    assert planned(model, Latest(), start=Start()).transactions == 4
+    del model.branch.files[0]
+    plan = planned(model, Latest(), start=Start())
+    assert plan.transactions == 2
+    assert any("must have these" in warning for warning in plan.warnings)
+
+
+def test_the_newest_is_not_what_comes_before_damage() -> None:
+    """--latest is refused where the end cannot be read; places before it can be reached."""
+    model = Model()
+    committed(model, 3)
+    model.open.damaged = ((HEAD + 300, HEAD + 900),)
+    error = refused(model, Latest())
+    assert f"--to-position mysql-bin.000001:{HEAD + 300}" in error.hint
+    assert planned(model, ToPosition(FIRST, HEAD + 300)).transactions == 3
+    plan = planned(model, Latest(), allow_gap=True)
+    assert plan.transactions == 3
+    assert any("newest" in warning for warning in plan.warnings)
+
+
+def test_the_lineage_of_a_backup_can_be_named() -> None:
+    """Both servers have a binlog of that name, and both are on the way."""
+    model = Model()
+    committed(model, 3)
+    model.fail_over(0, 0)
+    committed(model, 3)
+    first, second = (branch.lineage.id for branch in model.branches)
+    place = (FIRST, HEAD + 100)
+    assert "several histories" in str(refused(model, Latest(), start=Start(place=place)))
+    for lineage, count in ((first, 5), (second, 2)):
+        plan = planned(model, Latest(), start=Start(place=place, lineage=lineage))
+        assert plan.transactions == count
+    refused(model, Latest(), start=Start(place=(FIRST, HEAD + 100), lineage="nobody's"))
+
+
+def test_what_an_earlier_run_skipped_is_no_error() -> None:
+    """The same command again, with all applied, and of two skipped ones perhaps only one done."""
+    model = Model()
+    committed(model, 5)
+    skip = tuple(gtid(one) for one in model.truth[1:3])
+    plan = planned(model, Latest(), model.truth, skip=skip)
+    assert plan.pieces == ()
+    assert any("committed empty by an earlier run" in warning for warning in plan.warnings)
+    half = [*model.truth[:2], *model.truth[3:]]
+    plan = planned(model, Latest(), half, skip=skip)
+    assert plan.pieces == ()
+    assert plan.skipped == having(model.truth[2:3])
+    assert "do not name it again" in refused(model, Latest(), model.truth[:2], skip=skip).hint
+
+
+def test_a_position_is_of_the_lineage_that_was_chosen() -> None:
+    """Both servers have a binlog of that name; without a choice it is refused."""
+    model = Model()
+    committed(model, 3)
+    model.fail_over(0, 0)
+    committed(model, 3)
+    first, second = (branch.lineage.id for branch in model.branches)
+    goal = ToPosition(FIRST, HEAD + 200)
+    assert "several histories" in str(refused(model, goal))
+    assert planned(model, goal, lineage=second).transactions == 5
+    assert planned(model, goal, lineage=first).transactions == 2
+
+
+def test_the_newest_is_not_what_comes_before_a_binlog_that_is_lost() -> None:
+    """Nothing can be read of the last one, not even its beginning."""
+    model = Model()
+    committed(model, 3)
+    model.lost_text = "mysql-bin.000002, of which 500 bytes were durable"
+    error = refused(model, Latest())
+    assert "mysql-bin.000002" in str(error)
+    assert f"--to-position mysql-bin.000001:{HEAD + 300}" in error.hint
+    assert planned(model, ToPosition(FIRST, HEAD + 300)).transactions == 3
+    assert planned(model, Latest(), allow_gap=True).transactions == 3
+
+
+def test_a_break_says_how_far_it_goes() -> None:
+    """The end of the binlog before it, and that what lies behind needs another backup."""
+    model = Model()
+    for _ in range(3):
+        committed(model, 2)
+        model.rotate()
+    before = model.branch.files[0]
+    del model.branch.files[1]
+    error = refused(model, Latest(), model.truth[:1])
+    assert f"--to-position {before.name}:{before.size}" in error.hint
+    assert planned(model, ToPosition(before.name, before.size), model.truth[:1]).transactions == 1

@@ -1,0 +1,642 @@
+"""What a plan is told of the bucket is what is there: from entries, or by reading all of it."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import combinations
+
+import pytest
+
+from binlog2s3.archive.documents import Position
+from binlog2s3.archive.known import Known
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import EventType, Transaction
+from binlog2s3.errors import ArchiveError, StoreError
+from binlog2s3.recover.model import History
+from binlog2s3.recover.snapshot import Survey
+from tests.binlog_writer import (
+    BEGIN,
+    COMMIT,
+    NOW_US,
+    ROWS,
+    TABLE_MAP,
+    UUID_A,
+    XID,
+    BinlogWriter,
+    statement,
+)
+from tests.documents import BEAT, ENTRY, ID, NAME, TIME
+from tests.surveyed import BLOCK, KEY, LAYOUT, MARIADB, Bucket, gtids_of, written
+
+SMALL = written()
+LARGE = written(26, 700_000)
+IDLE = replace(BEAT, durable=None)
+ENTRY_KEY = LAYOUT.entry(ID, NAME)
+
+
+def mariadb(*, deferred: bool) -> BinlogWriter:
+    binlog = BinlogWriter(server_version="11.4.2-MariaDB-log")
+    binlog.gtid_list(MariadbGtidList.parse("0-7-3"))
+    rows = (EventType.WRITE_ROWS_V1, b"\x5d" + b"x" * 1_500_000)
+    for number in range(9):
+        events = [TABLE_MAP, rows, TABLE_MAP, ROWS, COMMIT if number % 2 else XID]
+        binlog.mariadb_transaction(events, gtid=(number % 2, number + 4), deferred=deferred)
+    binlog.rotate()
+    return binlog
+
+
+def without_gtids(version: str = "5.6.14-log") -> BinlogWriter:
+    binlog = BinlogWriter(server_version=version, checksum=False)
+    for number in range(12):
+        events = [BEGIN, statement("INSERT " + "x" * 900_000), XID]
+        if number % 3 == 0:
+            events = [statement("CREATE TABLE t (a INT)" + " " * 500_000)]
+        binlog.plain_transaction(events)
+    binlog.rotate()
+    return binlog
+
+
+BINLOGS = {
+    "mysql": LARGE,
+    "no-gtid": without_gtids(),
+    "5.5": without_gtids("5.5.6"),
+    "mariadb": mariadb(deferred=False),
+    "deferred": mariadb(deferred=True),
+}
+
+
+def bucket_with(which: str, state: str) -> Bucket:
+    bucket = Bucket(MARIADB) if which in {"mariadb", "deferred"} else Bucket()
+    data = BINLOGS[which].data
+    if state == "open":
+        bucket.chunks(data, 0, 200, 5 << 20, 7 << 20, len(data))
+    else:
+        bucket.archive(data, entry=state == "archived")
+    return bucket
+
+
+def survey_as_history(bucket: Bucket) -> History:
+    return bucket.survey()
+
+
+# Which there are
+
+
+def test_lineages_and_the_one_that_is_written() -> None:
+    """All, oldest first; the current one is that of the greatest writer."""
+    bucket = Bucket()
+    younger = replace(bucket.lineage, id="20270101T000000Z-3e11fa47-a1b2")
+    bucket.put(LAYOUT.lineage(younger.id), younger.to_json())
+    history = survey_as_history(bucket)
+    assert [one.id for one in history.lineages] == [ID, younger.id]
+    assert history.current == younger.id
+    assert history.covered_us is None
+    bucket.beat(replace(IDLE, generation=6, lineage=younger.id))
+    bucket.beat(IDLE)
+    history = bucket.survey()
+    assert history.current == ID
+    assert history.covered_us == int(TIME.timestamp()) * 1_000_000
+
+
+@pytest.mark.parametrize("lineage", [None, "20270101T000000Z-3e11fa47-ffff"])
+def test_nobody_vouches_for_a_lineage_that_the_writer_does_not_write(lineage: str | None) -> None:
+    """A writer that knows none yet, or one that is not described, covers nothing."""
+    bucket = Bucket()
+    bucket.beat(replace(IDLE, lineage=lineage))
+    survey = bucket.survey()
+    assert (survey.current, survey.covered_us) == (ID, None)
+
+
+def test_a_time_to_the_microsecond() -> None:
+    """No rounding on the way."""
+    bucket = Bucket()
+    bucket.beat(replace(IDLE, covered_until=TIME + timedelta(microseconds=999_999)))
+    assert bucket.survey().covered_us == int(TIME.timestamp()) * 1_000_000 + 999_999
+    bucket.beat(replace(IDLE, covered_until=None))
+    assert bucket.survey().covered_us is None
+
+
+def test_a_writer_that_was_superseded_between_two_requests() -> None:
+    """Its successor's document counts."""
+    bucket = Bucket()
+    bucket.beat(IDLE)
+    later = replace(IDLE, generation=8, covered_until=TIME + timedelta(seconds=1))
+
+    def act(operation: str) -> None:
+        if operation == "get" and LAYOUT.writer(8, BEAT.token) not in bucket.objects:
+            bucket.on_call = lambda _: None
+            bucket.beat(later)
+            bucket.delete([LAYOUT.writer(7, BEAT.token)])
+
+    bucket.on_call = act
+    assert bucket.survey().covered_us == int(TIME.timestamp() + 1) * 1_000_000
+
+
+def test_names_are_those_of_which_something_can_be_read() -> None:
+    """Archived and open, in the server's order, not those whose first event is missing."""
+    bucket = Bucket()
+    names = [BinlogName.parse(f"b.{number}") for number in range(999_999, 1_000_003)]
+    bucket.archive(SMALL.data, names[0])
+    bucket.chunks(SMALL.data, 0, 300, 500, name=names[1])
+    bucket.chunks(SMALL.data, 300, 500, name=names[2])
+    bucket.chunks(SMALL.data, 0, 4, name=names[3])
+    durable = Position(binlog=str(names[3]), offset=4, gtid_set="")
+    bucket.beat(replace(BEAT, durable=durable))
+    assert list(bucket.survey().names(ID)) == names[:2]
+
+
+def test_what_a_writer_said_is_durable_and_is_not_there() -> None:
+    """Is not among the names, but it is told: it is never passed over in silence."""
+    bucket = Bucket()
+    bucket.archive(SMALL.data)
+    gone = NAME.next()
+    bucket.beat(replace(BEAT, durable=Position(binlog=str(gone), offset=900, gtid_set="")))
+    survey = bucket.survey()
+    assert list(survey.names(ID)) == [NAME]
+    assert survey.covered_us is None
+    assert survey.lost_end(ID) == f"{gone}, of which 900 bytes were durable"
+    with pytest.raises(ArchiveError, match=str(gone)):
+        survey.known(ID, gone)
+    bucket.beat(replace(BEAT, durable=Position(binlog=str(gone), offset=0, gtid_set="")))
+    assert list(bucket.survey().names(ID)) == [NAME]
+
+
+def test_an_unknown_lineage() -> None:
+    """An error that says how to see those that there are."""
+    with pytest.raises(ArchiveError, match="no lineage 2027") as caught:
+        Bucket().survey().names("2027")
+    assert caught.value.hint
+
+
+def test_the_order_of_looking() -> None:
+    """Writers before lineages, live/ before archive/."""
+    bucket = Bucket()
+    bucket.beat(replace(BEAT, durable=None))
+    bucket.archive(SMALL.data)
+    seen: list[str] = []
+    bucket.on_act = lambda operation, keys, _: seen.extend(
+        key for key in keys if operation in {"list", "list_names"}
+    )
+    bucket.survey().names(ID)
+    assert [key.split("/")[1] for key in seen] == ["live", "archive", "live", "archive", "archive"]
+    assert seen[0] == LAYOUT.writers
+
+
+# What is known of one
+
+
+@pytest.mark.parametrize("which", BINLOGS)
+def test_what_is_known_is_the_same_however_it_is_known(which: str) -> None:
+    """From an entry, from an object without one, from chunks: the same but for the state."""
+    binlog = BINLOGS[which]
+    known: dict[str, Known] = {}
+    for state in ("archived", "undescribed", "open"):
+        known[state] = bucket_with(which, state).survey().known(ID, NAME)
+    (one, *others) = known.values()
+    assert one.state == "archived"
+    assert known["open"].state == "open"
+    for other in others:
+        assert replace(other, state="archived", gtids_before=one.gtids_before) == one
+    assert one.ended
+    assert one.size == one.transaction_end == len(binlog.data)
+    assert (one.transactions, one.gtids_added) == (
+        len(binlog.transactions),
+        gtids_of(binlog.transactions) if which in {"mysql", "mariadb", "deferred"} else GtidSet(),
+    )
+    times = [t.commit_us for t in binlog.transactions]
+    assert (one.least_commit_us, one.greatest_commit_us) == (min(times), max(times))
+    assert one.commit_exact == (which == "mysql")
+    assert one.first_us == NOW_US
+
+
+def test_what_was_before_a_binlog() -> None:
+    """Nothing and not said are two things, where the server's version tells them apart."""
+    for version, expected in (
+        ("9.7.4", GtidSet()),
+        ("5.6.14", GtidSet()),
+        ("5.5.62", None),
+    ):
+        bucket = Bucket()
+        bucket.archive(BinlogWriter(server_version=version, checksum=False).data)
+        assert bucket.survey().known(ID, NAME).gtids_before == expected
+    bucket = Bucket()
+    bucket.archive(written(2, first=6).data)
+    assert bucket.survey().known(ID, NAME).gtids_before == GtidSet.parse(f"{UUID_A}:1-5")
+    bucket = Bucket(MARIADB)
+    bucket.archive(mariadb(deferred=False).data)
+    assert bucket.survey().known(ID, NAME).gtids_before == MariadbGtidList.parse("0-7-3")
+
+
+@pytest.mark.parametrize("ends", range(len(SMALL.ends)))
+def test_an_open_binlog_of_any_length(ends: int) -> None:
+    """Size, transactions and where the last one ends, at every event and inside the next one."""
+    for more in (0, 10):
+        size = min(SMALL.ends[ends] + more, len(SMALL.data))
+        if size < SMALL.ends[1]:
+            continue
+        bucket = Bucket()
+        bucket.chunks(SMALL.data, 0, size)
+        known = bucket.survey().known(ID, NAME)
+        whole = [t for t in SMALL.transactions if t.end <= size]
+        begun = [t for t in SMALL.transactions if t.begin < size < t.end]
+        reached = max(end for end in SMALL.ends if end <= size)
+        assert (known.size, known.transactions) == (size, len(whole))
+        assert known.transaction_end == (min(begun[0].begin, reached) if begun else reached)
+        assert known.ended == (size == len(SMALL.data))
+        assert sum(block.size for block in known.blocks) == size
+        assert known.damaged == ()
+
+
+def test_an_open_binlog_that_has_only_just_begun() -> None:
+    """Without its format event nothing can be told of it: an error, no traceback."""
+    bucket = Bucket()
+    bucket.chunks(SMALL.data, 0, 50)
+    with pytest.raises(ArchiveError, match="50 bytes"):
+        bucket.survey().known(ID, NAME)
+    bucket = Bucket()
+    bucket.chunks(bytes(500), 0, 500)
+    with pytest.raises(ArchiveError, match="do not begin as a binlog does"):
+        bucket.survey().known(ID, NAME)
+
+
+def test_an_open_binlog_grows_while_it_is_looked_at() -> None:
+    """What is known of it is of one moment; nothing behind is ever told."""
+    bucket = Bucket()
+    size = SMALL.transactions[3].end
+    bucket.chunks(SMALL.data, 0, size)
+    survey = bucket.survey()
+    known = survey.known(ID, NAME)
+    bucket.chunks(SMALL.data, size, len(SMALL.data))
+    assert survey.known(ID, NAME) is known
+    assert list(survey.transactions(ID, NAME)) == SMALL.transactions[:4]
+    assert list(survey.transactions(ID, NAME, end=10**9)) == SMALL.transactions[:4]
+    assert survey.is_boundary(ID, NAME, size)
+    assert not survey.is_boundary(ID, NAME, SMALL.transactions[4].end)
+    bucket.archive(SMALL.data)
+    bucket.delete([one for one in bucket.objects if "live" in one])
+    assert list(survey.transactions(ID, NAME)) == SMALL.transactions[:4]
+    assert len(list(bucket.survey().transactions(ID, NAME))) == 12
+
+
+def test_what_the_writer_says_is_durable_is_looked_for() -> None:
+    """Also where the first listing showed less; what lacks then is told as damage."""
+    bucket = Bucket()
+    size = SMALL.transactions[3].end
+    bucket.chunks(SMALL.data, 0, 300)
+    durable = Position(binlog=str(NAME), offset=size, gtid_set="")
+    bucket.beat(replace(BEAT, durable=durable))
+    short = bucket.survey()
+    assert short.known(ID, NAME).damaged == ((300, size),)
+    assert f"bytes up to {size} are not in the bucket" in str(short.problems[0])
+    survey = bucket.survey()
+    survey.names(ID)
+
+    calls = [0]
+
+    def later(operation: str) -> None:
+        calls[0] += operation == "list"
+        if calls[0] == 2:
+            bucket.on_call = lambda _: None
+            bucket.chunks(SMALL.data, 300, size)
+
+    bucket.on_call = later
+    assert survey.known(ID, NAME).size == size
+
+
+def test_a_binlog_that_was_archived_since_the_first_look() -> None:
+    """Is told by its entry, without reading it."""
+    bucket = Bucket()
+    keys = bucket.chunks(LARGE.data, 0, 300, len(LARGE.data))
+    survey = bucket.survey()
+    assert list(survey.names(ID)) == [NAME]
+    bucket.archive(LARGE.data)
+    bucket.delete(keys)
+    known = survey.known(ID, NAME)
+    assert (known.state, known.size, bucket.asked) == ("archived", len(LARGE.data), [])
+
+
+@pytest.mark.parametrize("field", ["size", "name"])
+def test_an_entry_that_is_another_ones(field: str) -> None:
+    """An error when it is asked for, not when others are: they can still be used."""
+    bucket = Bucket()
+    other = NAME.next()
+    bucket.archive(SMALL.data)
+    bucket.archive(SMALL.data, other)
+    wrong = replace(ENTRY, size=len(SMALL.data), name=other)
+    if field == "size":
+        wrong = replace(ENTRY, size=len(SMALL.data) + 1)
+    bucket.put(ENTRY_KEY, wrong.to_json())
+    survey = bucket.survey()
+    survey.load(ID, [NAME, other])
+    assert survey.known(ID, other).transactions == 12
+    with pytest.raises(ArchiveError, match=f"{NAME} has {len(SMALL.data)} bytes, its entry is of"):
+        survey.known(ID, NAME)
+
+
+def test_entries_are_loaded_together_and_once() -> None:
+    """Only those asked for; progress is told; what has none is read when it is asked for."""
+    bucket = Bucket()
+    names = [BinlogName.parse(f"mysql-bin.{number:06}") for number in range(1, 21)]
+    for name in names:
+        bucket.archive(SMALL.data, name, entry=name != names[7])
+    told: list[tuple[int, int]] = []
+    survey = bucket.survey()
+    survey._advance = lambda done, of: told.append((done, of))
+    survey.names(ID)
+    before = bucket.calls["get"]
+    survey.load(ID, names[5:15])
+    survey.load(ID, names[:16])
+    assert bucket.calls["get"] - before == 15
+    assert told == [(n, 9) for n in range(1, 10)] + [(n, 6) for n in range(1, 7)]
+    assert all(survey.known(ID, name).transactions == 12 for name in names)
+    assert {one.key for one in bucket.asked} == {LAYOUT.binlog(ID, names[7])}
+
+
+def test_an_entry_that_the_store_refuses() -> None:
+    """Is the store's error, after all others have come."""
+    bucket = Bucket()
+    bucket.archive(SMALL.data)
+    survey = bucket.survey()
+    survey.names(ID)
+    bucket.fail_next("get", "before", StoreError("access denied"))
+    with pytest.raises(StoreError, match="access denied"):
+        survey.load(ID, [NAME])
+    assert survey.known(ID, NAME).transactions == 12
+
+
+def test_a_binlog_that_a_crash_ended() -> None:
+    """Where its last whole transaction ends is looked up: an entry does not say it."""
+    for cut, end in ((2, 25), (1, 24), (3, 24)):
+        last = LARGE.ends[LARGE.ends.index(LARGE.transactions[25].begin) : -1]
+        data = LARGE.data[: last[-cut]]
+        bucket = Bucket()
+        bucket.archive(data)
+        known = bucket.survey().known(ID, NAME)
+        whole = [t for t in LARGE.transactions if t.end <= len(data)]
+        assert known.transaction_end == whole[-1].end
+        assert known.ended, (cut, end)
+        assert bucket.fetched < 2 * BLOCK
+
+
+# Damage
+
+
+def damaged(which: int, at: int, binlog: BinlogWriter = SMALL) -> tuple[bytearray, int, int]:
+    """A byte of a transaction flipped: the bytes, and the event that it lies in."""
+    data, one = bytearray(binlog.data), binlog.transactions[which]
+    data[one.begin + at] ^= 1
+    ends = binlog.ends
+    begin = max(end for end in ends if end <= one.begin + at)
+    return data, begin, ends[ends.index(begin) + 1]
+
+
+def told(found: Sequence[Transaction]) -> list[tuple[int, int, str | None]]:
+    return [(one.begin, one.end, one.gtid) for one in found]
+
+
+@pytest.mark.parametrize("state", ["archived", "undescribed", "open"])
+@pytest.mark.parametrize("at", [25, 65, 160])
+def test_a_damaged_event(state: str, at: int) -> None:
+    """Its range is noted; of its transaction is told what can be, of all others everything."""
+    data, begin, end = damaged(5, at)
+    bucket = Bucket()
+    if state == "open":
+        bucket.chunks(data, 0, 777, len(data))
+    else:
+        bucket.archive(data, accept=[begin], entry=state == "archived")
+    survey = bucket.survey()
+    known = survey.known(ID, NAME)
+    assert known.damaged == ((begin, end),)
+    assert known.transaction_end == len(data)
+    expected = told(SMALL.transactions)
+    if begin == SMALL.transactions[5].begin:
+        expected[5] = (*expected[5][:2], None)
+    assert told(list(survey.transactions(ID, NAME))) == expected
+    assert known.transactions == 12
+
+
+def test_damage_that_leads_astray() -> None:
+    """A size that is wrong: from there on nothing is told but that, and no exception."""
+    data, one = bytearray(SMALL.data), SMALL.transactions[5]
+    data[one.begin + 9] ^= 8
+    bucket = Bucket()
+    bucket.chunks(data, 0, len(data))
+    survey = bucket.survey()
+    known = survey.known(ID, NAME)
+    assert known.damaged[0][0] == one.begin
+    assert known.damaged[-1][1] == len(data)
+    assert [b - a for (_, a), (b, _) in zip(known.damaged, known.damaged[1:], strict=False)] in (
+        [],
+        [0],
+    )
+    assert known.size == len(data)
+    assert known.transactions == 5
+    assert list(survey.transactions(ID, NAME)) == SMALL.transactions[:5]
+    assert survey.is_boundary(ID, NAME, one.begin)
+    assert not survey.is_boundary(ID, NAME, one.end)
+
+
+def test_zeros_at_the_end_of_an_open_binlog() -> None:
+    """As a power cut may leave them at a source: noted up to the end, over several blocks."""
+    data = LARGE.data[: LARGE.transactions[9].end] + bytes(3 * BLOCK)
+    bucket = Bucket()
+    bucket.chunks(data, 0, 3 << 20, len(data))
+    survey = bucket.survey()
+    known = survey.known(ID, NAME)
+    end = LARGE.transactions[9].end
+    assert (known.damaged, known.transaction_end) == (((end, len(data)),), end)
+    assert sum(block.size for block in known.blocks) == len(data)
+    assert list(survey.transactions(ID, NAME)) == LARGE.transactions[:10]
+
+
+def test_nobody_vouches_for_what_lies_in_a_damaged_end() -> None:
+    """When it was committed cannot be told; damage that is passed over is another matter."""
+    whole, _, _ = damaged(5, 160)
+    bucket = Bucket()
+    bucket.beat(replace(BEAT, durable=None))
+    keys = bucket.chunks(whole, 0, len(whole))
+    assert bucket.survey().covered_us is not None
+    bucket.delete(keys)
+    torn = SMALL.data[: SMALL.transactions[9].end] + bytes(100)
+    bucket.chunks(torn, 0, len(torn))
+    assert bucket.survey().covered_us is None
+
+
+def test_two_damaged_events_apart() -> None:
+    """Each is noted, what lies between them is told."""
+    data, begin, end = damaged(2, 160)
+    data[SMALL.transactions[8].begin + 160] ^= 1
+    apart = SMALL.transactions[8].begin - SMALL.transactions[2].begin
+    bucket = Bucket()
+    bucket.chunks(data, 0, len(data))
+    known = bucket.survey().known(ID, NAME)
+    assert known.damaged[0] == (begin, end)
+    assert [low for low, _ in known.damaged] == [begin, begin + apart]
+    assert known.transactions == 12
+
+
+def test_damage_that_no_entry_knows_of() -> None:
+    """Is an error that names the binlog: its bytes are as they were, but no binlog's."""
+    data, begin, _ = damaged(5, 160)
+    bucket = Bucket()
+    bucket.archive(data, accept=[begin])
+    entry = bucket.get(ENTRY_KEY)
+    cut = entry.index(b'"damaged": ['), entry.index(b'"end": "rotate"')
+    bucket.put(ENTRY_KEY, entry[: cut[0]] + b'"damaged": [],\n ' + entry[cut[1] :])
+    with pytest.raises(ArchiveError, match=f"{NAME} of {ID}: wrong CRC32"):
+        list(bucket.survey().transactions(ID, NAME))
+
+
+# What is in it
+
+
+@pytest.mark.parametrize("state", ["archived", "open"])
+@pytest.mark.parametrize("which", BINLOGS)
+def test_transactions_from_anywhere_to_anywhere(which: str, state: str) -> None:
+    """Those that begin within; bounds at, before and behind transactions and blocks."""
+    expected = BINLOGS[which].transactions
+    survey = bucket_with(which, state).survey()
+    size = len(BINLOGS[which].data)
+    assert list(survey.transactions(ID, NAME)) == expected
+    bounds = {0, 4, size, BLOCK, 2 * BLOCK - 1, 2 * BLOCK}
+    bounds |= {t.begin + off for t in expected[::9] for off in (-1, 0, 1)}
+    for begin, end in combinations(sorted(bounds), 2):
+        found = list(survey.transactions(ID, NAME, begin, end))
+        assert found == [t for t in expected if begin <= t.begin < end], (begin, end)
+
+
+@pytest.mark.parametrize("which", BINLOGS)
+def test_boundaries(which: str) -> None:
+    """At and around every event's end."""
+    binlog = BINLOGS[which]
+    survey = bucket_with(which, "archived").survey()
+    inside = {end for t in binlog.transactions for end in binlog.ends if t.begin < end < t.end}
+    for end in (0, *binlog.ends[::5], *(t.end for t in binlog.transactions[::5])):
+        assert survey.is_boundary(ID, NAME, end) == (end not in inside), end
+        if end:
+            assert not survey.is_boundary(ID, NAME, end - 1)
+        assert not survey.is_boundary(ID, NAME, end + 1)
+    assert survey.is_boundary(ID, NAME, len(binlog.data))
+    assert not survey.is_boundary(ID, NAME, -4)
+
+
+def test_only_the_blocks_that_are_needed_are_read() -> None:
+    """A few transactions in the middle cost one block, and the head."""
+    bucket = Bucket()
+    bucket.archive(LARGE.data)
+    survey = bucket.survey()
+    one = next(t for t in LARGE.transactions if t.begin > 9 << 20)
+    assert list(survey.transactions(ID, NAME, one.begin, one.end)) == [one]
+    assert survey.is_boundary(ID, NAME, one.end)
+    assert [(a.begin, a.end) for a in bucket.asked if a.end - a.begin > 8192] == [
+        (2 * BLOCK, 3 * BLOCK)
+    ]
+    found = survey.transactions(ID, NAME, one.begin)
+    assert next(found) == one
+    found.close()  # type: ignore[attr-defined]
+    assert bucket.fetched < 4 * BLOCK
+
+
+def test_nothing_behind_what_was_asked_for_is_fetched_ahead() -> None:
+    """A transaction that lies across the edge of two blocks costs these two."""
+    bucket = Bucket()
+    bucket.archive(LARGE.data)
+    further = threading.Event()
+
+    def wait(_: str, begin: int) -> None:
+        if begin == BLOCK:
+            further.wait(0.3)  # so long, somebody else could fetch the next one
+        elif begin > BLOCK:
+            further.set()
+
+    bucket.before_open = wait
+    across = next(t for t in LARGE.transactions if t.begin < BLOCK < t.end)
+    assert list(bucket.survey().transactions(ID, NAME, across.begin, across.end)) == [across]
+    assert sorted(one.begin for one in bucket.asked) == [0, BLOCK]
+
+
+def test_what_a_transaction_does() -> None:
+    """Its statements, from its own bytes alone, also over the edge of a block."""
+    binlog = written(3, 1_900_000)
+    row = statement("DELETE FROM shop.t WHERE a = 7")
+    begin = binlog.transactions[2].end
+    binlog = written(3, 1_900_000, rotate=False)
+    binlog.transaction([BEGIN, row, XID], gtid=(UUID_A, "", 4))
+    bucket = Bucket()
+    bucket.archive(binlog.data)
+    survey = bucket.survey()
+    (one,) = survey.transactions(ID, NAME, begin)
+    assert survey.content(ID, NAME, one).statements == ("DELETE FROM shop.t WHERE a = 7",)
+    across = next(t for t in binlog.transactions if t.begin < BLOCK < t.end)
+    (text,) = survey.content(ID, NAME, across).statements
+    assert text.startswith("INSERT ")
+
+
+def test_a_rotten_block_is_an_error_here_too() -> None:
+    """Nothing is told from bytes that are not those that were written."""
+    bucket = Bucket()
+    bucket.archive(LARGE.data)
+    wrong = bytearray(LARGE.data)
+    wrong[BLOCK + 7] ^= 1
+    bucket.put(KEY, bytes(wrong))
+    survey: Survey = bucket.survey()
+    checks: list[Callable[[], object]] = [
+        lambda: list(survey.transactions(ID, NAME, BLOCK)),
+        lambda: survey.is_boundary(ID, NAME, BLOCK + 100),
+        lambda: survey.content(ID, NAME, next(t for t in LARGE.transactions if t.begin > BLOCK)),
+    ]
+    for check in checks:
+        with pytest.raises(ArchiveError, match="damaged, read twice"):
+            check()
+    assert list(survey.transactions(ID, NAME, 0, 1 << 20)) == LARGE.transactions[:2]
+
+
+@pytest.mark.parametrize("how", ["rotten", "gone"])
+def test_what_comes_before_a_lost_chunk_can_be_reached(how: str) -> None:
+    """The open binlog ends there, what should be behind is said to be damaged, and why."""
+    size, good = len(SMALL.data), SMALL.transactions[2].end
+    bucket = Bucket()
+    _, key = bucket.chunks(SMALL.data, 0, good, size)
+    bucket.beat(replace(BEAT, durable=Position(binlog=str(NAME), offset=size, gtid_set="")))
+    body = bytearray(bucket.get(key))
+    body[50] ^= 1
+    if how == "rotten":
+        bucket.put(key, bytes(body))
+    else:
+        bucket.delete([key])
+    survey: Survey = bucket.survey()
+    known = survey.known(ID, NAME)
+    assert known.size == good
+    assert known.damaged == ((good, size),)
+    assert survey.covered_us is None
+    assert len(survey.problems) == 1
+    found = list(survey.transactions(ID, NAME))
+    assert found == [one for one in SMALL.transactions if one.end <= good]
+    assert found
+
+
+def test_a_binlog_of_which_the_beginning_is_lost_is_told() -> None:
+    """It is not among the names, so that what comes before it can be reached; nobody vouches."""
+    bucket = Bucket()
+    bucket.archive(SMALL.data)
+    name, size = NAME.next(), len(SMALL.data)
+    first, _ = bucket.chunks(SMALL.data, 0, 400, size, name=name)
+    bucket.beat(
+        replace(
+            BEAT,
+            durable=Position(binlog=str(name), offset=size, gtid_set=""),
+            covered_until=datetime(2026, 1, 2, tzinfo=UTC),
+        )
+    )
+    whole = bucket.survey()
+    assert list(whole.names(ID)) == [NAME, name]
+    assert not whole.lost_end(ID)
+    assert whole.covered_us is not None
+    bucket.delete([first])
+    survey: Survey = bucket.survey()
+    assert list(survey.names(ID)) == [NAME]
+    assert survey.lost_end(ID) == f"{name}, of which {size} bytes were durable"
+    assert survey.covered_us is None
+    assert len(survey.problems) == 1

@@ -1,0 +1,503 @@
+"""What people and programs see of a recovery: the plan, its result, how far it is."""
+
+import json
+import os
+import pty
+import select
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import fields, replace
+from io import StringIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from binlog2s3.binlog.content import Change, Content
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.points import parse_time
+from binlog2s3.output import Coloured, Plain
+from binlog2s3.recover.model import (
+    BeforeGtid,
+    Goal,
+    Latest,
+    Plan,
+    Progress,
+    ToGtid,
+    ToPosition,
+    ToTime,
+)
+from binlog2s3.recover.progress import Pace, showing, words_of
+from binlog2s3.recover.view import (
+    About,
+    Result,
+    commit_text,
+    confirmed,
+    content_lines,
+    document,
+    estimate_seconds,
+    goal_text,
+    preview,
+    print_plan,
+    print_result,
+    show_result,
+    stop_text,
+)
+from lab.pitr_examples import ABOUT, LINEAGE, PLAN, RESULT, UUID
+
+OTHER = "20260102T120000Z-9d11fa47-0001"
+NOTHING = replace(
+    PLAN,
+    goal=Latest(),
+    pieces=(),
+    adds=GtidSet(),
+    kept=PLAN.kept[-1:],
+    left_out=(),
+    reach=PLAN.reach,
+)
+
+
+def plain(plan: Plan, about: About = ABOUT) -> str:
+    out = StringIO()
+    preview(plan, about, out)
+    return out.getvalue()
+
+
+def terminal(show: Callable[[Coloured], None], width: int = 80) -> list[str]:
+    out = StringIO()
+    show(Coloured(Console(file=out, width=width, color_system=None, _environ={})))
+    return out.getvalue().splitlines()
+
+
+# The plan
+
+
+def test_a_plan_says_where_it_stops_in_every_way() -> None:
+    """As it was asked for, as an offset, and by the transactions on both sides."""
+    text = plain(PLAN)
+    assert text.startswith(f"orders-primary  to just before {UUID}:48213\n")
+    assert (
+        f"\nto         mysql-bin.000042:1234567, behind {UUID}:48212, before {UUID}:48213\n" in text
+    )
+    kept, _, left_out = text.partition("the last that come along\n")[2].partition(
+        "the first that do not\n"
+    )
+    assert [n for n in range(48200, 48230) if f":{n} " in kept] == [48210, 48211, 48212]
+    assert [n for n in range(48200, 48230) if f":{n} " in left_out] == [48213, 48214]
+    assert "2026-01-02T11:58:21.675691Z" in kept
+    assert "mysql-bin.000042:1233953-1234567" in kept
+    assert "insert shop.orders (1 row), update shop.stock (3 rows)" in kept
+    assert "DROP TABLE `orders`" in left_out
+
+
+def test_a_plan_says_where_nothing_would_stop_a_second_run() -> None:
+    """A target without GTIDs cannot tell what it has; where nothing is applied, no word of it."""
+    warning = "the same command would apply all of it a second time"
+    assert warning in plain(PLAN, replace(ABOUT, once=True))
+    assert warning not in plain(PLAN)
+    assert warning not in plain(replace(PLAN, pieces=()), replace(ABOUT, once=True))
+
+
+def test_a_plan_says_what_is_applied_and_how_long_it_may_take() -> None:
+    """Each binlog with bytes, transactions and last commit; the sum; an estimate, called one."""
+    lines = plain(PLAN).splitlines()
+    assert "apply      2 binlogs, 31.2 MiB, 33,011 transactions" in lines
+    (estimate,) = (line for line in lines if "roughly" in line)
+    assert "17 s (at 2000 transactions or 50 MB a second, the slower one" in estimate
+    assert any("by the target's own applier, as relay logs" in line for line in lines)
+    (row,) = (line.split() for line in lines if line.startswith("  mysql-bin.000042  "))
+    assert row[:6] == ["mysql-bin.000042", "1234370", "2004", "-", "197", "1234567"]
+    assert row[6:] == ["2026-01-02", "11:58:21Z"]
+    assert not [line for line in lines if "lineage  " in line and "bytes" in line]
+
+
+@pytest.mark.parametrize(("transactions", "size"), [(1000, 1), (1, 40_000_000)])
+def test_the_slower_one_counts(transactions: int, size: int) -> None:
+    """Many small transactions, or few great ones."""
+    piece = replace(PLAN.pieces[0], begin=0, end=size, transactions=transactions)
+    assert estimate_seconds(replace(PLAN, pieces=(piece,))) == 2.0
+
+
+def test_a_plan_says_where_it_comes_from() -> None:
+    """The history that was chosen, others beside it, what the target has, what can be reached."""
+    text = plain(replace(PLAN, others=(OTHER,), warnings=("the clock stepped",)))
+    assert "s3://acme-binlogs/prod, mysql 9.7.0\n" in text
+    assert f"lineage {LINEAGE}\n" in text
+    assert f"not on it: {OTHER}\n" in text
+    assert f"has {UUID}:1-15201\n" in text
+    assert f"adds {UUID}:15202-48212\n" in text
+    assert "from       mysql-bin.000041:73400102 (what the target has executed)\n" in text
+    assert "2025-12-30T09:33:30.000000Z to 2026-01-02T12:03:27.000000Z\n" in text
+    assert "mysql-bin.000001:4 to mysql-bin.000042:1240311\n" in text
+    assert "\nwarning: the clock stepped\n" in text
+    unknown = replace(PLAN, reach=replace(PLAN.reach, latest_us=None), before=None, adds=None)
+    assert "2025-12-30T09:33:30.000000Z to unknown\n" in plain(unknown)
+    assert "\n           has " not in plain(unknown)
+
+
+def test_where_there_is_nothing_to_do() -> None:
+    """It is said; and that nothing comes behind."""
+    text = plain(NOTHING)
+    assert "apply      nothing: all of it is there already\n" in text
+    assert "there is nothing behind that in this history\n" in text
+    assert "roughly" not in text
+
+
+def test_skipped_transactions_are_named() -> None:
+    """And what becomes of their GTIDs."""
+    skipping = replace(PLAN, skipped=GtidSet.parse(f"{UUID}:20000"))
+    assert f"skip       {UUID}:20000 (then committed empty)\n" in plain(skipping)
+    hole = plain(skipping, replace(ABOUT, leaves_hole=True))
+    assert f"skip       {UUID}:20000 (their GTIDs stay free)\n" in hole
+    assert document(skipping, ABOUT)["plan"]["skipped_committed_empty"] is True
+    mariadb = replace(PLAN, flavour="mariadb", skipped=MariadbGtidList.parse("0-1-5"))
+    assert "skip       0-1-5 (their GTIDs stay free)\n" in plain(mariadb)
+    assert document(mariadb, ABOUT)["plan"]["skipped_committed_empty"] is False
+
+
+def test_whole_seconds_are_said_to_be_such() -> None:
+    """Nobody shall take zeros for microseconds."""
+    assert commit_text(10**6, exact=False) == "1970-01-01T00:00:01Z"
+    assert commit_text(10**6, exact=True) == "1970-01-01T00:00:01.000000Z"
+    assert "\ntimes      in whole seconds" in plain(replace(PLAN, commit_exact=False))
+    assert "whole seconds" not in plain(PLAN)
+
+
+def test_lineages_are_a_column_where_there_are_several() -> None:
+    """A fail-over in the middle."""
+    other = replace(PLAN.pieces[1], lineage=OTHER, left_out=((200, 300), (400, 401)))
+    lines = plain(replace(PLAN, pieces=(PLAN.pieces[0], other))).splitlines()
+    rows = [line.split() for line in lines if line.startswith("  mysql-bin")]
+    assert [row[-1] for row in rows] == [LINEAGE, OTHER]
+    assert rows[1][1:4] == ["1234269", "2004", "101"]
+
+
+def test_very_many_binlogs_are_shown_by_the_first_and_the_last() -> None:
+    """And how many lie between them; none twice, none lost."""
+    for count in (24, 25, 3000):
+        pieces = tuple(
+            replace(PLAN.pieces[0], binlog=BinlogName("b", number), begin=0, end=10, transactions=2)
+            for number in range(count)
+        )
+        lines = plain(replace(PLAN, pieces=pieces)).splitlines()
+        rows = [line for line in lines if line.startswith("  b.")]
+        assert len(rows) == 24
+        assert rows[0].startswith("  b.000000 ")
+        assert rows[-1].startswith(f"  b.{count - 1:06d} ")
+        more = [line for line in lines if line.startswith("  ... ")]
+        left = count - 24
+        binlogs = f"{left:,} binlog{'s' if left > 1 else ''}"
+        expected = [f"  ... {binlogs} more, {left * 10} bytes, {left * 2:,} transactions"]
+        assert more == (expected if left else [])
+
+
+GOALS: dict[str, Goal] = {
+    "to 2026-01-02T03:04:05.000000Z (2026-01-02T04:04:05+01:00): before the first transaction that "
+    "was committed later": ToTime(parse_time("2026-01-02T03:04:05Z"), "2026-01-02T04:04:05+01:00"),
+    "to 0-1-5, included": ToGtid("0-1-5"),
+    "to just before 0-1-5": BeforeGtid("0-1-5"),
+    "to b.000001:157": ToPosition(BinlogName.parse("b.000001"), 157),
+    "to the newest that is in the bucket": Latest(),
+}
+
+
+@pytest.mark.parametrize("text", GOALS)
+def test_goals_in_words(text: str) -> None:
+    """As they were asked for, a time in UTC and as it was written."""
+    assert goal_text(GOALS[text]) == text
+
+
+def test_a_stop_without_gtids_is_an_offset() -> None:
+    """Nothing is made up."""
+    none = [
+        replace(one, transaction=replace(one.transaction, gtid=None))
+        for one in (PLAN.kept[0], PLAN.left_out[0])
+    ]
+    plan = replace(PLAN, kept=(none[0],), left_out=(none[1],))
+    assert stop_text(plan) == "mysql-bin.000042:1234567"
+    assert "  no GTID  " in plain(plan)
+
+
+def test_what_a_transaction_does_is_cut_where_it_is_long() -> None:
+    """Tables, kinds and rows; of very many the first; statements on one line."""
+    changes = tuple(Change(kind="insert", table=f"d.t{n}", rows=n) for n in range(12))
+    (line,) = content_lines(Content(changes=changes, compressed=True))
+    assert line.startswith("insert d.t0 (0 rows), insert d.t1 (1 row), ")
+    assert line.endswith("insert d.t7 (7 rows), and 4 more (compressed)")
+    long = Content(statements=("CREATE TABLE t (\n  a int\n)", "x" * 999, "y", "z"))
+    assert list(content_lines(long)) == [
+        "CREATE TABLE t ( a int )",
+        "x" * 300 + "...",
+        "and 2 statements more",
+    ]
+    assert list(content_lines(Content())) == ["(nothing that could be told)"]
+    other = Content(changes=(Change(kind="other", table=""), Change(kind="update", table="")))
+    assert list(content_lines(other)) == ["other, update"]
+
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\r\nwarning: forged"
+
+
+@pytest.mark.parametrize("wide", [20, 80, 200, 0])
+def test_nothing_from_the_bucket_commands_a_terminal(wide: int) -> None:
+    """Neither statements, tables, versions nor warnings; and none begins a line of its own."""
+    content = Content(
+        changes=(Change(kind="ddl", table=EVIL, rows=None),), statements=(EVIL,), compressed=False
+    )
+    shown = replace(PLAN.kept[0], content=content)
+    plan = replace(
+        PLAN,
+        server_version=EVIL,
+        kept=(shown,),
+        left_out=(shown,),
+        warnings=(EVIL,),
+        others=(EVIL,),
+    )
+    about = replace(ABOUT, target=EVIL, start=EVIL, source=EVIL, archive=EVIL)
+    if wide:
+        lines = terminal(lambda page: print_plan(plan, about, page), wide)
+        lines += terminal(lambda page: print_result(replace(RESULT, where=EVIL), page), wide)
+    else:
+        lines = plain(plan, about).splitlines()
+    assert lines
+    assert all(line.isprintable() for line in lines)
+    assert "warning: forged" not in lines
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 120, 200])
+def test_a_terminal_of_any_width_shows_all_of_it(width: int) -> None:
+    """Nothing is cut, no line is longer than the terminal."""
+    lines = terminal(lambda page: print_plan(PLAN, ABOUT, page), width)
+    if width >= 80:
+        assert max(map(len, lines)) <= width
+    joined = "".join("".join(lines).split())
+    for one in (*PLAN.kept, *PLAN.left_out):
+        assert str(one.transaction.gtid) in joined
+        assert f"{one.transaction.begin}-{one.transaction.end}" in joined
+
+
+@given(st.text(), st.text(), st.integers(-(2**63), 2**63))
+def test_a_page_can_always_be_printed(table: str, statement: str, us: int) -> None:
+    """Whatever stands in the binlog, and whenever it was committed."""
+    content = Content(changes=(Change(kind="ddl", table=table),), statements=(statement,))
+    one = replace(
+        PLAN.kept[0], content=content, transaction=replace(PLAN.kept[0].transaction, commit_us=us)
+    )
+    plan = replace(PLAN, kept=(one,), reach=replace(PLAN.reach, earliest_us=us, latest_us=us))
+    assert plain(plan).count("\n") == len(plain(plan).splitlines())
+    assert json.loads(json.dumps(document(plan, ABOUT)))
+
+
+# The result, and the question
+
+
+def test_results_in_words() -> None:
+    """What was applied or written where, what was proved, and what the target has now."""
+
+    def shown(result: Result) -> list[str]:
+        out = StringIO()
+        show_result(result, out)
+        return out.getvalue().splitlines()
+
+    assert shown(RESULT) == [
+        "applied to /run/restore.sock: 33,011 transactions, 31.2 MiB in 11 s",
+        "proved: its GTIDs are those of the plan, no more and no less",
+        f"the target's GTIDs: {UUID}:1-48212",
+    ]
+    anonymous = replace(RESULT, gtids=None, proved="", stands_at=PLAN.stop)
+    assert shown(anonymous)[1:] == [
+        (
+            "nothing in the target tells that it stands at mysql-bin.000042:1234567 now; "
+            f"to go on from there: --from-lineage {PLAN.stop.lineage} "
+            "--from-binlog mysql-bin.000042 --from-position 1234567"
+        ),
+    ]
+    assert shown(Result(how="nothing")) == ["nothing to do: the target has all of it"]
+    assert shown(Result(how="output-dir", where="/d", transactions=1, size=5)) == [
+        "written to /d: 1 transaction, 5 B"
+    ]
+    assert shown(Result(how="stdout", committed_empty=f"{UUID}:5")) == [
+        "written to standard output: 0 transactions, 0 B",
+        f"committed empty: {UUID}:5",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [("yes", True), (" YES ", True), ("y", False), ("no", False), ("", False), ("\x04", False)],
+)
+def test_only_yes_is_yes(answer: str, expected: bool) -> None:
+    """On a terminal; an end of file is no. The question names the target, and obeys nobody."""
+    asked = "apply 33,011 transactions to db9\\x1b[2J? [yes/no] "
+    leader, follower = pty.openpty()
+    with (
+        os.fdopen(leader, "r+b", buffering=0) as screen,
+        os.fdopen(follower, "r+b", buffering=0) as f,
+    ):
+        screen.write(f"{answer}\n".encode())
+        with (
+            open(f.fileno(), closefd=False, encoding="utf-8") as answers,
+            open(f.fileno(), "w", closefd=False, encoding="utf-8") as out,
+        ):
+            found = confirmed(replace(ABOUT, target="db9\x1b[2J"), PLAN, answers, out)
+        drawn = ""  # A terminal gives out what was written piece by piece.
+        while asked not in drawn and select.select([screen], [], [], 30)[0]:
+            drawn += screen.read(1 << 16).decode()
+    assert found is expected
+    assert asked in drawn
+
+
+def test_without_a_terminal_nobody_is_asked() -> None:
+    """The answer is neither yes nor no, and nothing is printed."""
+    out = StringIO()
+    assert confirmed(ABOUT, PLAN, StringIO("yes\n"), out) is None
+    assert out.getvalue() == ""
+
+
+# For programs
+
+
+def test_the_document_is_whole() -> None:
+    """Every field of a plan is in it, sets as text, times in UTC with microseconds."""
+    whole = json.loads(json.dumps(document(PLAN, ABOUT, RESULT)))
+    assert (list(whole), whole["format"]) == (["format", "plan", "result"], 1)
+    plan = whole["plan"]
+    assert plan["goal"] == {"to": "before-gtid", "gtid": f"{UUID}:48213"}
+    assert plan["stop"] == {"lineage": LINEAGE, "binlog": "mysql-bin.000042", "offset": 1234567}
+    assert plan["pieces"][1] == {
+        "lineage": LINEAGE,
+        "binlog": "mysql-bin.000042",
+        "begin": 197,
+        "end": 1234567,
+        "left_out": [],
+        "bytes": 1234370,
+        "transactions": 2004,
+        "gtids": f"{UUID}:46209-48212",
+        "greatest_commit": "2026-01-02T11:58:21.675691Z",
+    }
+    assert plan["gtids_before"] == f"{UUID}:1-15201"
+    assert plan["reachable"]["latest"] == "2026-01-02T12:03:27.000000Z"
+    assert plan["left_out"][0]["changes"] == [{"kind": "ddl", "table": "shop.orders", "rows": None}]
+    assert plan["left_out"][0]["committed"] == "2026-01-02T11:58:21.733902Z"
+    named = {"pieces", "kept", "left_out", "warnings", "stop", "goal", "flavour", "lineage"}
+    assert named < set(plan)
+    assert whole["result"]["gtids"] == f"{UUID}:1-48212"
+    assert set(whole["result"]) == {
+        "bytes" if one.name == "size" else one.name for one in fields(Result)
+    }
+    assert document(PLAN, ABOUT)["result"] is None
+
+
+@pytest.mark.parametrize("goal", GOALS.values())
+def test_each_goal_has_its_document(goal: Goal) -> None:
+    """With the word of its option."""
+    found = document(replace(PLAN, goal=goal), ABOUT)["plan"]["goal"]
+    assert found.pop("to") in ("time", "gtid", "before-gtid", "position", "latest")
+    assert (
+        list(found.values())
+        == {
+            ToTime: ["2026-01-02T03:04:05.000000Z"],
+            ToGtid: ["0-1-5"],
+            BeforeGtid: ["0-1-5"],
+            ToPosition: ["b.000001", 157],
+            Latest: [],
+        }[type(goal)]
+    )
+
+
+# How far it is
+
+
+def at(size: int, transactions: int, commit_us: int | None = None) -> Progress:
+    return Progress(
+        size=size,
+        of_size=1 << 20,
+        transactions=transactions,
+        of_transactions=1000,
+        commit_us=commit_us,
+    )
+
+
+def test_progress_has_bytes_transactions_time_rate_and_the_rest() -> None:
+    """The rest is by what is slower; there is none as long as it would be a guess."""
+    now = [0.0]
+    pace = Pace(lambda: now[0])
+    pace.take(at(0, 0))
+    assert words_of(at(0, 0), pace) == ["0 B of 1.0 MiB", "0 of 1,000 transactions"]
+    now[0] = 10.0
+    pace.take(at(512 << 10, 100, parse_time("2026-01-02T03:04:05.9Z")))
+    assert words_of(at(512 << 10, 100, parse_time("2026-01-02T03:04:05.9Z")), pace) == [
+        "512 KiB of 1.0 MiB",
+        "100 of 1,000 transactions",
+        "at 2026-01-02T03:04:05Z",
+        "51.2 KiB/s, 10 transactions/s",
+        "90 s left",
+    ]
+
+
+def test_the_rate_is_that_of_the_last_seconds() -> None:
+    """A quick beginning is forgotten, and so is the memory for it."""
+    now = [0.0]
+    pace = Pace(lambda: now[0])
+    for second in range(1000):
+        now[0] = float(second)
+        pace.take(at(1000 + second, 900))
+    assert pace.rates() == (1.0, 0.0)
+    assert len(pace.seen) < 50
+
+
+def test_into_a_pipe_progress_is_a_line_now_and_then() -> None:
+    """Each ten seconds, however often it is told."""
+    now = [0.0]
+    out = StringIO()
+    with showing(out, clock=lambda: now[0]) as show:
+        for tenth in range(310):
+            now[0] = tenth / 10
+            show(at(tenth, tenth))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("progress: 100 B of 1.0 MiB, 100 of 1,000 transactions, 10 B/s")
+
+
+def test_on_a_terminal_progress_is_a_bar() -> None:
+    """It is drawn there, and gone at the end."""
+    leader, follower = pty.openpty()
+    drawn = b""
+    with os.fdopen(leader, "rb", buffering=0) as screen:
+        with os.fdopen(follower, "w") as out, showing(out) as show:
+            show(at(512 << 10, 500))
+        with suppress(OSError):  # what Linux says where the other end is closed
+            while part := screen.read(1 << 16):
+                drawn += part
+    assert b"50%" in drawn
+    assert b"500 of 1,000 transactions" in drawn
+
+
+def test_a_page_for_a_terminal_without_unicode() -> None:
+    """What it cannot show is escaped."""
+
+    class Ascii(StringIO):
+        encoding = "ascii"
+
+    out = Ascii()
+    print_plan(replace(PLAN, warnings=("ü",)), ABOUT, Plain(out))
+    assert "warning: \\xfc\n" in out.getvalue()
+
+
+def test_the_plan_says_why_it_takes_the_slower_way() -> None:
+    """And the estimate is that way's."""
+    out = StringIO()
+    about = replace(ABOUT, way="pipe", why="its account lacks RELOAD")
+    print_plan(PLAN, about, Plain(out))
+    text = out.getvalue()
+    assert "through mysqlbinlog and mysql" in text
+    assert "not as relay logs, which is faster: its account lacks RELOAD" in text
+    assert "67 s (at 500 transactions or 20 MB a second, the slower one" in text
+    assert document(PLAN, about)["plan"]["why_not_relay_log"] == "its account lacks RELOAD"
+    assert document(PLAN, about)["plan"]["apply"] == "pipe"
+    chosen = replace(about, why="")
+    out = StringIO()
+    print_plan(PLAN, chosen, Plain(out))
+    assert "which is faster" not in out.getvalue()

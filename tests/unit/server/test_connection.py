@@ -1,0 +1,21 @@
+"""What is said of a server that refuses."""
+
+import pymysql
+import pytest
+
+from binlog2s3.server.connection import _translate
+from tests.login import ROOT
+
+
+@pytest.mark.parametrize("by_systemd", [False, True])
+def test_a_password_that_is_refused(monkeypatch: pytest.MonkeyPatch, by_systemd: bool) -> None:
+    """Under systemd the file that is looked at is not the one that was mended."""
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    if by_systemd:
+        monkeypatch.setenv("CREDENTIALS_DIRECTORY", "/run/credentials/binlog2s3@orders.service")
+    denied = pymysql.err.OperationalError(1045, "Access denied for user 'repl'@'localhost'")
+    error = _translate(denied, ROOT)
+    assert "check --mysql-user, the password file" in error.hint
+    assert ("restart" in error.hint) is by_systemd
+    cut = _translate(pymysql.err.OperationalError(2006, "gone away"), ROOT)
+    assert "systemd" not in cut.hint

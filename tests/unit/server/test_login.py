@@ -1,0 +1,212 @@
+"""The login: options, a password file and an option file, merged as the manual says."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from binlog2s3.config.values import MysqlConfig
+from binlog2s3.errors import SourceError
+from binlog2s3.server.login import Login, parse_options, render_options, resolve
+
+NOTHING = MysqlConfig(
+    host=None,
+    port=None,
+    socket=None,
+    user=None,
+    password_file=None,
+    defaults_file=None,
+    ssl_mode=None,
+    ssl_ca=None,
+    ssl_cert=None,
+    ssl_key=None,
+    mysqlbinlog=None,
+    server_id=None,
+    connect_timeout=10.0,
+)
+
+
+def login(**given: Any) -> Login:
+    """The login of a configuration with these values."""
+    return resolve(replace(NOTHING, **given))
+
+
+@pytest.fixture
+def option_file(tmp_path: Path) -> Path:
+    """An option file that says everything."""
+    path = tmp_path / "my.cnf"
+    path.write_text(
+        "[client]\nuser=alice\npassword=one\nhost=db1\nport=3307\nsocket=/run/my.sock\n"
+        "ssl-mode=verify_ca\nssl_ca=/ca.pem\nssl-cert=/cert.pem\nssl-key=/key.pem\n"
+        "[mysqld]\nuser=mysql\n[binlog2s3]\npassword=two\n"
+    )
+    return path
+
+
+def test_defaults() -> None:
+    """A user alone: this host, the usual port, no password, TLS if it can be had."""
+    found = login(user="repl")
+    assert (found.host, found.port, found.socket) == ("127.0.0.1", 3306, None)
+    assert (found.user, found.password, found.ssl_mode) == ("repl", "", "PREFERRED")
+    assert found.address == "127.0.0.1:3306"
+
+
+def test_everything_from_the_option_file(option_file: Path) -> None:
+    """Its [client] group, and [binlog2s3] over it; other groups are not ours."""
+    found = login(defaults_file=option_file)
+    assert (found.user, found.password) == ("alice", "two")
+    assert (found.host, found.port, found.socket) == ("db1", 3307, "/run/my.sock")
+    assert (found.ssl_mode, found.ssl_ca) == ("VERIFY_CA", "/ca.pem")
+    assert (found.ssl_cert, found.ssl_key) == ("/cert.pem", "/key.pem")
+    assert found.address == "/run/my.sock"
+
+
+def test_options_win_over_the_option_file(option_file: Path, tmp_path: Path) -> None:
+    """What is given is taken; an address given by hand puts the file's socket aside."""
+    secret = tmp_path / "secret"
+    secret.write_text("three\n")
+    found = login(
+        defaults_file=option_file,
+        user="bob",
+        password_file=secret,
+        port=3308,
+        ssl_mode="REQUIRED",
+        ssl_ca=Path("/other.pem"),
+    )
+    assert (found.user, found.password, found.ssl_mode) == ("bob", "three", "REQUIRED")
+    assert (found.host, found.port, found.socket) == ("db1", 3308, None)
+    assert found.ssl_ca == "/other.pem"
+
+
+def test_a_password_is_never_shown() -> None:
+    """Neither repr nor str of a login has it."""
+    shown = replace(login(user="repl"), password="Hidden-Word")
+    assert "Hidden-Word" not in f"{shown!r} {shown}"
+
+
+@pytest.mark.parametrize(
+    ("content", "password"),
+    [
+        (b"secret", "secret"),
+        (b"secret\n", "secret"),
+        (b"secret\r\n", "secret"),
+        (b" a b \n", " a b "),
+        (b"", ""),
+        (b"\n", ""),
+        ("pä€\n".encode(), "pä€"),
+    ],
+)
+def test_password_file(tmp_path: Path, content: bytes, password: str) -> None:
+    """It holds the password and nothing else but a line's end."""
+    path = tmp_path / "secret"
+    path.write_bytes(content)
+    assert login(user="repl", password_file=path).password == password
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"[client]\npassword=x\n", "more than one line"),
+        (b"\xff\xfe", "not UTF-8 text"),
+        (b"a\0b", "more than one line"),
+        (None, "No such file"),
+    ],
+)
+def test_wrong_password_files(tmp_path: Path, content: bytes | None, says: str) -> None:
+    """The file and what is wrong with it are named, never what it holds."""
+    path = tmp_path / "secret"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SourceError, match=says) as caught:
+        login(user="repl", password_file=path)
+    assert str(path) in str(caught.value)
+    assert caught.value.hint
+    assert "password=x" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("[client]\nhost=db1\n", "no user"),
+        ("[client]\nuser=a\nport=x1\n", "port 'x1' is no port"),
+        ("[client]\nuser=a\nport=70000\n", "port '70000' is no port"),
+        ("[client]\nuser=a\nssl-mode=MAYBE\n", "ssl-mode 'MAYBE' is none"),
+        ("[client]\nuser=a\nssl-mode=VERIFY_IDENTITY\n", "VERIFY_IDENTITY without ssl-ca"),
+        ("[client]\nuser=a\nssl-cert=/c.pem\n", "ssl-cert and ssl-key go together"),
+        ("[client]\nuser=a\n!include /etc/other\n", "line 3: !include"),
+        ("[client]\nuser=a\n(password)=Hidden\n", "line 3: not an option"),
+    ],
+)
+def test_wrong_option_files(tmp_path: Path, content: str, says: str) -> None:
+    """The file is named, with what is wrong and what would be right; no value of a line is."""
+    path = tmp_path / "my.cnf"
+    path.write_text(content)
+    with pytest.raises(SourceError) as caught:
+        login(defaults_file=path)
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert caught.value.hint
+    assert "Hidden" not in str(caught.value) + caught.value.hint
+
+
+# The value that MySQL's own programs take of a line; the integration tests ask them.
+LANGUAGE = [
+    ("plain", "plain"),
+    ("  spaced out  ", "spaced out"),
+    ("a#b", "a"),
+    ("a # b", "a"),
+    ('"a#b"', "a#b"),
+    ("'a#b'  # comment", "a#b"),
+    ('"a\\"b"', 'a"b'),
+    ("a'b#c", "a'b#c"),
+    ("a'b'#c", "a'b'"),
+    ('"a"b', '"a"b'),
+    ('"', '"'),
+    ('""', ""),
+    ("", ""),
+    ("a\\nb\\tc\\sd\\\\e\\xf\\", "a\nb\tc d\\e\\xf\\"),
+    ("a=b=c", "a=b=c"),
+    ("a;b", "a;b"),
+    ("\"mixed'", "\"mixed'"),
+]
+
+
+@pytest.mark.parametrize(("written", "value"), LANGUAGE)
+def test_the_language_of_option_files(written: str, value: str) -> None:
+    """Quotes, comments and escapes mean what they mean to MySQL's programs."""
+    assert parse_options(f"[client]\npassword = {written}\n", "f") == {"password": value}
+
+
+def test_option_names_and_lines() -> None:
+    """Underscores are dashes, the later line wins, bare words and comments are passed over."""
+    text = (
+        "no group\n# c\n; c\n[ client ]\nSSL_CA=1\nssl-ca=2\nquick\npassword=x\x85y\u2028z\r\n"
+        "[mysql]\nuser=no\n"
+    )
+    assert parse_options(text, "f") == {"ssl-ca": "2", "password": "x\x85y\u2028z"}
+
+
+@given(st.dictionaries(st.sampled_from(["user", "password", "socket"]), st.text()))
+def test_what_is_rendered_is_read_back(values: dict[str, str]) -> None:
+    """Whatever a value holds, a child's option file gives it back as it was."""
+    assert parse_options(render_options(values), "f") == values
+
+
+def test_none_is_left_out() -> None:
+    """An option that is not set has no line."""
+    assert (
+        render_options({"user": "a", "port": 1, "ssl-ca": None}) == '[client]\nuser="a"\nport="1"\n'
+    )
+
+
+def test_authorities_alone_are_there_to_be_checked(tmp_path: Path) -> None:
+    """As in MySQL's own clients a CA without a mode means VERIFY_CA; a mode that is given wins."""
+    assert login(user="repl", ssl_ca=Path("/ca.pem")).ssl_mode == "VERIFY_CA"
+    path = tmp_path / "my.cnf"
+    path.write_text("[client]\nuser=a\nssl-ca=/ca.pem\n")
+    assert login(defaults_file=path).ssl_mode == "VERIFY_CA"
+    given = login(defaults_file=path, ssl_mode="PREFERRED")
+    assert (given.ssl_mode, given.ssl_ca) == ("PREFERRED", "/ca.pem")

@@ -1,0 +1,400 @@
+"""The streaming child, with programs of our own in mysqlbinlog's place."""
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import SourceError
+from binlog2s3.server.login import Login, parse_options
+from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, explain, find
+from tests.waiting import wait_until
+
+FIRST = BinlogName.parse("mysql-bin.000001")
+READING = "Got error reading packet from server: "
+CONNECT = "Failed on connect: "
+MYSQL_HELP = "  --stop-never\n  --connection-server-id=#\n"
+MARIADB_HELP = "MariaDB Corporation Ab\n  --stop-never\n  --stop-never-slave-server-id=#\n"
+
+Program = Callable[..., Path]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """Makes a program that runs this shell script; `answers` makes one that can be asked."""
+
+    def make(name: str, script: str = "", *, version: str = "", help_: str = "") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        asked = ""
+        if version or help_:
+            asked = (
+                f"case \"$2\" in --version) echo '{version}'; exit;; --help) cat <<'EOT'\n"
+                f"{help_}EOT\nexit;; esac\n"
+            )
+        path.write_text(f"#!/bin/sh\n{asked}{script}\n")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+def mysqls(program: Program, name: str = "bin/mysqlbinlog") -> Path:
+    """A program that says it is MySQL's."""
+    version = "mysqlbinlog  Ver 9.7.4-2 for debian-linux-gnu on x86_64 ((Debian))"
+    return program(name, version=version, help_=MYSQL_HELP)
+
+
+def mariadbs(program: Program, name: str = "bin/mariadb-binlog") -> Path:
+    """A program that says it is MariaDB's."""
+    version = "mysqlbinlog Ver 3.5 for debian-linux-gnu at x86_64"
+    return program(name, version=version, help_=MARIADB_HELP)
+
+
+# Finding it
+
+
+def test_found_on_path(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each flavour's own program, with its version and the option for the server id it knows."""
+    mysql, mariadb = mysqls(program), mariadbs(program)
+    monkeypatch.setenv("PATH", f"{mysql.parent}:/bin:/usr/bin")
+    assert find("mysql") == Tool(
+        path=str(mysql), flavour="mysql", version="9.7.4-2", connection_server_id=True
+    )
+    assert find("mariadb") == Tool(
+        path=str(mariadb), flavour="mariadb", version="3.5", connection_server_id=False
+    )
+
+
+def test_mariadb_under_the_old_name(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where MariaDB's is called mysqlbinlog it is found, and refused for a MySQL server."""
+    path = mariadbs(program, "bin/mysqlbinlog")
+    monkeypatch.setenv("PATH", f"{path.parent}:/bin:/usr/bin")
+    assert find("mariadb").path == str(path)
+    with pytest.raises(SourceError, match=r"is MariaDB's, the server is MySQL") as caught:
+        find("mysql")
+    assert "mysql-client" in caught.value.hint
+
+
+def test_mariadb_11(program: Program) -> None:
+    """Its version is worded otherwise, and it verifies all or nothing."""
+    version = "mariadb-binlog from 11.8.6-MariaDB, client 3.5 for debian-linux-gnu (x86_64)"
+    tool = find("mariadb", program("t", version=version, help_=f"{MARIADB_HELP}  --ssl-fp=name\n"))
+    assert (tool.version, tool.all_or_nothing) == ("11.8.6-MariaDB", True)
+
+
+def test_given(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path that is given is taken, a relative one too, and nothing else is looked for."""
+    path = mysqls(program, "here/tool")
+    monkeypatch.chdir(path.parent)
+    assert find("mysql", path).path == str(path)
+    assert find("mysql", Path("./tool")).path == str(path)
+    with pytest.raises(SourceError, match=re.escape(f"{path} is MySQL's, the server is MariaDB")):
+        find("mariadb", path)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda p: p("t", version="true (GNU coreutils) 9.1", help_="no\n"), "no --stop-never"),
+        (lambda p: p("t", version="mysqlbinlog Ver 3.3", help_="--raw\n"), "no --stop-never"),
+        (lambda p: p("t", version="mysqlbinlog Ver 3.4", help_=MYSQL_HELP), "5.7 or earlier"),
+        (lambda p: p("t", "exit 127"), "no --stop-never"),
+        (lambda p: p("t").with_name("nothing"), "is no program that can be run"),
+    ],
+    ids=["another program", "too old for --stop-never", "5.7", "fails", "not there"],
+)
+def test_what_is_no_usable_mysqlbinlog(
+    program: Program, make: Callable[[Program], Path], says: str
+) -> None:
+    """It is named, with why, and with what would do."""
+    path = make(program)
+    with pytest.raises(SourceError, match=says) as caught:
+        find("mysql", path)
+    assert str(path) in str(caught.value)
+    assert "--mysqlbinlog" in caught.value.hint
+
+
+def test_a_file_that_cannot_be_run(tmp_path: Path) -> None:
+    """A program of another machine, or a file that is none, is an error with its own word."""
+    path = tmp_path / "tool"
+    path.write_bytes(b"\x7fELF nonsense")
+    path.chmod(0o755)
+    with pytest.raises(SourceError, match=f"cannot run {path}: .*[Ee]xec format error"):
+        find("mysql", path)
+
+
+def test_nothing_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All names that were looked for, and the packages that bring them."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SourceError, match="no mariadb-binlog or mysqlbinlog on PATH") as caught:
+        find("mariadb")
+    assert "mariadb-client" in caught.value.hint
+
+
+def test_server_id_is_always_the_same() -> None:
+    """Derived from source and host, in the upper half of the range; never the same for two."""
+    assert derive_server_id("orders", "db1") == derive_server_id("orders", "db1") == 3126531536
+    ids = {derive_server_id(source, host) for source in "abc" for host in "xyz"}
+    assert len(ids) == 9
+    assert all(0x8000_0000 <= number <= 0xFFFF_FFFF for number in ids)
+    assert derive_server_id("orders") == derive_server_id("orders", os.uname().nodename)
+
+
+# Running it
+
+
+MYSQL = Tool(path="", flavour="mysql", version="9.7", connection_server_id=True)
+MARIADB = Tool(path="", flavour="mariadb", version="3.5", connection_server_id=False)
+MARIADB_11 = replace(MARIADB, version="11.8", all_or_nothing=True)
+LOGIN = Login(
+    host="db1",
+    port=3307,
+    socket=None,
+    user="repl",
+    password="a#\"b'\\ €",
+    ssl_mode="VERIFY_IDENTITY",
+    ssl_ca="/ca.pem",
+    ssl_cert="/cert.pem",
+    ssl_key="/key.pem",
+    connect_timeout=10,
+)
+
+
+@pytest.fixture
+def start(program: Program, tmp_path: Path) -> Any:
+    """Starts a child that runs this script, in a directory of its own; ended at the end."""
+    children: list[Child] = []
+
+    def begin(script: str, tool: Tool = MYSQL, **changes: Any) -> Child:
+        path = program("child", script)
+        directory = tmp_path / "run"
+        directory.mkdir(exist_ok=True)
+        fields = {name: getattr(LOGIN, name) for name in LOGIN.__slots__} | changes.pop("login", {})
+        lines: list[str] = []
+        given = {"server_id": 99, "directory": directory, "binlog": FIRST, "on_line": lines.append}
+        own = {name: getattr(tool, name) for name in tool.__slots__} | {"path": str(path)}
+        child = Child(Tool(**own), Login(**fields), **(given | changes))
+        children.append(child)
+        return child
+
+    yield begin
+    for child in children:
+        child.stop(0.1)
+
+
+TELL = 'cat "${1#*=}" >options; printf "%s\\n" "$@" >arguments; env >environment'
+
+
+@pytest.fixture
+def told(start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a child is told: its options, its further arguments, its environment."""
+
+    def ask(tool: Tool = MYSQL, **changes: Any) -> tuple[str, list[str], dict[str, str]]:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Hidden-Key")
+        monkeypatch.setenv("BINLOG2S3_SOURCE", "x")
+        monkeypatch.chdir(tmp_path)
+        child = start(TELL, tool, **changes)
+        assert wait_until(lambda: child.poll() is not None, what="the child's end")
+        assert child.poll() == 0, child.lines
+        arguments = (tmp_path / "arguments").read_text().splitlines()
+        environment = (tmp_path / "environment").read_text().splitlines()
+        pairs = dict(line.split("=", 1) for line in environment)
+        return (tmp_path / "options").read_text(), arguments[1:], pairs
+
+    return ask
+
+
+def test_what_the_child_is_told(told: Any, tmp_path: Path) -> None:
+    """Endless raw reading into its directory, under its server id; the password in the file."""
+    options, arguments, environment = told()
+    assert arguments == [
+        "--read-from-remote-server",
+        "--raw",
+        f"--result-file={tmp_path}/run/",
+        "--stop-never",
+        "--connection-server-id=99",
+        "mysql-bin.000001",
+    ]
+    assert parse_options(options, "f") == {
+        "user": "repl",
+        "password": LOGIN.password,
+        "host": "db1",
+        "port": "3307",
+        "protocol": "TCP",
+        "ssl-mode": "VERIFY_IDENTITY",
+        "ssl-ca": "/ca.pem",
+        "ssl-cert": "/cert.pem",
+        "ssl-key": "/key.pem",
+    }
+    assert not [name for name in environment if name.startswith(("AWS", "BINLOG2S3", "MYSQL"))]
+    assert (environment["TZ"], environment["LC_ALL"]) == ("UTC", "C")
+
+
+def test_a_later_position(told: Any) -> None:
+    """It is given where it is not the beginning; MariaDB has another name for the server id."""
+    _, arguments, _ = told(MARIADB, position=1234)
+    assert "--start-position=1234" in arguments
+    assert "--stop-never-slave-server-id=99" in arguments
+
+
+@pytest.mark.parametrize("position", [0, 3, 1 << 32])
+def test_positions_it_cannot_start_at(start: Any, position: int) -> None:
+    """mysqlbinlog takes those below 4 for 4 and refuses those past 4 GiB: neither is tried."""
+    with pytest.raises(ValueError, match=str(position)):
+        start("exit 0", position=position)
+
+
+@pytest.mark.parametrize(
+    ("tool", "mode", "has", "lacks"),
+    [
+        (MYSQL, "DISABLED", ['ssl-mode="DISABLED"', "get-server-public-key"], ["ssl-ca", "cert"]),
+        (MYSQL, "PREFERRED", ['ssl-mode="PREFERRED"', "get-server-public-key"], ["ssl-ca"]),
+        (MYSQL, "REQUIRED", ['ssl-mode="REQUIRED"'], ["get-server-public-key", "ssl-ca"]),
+        (MYSQL, "VERIFY_CA", ['ssl-mode="VERIFY_CA"', 'ssl-ca="/ca.pem"'], ["public-key"]),
+        (MARIADB, "DISABLED", ["skip-ssl"], ["ssl-mode", "ssl-ca", "cert", "ssl-verify"]),
+        (MARIADB, "PREFERRED", ["ssl", "skip-ssl-verify-server-cert"], ["ssl-mode", "ssl-ca"]),
+        (MARIADB, "REQUIRED", ["ssl", "skip-ssl-verify-server-cert"], ["ssl-mode", "ssl-ca"]),
+        (MARIADB, "VERIFY_CA", ["ssl", 'ssl-ca="/ca.pem"', "skip-ssl-verify-server-cert"], []),
+        (MARIADB_11, "REQUIRED", ["ssl", "skip-ssl-verify-server-cert"], ["ssl-mode", "ssl-ca"]),
+        (MARIADB_11, "VERIFY_CA", ["ssl", 'ssl-ca="/ca.pem"', "ssl-verify-server-cert"], []),
+        (MARIADB, "VERIFY_IDENTITY", ["ssl", 'ssl-ca="/ca.pem"', "ssl-verify-server-cert"], []),
+    ],
+)
+def test_tls_options(told: Any, tool: Tool, mode: str, has: list[str], lacks: list[str]) -> None:
+    """Each flavour in its own words; a CA is named only where it is to be believed."""
+    options, _, _ = told(tool, login={"ssl_mode": mode})
+    lines = options.splitlines()
+    assert set(has) <= set(lines)
+    for word in lacks:
+        assert word not in options
+
+
+def test_socket_options(told: Any) -> None:
+    """A socket stands instead of host and port."""
+    options, _, _ = told(login={"socket": "/run/my.sock"})
+    assert 'socket="/run/my.sock"' in options
+    assert "host" not in options
+    assert "port" not in options
+
+
+def ended(child: Child) -> bool:
+    """Whether it has ended, and all that it said has been read."""
+    return child.poll() is not None and not child._drain.is_alive()
+
+
+def test_stderr_is_always_drained(start: Any) -> None:
+    """A child that says very much is not held up by it; the last lines are kept."""
+    child = start("i=0; while [ $i -lt 20000 ]; do echo line-$i >&2; i=$((i+1)); done; exit 1")
+    wait_until(lambda: ended(child), what="the child's end")
+    assert "line-19999" in str(child.failure())
+    assert len(child.lines) == 50
+
+
+def test_stop_ends_a_child_that_will_not(start: Any, tmp_path: Path) -> None:
+    """SIGTERM first; SIGKILL where that is not heard."""
+    child = start(f"trap '' TERM; touch {tmp_path}/deaf; while :; do read x <&2 || sleep 1; done")
+    wait_until((tmp_path / "deaf").exists, what="the child no longer hears SIGTERM")
+    assert child.stop(0.2) == -signal.SIGKILL
+
+
+def test_stop_asks_first(start: Any, tmp_path: Path) -> None:
+    """A child that hears SIGTERM ends by it, and stopping it again changes nothing."""
+    child = start(f"touch {tmp_path}/ready; exec sleep 100")
+    wait_until((tmp_path / "ready").exists, what="the child runs")
+    assert child.stop(60) == child.stop() == -signal.SIGTERM
+
+
+def test_a_program_that_is_gone(program: Program, tmp_path: Path) -> None:
+    """It was there when it was found and is not now: said as such, without a traceback."""
+    path = program("child", "exit 0")
+    path.chmod(0o600)
+    tool = Tool(path=str(path), flavour="mysql", version="9", connection_server_id=True)
+    child = Child(
+        tool,
+        LOGIN,
+        server_id=1,
+        directory=tmp_path,
+        binlog=FIRST,
+        on_line=lambda _line: None,
+    )
+    wait_until(lambda: ended(child), what="the child's end")
+    assert str(child.failure()) == f"mysqlbinlog ended: cannot run {path}: Permission denied"
+
+
+# What its last words mean
+
+
+# Each line as a real mysqlbinlog said it, and a word of what its hint must say.
+SAID = {
+    f"{READING}Could not find first log file name in binary log index file": "SHOW BINARY LOGS",
+    f"{CONNECT}Access denied for user 'repl'@'localhost' (using password: YES)": "password file",
+    f"{READING}Access denied; you need (at least one of) the REPLICATION SLAVE privilege(s) "
+    "for this operation": "GRANT REPLICATION SLAVE",
+    f"{CONNECT}Authentication plugin 'caching_sha2_password' reported error: Authentication "
+    "requires secure connection.": "--mysql-ssl-mode",
+    f"{READING}A replica with the same server_uuid/server_id as this replica has connected to "
+    "the source; the first event '' at 4": "--mysql-server-id",
+    f"{READING}A slave with the same server_uuid/server_id is already connected; the first "
+    "event 'mysql-bin.000001' at 4": "--mysql-server-id",
+    "Could not find server version: Server reported unrecognized MySQL version '10.11'.": "flavour",
+    "Could not find server version: Master reported unrecognized MariaDB version '9'.": "flavour",
+    f"{CONNECT}SSL connection error: error:0A000086:SSL routines::certificate verify "
+    "failed": "--mysql-ssl-ca",
+    "unknown variable 'ssl-mode=DISABLED', an ERROR": "newer",
+    f"{READING}Binary log is not open": "log_bin",
+    f"{READING}Client requested source to start replication from position > file size": "not the",
+    f"{READING}Client requested master to start replication from impossible position": "not the",
+    f"{READING}bogus data in log event; the first event 'mysql-bin.000008' at 251601": "not the",
+}
+SAID_FOR_NOW = {
+    f"{CONNECT}Too many connections": "limit",
+    f"{CONNECT}Can't connect to MySQL server on '127.0.0.1:13449' (111)": "down",
+    f"{CONNECT}Unknown MySQL server host 'no.such.host.invalid' (-2)": "down",
+    f"{READING}Lost connection to MySQL server during query": "KILL",
+    "Could not write into log file '/spool/mysql-bin.000007'": "full",
+    f"{READING}something quite new": "it is read again from where it was",
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "hint", "transient"),
+    [
+        *((said, hint, False) for said, hint in SAID.items()),
+        *((said, hint, True) for said, hint in SAID_FOR_NOW.items()),
+    ],
+)
+def test_what_it_says(said: str, hint: str, transient: bool) -> None:
+    """The line is passed on, the hint says what to do, and whether waiting can help is known."""
+    error = explain(1, ["WARNING: deprecated, an error one day", f"ERROR: {said}", "Goodbye"])
+    assert str(error) == f"mysqlbinlog ended: {said}"
+    assert hint in error.hint
+    assert error.transient is transient
+
+
+def test_the_first_error_counts() -> None:
+    """What follows from it is noise."""
+    error = explain(1, ["note", "ERROR: Access denied for x", "ERROR: Lost connection"])
+    assert str(error) == "mysqlbinlog ended: Access denied for x"
+
+
+@pytest.mark.parametrize(
+    ("status", "says", "hint"),
+    [
+        (0, "mysqlbinlog ended (0) without a word", "clean shutdown"),
+        (1, "mysqlbinlog ended (1) without a word", "clean shutdown"),
+        (-9, "mysqlbinlog was killed by signal 9", "short of memory"),
+    ],
+)
+def test_without_a_word(status: int, says: str, hint: str) -> None:
+    """Silence is told by how it ended."""
+    error = explain(status, [])
+    assert str(error) == says
+    assert hint in error.hint
+    assert error.transient

@@ -1,0 +1,349 @@
+"""State, troubles and lag, from readings; and the document, there and back."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from binlog2s3.archive.documents import Lineage, Position, WriterState
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.status import model as module
+from binlog2s3.status.model import (
+    ChildStatus,
+    Gap,
+    History,
+    Lag,
+    Purge,
+    Rates,
+    SourceStatus,
+    SpoolStatus,
+    Status,
+    StoreStatus,
+    Totals,
+    Trouble,
+    UploadStatus,
+    Vitals,
+    WriterStatus,
+    document,
+    from_document,
+    history_of,
+    judge,
+    lag_bytes,
+    lag_seconds,
+    lag_transactions,
+    purge_seconds,
+    without_gtids,
+)
+from tests.documents import LINEAGE, TIME, UUID
+
+FULL = Status(
+    source="orders",
+    target="s3://b/p",
+    seen_from="daemon",
+    at=TIME,
+    state="streaming",
+    troubles=(Trouble(code="heartbeat", level="warning", text="late", hint="look"),),
+    writer=WriterStatus(
+        host="db1", pid=1, version="0.1.0", since=TIME, generation=3, heartbeat_at=TIME
+    ),
+    server=SourceStatus(
+        uuid=UUID,
+        flavour="mysql",
+        position=Position(binlog="b.000002", offset=500, gtid_set=f"{UUID}:1-9"),
+        asked_at=TIME,
+        silent_seconds=1.5,
+        read_only=False,
+        error="",
+    ),
+    lineage="20260102T030405Z-3e11fa47-a1b2",
+    durable=Position(binlog="b.000002", offset=400, gtid_set=f"{UUID}:1-8"),
+    covered_until=TIME,
+    latest=TIME,
+    lag=Lag(bytes=100, transactions=1, seconds=1.25),
+    flush_interval=1.0,
+    spool=SpoolStatus(directory="/s", bytes=1, free_bytes=2, max_bytes=3, min_free_bytes=4),
+    uploads=UploadStatus(binlogs=2, closed_binlogs=1, open_uploads=1, chunks=3, parts_in_flight=4),
+    child=ChildStatus(pid=7, restarts=2, last_error="gone", last_error_at=TIME),
+    store=StoreStatus(last_success_at=TIME, last_error="503", last_error_at=TIME, errors=9),
+    totals=Totals(read_bytes=5, sent_bytes=6, durable_bytes=4, transactions=3, archived_binlogs=1),
+    rates=Rates(window_seconds=10.0, read_bytes=1.5, durable_bytes=1.0, transactions=0.5),
+    purge=Purge(expire_seconds=3600.0, seconds=3598.0, newest_safe="b.000001", to="b.000002"),
+    history=History(
+        lineages=2, gaps=(Gap(lineage="l", join="gap", text="lost", at=TIME),), earliest=TIME
+    ),
+)
+LEAST = Status(source="s", target="t", seen_from="bucket", at=TIME, state="unknown")
+
+
+@pytest.mark.parametrize("status", [FULL, LEAST])
+def test_a_document_can_be_read_back(status: Status) -> None:
+    """All of it, as JSON."""
+    found = json.loads(json.dumps(document(status)))
+    assert from_document(found) == status
+    assert found["healthy"] is status.healthy
+
+
+def test_what_is_not_known_here_is_passed_over() -> None:
+    """A newer version may say more, an older one less."""
+    found = document(FULL) | {"more": 1}
+    del found["rates"], found["purge"]
+    assert from_document(found) == replace(FULL, rates=None, purge=Purge())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": 2},
+        {"format": None},
+        {"source": None},
+        {"at": "2026-01-01T00:00:00"},
+        {"at": 7},
+        {"durable": {"binlog": "b.000001"}},
+        {"troubles": 5},
+        {"lag": []},
+        {"history": {"lineages": "two"}},
+        {"totals": {"read_bytes": 1.5}},
+    ],
+)
+def test_what_is_no_document_is_refused(changes: dict[str, Any]) -> None:
+    """With a ValueError, whatever is wrong."""
+    with pytest.raises(ValueError, match=r"status|document"):
+        from_document(document(FULL) | changes)
+
+
+def test_the_gtid_sets_can_be_left_out() -> None:
+    """Nothing else changes."""
+    short = without_gtids(document(FULL))
+    assert UUID not in json.dumps(short["durable"])
+    assert UUID not in json.dumps(short["server"]["position"])
+    status = from_document(short)
+    assert status.durable is not None
+    assert replace(status.durable, gtid_set=f"{UUID}:1-8") == FULL.durable
+    assert document(FULL)["durable"]["gtid_set"] == f"{UUID}:1-8"
+    assert from_document(without_gtids(document(LEAST))) == LEAST
+
+
+# State and troubles
+
+LIMIT = 1000.0
+
+
+@pytest.mark.parametrize(
+    ("vitals", "state", "healthy"),
+    [
+        (Vitals(), "streaming", True),
+        (Vitals(idle=True), "idle", True),
+        (Vitals(behind=True), "catching up", True),
+        (Vitals(phase="starting", phase_seconds=59), "starting", True),
+        (Vitals(phase="starting", phase_seconds=60), "starting", False),
+        (Vitals(phase="starting", source_error="no", source_silent=5), "source unreachable", False),
+        (Vitals(phase="starting", store_error="no", store_failing=0), "store unreachable", False),
+        (Vitals(phase="starting", superseded="by x"), "superseded", False),
+        (Vitals(superseded="by x", idle=True), "superseded", False),
+        (Vitals(phase="stopping", idle=True), "stopped", False),
+        (Vitals(child_gone=4), "streaming", True),
+        (Vitals(child_gone=5), "source unreachable", True),
+        (Vitals(child_gone=30), "source unreachable", False),
+        (Vitals(unread=True), "starting", True),
+        (Vitals(unread=True, child_gone=1, child_error="denied"), "source unreachable", False),
+        (Vitals(unread=True, paused=1), "paused", True),
+        (Vitals(source_error="refused", source_silent=29), "source unreachable", True),
+        (Vitals(source_error="refused", source_silent=30), "source unreachable", False),
+        (Vitals(source_silent=29, idle=True), "idle", True),
+        (Vitals(source_silent=30, idle=True), "source unreachable", False),
+        (Vitals(read_idle=29), "streaming", True),
+        (Vitals(read_idle=30), "stalled", False),
+        (Vitals(loop_idle=29), "streaming", True),
+        (Vitals(loop_idle=30), "stalled", False),
+        (Vitals(paused=0.0), "paused", True),
+        (Vitals(paused=59), "paused", True),
+        (Vitals(paused=60), "paused", False),
+        (Vitals(store_failing=4), "streaming", True),
+        (Vitals(store_failing=5), "store unreachable", True),
+        (Vitals(store_failing=30), "store unreachable", False),
+        (Vitals(store_silent=29), "streaming", True),
+        (Vitals(store_silent=59), "store unreachable", True),
+        (Vitals(store_silent=60), "store unreachable", False),
+        (Vitals(beat_late=14, idle=True), "idle", True),
+        (Vitals(beat_late=15, idle=True), "store unreachable", False),
+        (Vitals(store_failing=6, store_silent=59), "store unreachable", True),
+        (Vitals(store_failing=6, store_silent=60), "store unreachable", False),
+    ],
+)
+def test_the_state_and_the_health(vitals: Vitals, state: WriterState, healthy: bool) -> None:
+    """What has a name at once turns /health only when it lasts."""
+    found, troubles = judge(vitals)
+    assert found == state
+    assert (not any(trouble.level == "critical" for trouble in troubles)) is healthy
+    assert replace(LEAST, troubles=troubles).healthy is healthy
+
+
+def test_all_well_has_no_troubles() -> None:
+    """Not even warnings, idle or catching up."""
+    assert [judge(v)[1] for v in (Vitals(), Vitals(idle=True), Vitals(behind=True))] == [(), (), ()]
+
+
+def test_what_is_not_well_is_never_called_well() -> None:
+    """Whatever is critical, and for however long: the state's name is another one."""
+    for field in ("source_silent", "child_gone", "read_idle", "store_failing", "store_silent",
+                  "beat_late", "loop_idle", "paused"):  # fmt: skip
+        for seconds in range(120):
+            state, troubles = judge(replace(Vitals(idle=True), **{field: float(seconds)}))
+            critical = any(trouble.level == "critical" for trouble in troubles)
+            assert not (critical and state in module.WELL), (field, seconds)
+            assert troubles or state == "idle" or field == "paused", (field, seconds)
+
+
+@pytest.mark.parametrize("field", ["source_silent", "read_idle", "store_failing", "store_silent",
+                                   "beat_late", "loop_idle", "paused", "child_gone"])  # fmt: skip
+def test_whatever_lasts_is_critical_and_never_called_well(field: str) -> None:
+    """Each reading alone is enough, and its seconds stand in the text or nothing stands there."""
+    state, troubles = judge(replace(Vitals(idle=True), **{field: LIMIT}))
+    assert state not in module.WELL
+    assert any(trouble.level == "critical" for trouble in troubles)
+
+
+# Lag
+
+
+@pytest.mark.parametrize(
+    ("answer", "durable", "covered", "oldest", "lag"),
+    [
+        (1.0, True, 1.0, None, 0.0),  # idle
+        (6.0, True, 7.0, None, 0.0),
+        (6.1, True, 7.0, None, 7.0),  # nobody knows what the source did since
+        (None, True, 7.0, None, 7.0),
+        (1.0, False, 3.0, None, 3.0),  # not read yet
+        (1.0, False, 3.0, 1.2, 1.2),  # read, and known exactly
+        (1.0, False, 3.0, 9.0, 3.0),  # header times may be those of the statement's begin
+        (1.0, False, None, 86400.0, 86400.0),  # a backlog
+        (1.0, False, None, None, None),
+        (None, False, None, None, None),
+        (1.0, False, -0.5, None, 0.0),
+        (1.0, False, -3600.0, None, None),  # the source's clock was set back
+        (1.0, False, -3600.0, 4.0, 4.0),
+        (1.0, True, -3600.0, None, 0.0),
+    ],
+)
+def test_lag_in_seconds(
+    answer: float | None,
+    durable: bool,
+    covered: float | None,
+    oldest: float | None,
+    lag: float | None,
+) -> None:
+    """0 only where it is proved; else the least upper bound that is known."""
+    assert (
+        lag_seconds(
+            answer_age=answer,
+            all_durable=durable,
+            covered_age=covered,
+            oldest_commit_age=oldest,
+        )
+        == lag
+    )
+
+
+def name(number: int) -> BinlogName:
+    return BinlogName("b", number)
+
+
+def test_lag_in_bytes() -> None:
+    """By the sizes that the source lists; None where one of them is not known."""
+    sizes = {name(1): 1000, name(2): 2000, name(3): 3000, name(4): 50}
+    assert lag_bytes((name(4), 50), (name(4), 50), sizes) == 0
+    assert lag_bytes((name(4), 60), (name(4), 50), sizes) == 0
+    assert lag_bytes((name(4), 10), (name(4), 50), {}) == 40
+    assert lag_bytes((name(3), 2900), (name(4), 50), sizes) == 150
+    assert lag_bytes((name(1), 0), (name(4), 50), sizes) == 6050
+    assert lag_bytes((name(1), 0), (name(4), 50), sizes | {}) == 6050
+    del sizes[name(2)]
+    assert lag_bytes((name(1), 0), (name(4), 50), sizes) is None
+    assert lag_bytes((name(2), 0), (name(4), 50), sizes) is None
+    assert lag_bytes((BinlogName("a", 3), 0), (name(4), 50), {BinlogName("a", 3): 9}) is None
+
+
+def test_lag_in_transactions() -> None:
+    """A difference of sets; for MariaDB by the greatest number of each domain."""
+    assert lag_transactions("", "", "mysql") is None
+    assert lag_transactions(f"{UUID}:1-5", f"{UUID}:1-5", "mysql") == 0
+    assert lag_transactions(f"{UUID}:1-3:5", f"{UUID}:1-9:tag:1-2", "mysql") == 7
+    assert lag_transactions("", f"{UUID}:1-9", "mysql") == 9
+    assert lag_transactions("0-1-5", "0-1-8", "mariadb") == 3
+    assert lag_transactions("0-1-5,0-2-7", "0-2-9,1-1-4", "mariadb") == 6
+    assert lag_transactions("0-1-9", "0-1-8", "mariadb") == 0
+    assert lag_transactions("rubbish", f"{UUID}:1", "mysql") is None
+
+
+def test_what_is_not_durable_is_kept_at_least_so_long() -> None:
+    """The source's time from its last write on, less the greatest age of what is not durable."""
+    assert purge_seconds(None, Lag(seconds=5.0)) is None
+    assert purge_seconds(3600.0, Lag()) is None
+    assert purge_seconds(3600.0, Lag(seconds=0.0)) == 3600
+    assert purge_seconds(3600.0, Lag(seconds=600.0)) == 3000
+    assert purge_seconds(3600.0, Lag(seconds=7200.0)) == 0
+    assert purge_seconds(0.0, Lag(seconds=0.0)) == 0
+
+
+def test_a_purge_statement_needs_something_to_purge() -> None:
+    """And a binlog to stop before."""
+    assert Purge(newest_safe="b.000001", to="b.000002").statement == (
+        "PURGE BINARY LOGS TO 'b.000002'"
+    )
+    assert Purge().statement is None
+
+
+# History
+
+
+def lineage(hours: int, parent: Lineage | None = None, join: str = "exact") -> Lineage:
+    moment = TIME + timedelta(hours=hours)
+    document_ = {
+        "lineage": parent.id if parent else "",
+        "binlog": "b.000001",
+        "offset": 4,
+        "gtid_set": "",
+        "join": join,
+        "missing": "b.000002" if join == "gap" else "",
+    }
+    return replace(
+        LINEAGE,
+        id=f"{moment:%Y%m%dT%H%M%SZ}-3e11fa47-0000",
+        first_binlog_time=moment,
+        parent=document_ if parent else None,
+    )
+
+
+def test_the_earliest_moment_is_behind_the_last_gap() -> None:
+    """Exact joins are followed back, others are gaps; branches that are not ours do not count."""
+    one = lineage(0)
+    two = lineage(1, one)
+    three = lineage(2, two, "gap")
+    four = lineage(3, three)
+    side = lineage(4, one, "unknown")
+    history = history_of([one, two, three, four, side], four.id)
+    assert (history.lineages, history.earliest) == (5, three.first_binlog_time)
+    assert [(gap.lineage, gap.join) for gap in history.gaps] == [
+        (three.id, "gap"),
+        (side.id, "unknown"),
+    ]
+    assert history_of([one, two], two.id).earliest == one.first_binlog_time
+    assert history_of([two], two.id).earliest == two.first_binlog_time
+    assert history_of([one], None).earliest is None
+    assert history_of([], "x") == History()
+
+
+def test_parents_in_a_circle_end() -> None:
+    """Whatever somebody wrote there."""
+    one = lineage(0)
+    two = lineage(1, one)
+    circle = replace(one, parent={**(two.parent or {}), "lineage": two.id})
+    assert history_of([circle, two], two.id).lineages == 2
+
+
+def test_times_have_a_zone() -> None:
+    """In the document all are UTC."""
+    east = datetime(2026, 1, 2, 5, tzinfo=UTC).astimezone()
+    assert document(replace(LEAST, at=east))["at"] == "2026-01-02T05:00:00.000000Z"

@@ -1,0 +1,395 @@
+"""How far two histories are the same: only equal bytes are proof."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import SourceError
+from binlog2s3.stream.compare import Common, Finder, cut
+from binlog2s3.stream.remote import build_entry
+from binlog2s3.stream.spool import Run, RunFacts
+from binlog2s3.stream.tail import Track
+from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
+from tests.memory_store import MemoryStore
+
+TIME = datetime(2026, 1, 2, tzinfo=UTC)
+LAYOUT = Layout("p", "orders")
+LINEAGE = Lineage(
+    id="20260102T030405Z-3e11fa47-a1b2",
+    source="orders",
+    server_uuid=UUID_A,
+    flavour="mysql",
+    server_version="9.7.0",
+    first_binlog=BinlogName("b", 1),
+    first_binlog_time=TIME,
+    gtid_set="",
+)
+FACTS = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog="b.000001", position=4)
+MOST = 8
+_, INSERT = statement("insert 000000053")
+
+
+def name(number: int) -> BinlogName:
+    return BinlogName("b", number)
+
+
+def binlog(
+    number: int, *, forked_at: int = 99, time: int = NOW, last: bool = False, gtids: bool = True
+) -> BinlogWriter:
+    """Number n has the transactions 10 n to 10 n + 9; from one number on those of another history.
+
+    The last one is open.
+    """
+    forked = number * 10 > forked_at
+    made = BinlogWriter(timestamp=time + 1 if forked else time)
+    first = number * 10
+    made.previous_gtids(GtidSet.parse(f"{UUID_A}:10-{first - 1}" if number > 1 else ""))
+    for gno in range(first, first + 10):
+        text = f"insert {gno:09}" if gno <= forked_at else f"others {gno:09}"
+        made.transaction([statement(text)], gtid=(UUID_A, "", gno) if gtids else None)
+    if not last:
+        made.rotate(str(name(number + 1)))
+    return made
+
+
+def archive(
+    store: MemoryStore,
+    *binlogs: BinlogWriter,
+    size: int | None = None,
+    damaged_at: int | None = None,
+) -> Catalog:
+    """All of these are archived but the last, which lies in chunks, its first `size` bytes.
+
+    The fifth as a source has served it, with a flipped byte.
+    """
+    store.put(LAYOUT.lineage(LINEAGE.id), LINEAGE.to_json())
+    for number, made in enumerate(binlogs, start=1):
+        data = bytes(made.data)
+        if made is not binlogs[-1]:
+            track = Track(name(number), Path(), Grid(64))
+            if number == 5 and damaged_at is not None:
+                data = data[:damaged_at] + bytes([data[damaged_at] ^ 1]) + data[damaged_at + 1 :]
+                track.scanner.accept(made.transactions[3].end - made.size_of(INSERT))
+            track.feed(memoryview(data))
+            store.put(LAYOUT.binlog(LINEAGE.id, name(number)), data)
+            document = build_entry(track, TIME).to_json()
+            store.put(LAYOUT.entry(LINEAGE.id, name(number)), document)
+            continue
+        data = data[:size]
+        for begin in range(0, len(data), 300):
+            piece = data[begin : begin + 300]
+            chunk = Chunk(begin, begin + len(piece), crc64nvme(piece))
+            store.put(LAYOUT.chunk(LINEAGE.id, name(number), chunk), piece)
+    return Catalog(store, LAYOUT)
+
+
+class Child:
+    """A mysqlbinlog that has written what there is, and ended."""
+
+    def __init__(self, status: int | None = 0) -> None:
+        self.status = status
+        self.stopped = False
+
+    def poll(self) -> int | None:
+        return self.status
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def failure(self) -> SourceError:
+        return SourceError("mysqlbinlog ended", unservable=True)
+
+
+class Source:
+    """What probes see of a server; `probed` are the binlogs that were asked for, in order."""
+
+    def __init__(self, directory: Path, binlogs: dict[BinlogName, bytes]) -> None:
+        self._directory = directory
+        self._binlogs = binlogs
+        self.probed: list[BinlogName] = []
+        self.children: list[Child] = []
+        self.discarded: list[Run] = []
+        self.worked: list[float] = []
+        self.status: int | None = 0
+
+    def probe(self, binlog_name: BinlogName) -> tuple[Run, Child]:
+        directory = self._directory / str(len(self.probed))
+        directory.mkdir(parents=True)
+        self.probed.append(binlog_name)
+        (directory / str(binlog_name)).write_bytes(self._binlogs[binlog_name])
+        self.children.append(Child(self.status))
+        return Run(directory, replace(FACTS, binlog=str(binlog_name))), self.children[-1]
+
+    def find(
+        self,
+        catalog: Catalog,
+        stopped: Callable[[], bool] = lambda: False,
+        beginning: int = 64 << 10,
+    ) -> Common | None:
+        """The last common place, everything put away again."""
+        finder = Finder(
+            catalog,
+            LINEAGE,
+            probe=self.probe,  # type: ignore[arg-type]
+            discard=self.discarded.append,
+            stopped=stopped,
+            work=self.worked.append,
+            beginning=beginning,
+        )
+        try:
+            return finder.last_common(sorted(self._binlogs))
+        finally:
+            assert all(child.stopped for child in self.children)
+            assert len(self.discarded) == len(self.probed)
+
+
+def source(directory: Path, *binlogs: BinlogWriter, first: int = 1) -> Source:
+    made = enumerate(binlogs, start=first)
+    return Source(directory, {name(number): bytes(one.data) for number, one in made})
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """An empty bucket."""
+    return MemoryStore()
+
+
+def history(forked_at: int = 99) -> list[BinlogWriter]:
+    """Eight binlogs, the last one open."""
+    numbers = range(1, MOST + 1)
+    return [binlog(n, forked_at=forked_at, last=n == MOST) for n in numbers]
+
+
+def test_the_same_history(store: MemoryStore, tmp_path: Path) -> None:
+    """All that the bucket has is the source's, up to where the bucket ends."""
+    ours = history()
+    size = ours[-1].transactions[4].end
+    catalog = archive(store, *ours, size=size)
+    server = source(tmp_path, *ours)
+    assert server.find(catalog) == Common(
+        binlog=name(MOST),
+        offset=size,
+        gtids=GtidSet.parse(f"{UUID_A}:10-84"),
+        whole=True,
+        transactions=5,
+    )
+    assert name(MOST) in server.probed
+    assert server.probed == [name(MOST)] * 2  # whether it begins alike, then all of it
+    assert server.worked  # everything else went on
+
+
+@pytest.mark.parametrize("forked_at", [10, 14, 19, 20, 29, 34, 55, 79, 80, 88])
+def test_the_last_common_transaction(store: MemoryStore, tmp_path: Path, forked_at: int) -> None:
+    """Wherever the histories part: its end, exactly, with few binlogs looked at."""
+    ours, theirs = history(), history(forked_at)
+    catalog = archive(store, *ours)
+    server = source(tmp_path, *theirs)
+    found = server.find(catalog)
+    assert found is not None
+    number = forked_at // 10
+    transaction = ours[number - 1].transactions[forked_at % 10]
+    assert (found.binlog, found.gtids) == (
+        name(number),
+        GtidSet.parse(f"{UUID_A}:10-{forked_at}"),
+    )
+    whole = forked_at % 10 == 9
+    assert found.whole is whole
+    assert found.offset == (len(ours[number - 1].data) if whole else transaction.end)
+    assert len(server.probed) <= 8
+
+
+class Counting(MemoryStore):
+    """Counts the bytes that are asked for."""
+
+    asked = 0
+
+    def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
+        self.asked += end - begin
+        return super().open(key, begin, end)
+
+
+@pytest.mark.parametrize("forked_at", [14, 55, 75])
+def test_one_or_two_binlogs_are_compared_whole(tmp_path: Path, forked_at: int) -> None:
+    """Of the others a beginning is enough: binlogs are large."""
+    store, ours = Counting(), history()
+    found = source(tmp_path, *history(forked_at)).find(archive(store, *ours), beginning=150)
+    assert found is not None
+    assert str(found.gtids) == f"{UUID_A}:10-{forked_at}"
+    assert 0 < store.asked < 150 * MOST + 2 * len(ours[0].data)
+
+
+def test_a_later_binlog_that_only_begins_alike(store: MemoryStore, tmp_path: Path) -> None:
+    """Where an earlier one differs, nothing behind it is common."""
+    ours = [binlog(1), binlog(2, last=True)]
+    theirs = [binlog(1, forked_at=15), binlog(2, last=True, forked_at=19, time=NOW - 1)]
+    assert theirs[1].data[:100] == ours[1].data[:100]
+    found = source(tmp_path, *theirs).find(archive(store, *ours))
+    assert found is not None
+    assert (found.binlog, str(found.gtids)) == (name(1), f"{UUID_A}:10-15")
+
+
+def test_damage_that_both_have_is_equal(store: MemoryStore, tmp_path: Path) -> None:
+    """An event that the source served damaged is archived so; histories part elsewhere."""
+    ours, theirs = history(), history(forked_at=65)
+    catalog = archive(store, *ours, damaged_at=ours[4].transactions[3].end - 3)
+    key = LAYOUT.binlog(LINEAGE.id, name(5))
+    theirs[4].data[:] = store.get(key)
+    found = source(tmp_path, *theirs).find(catalog)
+    assert found is not None
+    assert (found.binlog, str(found.gtids)) == (name(6), f"{UUID_A}:10-65")
+    found = source(tmp_path / "again", *theirs[:5]).find(catalog)
+    assert found is not None
+    assert (found.binlog, found.whole, found.offset) == (name(5), True, len(ours[4].data))
+
+
+def test_no_shared_transaction_proves_nothing(store: MemoryStore, tmp_path: Path) -> None:
+    """Two format events may be alike: the histories are not."""
+    catalog = archive(store, *history())
+    assert source(tmp_path, *history(forked_at=9)).find(catalog) is None
+
+
+def test_the_same_beginning_without_a_transaction_proves_nothing(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    """A reset within the second: format event and previous GTIDs are the same bytes."""
+    ours, theirs = binlog(1, last=True), binlog(1, time=NOW - 1, forked_at=9, last=True)
+    assert ours.data[: ours.transactions[0].begin] == theirs.data[: theirs.transactions[0].begin]
+    server = source(tmp_path, theirs)
+    assert server.find(archive(store, ours)) is None
+    assert set(server.probed) == {name(1)}
+
+
+def test_a_source_that_has_none_of_our_binlogs(store: MemoryStore, tmp_path: Path) -> None:
+    """Nothing can be compared."""
+    catalog = archive(store, *history()[:3])
+    server = source(tmp_path, *history()[5:], first=6)
+    assert server.find(catalog) is None
+    assert server.probed == []
+
+
+def test_a_source_that_has_purged_the_first_ones(store: MemoryStore, tmp_path: Path) -> None:
+    """The common ones are enough, if they share a transaction."""
+    catalog = archive(store, *history())
+    found = source(tmp_path, *history(forked_at=64)[4:], first=5).find(catalog)
+    assert found is not None
+    assert str(found.gtids) == f"{UUID_A}:10-64"
+
+
+def test_a_shorter_binlog_there(store: MemoryStore, tmp_path: Path) -> None:
+    """It lost its last transactions in a crash: common is up to its end."""
+    ours, theirs = history(), history()
+    end = theirs[-1].transactions[3].end
+    del theirs[-1].data[end:]
+    found = source(tmp_path, *theirs).find(archive(store, *ours))
+    assert found is not None
+    assert (found.binlog, found.offset, found.whole) == (name(MOST), end, False)
+
+
+def test_common_ends_with_a_transaction(store: MemoryStore, tmp_path: Path) -> None:
+    """The bucket has the beginning of another one: that is not part of it."""
+    ours = history()
+    transaction = ours[-1].transactions[6]
+    catalog = archive(store, *ours, size=transaction.end - 45)  # its GTID event is there
+    found = source(tmp_path, *ours).find(catalog)
+    assert found is not None
+    assert found.whole
+    assert found.offset == transaction.begin
+
+
+def test_anonymous_transactions_are_compared_as_well(store: MemoryStore, tmp_path: Path) -> None:
+    """Bytes prove the place; which GTIDs were executed there is not known."""
+    ours, theirs = (
+        binlog(1, gtids=False, last=True),
+        binlog(1, forked_at=13, gtids=False, last=True),
+    )
+    found = source(tmp_path, theirs).find(archive(store, ours))
+    assert found is not None
+    assert (found.offset, found.gtids) == (ours.transactions[3].end, None)
+
+
+def test_a_source_that_cannot_be_read(store: MemoryStore, tmp_path: Path) -> None:
+    """Nothing is concluded; what mysqlbinlog said is passed on."""
+    server = Source(tmp_path, {name(n): bytes(history()[n - 1].data[:500]) for n in range(1, 9)})
+    server.status = 1
+    with pytest.raises(SourceError) as caught:
+        server.find(archive(store, *history()))
+    assert caught.value.unservable
+
+
+def test_a_stop_ends_the_comparison(store: MemoryStore, tmp_path: Path) -> None:
+    """A child that never ends does not hold it up."""
+    server = source(tmp_path, *history())
+    server.status = None
+    assert server.find(archive(store, *history()), stopped=lambda: True) is None
+
+
+# The cut, by GTIDs alone: what another server has executed
+
+
+def test_the_cut_is_where_the_first_missing_transaction_begins(store: MemoryStore) -> None:
+    """The server's own transactions do not count."""
+    ours = history()
+    catalog = archive(store, *ours)
+    for last in (10, 15, 20, 47, 80, 85):
+        executed = GtidSet.parse(f"{UUID_A}:10-{last},{UUID_B}:1-7")
+        found = cut(catalog, LINEAGE, executed)
+        assert found is not None
+        number = last // 10
+        transaction = ours[number - 1].transactions[last % 10]
+        assert found == (name(number), transaction.end, GtidSet.parse(f"{UUID_A}:10-{last}"))
+
+
+def test_the_cut_between_two_binlogs(store: MemoryStore) -> None:
+    """The newest one begins with just what the server has: it is cut at its very begin."""
+    catalog = archive(store, *history())
+    found = cut(catalog, LINEAGE, GtidSet.parse(f"{UUID_A}:10-79"))
+    assert found is not None
+    assert (found[0], found[2]) == (name(MOST), GtidSet.parse(f"{UUID_A}:10-79"))
+    assert found[1] == history()[-1].transactions[0].begin
+
+
+def test_a_server_that_has_everything_has_the_end(store: MemoryStore) -> None:
+    """The end of the last transaction that the bucket has."""
+    ours = history()
+    catalog = archive(store, *ours, size=ours[-1].transactions[4].end + 30)
+    found = cut(catalog, LINEAGE, GtidSet.parse(f"{UUID_A}:10-500"))
+    assert found is not None
+    assert found == (name(MOST), ours[-1].transactions[4].end, GtidSet.parse(f"{UUID_A}:10-84"))
+
+
+@pytest.mark.parametrize("executed", ["", f"{UUID_B}:1-9", f"{UUID_A}:11-90"])
+def test_a_server_that_lacks_the_first_transaction(store: MemoryStore, executed: str) -> None:
+    """The lineage begins with nothing before it: that much everybody has, and it proves nothing."""
+    found = cut(archive(store, *history()), LINEAGE, GtidSet.parse(executed))
+    assert found is None or (found[0], str(found[2])) == (name(1), "")
+
+
+def test_anonymous_transactions_cannot_be_cut(store: MemoryStore) -> None:
+    """Whether a server has them cannot be told."""
+    catalog = archive(store, binlog(1, gtids=False, last=True))
+    assert cut(catalog, LINEAGE, GtidSet.parse(f"{UUID_A}:10-90")) is None
+
+
+def test_a_binlog_that_cannot_be_read_is_passed_over(store: MemoryStore) -> None:
+    """The cut is then further back, never further on."""
+    ours = history()
+    catalog = archive(store, *ours)
+    key = LAYOUT.binlog(LINEAGE.id, name(6))
+    data = bytearray(store.get(key))
+    data[400] ^= 1
+    del store.objects[key]
+    store.put(key, bytes(data))
+    found = cut(catalog, LINEAGE, GtidSet.parse(f"{UUID_A}:10-65"))
+    assert found is not None
+    assert found[0] == name(5)
+    assert str(found[2]) == f"{UUID_A}:10-59"

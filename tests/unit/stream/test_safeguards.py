@@ -1,0 +1,1041 @@
+"""What nothing else would miss if it were taken out: see tests/mutants."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.timing import DEFAULT
+from binlog2s3.config.values import MysqlConfig, SpoolLimits
+from binlog2s3.errors import (
+    ArchiveError,
+    ElsewhereError,
+    PreconditionError,
+    SourceError,
+    SpoolError,
+    StoreError,
+)
+from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts
+from binlog2s3.server.mysqlbinlog import Child, Tool
+from binlog2s3.store.requests import Download, Requests
+from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
+from binlog2s3.stream.daemon import _Stream
+from binlog2s3.stream.decide import Action, Complete, CopyPart, Flush, PutEntry, PutWhole
+from binlog2s3.stream.remote import build_entry, sweep
+from binlog2s3.stream.resume import Heading
+from binlog2s3.stream.spool import Floor, Run, RunFacts, Spool
+from binlog2s3.stream.startup import Beginning
+from binlog2s3.stream.supervisor import Supervisor
+from binlog2s3.stream.tail import Tailer, Track
+from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.writer import Progress, Writer
+from tests.binlog_writer import UUID_A, UUID_B, BinlogWriter, statement
+from tests.documents import BEAT
+from tests.login import ROOT
+from tests.memory_store import MemoryStore
+from tests.streamer import FIRST, LAYOUT, LINEAGE, Source, Streamer
+from tests.waiting import wait_until
+
+KEY, ENTRY = LAYOUT.binlog(LINEAGE, FIRST), LAYOUT.entry(LINEAGE, FIRST)
+CHUNKS = LAYOUT.chunks(LINEAGE, FIRST)
+SECOND = FIRST.next()
+
+
+class World:
+    """A source, a store, a clock, and one streamer, whose loop turns when it is told to."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.source = Source()
+        self.store = MemoryStore(min_part_bytes=1)
+        self.now = 100.0
+        self.streamers: list[Streamer] = []
+
+    def start(self, flush_interval: float = 1.0, *, part: int = 200, workers: int = 3) -> Streamer:
+        made = Streamer(
+            store=self.store,
+            source=self.source,
+            directory=self.directory / "spool",
+            clock=lambda: self.now,
+            part=part,
+            flush_interval=flush_interval,
+            workers=workers,
+        )
+        self.streamers.append(made)
+        return made
+
+    def fetch(self, streamer: Streamer, most: int = 1 << 30) -> None:
+        while streamer.fetch(most):
+            if most < 1 << 30:
+                break
+        streamer.pump()
+
+    def work(
+        self,
+        streamer: Streamer,
+        before: Callable[[Action], object] = lambda _: None,
+        rounds: int = 30,
+    ) -> None:
+        """Rounds of the loop; `before` is told of each request just before it is made."""
+        for _ in range(rounds):
+            self.fetch(streamer)
+            streamer.uploader.step()
+            while streamer.workers.tasks:
+                token, _work = streamer.workers.tasks[0]
+                if hasattr(token, "action"):
+                    before(token.action)
+                streamer.workers.perform()
+            while streamer.deliver():
+                pass
+            self.now += 1
+
+    def chunks(self, name: BinlogName = FIRST) -> list[Chunk]:
+        prefix = LAYOUT.chunks(LINEAGE, name)
+        names = [key.removeprefix(prefix) for key in self.store.objects if key.startswith(prefix)]
+        return sorted(map(Chunk.parse, names))
+
+    def archive(self) -> bytes:
+        """What lies under the first binlog's key."""
+        return self.store.objects[KEY].data
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A world whose streamers end with the test."""
+    made = World(tmp_path)
+    yield made
+    for streamer in made.streamers:
+        streamer.close()
+
+
+# What is read
+
+
+class Late(Run):
+    """A run that goes on to the next file just when somebody looks for it."""
+
+    def files(self) -> dict[BinlogName, Path]:
+        """The binlogs there; what `rest` holds is written first, with the next file."""
+        rest = self.directory / "rest"
+        if rest.exists():
+            with (self.directory / str(FIRST)).open("ab") as file:
+                file.write(rest.read_bytes())
+            rest.unlink()
+            (self.directory / str(SECOND)).write_bytes(b"")
+        return super().files()
+
+
+def test_what_comes_while_the_next_file_appears_is_read(tmp_path: Path) -> None:
+    """A file has ended only after it was read once more behind the next one's coming.
+
+    Else its last events, whole as they are, would be left out and nothing would show it.
+    """
+    source = Source()
+    source.write(10)
+    begun = source.size(FIRST)
+    source.write(10)
+    source.rotate()
+    facts = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=str(FIRST), position=4)
+    run = Late(tmp_path, facts)
+    (tmp_path / str(FIRST)).write_bytes(source.data(FIRST)[:begun])
+    tailer = Tailer(run, Grid(1000))
+    assert tailer.pump() == 0
+    assert tailer.pump() == begun
+    (tmp_path / "rest").write_bytes(source.data(FIRST)[begun:])
+    for _ in range(5):
+        tailer.pump()
+    tailer.close()
+    (first, _) = tailer.take_new()
+    assert first.size == source.size(FIRST)
+
+
+def test_a_torn_end_is_not_closed(tmp_path: Path) -> None:
+    """Whatever the server lists: what came last of this binlog is not all of it."""
+    writer = BinlogWriter()
+    writer.previous_gtids(GtidSet.parse(""))
+    whole = len(writer.data)
+    writer.transaction([statement("insert")], gtid=(UUID_A, "", 1))
+    track = Track(FIRST, tmp_path, Grid(1000))
+    track.feed(memoryview(bytes(writer.data[: whole + 5])))
+    assert track.size == whole
+    listed = {
+        name: ServerBinlog(name=name, size=whole, encrypted=False) for name in (FIRST, SECOND)
+    }
+    assert not track.judge(listed)
+
+
+def test_bytes_of_an_event_that_is_not_whole_stay_in_the_spool(world: World) -> None:
+    """Many parts of it are there; none is put before its end has come and its CRC is right."""
+    streamer = world.start(part=100)
+    before = world.source.size(FIRST)
+    world.source.write(3000)
+    world.fetch(streamer, before + 2000)
+    for _ in range(10):
+        streamer.uploader.step()
+        while streamer.workers.tasks:
+            streamer.workers.perform()
+        while streamer.deliver():
+            pass
+        world.now += 1
+    checked = streamer.tracks[FIRST].scanner.event_end
+    assert before <= checked < before + 2000
+    assert world.chunks()
+    assert max(chunk.end for chunk in world.chunks()) <= checked
+
+
+def test_what_follows_an_unproved_end_is_not_uploaded(tmp_path: Path) -> None:
+    """Without a ROTATE or STOP it may be another history that follows: first that one is proved."""
+    source, spool = Source(), Spool(tmp_path)
+    source.write(10)
+    source.rotate("crash")
+    tracks = []
+    for name in (FIRST, SECOND):
+        track = Track(name, tmp_path / str(name), Grid(1000))
+        track.feed(memoryview(source.data(name)))
+        tracks.append(track)
+    first, second = tracks
+    first.next_in_run = first.history_goes_on = True
+    taken: list[Track] = []
+    uploader = SimpleNamespace(add=taken.append, empty=True)
+    intake = Intake(
+        store=MemoryStore(),
+        layout=LAYOUT,
+        spool=spool,
+        look=lambda: None,
+        open_uploader=lambda *_: uploader,  # type: ignore[arg-type]
+    )
+    intake.begin(UUID_A, "mysql", None)
+    intake.admit(first)
+    intake.admit(second)
+    intake.judge({}, streaming=True)
+    assert taken == [first]
+    intake.follow(source.listed().values())
+    intake.judge(source.listed(), streaming=True)
+    assert taken == [first, second]
+    spool.close()
+
+
+# What the server says
+
+
+class Answers(Server):
+    """A server that answers from a table, by the beginning of the statement."""
+
+    def __init__(self, answers: Mapping[str, Callable[[], list[dict[str, Any]]]]) -> None:
+        super().__init__(lambda: pytest.fail("nobody connects"))
+        self._answers = answers
+
+    def _all(self, statement: str, arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
+        assert arguments == ()
+        (answer,) = (a for begin, a in self._answers.items() if statement.startswith(begin))
+        return answer()
+
+
+def test_the_size_of_an_encrypted_binlog_is_that_of_its_stream() -> None:
+    """Its file is 512 bytes longer; with those no binlog would ever have just its size."""
+    rows = [
+        {"Log_name": "b.000001", "File_size": 1000, "Encrypted": "Yes"},
+        {"Log_name": "b.000002", "File_size": 1000, "Encrypted": "No"},
+    ]
+    server = Answers({"SHOW BINARY LOGS": lambda: rows})
+    assert [row.size for row in server.binlogs()] == [488, 1000]
+
+
+@pytest.mark.parametrize("version", ["9.7.4", "8.0.40", "10.11.6-MariaDB"])
+def test_the_clock_is_asked_before_the_position(version: str) -> None:
+    """A commit between the two must not be claimed: its time is later than the one told."""
+    commits = 0
+    begun = datetime(2026, 1, 1)  # noqa: DTZ001 - as pymysql gives it
+
+    def status() -> list[dict[str, Any]]:
+        return [{"File": "b.000001", "Position": commits, "Executed_Gtid_Set": ""}]
+
+    def clock() -> list[dict[str, Any]]:
+        nonlocal commits
+        told = begun + timedelta(seconds=commits)
+        commits += 1  # just after the answer was made
+        return [{"now": told, "uuid": UUID_A}]
+
+    server = Answers(
+        {
+            "SELECT @@version AS version": lambda: [{"version": version, "id": 1, "log_bin": 1}],
+            "SELECT UTC_TIMESTAMP(6)": clock,
+            "SHOW BINARY LOG STATUS": status,
+            "SHOW MASTER STATUS": status,
+            "SHOW SESSION STATUS": lambda: [{"Value": ""}],
+            "SELECT @@gtid_domain_id": lambda: [{"domain": 0}],
+            "SELECT @@gtid_binlog_pos": lambda: [{"pos": ""}],
+        }
+    )
+    position = server.position()
+    asked_at = (position.asked_at - begun.replace(tzinfo=UTC)).total_seconds()
+    assert position.offset > asked_at
+
+
+# What lies in the bucket
+
+
+class Careless(MemoryStore):
+    """A store that takes whatever it is sent; `then` is called when it has begun to read."""
+
+    def __init__(self, *, compares: bool, then: Callable[[], object] = lambda: None) -> None:
+        super().__init__(min_part_bytes=1)
+        self._compares = compares
+        self._then = then
+
+    def put(
+        self,
+        key: str,
+        body: Body | bytes,
+        *,
+        crc64: int | None = None,
+        if_absent: bool = False,
+        archived: bool = False,
+    ) -> ObjectInfo:
+        """With the checksum or without."""
+        sent = crc64 if self._compares else None
+        data = self._read(body)
+        return super().put(key, data, crc64=sent, if_absent=if_absent, archived=archived)
+
+    def upload_part(
+        self, key: str, upload_id: str, number: int, body: Body | bytes, crc64: int | None = None
+    ) -> PartInfo:
+        """With the checksum or without."""
+        sent = crc64 if self._compares else None
+        return super().upload_part(key, upload_id, number, self._read(body), sent)
+
+    def _read(self, body: Body | bytes) -> bytes:
+        if isinstance(body, bytes):
+            return body
+        with closing(body.open()) as reader:
+            self._then()
+            return b"".join(iter(lambda: reader.read(1 << 20), b""))
+
+
+WAYS = pytest.mark.parametrize(
+    ("flush_interval", "length", "closed"),
+    [(1.0, 20, False), (1.0, 900, False), (0.0, 900, False), (1.0, 10, True)],
+    ids=["small-chunk", "full-chunk", "part", "whole"],
+)
+
+
+def spooled(world: World, flush_interval: float, length: int, *, closed: bool) -> Streamer:
+    """The first binlog is in the spool, and nothing of it in the bucket."""
+    streamer = world.start(flush_interval, part=500)
+    world.source.write(length)
+    if closed:
+        world.source.rotate()
+    world.fetch(streamer)
+    return streamer
+
+
+def rot(path: Path) -> None:
+    """A byte of the first part changes, once."""
+    data = bytearray(path.read_bytes())
+    data[60] = 0x3F
+    path.write_bytes(bytes(data))
+
+
+def assert_nothing_rotten(world: World) -> None:
+    assert all(chunk.begin > 60 for chunk in world.chunks())
+    assert KEY not in world.store.objects
+    assert not any(1 in upload.parts for upload in world.store.uploads.values())
+
+
+@WAYS
+def test_a_spool_that_changed_after_it_was_read_is_not_sent(
+    world: World, flush_interval: float, length: int, *, closed: bool
+) -> None:
+    """Whatever the store thinks of it: some compare nothing."""
+    world.store = Careless(compares=False)
+    streamer = spooled(world, flush_interval, length, closed=closed)
+    rot(streamer.files(FIRST)[0])
+    with pytest.raises(SpoolError, match="changed after it was read"):
+        world.work(streamer, rounds=6)
+    assert_nothing_rotten(world)
+
+
+@WAYS
+def test_a_spool_that_changes_while_it_is_sent_is_refused_and_told(
+    world: World, flush_interval: float, length: int, *, closed: bool
+) -> None:
+    """The store has the checksum of what was read; that it refuses is not taken for its mood."""
+    world.store = Careless(compares=True, then=lambda: rot(streamer.files(FIRST)[0]))
+    streamer = spooled(world, flush_interval, length, closed=closed)
+    with pytest.raises(SpoolError, match="changed after it was read"):
+        world.work(streamer, rounds=6)
+    assert_nothing_rotten(world)
+
+
+def test_copies_leave_a_worker_to_the_next_flush(world: World) -> None:
+    """A closed binlog is large, the store slow: the open one is flushed in its time."""
+    streamer = world.start(part=100, workers=4)
+    world.source.write(4000)
+    world.work(streamer, rounds=60)
+    world.source.rotate()
+    most = 0
+    for _ in range(60):
+        world.fetch(streamer)
+        streamer.uploader.step()
+        flying = [a for job in streamer.uploader._jobs.values() for a in job.flying]
+        most = max(most, sum(isinstance(action, CopyPart) for action in flying))
+        assert len(flying) - sum(isinstance(action, Flush) for action in flying) < 4
+        if streamer.workers.tasks:
+            streamer.workers.perform()
+        streamer.deliver()
+        world.now += 0.1
+    assert most == 3
+
+
+class Sealing(MemoryStore):
+    """A store that seals objects with a key of its own: their ETags are no MD5."""
+
+    def _keep(
+        self, key: str, data: bytes, etag: str, crc64: int | None, storage_class: str
+    ) -> ObjectInfo:
+        return super()._keep(key, data, f"5ea1ed{etag[6:]}", crc64, storage_class)
+
+
+@pytest.mark.parametrize("length", [10, 900])
+def test_an_etag_that_is_no_md5_is_no_proof_of_other_bytes(world: World, length: int) -> None:
+    """The object is read back; it is ours."""
+    world.store = Sealing(min_part_bytes=1, crc64=False)
+    streamer = world.start(part=500)
+    world.source.write(length)
+    world.source.rotate()
+    world.work(streamer)
+    assert world.archive() == world.source.data(FIRST)
+    assert ENTRY in world.store.objects
+
+
+@pytest.mark.parametrize(("length", "step"), [(10, PutWhole), (900, Complete)])
+def test_what_appears_under_the_key_meanwhile_is_not_replaced(
+    world: World, length: int, step: type[Action]
+) -> None:
+    """Between the look and the write somebody was quicker: his bytes stay, and so do ours."""
+    streamer = world.start(part=500)
+    world.source.write(length)
+    world.source.rotate()
+    foreign = b"of somebody else"
+
+    def before(action: Action) -> None:
+        if isinstance(action, step):
+            world.store.put(KEY, foreign)
+
+    with pytest.raises(ArchiveError, match="holds other bytes"):
+        world.work(streamer, before)
+    assert world.archive() == foreign
+    assert ENTRY not in world.store.objects
+    assert streamer.files(FIRST)
+
+
+@pytest.mark.parametrize(
+    ("length", "step", "operation"),
+    [(10, PutWhole, "put"), (900, Complete, "complete_upload")],
+)
+def test_our_own_object_whose_reply_was_lost_is_found(
+    world: World, length: int, step: type[Action], operation: str
+) -> None:
+    """The write was done, its answer lost, and its repetition told that something is there."""
+    streamer = world.start(part=500)
+    world.source.write(length)
+    world.source.rotate()
+
+    def before(action: Action) -> None:
+        if isinstance(action, step) and KEY not in world.store.objects:
+            world.store.fail_next(operation, "after", PreconditionError("it exists"))
+
+    world.work(streamer, before)
+    assert world.archive() == world.source.data(FIRST)
+    assert ENTRY in world.store.objects
+    assert not streamer.files(FIRST)
+
+
+def test_the_first_entry_stands(world: World) -> None:
+    """Another writer was quicker by a moment: its entry, which says the same, is not replaced."""
+    streamer = world.start()
+    world.source.write(10)
+    world.source.rotate()
+    theirs: list[bytes] = []
+
+    def before(action: Action) -> None:
+        if isinstance(action, PutEntry) and not theirs:
+            track = streamer.tracks[FIRST]
+            theirs.append(build_entry(track, datetime(2026, 1, 1, tzinfo=UTC)).to_json())
+
+            def quicker(operation: str) -> None:
+                if operation == "put":
+                    world.store.on_call = lambda _: None
+                    world.store.put(ENTRY, theirs[0])
+
+            world.store.on_call = quicker
+
+    world.work(streamer, before)
+    assert [world.store.objects[ENTRY].data] == theirs
+    assert not streamer.files(FIRST), "it is archived all the same"
+
+
+def test_an_entry_of_another_binlog_is_not_taken_for_ours(world: World) -> None:
+    """Nothing is deleted because of it: neither chunks nor the local copy."""
+    streamer = world.start()
+    world.source.write(10)
+    world.work(streamer, rounds=3)
+    entry = build_entry(streamer.tracks[FIRST], datetime(2026, 1, 1, tzinfo=UTC))
+    theirs = replace(entry, size=entry.size + 1).to_json()
+    world.store.put(ENTRY, theirs)
+    world.source.rotate()
+    with pytest.raises(ArchiveError, match="describes another binlog"):
+        world.work(streamer)
+    assert world.store.objects[ENTRY].data == theirs
+    assert world.chunks()
+    assert streamer.files(FIRST)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_chunk_that_reaches_beyond_the_archived_binlog_stays(*, there: bool) -> None:
+    """What the object does not hold is not taken away; nothing is where there is no object."""
+    store = MemoryStore()
+    data = bytes(range(150))
+    if there:
+        store.put(KEY, data[:100])
+    inside, beyond = (Chunk(b, e, crc64nvme(data[b:e])) for b, e in ((0, 50), (40, 150)))
+    for chunk in (inside, beyond):
+        store.put(f"{CHUNKS}{chunk}", data[chunk.begin : chunk.end])
+    sweep(store, LAYOUT, LINEAGE, FIRST)
+    left = [key for key in store.objects if key.startswith(CHUNKS)]
+    assert left == [f"{CHUNKS}{chunk}" for chunk in ((beyond,) if there else (inside, beyond))]
+
+
+def test_the_audit_leaves_alone_what_is_not_archived_by_our_knowledge(world: World) -> None:
+    """Another writer is further: its object is there and its entry not yet, so its chunks stay."""
+    streamer = world.start()
+    world.source.write(10)
+    data = b"x" * 50
+    world.store.put(LAYOUT.binlog(LINEAGE, SECOND), data)
+    theirs = LAYOUT.chunk(LINEAGE, SECOND, Chunk(0, 50, crc64nvme(data)))
+    world.store.put(theirs, data)
+    for _ in range(2):
+        streamer.begin_listing()
+        world.now += 1
+        streamer.end_listing()
+        world.work(streamer, rounds=3)
+    assert theirs in world.store.objects
+
+
+@pytest.mark.parametrize("crc64", [True, False])
+def test_a_part_of_other_bytes_is_not_taken_up(world: World, *, crc64: bool) -> None:
+    """An unfinished upload has a part of the right number and size: only the right bytes count."""
+    world.store = MemoryStore(min_part_bytes=1, crc64=crc64)
+    world.source.write(900)
+    world.source.rotate()
+    upload_id = world.store.create_upload(KEY)
+    data = world.source.data(FIRST)
+    world.store.upload_part(KEY, upload_id, 1, b"?" * 200)
+    world.store.upload_part(KEY, upload_id, 2, data[200:400])
+    streamer = world.start(flush_interval=0.0)
+    world.work(streamer)
+    assert world.archive() == data
+    assert ENTRY in world.store.objects
+    assert world.store.calls["upload_part"] == 2 + -(-len(data) // 200) - 1
+
+
+def test_a_chunk_that_was_written_over_does_not_become_a_part(world: World) -> None:
+    """What is in the archive stays for ever: its bytes are sent from the spool instead."""
+    streamer = world.start()
+    world.source.write(900)
+    world.work(streamer, rounds=10)
+    full = next(chunk for chunk in world.chunks() if chunk.size == 200)
+    copied: list[int] = []
+
+    def before(action: Action) -> None:
+        if isinstance(action, CopyPart):
+            copied.append(action.part.number)
+            world.store.put(f"{CHUNKS}{full}", b"?" * 200)
+
+    world.source.rotate()
+    world.work(streamer, before)
+    assert copied
+    assert world.archive() == world.source.data(FIRST)
+    assert ENTRY in world.store.objects
+
+
+# The spool
+
+
+def test_the_floor_is_noted_before_the_room_is_given_back(tmp_path: Path) -> None:
+    """Where it cannot be noted nothing is given back: the file is still all there is to read."""
+    spool = Spool(tmp_path)
+    facts = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=str(FIRST), position=4)
+    run = spool.begin(facts)
+    path, data = run.directory / str(FIRST), os.urandom(1 << 16)
+    path.write_bytes(data)
+    (run.directory / "run.json.new").mkdir()  # no note can be written
+    with pytest.raises(SpoolError, match=r"run\.json"):
+        spool.give_back(path, Floor(offset=1 << 15, at=1 << 15))
+    assert path.read_bytes() == data
+    (run.directory / "run.json.new").rmdir()
+    spool.give_back(path, Floor(offset=1 << 15, at=1 << 15))
+    assert path.read_bytes() == bytes(1 << 15) + data[1 << 15 :]
+    spool.close()
+
+
+def test_a_note_that_fails_half_way_leaves_the_one_before(tmp_path: Path) -> None:
+    """Of a run that cannot be read nothing could be taken: what was noted holds."""
+    spool = Spool(tmp_path)
+    facts = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=str(FIRST), position=4)
+    run = spool.begin(facts)
+    unwritable: Any = {"a"}
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        spool.note(replace(run, facts=replace(facts, lineage=unwritable)))
+    assert [run.facts for run in spool.runs()] == [facts]
+    spool.close()
+
+
+def test_what_is_not_in_the_bucket_yet_is_not_given_back(world: World) -> None:
+    """Two of many full chunks have arrived: the file keeps all that lies behind them."""
+    streamer = world.start(part=100, workers=1)
+    world.source.write(2000)
+    world.fetch(streamer)
+    for _ in range(3):  # a look, two chunks
+        streamer.uploader.step()
+        streamer.workers.perform()
+        assert streamer.deliver()
+    assert [chunk.end for chunk in world.chunks()] == [100, 200]
+    streamer.press(pressed=True)
+    (run,) = streamer.spool.runs()
+    assert run.facts.floors[str(FIRST)].offset == 200
+    path = streamer.files(FIRST)[0]
+    assert path.read_bytes()[200:] == world.source.data(FIRST)[200:]
+
+
+# The child
+
+
+LOGIN = replace(ROOT, host="db1", port=3306, user="repl", password="secret")
+
+
+def program(directory: Path, script: str) -> Tool:
+    """A program in mysqlbinlog's place."""
+    path = directory / "child"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return Tool(path=str(path), flavour="mysql", version="9", connection_server_id=True)
+
+
+def start(tool: Tool, directory: Path) -> Child:
+    return Child(
+        tool,
+        LOGIN,
+        server_id=1,
+        directory=directory,
+        binlog=FIRST,
+        on_line=lambda _: None,
+    )
+
+
+def test_what_a_child_prints_does_not_hold_it_up(tmp_path: Path) -> None:
+    """Nobody reads its standard output: a pipe there would be full after 64 KiB, for ever."""
+    tool = program(tmp_path, "i=0; while [ $i -lt 20000 ]; do echo line-$i; i=$((i+1)); done")
+    child = start(tool, tmp_path)
+    try:
+        wait_until(lambda: child.poll() is not None, what="the child's end")
+        assert child.poll() == 0
+    finally:
+        child.stop(0.1)
+
+
+PARENT = """\
+import pathlib, sys
+from tests.unit.stream import test_safeguards as ours
+tool = ours.Tool(path=sys.argv[1], flavour="mysql", version="9", connection_server_id=True)
+child = ours.start(tool, pathlib.Path(sys.argv[1]).parent)
+print(child.pid, flush=True)
+child._process.wait()
+"""
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+def test_the_child_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    """kill -9 runs no `finally`: the kernel ends the child, else two would write."""
+    tool = program(tmp_path, f"touch {tmp_path}/runs; exec sleep 600")
+    root = Path(__file__).resolve().parents[3]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, tool.path],
+        stdout=subprocess.PIPE,
+        cwd=root,
+        env=environment,
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        try:
+            wait_until((tmp_path / "runs").exists, what="the child runs")
+            parent.kill()
+            parent.wait()
+            wait_until(lambda: not runs(pid), what="the child's end")
+        finally:
+            parent.kill()
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+# The writer
+
+
+def test_a_new_writer_carries_on_what_was_proved(tmp_path: Path) -> None:
+    """The greatest covered-until and the durable place do not fall back to what it knows itself."""
+    layout, store, spool = Layout("p", "orders"), MemoryStore(), Spool(tmp_path)
+    assert BEAT.durable is not None
+    assert BEAT.covered_until is not None
+    earlier = replace(BEAT, generation=1, covered_until=BEAT.covered_until - timedelta(hours=1))
+    for beat in (earlier, BEAT):
+        store.put(layout.writer(*beat.rank), beat.to_json())
+    known = replace(BEAT.durable, offset=4)
+    writer = Writer(
+        store=store,
+        layout=layout,
+        spool=spool,
+        target="t",
+        interval_seconds=30.0,
+        progress=lambda: Progress(
+            state="streaming",
+            lineage=BEAT.lineage,
+            server_uuid=UUID_A,
+            durable=known,
+            server=None,
+            covered_until=None,
+        ),
+        audit=lambda *_: None,
+        failed=lambda error: pytest.fail(str(error)),
+        stop=threading.Event(),
+    )
+    writer.claim(store)
+    assert writer._me.generation == BEAT.generation + 1
+    assert writer._me.covered_until == BEAT.covered_until
+    assert writer._me.durable == BEAT.durable
+    later = BEAT.covered_until + timedelta(seconds=1)
+    assert writer.furthest_covered(later) == later
+    assert writer.furthest_covered(earlier.covered_until) == earlier.covered_until
+    writer.told_time(BEAT.covered_until)
+    assert writer.furthest_covered(None) == BEAT.covered_until
+    writer.told_time(BEAT.covered_until - timedelta(seconds=1))  # it was set back
+    assert writer.furthest_covered(None) is None
+    spool.close()
+
+
+# Requests to the store
+
+
+class Client:
+    """A client whose first request breaks after it has read the body."""
+
+    def __init__(self) -> None:
+        self.read: list[bytes] = []
+
+    def put_object(self, *, Body: Any, **_: object) -> dict[str, Any]:  # noqa: N803 - as boto3's
+        self.read.append(Body.read())
+        if len(self.read) == 1:
+            raise OSError("connection reset")
+        return {"ResponseMetadata": {"HTTPHeaders": {}}}
+
+    def get_object(self, *, Range: str = "bytes=0-", **_: object) -> dict[str, Any]:  # noqa: N803
+        """A body that ends without a word after its first three bytes, the first time."""
+        at, data = int(Range[6:-1]), b"the body"
+        self.read.append(data[at:] if self.read else data[:3])
+        return {
+            "Body": io.BytesIO(self.read[-1]),
+            "ContentLength": len(data) - at,
+            "ContentRange": f"bytes {at}-7/8",
+            "ETag": "e",
+            "ResponseMetadata": {"HTTPHeaders": {}},
+        }
+
+
+def requests(stop: threading.Event, policy: RetryPolicy, client: Client) -> Requests:
+    """To a client of our own."""
+    link: Any = SimpleNamespace(
+        get=lambda: client,
+        forget=pytest.fail,
+        config=StoreConfig(bucket="b", endpoint_url="http://s"),
+        endpoint="http://s",
+    )
+    return Requests(link, stop, policy, lambda *_: None)
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+def test_each_attempt_sends_the_body_from_its_beginning(tmp_path: Path, *, in_file: bool) -> None:
+    """Else what comes after a broken connection would be the rest, or nothing."""
+    (tmp_path / "file").write_bytes(b"--the body--")
+    body = FileSlice(tmp_path / "file", 2, 10) if in_file else b"the body"
+    client = Client()
+    policy = RetryPolicy(attempts=2, first_delay_seconds=0.001)
+    requests(threading.Event(), policy, client).send("put_object", "key", body)
+    assert client.read == [b"the body"] * 2
+
+
+def test_a_body_that_ends_too_early_is_not_all() -> None:
+    """Whatever the library makes of it: as many bytes are missing as the store has announced."""
+    client = Client()
+    policy = RetryPolicy(attempts=2, first_delay_seconds=0.001)
+    made = requests(threading.Event(), policy, client)
+    with Download(made, "key", 0, None) as download:
+        assert b"".join(iter(lambda: made.retry(download.block), b"")) == b"the body"
+    assert client.read == [b"the", b" body"]
+
+
+def test_a_web_page_is_no_answer_though_it_says_200() -> None:
+    """A proxy's login page has taken the body: nothing is stored."""
+    page = {"ResponseMetadata": {"HTTPHeaders": {"content-type": "text/html; charset=utf-8"}}}
+    client: Any = SimpleNamespace(put_object=lambda **_: page)
+    made = requests(threading.Event(), RetryPolicy(attempts=1), client)
+    with pytest.raises(StoreError, match="answers, but not as an S3 store does"):
+        made.send("put_object", "key", b"the body")
+
+
+def test_a_client_whose_credentials_were_refused_is_dropped() -> None:
+    """The next attempt makes another one, which reads them again: somebody may have mended them."""
+
+    def refuse(**_: object) -> None:
+        error = {"Code": "InvalidAccessKeyId", "Message": "unknown"}
+        raise ClientError(
+            {"Error": error, "ResponseMetadata": {"HTTPStatusCode": 403}},  # type: ignore[typeddict-item]
+            "PutObject",
+        )
+
+    client: Any = SimpleNamespace(put_object=refuse)
+    made = requests(threading.Event(), RetryPolicy(attempts=1), client)
+    dropped: list[object] = []
+    made.link.forget = dropped.append  # type: ignore[method-assign, assignment]
+    with pytest.raises(StoreError, match="does not know this access key id"):
+        made.send("put_object", "key", b"the body")
+    assert dropped == [client]
+
+
+def test_a_stop_is_not_waited_for() -> None:
+    """However long it is until the next attempt: what failed last is raised at once."""
+    stop, ended = threading.Event(), threading.Event()
+    policy = RetryPolicy(attempts=None, first_delay_seconds=1e6, max_delay_seconds=1e6)
+    made = replace(requests(stop, policy, Client()), on_error=lambda *_: stop.set())
+
+    def work() -> None:
+        with suppress(StoreError):
+            made.send("put_object", "key", b"the body")
+        ended.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    wait_until(ended.is_set, what="the end of the waiting")
+
+
+# The start
+
+
+def test_a_start_that_fails_has_written_nothing(tmp_path: Path) -> None:
+    """Nobody listens at the source's address: whoever writes there is not disturbed."""
+    store, spool = MemoryStore(), Spool(tmp_path)
+    mysql = MysqlConfig(
+        host="127.0.0.1",
+        port=1,
+        socket=None,
+        user="repl",
+        password_file=None,
+        defaults_file=None,
+        ssl_mode=None,
+        ssl_ca=None,
+        ssl_cert=None,
+        ssl_key=None,
+        mysqlbinlog=None,
+        server_id=None,
+        connect_timeout=10,
+    )
+    config: Any = SimpleNamespace(
+        mysql=mysql,
+        s3=SimpleNamespace(bucket="b", prefix="p", part_size=1000),
+        stream=SimpleNamespace(source="orders", take_over=False),
+        spool_limits=SpoolLimits(),
+        timing=DEFAULT,
+    )
+    stop: Any = SimpleNamespace(event=threading.Event(), signal=0)
+    stop.event.set()  # else it would wait for the source
+    with pytest.raises(SourceError, match=r"127\.0\.0\.1"):
+        Beginning(config, store, spool, stop).begin()
+    assert store.objects == {}
+    assert store.calls["check_access"] == 1, "it has come as far as the bucket"
+    assert not {name for name in store.calls if name.startswith(("put", "delete", "create"))}
+    spool.close()
+
+
+# The supervisor
+
+
+FACTS = ServerFacts(
+    uuid=UUID_A, flavour="mysql", version="9.7.4", server_id=7, gtid_mode=True, tls=False
+)
+
+
+class Asked:
+    """A connection that is kept: what it leads to is seen when it is made anew."""
+
+    def __init__(self, then: ServerFacts, first_event: tuple[int, int]) -> None:
+        self.facts_now, self._then = FACTS, then
+        self._first_event = first_event
+
+    def close(self) -> None:
+        self.facts_now = self._then
+
+    def facts(self) -> ServerFacts:
+        return self.facts_now
+
+    def first_event(self, name: BinlogName) -> tuple[int, int]:
+        assert name == FIRST
+        return self._first_event
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Any]:
+    """One that neither runs nor asks by itself; `watch` is what the watch says."""
+    spool = Spool(tmp_path)
+    watch = SimpleNamespace(
+        sight=SimpleNamespace(stranger="", behind=0, position=None, error=None),
+        heard_at=time.monotonic() + 1000,
+        streams=lambda _: False,
+    )
+    config = SimpleNamespace(
+        spool_limits=SpoolLimits(),
+        s3=SimpleNamespace(part_size=1000),
+        mysql=None,
+        stream=SimpleNamespace(stall_timeout=60.0),
+    )
+    intake = SimpleNamespace(server_uuid="", judge=lambda *_, **__: None, wants_list=False)
+    yield Supervisor(
+        config,  # type: ignore[arg-type]
+        target="t",
+        spool=spool,
+        intake=intake,  # type: ignore[arg-type]
+        pilot=SimpleNamespace(),  # type: ignore[arg-type]
+        watch=watch,  # type: ignore[arg-type]
+        upload=lambda _: None,
+        blame=lambda: None,
+        stop=threading.Event(),
+        tip=None,
+        heading=None,
+    )
+    spool.close()
+
+
+def reading(offset: int) -> Any:
+    """A tailer that has read so far of the first binlog."""
+    scanner = SimpleNamespace(position=offset)
+    return SimpleNamespace(settled=True, current=SimpleNamespace(name=FIRST, scanner=scanner))
+
+
+def look_after(supervisor: Supervisor, *, silent_seconds: float) -> float | None:
+    """What it says of a stream that has stood still so long while the server went on."""
+    since = time.monotonic() - silent_seconds
+    return supervisor._look_after(reading(100), since, since, since)
+
+
+def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time(supervisor: Any) -> None:
+    """A large event comes when it is whole: each time from the same place it has longer."""
+    supervisor._watch.sight.position = SimpleNamespace(binlog=FIRST, offset=200)
+    assert look_after(supervisor, silent_seconds=10)
+    with pytest.raises(SourceError, match="stands still while the server goes on"):
+        look_after(supervisor, silent_seconds=61)
+    assert look_after(supervisor, silent_seconds=61)
+    with pytest.raises(SourceError, match="stands still"):
+        look_after(supervisor, silent_seconds=121)
+    assert look_after(supervisor, silent_seconds=121)
+
+
+def test_a_server_that_says_nothing_at_all_loses_its_stream(supervisor: Any) -> None:
+    """Neither a byte nor an answer; while there are answers, an idle stream is kept."""
+    supervisor._watch.sight.position = SimpleNamespace(binlog=FIRST, offset=100)
+    assert look_after(supervisor, silent_seconds=1000) is None
+    supervisor._watch.heard_at = 0.0
+    assert look_after(supervisor, silent_seconds=10) is None
+    with pytest.raises(SourceError, match="no answer from the server"):
+        look_after(supervisor, silent_seconds=61)
+
+
+def test_a_stranger_ends_the_run(supervisor: Any) -> None:
+    """Questions go to another server by now: what the stream brings cannot be told to be ours."""
+    supervisor._watch.sight.position = SimpleNamespace(binlog=FIRST, offset=100)
+    supervisor._watch.sight.stranger = UUID_B
+    with pytest.raises(SourceError, match=f"another server answers .*: {UUID_B}"):
+        look_after(supervisor, silent_seconds=0)
+
+
+def test_a_server_that_stands_behind_us_ends_the_run(supervisor: Any) -> None:
+    """Twice in a row: it was reset or rolled back, and mysqlbinlog does not notice."""
+    sight = supervisor._watch.sight
+    sight.position, sight.behind = SimpleNamespace(binlog=FIRST, offset=50), 1
+    look_after(supervisor, silent_seconds=0)
+    sight.behind = 2
+    with pytest.raises(ElsewhereError, match="stands before what was read"):
+        look_after(supervisor, silent_seconds=0)
+
+
+def test_a_position_of_another_server_covers_nothing() -> None:
+    """While one is left for the other, each says where it stands in its own history."""
+    told: list[Any] = []
+    stream: Any = SimpleNamespace(
+        _intake=SimpleNamespace(
+            coverage=SimpleNamespace(seen=told.append), server_uuid=UUID_A, told_time=str
+        ),
+        _writer=SimpleNamespace(told_time=str),
+    )
+    ours = SimpleNamespace(uuid=UUID_A, asked_at=1)
+    strange = SimpleNamespace(uuid=UUID_B, asked_at=1)
+    _Stream._seen(stream, ours)  # type: ignore[arg-type]
+    _Stream._seen(stream, strange)  # type: ignore[arg-type]
+    assert told == [ours]
+
+
+@pytest.mark.parametrize(
+    ("then", "server_id"),
+    [(replace(FACTS, uuid=UUID_B), 7), (FACTS, 8)],
+    ids=["another-uuid", "another-binlog"],
+)
+def test_a_run_without_an_overlap_is_confirmed_on_a_new_connection(
+    supervisor: Any, then: ServerFacts, server_id: int
+) -> None:
+    """The one that is kept still leads to the server that was asked; mysqlbinlog's does not."""
+    track = Track(FIRST, Path(), Grid(1000))
+    track.feed(memoryview(bytes(BinlogWriter(server_id=7).data)))
+    form = track.scanner.formats[0]
+    heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST)
+    supervisor._server = Asked(FACTS, (7, form.offset + form.size))
+    supervisor._confirm(heading, track)
+    supervisor._server = Asked(then, (server_id, form.offset + form.size))
+    with pytest.raises(SourceError, match="another server answers"):
+        supervisor._confirm(heading, track)
+
+
+def program_of_nobody() -> Tool:
+    return Tool(path="", flavour="mysql", version="9", connection_server_id=True)

@@ -1,0 +1,277 @@
+"""The watch: whose answer it is, whether it is one, and whether the server stands behind us."""
+
+import threading
+from datetime import UTC, datetime
+from time import monotonic
+
+import pytest
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import SourceError
+from binlog2s3.server.connection import ServerBinlog, ServerPosition
+from binlog2s3.stream.source_watch import Reached, Watch
+from tests.binlog_writer import UUID_A, UUID_B
+from tests.waiting import wait_until
+
+
+def name(number: int) -> BinlogName:
+    return BinlogName("b", number)
+
+
+def listed(*numbers: int) -> tuple[ServerBinlog, ...]:
+    return tuple(ServerBinlog(name=name(n), size=100, encrypted=False) for n in numbers)
+
+
+class Server:
+    """Answers what it is told to; `lists` counts how often its list was asked for."""
+
+    def __init__(self) -> None:
+        self.uuid = UUID_A
+        self.at = (3, 500)
+        self.error: SourceError | None = None
+        self.is_read_only = False
+        self.heard_at = 0.0
+        self.lists = 0
+        self.closed = threading.Event()
+
+    def position(self) -> ServerPosition:
+        if self.error is not None:
+            raise self.error
+        number, offset = self.at
+        return ServerPosition(
+            asked_at=datetime(2026, 1, 1, tzinfo=UTC),
+            uuid=self.uuid,
+            binlog=name(number),
+            offset=offset,
+            gtid_set="",
+        )
+
+    def binlogs(self) -> tuple[ServerBinlog, ...]:
+        self.lists += 1
+        return listed(1, 2, self.at[0])
+
+    def read_only(self) -> bool:
+        return self.is_read_only
+
+    def expiry(self) -> float | None:
+        return 3600.0
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class Watched:
+    """A watch that asks when it is told to, and what came of it."""
+
+    def __init__(self) -> None:
+        self.server = Server()
+        self.reached: Reached | None = None
+        self.seen: list[ServerPosition] = []
+        self.failures: list[BaseException] = []
+        self.stop = threading.Event()
+        self.watch = Watch(
+            self.server,  # type: ignore[arg-type]
+            interval_seconds=0.001,
+            reached=lambda: self.reached,
+            seen=self.seen.append,
+            failed=self.failures.append,
+            stop=self.stop,
+        )
+        self.watch.follow(UUID_A, listed(1, 2))
+
+    def ask(self, *, with_list: bool = False) -> bool:
+        """Once."""
+        return self.watch._ask(with_list=with_list)
+
+
+@pytest.fixture
+def watched() -> Watched:
+    """Follows the server of UUID_A."""
+    return Watched()
+
+
+def test_an_answer_of_the_server_that_is_streamed(watched: Watched) -> None:
+    """Its position is passed on; its list is kept until it is asked for again."""
+    assert watched.ask()
+    sight = watched.watch.sight
+    assert sight.position is not None
+    assert (sight.position.binlog, sight.position.offset) == (name(3), 500)
+    assert watched.seen == [sight.position]
+    assert set(watched.watch.listed()) == {name(1), name(2), name(3)}
+    assert watched.server.lists == 1  # for it was not known that there is a third
+    assert watched.ask()
+    assert watched.server.lists == 1
+    assert watched.ask(with_list=True)
+    assert watched.server.lists == 2
+    assert watched.watch.sight.expire_seconds == 3600
+
+
+def test_the_list_is_asked_for_at_a_rotation(watched: Watched) -> None:
+    """Else the sizes by which a lag is counted are those of before."""
+    watched.ask()
+    watched.server.at = (4, 200)
+    watched.ask()
+    watched.ask()
+    assert watched.server.lists == 2
+    assert name(4) in watched.watch.listed()
+
+
+def test_a_strangers_answer_is_never_compared(watched: Watched) -> None:
+    """Something on the way leads elsewhere: its uuid is told, its position is not passed on."""
+    watched.ask()
+    watched.server.uuid, watched.server.at = UUID_B, (9, 9)
+    assert not watched.ask(with_list=True)
+    sight = watched.watch.sight
+    assert sight.stranger == UUID_B
+    assert sight.position is not None
+    assert sight.position.uuid == UUID_A
+    assert name(9) not in watched.watch.listed()
+    assert len(watched.seen) == 1
+    assert not watched.watch.streams(UUID_A)
+    watched.server.uuid = UUID_A
+    assert watched.ask()
+    assert watched.watch.sight.stranger == ""
+    assert watched.watch.streams(UUID_A)
+    assert not watched.watch.streams(UUID_B)
+
+
+def test_following_another_server_forgets_what_was_seen(watched: Watched) -> None:
+    """Its position and its doubts were the other one's."""
+    watched.reached = (name(4), 4)
+    watched.ask()
+    watched.server.uuid = UUID_B
+    watched.ask()
+    watched.watch.follow(UUID_B, listed(7))
+    sight = watched.watch.sight
+    assert (sight.position, sight.stranger, sight.behind) == (None, "", 0)
+    assert set(watched.watch.listed()) == {name(7)}
+    assert watched.watch.streams(UUID_B)
+
+
+def test_following_the_same_server_again_keeps_its_position(watched: Watched) -> None:
+    """A new run of mysqlbinlog: the doubts are gone, the answers stay."""
+    watched.reached = (name(4), 4)
+    watched.ask()
+    assert watched.watch.sight.behind == 1
+    watched.watch.follow(UUID_A, listed(7))
+    assert watched.watch.sight.position is not None
+    assert watched.watch.sight.behind == 0
+
+
+def test_an_answer_that_comes_late_is_not_of_the_server_that_is_followed_now(
+    watched: Watched,
+) -> None:
+    """The question was asked before the change: neither its list nor its position counts."""
+
+    def change() -> Reached | None:
+        watched.watch.follow(UUID_B, listed(7))
+        return None
+
+    watched.watch._reached = change
+    watched.ask(with_list=True)
+    assert watched.seen == []
+    assert watched.watch.sight.position is None
+    assert set(watched.watch.listed()) == {name(7)}
+
+
+@pytest.mark.parametrize(
+    ("reached", "behind"),
+    [
+        (None, 0),
+        ((name(3), 499), 0),
+        ((name(3), 500), 0),
+        ((name(3), 501), 1),
+        ((name(4), 4), 1),
+        ((name(2), 900), 0),
+    ],
+)
+def test_a_server_that_stands_behind_what_was_read(
+    watched: Watched, reached: Reached | None, behind: int
+) -> None:
+    """It was reset or rolled back: counted, since one answer may be old, and not passed on."""
+    watched.reached = reached
+    watched.ask()
+    assert watched.watch.sight.behind == behind
+    assert len(watched.seen) == 1 - behind
+    watched.ask()
+    assert watched.watch.sight.behind == 2 * behind
+    watched.server.at = (5, 4)
+    watched.ask()
+    assert watched.watch.sight.behind == 0
+
+
+def test_a_refusal_is_an_answer(watched: Watched) -> None:
+    """Too many connections: the server lives, and its stream is kept."""
+    watched.ask()
+    watched.server.error = SourceError("too many connections", transient=True, answered=True)
+    before = monotonic()
+    assert not watched.ask()
+    assert watched.watch.sight.error is watched.server.error
+    assert watched.watch.heard_at >= before
+    assert watched.watch.sight.position is not None, "what was seen still holds"
+
+
+def test_no_answer_is_none(watched: Watched) -> None:
+    """Nothing has been heard since the last one."""
+    watched.ask()
+    heard = watched.watch.heard_at
+    watched.server.error = SourceError("timed out", transient=True)
+    assert not watched.ask()
+    assert watched.watch.heard_at == heard
+    watched.server.error = None
+    assert watched.ask()
+    assert watched.watch.sight.error is None
+    assert watched.watch.heard_at >= heard
+
+
+def test_a_part_of_an_answer_counts_as_heard(watched: Watched) -> None:
+    """A server that is slow to answer all is there: its connection says when it last spoke."""
+    watched.server.heard_at = monotonic() + 50
+    watched.server.error = SourceError("timed out", transient=True)
+    watched.ask()
+    assert watched.watch.heard_at == watched.server.heard_at
+
+
+def test_a_server_that_becomes_read_only_is_told_of(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, when it changes: a replica that always was is none of our business."""
+    watched.server.is_read_only = True
+    watched.ask()
+    assert "read_only" not in caplog.text
+    watched.server.is_read_only = False
+    watched.ask()
+    watched.server.is_read_only = True
+    watched.ask()
+    watched.ask()
+    assert caplog.text.count("the server has become read_only") == 1
+
+
+def test_the_list_is_asked_for_at_first_and_when_it_is_wanted() -> None:
+    """It takes a lock on the server; a question that failed is asked again."""
+    watched = Watched()
+    watched.server.error = SourceError("down", transient=True)
+    watched.watch.start()
+    try:
+        wait_until(lambda: watched.watch.sight.error, what="a failed question")
+        watched.server.error = None
+        wait_until(lambda: watched.server.lists == 1, what="the first list")
+        seen = len(watched.seen)
+        wait_until(lambda: len(watched.seen) > seen + 5, what="more positions")
+        assert watched.server.lists == 1
+        watched.watch.list_again()
+        wait_until(lambda: watched.server.lists == 2, what="the list that was wanted")
+    finally:
+        watched.stop.set()
+    assert watched.server.closed.wait(60)
+    assert watched.failures == []
+
+
+def test_a_defect_of_the_watch_ends_the_process() -> None:
+    """It is not left to die silently."""
+    watched = Watched()
+    defect = RuntimeError("a defect")
+    watched.server.error = defect  # type: ignore[assignment]
+    watched.watch.start()
+    wait_until(lambda: watched.failures, what="the failure")
+    assert watched.failures == [defect]

@@ -1,0 +1,512 @@
+"""The spool: locked, made durable, and never emptied of what the archive lacks."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.values import SpoolLimits
+from binlog2s3.errors import SpoolError
+from binlog2s3.stream.spool import Floor, Room, RunFacts, Spool, Superseder, default_min_free
+
+FACTS = RunFacts(
+    source="orders",
+    target="s3://bucket/p",
+    server_uuid="3e11fa47-71ca-11e1-9e33-c80aa9429562",
+    binlog="b.000001",
+    position=4,
+    lineage="L",
+)
+ONE, TWO = BinlogName.parse("b.000001"), BinlogName.parse("b.000002")
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    """A spool that is not there yet."""
+    spool = Spool(tmp_path / "new" / "spool")
+    yield spool
+    spool.close()
+
+
+def test_it_is_made_for_its_user_alone(spool: Spool) -> None:
+    """Binlogs hold the data of the database."""
+    assert spool.directory.stat().st_mode & 0o777 == 0o700
+    assert spool.begin(FACTS).directory.stat().st_mode & 0o777 == 0o700
+    assert spool.runs()[0].facts == FACTS
+
+
+def test_one_streamer_holds_it(spool: Spool) -> None:
+    """A second one is told which process has it, until that one lets go."""
+    with pytest.raises(SpoolError, match=rf"in use by another streamer \(process {os.getpid()}\)"):
+        Spool(spool.directory)
+    spool.close()
+    again = Spool(spool.directory)
+    again.close()
+    again._lock = spool._lock = os.open(spool.directory, os.O_RDONLY)  # for the fixture's close
+
+
+def test_a_lock_file_that_is_left_holds_nothing(tmp_path: Path) -> None:
+    """The lock ends with its process, not with the file."""
+    (tmp_path / "lock").write_text("999999999999999\n")
+    Spool(tmp_path).close()
+    assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_a_spool_that_cannot_be_made(tmp_path: Path) -> None:
+    """The path and the reason are in the message, what to do in the hint."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SpoolError, match="file/spool: not a directory") as caught:
+        Spool(tmp_path / "file" / "spool")
+    assert caught.value.hint
+    assert caught.value.exit_code == 5
+
+
+def test_runs_come_oldest_first(spool: Spool) -> None:
+    """Each with what it was begun for, each in a directory of its own."""
+    begun = [spool.begin(replace(FACTS, position=position)) for position in (4, 5, 6)]
+    assert spool.runs() == begun
+    assert len({run.directory for run in begun}) == 3
+    assert all(run.files() == {} for run in begun)
+
+
+def test_a_run_lists_its_binlogs(spool: Spool) -> None:
+    """And nothing else that lies there."""
+    run = spool.begin(FACTS)
+    for name in ("b.000001", "b.000002", "b.index", "notes"):
+        (run.directory / name).write_bytes(b"x")
+    assert run.files() == {ONE: run.directory / "b.000001", TWO: run.directory / "b.000002"}
+
+
+def test_a_note_replaces_what_is_known_of_a_run(spool: Spool) -> None:
+    """Whole or not at all: by a rename."""
+    run = spool.begin(replace(FACTS, lineage=None))
+    noted = replace(run, facts=FACTS)
+    spool.note(noted)
+    assert spool.runs() == [noted]
+    assert [path.name for path in run.directory.iterdir()] == ["run.json"]
+    assert json.loads((run.directory / "run.json").read_text())["format"] == 1
+
+
+def test_a_half_made_run_is_removed(spool: Spool) -> None:
+    """It died before its run.json, so mysqlbinlog was never started."""
+    run = spool.begin(FACTS)
+    (run.directory / "run.json").rename(run.directory / "run.json.new")
+    assert spool.runs() == []
+    assert not run.directory.exists()
+
+
+def test_a_half_written_note_does_not_count(spool: Spool) -> None:
+    """What was there before holds."""
+    run = spool.begin(FACTS)
+    (run.directory / "run.json.new").write_text('{"sou')
+    assert spool.runs() == [run]
+
+
+def test_a_run_of_an_older_program_has_no_floor(spool: Spool) -> None:
+    """Its files have all that was written into them."""
+    run = spool.begin(replace(FACTS, floors={"b.000001": Floor(offset=5, at=5)}))
+    document = json.loads((run.directory / "run.json").read_text())
+    assert document.pop("floors") == {"b.000001": {"offset": 5, "at": 5}}
+    (run.directory / "run.json").write_text(json.dumps(document))
+    assert spool.runs() == [replace(run, facts=FACTS)]
+    assert FACTS.floors == {}
+
+
+@pytest.mark.parametrize("key", ["position", "offset", "at"])
+@pytest.mark.parametrize("value", [None, -1, "5", 1.5, True, [], "x" * 1000])
+def test_a_place_that_is_no_number_is_damage(spool: Spool, key: str, value: object) -> None:
+    """It says what may be read of the file, so it is not guessed."""
+    run = spool.begin(FACTS)
+    document = json.loads((run.directory / "run.json").read_text())
+    floor = {"offset": 5, "at": 5, key: value}
+    changed = {key: value} if key == "position" else {"floors": {"b.000001": floor}}
+    (run.directory / "run.json").write_text(json.dumps(document | changed))
+    with pytest.raises(SpoolError, match=rf"run\.json is damaged: its {key} is ") as caught:
+        spool.runs()
+    assert len(str(caught.value)) < 80 + len(str(run.directory))
+
+
+@pytest.mark.parametrize("value", [None, 5, "5", [], [{"offset": 5, "at": 5}], "x" * 1000])
+def test_floors_that_are_none_are_damage(spool: Spool, value: object) -> None:
+    """Nothing is read of a file of which it is not known what was given back."""
+    run = spool.begin(FACTS)
+    document = json.loads((run.directory / "run.json").read_text())
+    (run.directory / "run.json").write_text(json.dumps(document | {"floors": value}))
+    with pytest.raises(SpoolError, match=r"run\.json is damaged: its floors are ") as caught:
+        spool.runs()
+    assert len(str(caught.value)) < 80 + len(str(run.directory))
+
+
+@pytest.mark.parametrize("floor", [None, 5, [], "x", {}, {"offset": 5}, {"at": 5}])
+def test_a_floor_that_lacks_a_place_is_damage(spool: Spool, floor: object) -> None:
+    """Both are needed: where in the binlog, and where in the file."""
+    run = spool.begin(FACTS)
+    document = json.loads((run.directory / "run.json").read_text())
+    (run.directory / "run.json").write_text(json.dumps(document | {"floors": {"b.000001": floor}}))
+    with pytest.raises(SpoolError, match=r"run\.json is damaged"):
+        spool.runs()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"format": 1}', '"x"', "null", "\0", "[" * 100_000]
+)
+def test_a_damaged_run_is_an_error_that_names_it(spool: Spool, content: str) -> None:
+    """What is in it is not thrown away for that."""
+    run = spool.begin(FACTS)
+    (run.directory / "b.000001").write_bytes(b"x")
+    (run.directory / "run.json").write_text(content)
+    with pytest.raises(SpoolError, match=r"run\.json is damaged") as caught:
+        spool.runs()
+    assert str(run.directory) in str(caught.value)
+    assert caught.value.hint
+    assert (run.directory / "b.000001").exists()
+
+
+def on_disk(*paths: Path) -> int:
+    """What these files take on their disk, as du counts."""
+    return sum(path.stat().st_blocks * 512 for path in paths)
+
+
+def test_release_deletes_every_runs_copy_of_this_lineage_alone(spool: Spool) -> None:
+    """Two runs may have the same binlog; another lineage's one of that name stays."""
+    runs = [spool.begin(FACTS), spool.begin(replace(FACTS, lineage="other")), spool.begin(FACTS)]
+    for run in runs:
+        (run.directory / "b.000001").write_bytes(b"12345")
+        (run.directory / "b.000002").write_bytes(b"123")
+    assert spool.used_bytes() == on_disk(*(p for run in runs for p in run.files().values()))
+    assert spool.release(ONE, "L") == 10
+    assert [sorted(map(str, run.files())) for run in runs] == [
+        ["b.000002"],
+        ["b.000001", "b.000002"],
+        ["b.000002"],
+    ]
+    assert spool.used_bytes() == on_disk(*(p for run in runs for p in run.files().values()))
+    assert spool.release(ONE, "L") == 0
+
+
+def test_a_copy_that_is_being_compared_is_not_released(spool: Spool) -> None:
+    """What a run brings again of an archived binlog is read to its end before it goes."""
+    old, new = spool.begin(FACTS), spool.begin(FACTS)
+    for run in (old, new):
+        (run.directory / "b.000001").write_bytes(b"12345")
+    spool.reading = new.directory / "b.000001"
+    assert spool.release(ONE, "L") == 5
+    assert (spool.runs(), list(new.files())) == ([new], [ONE])
+
+
+def test_release_removes_runs_that_are_empty_but_for_the_newest(spool: Spool) -> None:
+    """The newest is where mysqlbinlog writes."""
+    old, new = spool.begin(FACTS), spool.begin(FACTS)
+    for run in (old, new):
+        (run.directory / "b.000001").write_bytes(b"x")
+    spool.release(ONE, "L")
+    assert spool.runs() == [new]
+
+
+def test_a_run_whose_lineage_is_not_known_is_not_released(spool: Spool) -> None:
+    """Nobody has shown that its binlog is the archived one."""
+    run = spool.begin(replace(FACTS, lineage=None))
+    (run.directory / "b.000001").write_bytes(b"x")
+    assert spool.release(ONE, "L") == 0
+    assert ONE in run.files()
+
+
+def test_sweep_removes_only_what_holds_no_binlog(spool: Spool) -> None:
+    """Of the runs it is given."""
+    empty, full, not_given = (spool.begin(FACTS) for _ in range(3))
+    (full.directory / "b.000001").write_bytes(b"x")
+    spool.sweep([empty, full])
+    assert spool.runs() == [full, not_given]
+
+
+def test_sync_and_use_of_an_empty_spool(spool: Spool) -> None:
+    """Nothing there is no error."""
+    spool.sync()
+    assert (spool.runs(), spool.used_bytes()) == ([], 0)
+    run = spool.begin(FACTS)
+    (run.directory / "b.000001").write_bytes(b"x")
+    spool.sync()
+    assert spool.used_bytes() == on_disk(run.directory / "b.000001")
+
+
+def test_a_spool_that_vanishes_is_an_error(spool: Spool) -> None:
+    """Not an empty one."""
+    run = spool.begin(FACTS)
+    (run.directory / "run.json").unlink()
+    run.directory.rmdir()
+    with pytest.raises(SpoolError, match="no such file or directory"):
+        run.files()
+
+
+def test_foreign_files_are_left_alone(spool: Spool) -> None:
+    """Whatever lies beside the runs: it is no run and stays."""
+    (spool.directory / "notes").touch()
+    (spool.directory / "run-notes").touch()
+    run = spool.begin(FACTS)
+    assert spool.runs() == [run]
+    spool.release(ONE, "L")
+    assert (spool.directory / "notes").exists()
+    assert (spool.directory / "run-notes").exists()
+
+
+def test_foreign_directories_are_left_alone(spool: Spool) -> None:
+    """A directory that binlog2s3 did not make is never deleted."""
+    (spool.directory / "run-backup").mkdir()
+    (spool.directory / "run-backup" / "b.000001").write_bytes(b"x")
+    assert spool.runs() == []
+    assert (spool.directory / "run-backup" / "b.000001").exists()
+
+
+def test_binlogs_are_not_deleted_with_a_run_that_lost_its_description(spool: Spool) -> None:
+    """Only what holds nothing is a half-made run."""
+    run = spool.begin(FACTS)
+    (run.directory / "b.000001").write_bytes(b"x")
+    (run.directory / "run.json").unlink()
+    with pytest.raises(SpoolError, match=r"run\.json"):
+        spool.runs()
+    assert (run.directory / "b.000001").exists()
+
+
+def test_a_copy_that_is_the_beginning_of_another_goes(spool: Spool) -> None:
+    """Of several copies of a binlog only what no other holds is kept."""
+    bodies = [b"abcdef", b"abc", b"abcdef", b"abX", b""]
+    paths = []
+    for body in bodies:
+        run = spool.begin(FACTS)
+        paths.append(run.directory / "mysql-bin.000001")
+        paths[-1].write_bytes(body)
+    assert spool.drop_prefixes() == 9
+    assert sorted(path.read_bytes() for path in paths if path.exists()) == [b"abX", b"abcdef"]
+    assert spool.drop_prefixes() == 0
+
+
+@pytest.mark.parametrize(
+    "facts", [{"position": 5}, {"floors": {FACTS.binlog: Floor(offset=1, at=1)}}]
+)
+@pytest.mark.parametrize("body", [b"abc", b"abcdef", b"abcdefghi"])
+def test_a_copy_that_does_not_begin_at_the_beginning_is_not_compared(
+    spool: Spool, facts: dict[str, int], body: bytes
+) -> None:
+    """It stays, and no other goes because of it; what its run brought after it is as any other."""
+    runs = [spool.begin(FACTS), spool.begin(replace(FACTS, **facts))]
+    for run, own in zip(runs, (b"abcdef", body), strict=True):
+        (run.directory / "b.000001").write_bytes(own)
+        (run.directory / "b.000002").write_bytes(own)
+    assert spool.drop_prefixes() == min(6, len(body))
+    assert [len(run.files()) for run in runs].count(1) == 1
+    assert [(run.directory / "b.000001").read_bytes() for run in runs] == [b"abcdef", body]
+
+
+def test_a_run_of_another_history_is_discarded(spool: Spool) -> None:
+    """With all that is in it; the other runs stay."""
+    kept, discarded = spool.begin(FACTS), spool.begin(FACTS)
+    for run in (kept, discarded):
+        for name in ("b.000001", "b.000002", "notes"):
+            (run.directory / name).write_bytes(b"x")
+    spool.discard(discarded)
+    assert not discarded.directory.exists()
+    assert spool.runs() == [kept]
+    assert list(kept.files()) != []
+    with pytest.raises(SpoolError, match="no such file or directory"):
+        spool.discard(discarded)
+
+
+def test_a_discard_that_fails_leaves_a_run_that_was_there_before(spool: Spool) -> None:
+    """What is left is what an earlier end of mysqlbinlog would have left, with its description."""
+    run = spool.begin(FACTS)
+    (run.directory / "b.000001").mkdir()  # stands for a file that cannot be deleted
+    for name in ("b.000002", "b.000010"):
+        (run.directory / name).write_bytes(b"x")
+    with pytest.raises(SpoolError, match=r"b\.000001: is a directory"):
+        spool.discard(run)
+    assert spool.runs() == [run]
+    assert sorted(path.name for path in run.directory.iterdir()) == ["b.000001", "run.json"]
+
+
+def test_what_was_given_back_does_not_count(spool: Spool) -> None:
+    """The file keeps its size, the spool takes less, and the next start knows of the floor."""
+    run = spool.begin(FACTS)
+    path = run.directory / "b.000001"
+    path.write_bytes(os.urandom(1 << 20))
+    spool.sync()
+    before = spool.used_bytes()
+    assert before >= 1 << 20
+    kept, floor = path.read_bytes(), Floor(offset=5 << 20, at=3 << 18)
+    spool.give_back(path, floor)
+    freed = before - spool.used_bytes()
+    assert freed >= 1 << 19
+    assert path.read_bytes()[floor.at :] == kept[floor.at :]
+    (found,) = spool.runs()
+    assert found.facts == replace(FACTS, floors={"b.000001": floor})
+    assert not found.facts.whole
+    assert path.stat().st_size == 1 << 20
+    assert spool.room(SpoolLimits()).used == before - freed
+
+
+def test_room_of_a_spool(spool: Spool) -> None:
+    """What it takes and what is free, with the limits that were given or the spool's own."""
+    run = spool.begin(FACTS)
+    (run.directory / "b.000001").write_bytes(bytes(100_000))
+    (run.directory / "b.000002").write_bytes(bytes(200_000))
+    spool.sync()
+    space = os.statvfs(spool.directory)
+    size = space.f_blocks * space.f_frsize
+    room = spool.room(SpoolLimits(max_bytes=300_001, min_free_bytes=0))
+    assert room.used == on_disk(*run.files().values())
+    assert 0 < room.free <= size
+    assert (room.max_bytes, room.min_free) == (300_001, 0)
+    room = spool.room(SpoolLimits())
+    assert (room.max_bytes, room.min_free) == (None, default_min_free(size))
+    spool.discard(run)
+    assert spool.room(SpoolLimits()).used == 0
+
+
+def test_room_of_a_spool_that_vanished(spool: Spool) -> None:
+    """Is not as good as any."""
+    (spool.directory / "lock").unlink()
+    spool.directory.rmdir()
+    with pytest.raises(SpoolError, match="no such file or directory"):
+        spool.room(SpoolLimits())
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("size", "left"), [(0, GIB), (20 * GIB, GIB), (21 * GIB, 21 * GIB // 20), (200 * GIB, 10 * GIB)]
+)
+def test_what_is_left_free_where_nothing_is_asked_for(size: int, left: int) -> None:
+    """5 % of the file system, at least 1 GiB."""
+    assert default_min_free(size) == left
+
+
+LIMITED = Room(used=100, free=40, max_bytes=100, min_free=40)
+
+
+@pytest.mark.parametrize(
+    ("room", "short"),
+    [
+        (LIMITED, ""),
+        (replace(LIMITED, used=101), "the spool takes 101 bytes, above 100 (max_bytes)"),
+        (replace(LIMITED, used=101, max_bytes=None), ""),
+        (
+            replace(LIMITED, free=39),
+            "the spool's file system has 39 bytes left, below 40 (min_free_bytes)",
+        ),
+        (replace(LIMITED, free=0, min_free=0), ""),
+        (
+            replace(LIMITED, used=101, free=39),
+            (
+                "the spool takes 101 bytes, above 100 (max_bytes); "
+                "the spool's file system has 39 bytes left, below 40 (min_free_bytes)"
+            ),
+        ),
+    ],
+)
+def test_what_there_is_not_enough_of(room: Room, short: str) -> None:
+    """Each limit by its name, with the values; at the limit nothing is wrong."""
+    assert room.short_of() == short
+
+
+@pytest.mark.parametrize(
+    ("room", "again"),
+    [
+        (LIMITED, False),
+        (replace(LIMITED, used=75, free=50), True),
+        (replace(LIMITED, used=76, free=50), False),
+        (replace(LIMITED, used=75, free=49), False),
+        (replace(LIMITED, used=10**9, free=50, max_bytes=None), True),
+        (replace(LIMITED, used=0, free=0, min_free=0), True),
+        (replace(LIMITED, used=0, free=4 * GIB + (256 << 20), min_free=4 * GIB), True),
+        (replace(LIMITED, used=0, free=4 * GIB + (256 << 20) - 1, min_free=4 * GIB), False),
+    ],
+)
+def test_when_there_is_room_again(room: Room, again: bool) -> None:
+    """Well below the greatest use, well above the least that is free; then neither is short."""
+    assert room.has_room_again() is again
+    assert not (again and room.short_of())
+
+
+BY = Superseder(source="orders", target="s3://bucket/p", generation=8, token="9c2d41aa", host="db2")
+
+
+def test_who_took_over_is_noted_and_forgotten(spool: Spool) -> None:
+    """What is noted is read again, by the next start too; after it is forgotten nobody is noted."""
+    assert spool.superseded_by() is None
+    spool.forget_superseder()
+    spool.note_superseded(replace(BY, generation=7))
+    spool.note_superseded(BY)
+    assert spool.superseded_by() == BY
+    assert BY.rank == (8, "9c2d41aa")
+    assert sorted(path.name for path in spool.directory.iterdir()) == ["lock", "superseded.json"]
+    assert spool.runs() == []
+    spool.forget_superseder()
+    assert spool.superseded_by() is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"\xff", b"[]", b"null", b"{}", b'{"generation": "x"}', b"[" * 100_000],
+)
+def test_a_damaged_note_is_of_somebody(spool: Spool, text: bytes) -> None:
+    """It is below every writer, and about every source: so that any writer is looked for."""
+    (spool.directory / "superseded.json").write_bytes(text)
+    found = spool.superseded_by()
+    assert found == Superseder()
+    assert found.rank < (1, "00000000")
+    assert found.concerns("anything", "s3://anywhere")
+
+
+def test_a_note_is_about_one_source_in_one_archive() -> None:
+    """A spool that is given to another one does not wait for the first one's writer."""
+    assert BY.concerns("orders", "s3://bucket/p")
+    assert not BY.concerns("other", "s3://bucket/p")
+    assert not BY.concerns("orders", "s3://bucket/q")
+
+
+def test_a_note_that_cannot_be_written_is_a_spool_error(spool: Spool) -> None:
+    """What is in its place is named."""
+    (spool.directory / "superseded.json").mkdir()
+    for act in (lambda: spool.note_superseded(BY), spool.superseded_by, spool.forget_superseder):
+        with pytest.raises(SpoolError, match=r"superseded\.json: is a directory"):
+            act()
+
+
+def test_a_floor_is_noted_before_its_bytes_are_gone(spool: Spool) -> None:
+    """A crash between the two leaves a file that is whole and is not read: never the reverse."""
+    run = spool.begin(FACTS)
+    path = run.directory / "b.000001"
+    path.mkdir()  # nothing can be punched out of that
+    with pytest.raises(SpoolError):
+        spool.give_back(path, Floor(offset=9, at=9))
+    assert json.loads((run.directory / "run.json").read_text())["floors"] == {
+        "b.000001": {"offset": 9, "at": 9}
+    }
+
+
+def test_floors_of_several_binlogs_are_kept(spool: Spool) -> None:
+    """Each its own; what else the run says stays."""
+    run = spool.begin(FACTS)
+    for number, place in ((1, 7), (2, 8), (1, 9)):
+        path = run.directory / f"b.00000{number}"
+        path.write_bytes(bytes(20))
+        spool.give_back(path, Floor(offset=place, at=place))
+    (found,) = spool.runs()
+    one, two = Floor(offset=9, at=9), Floor(offset=8, at=8)
+    assert found.facts == replace(FACTS, floors={"b.000001": one, "b.000002": two})
+
+
+@pytest.mark.parametrize(("end", "left"), [(0, b""), (3, b"abc"), (6, b"abcdef"), (9, b"abcdef")])
+def test_a_torn_end_is_forgotten(spool: Spool, end: int, left: bytes) -> None:
+    """What lies behind it comes again; a file that is shorter, or gone, is left alone."""
+    run = spool.begin(FACTS)
+    path = run.directory / "b.000001"
+    path.write_bytes(b"abcdef")
+    spool.cut(path, end)
+    assert path.read_bytes() == left
+    spool.cut(run.directory / "b.000002", end)
+    assert list(run.files().values()) == [path]

@@ -1,0 +1,197 @@
+"""When reading waits for room in the spool, and what makes room."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from binlog2s3.config.values import SpoolLimits
+from binlog2s3.stream.spool import Room
+from binlog2s3.stream.spool_limits import Pressure
+
+MIB = 1 << 20
+LIMITS = SpoolLimits(max_bytes=10 * MIB, min_free_bytes=2 * MIB)
+
+
+class Disk:
+    """A spool that takes `used` bytes and has `free` ones left; `asked` is what did not count."""
+
+    def __init__(self, used: int = 0, free: int = 100 * MIB) -> None:
+        self.used = used
+        self.free = free
+        self.asked: list[int] = []
+        self.limits: SpoolLimits | None = None
+
+    def room(self, limits: SpoolLimits, passing: int = 0) -> Room:
+        self.limits = limits
+        self.asked.append(passing)
+        assert limits.min_free_bytes is not None
+        return Room(
+            used=max(0, self.used - passing),
+            free=self.free,
+            max_bytes=limits.max_bytes,
+            min_free=limits.min_free_bytes,
+        )
+
+
+class Presses:
+    """An intake with one uploader, which is pressed or not."""
+
+    def __init__(self) -> None:
+        self.pressed: list[bool] = []
+        self.done = False
+        self.last = None
+
+    def uploaders(self) -> list[Any]:
+        return [SimpleNamespace(press=lambda *, pressed: self.pressed.append(pressed))]
+
+
+class Child:
+    """A mysqlbinlog that can be made to stand still."""
+
+    def __init__(self) -> None:
+        self.held: list[bool] = []
+
+    def hold(self, *, held: bool) -> None:
+        self.held.append(held)
+
+
+def tailer(size: int = 0, position: int = 0) -> Any:
+    """It has read up to `position`; whole events end at `size`."""
+    return SimpleNamespace(
+        current=SimpleNamespace(size=size, scanner=SimpleNamespace(position=position))
+    )
+
+
+def make(disk: Disk, limits: SpoolLimits = LIMITS) -> tuple[Pressure, Presses]:
+    presses = Presses()
+    return Pressure(limits, disk, presses), presses  # type: ignore[arg-type]
+
+
+def stops(pressure: Pressure, child: Child, reads: int = 0, **tail: int) -> tuple[bool, int]:
+    """What it says, and how often it had something read."""
+    left, took = [None] * reads, 0
+
+    def read() -> bool:
+        nonlocal took
+        took += 1
+        return bool(left) and left.pop() is None
+
+    return pressure.stops(child, tailer(**tail), 0, read), took  # type: ignore[arg-type]
+
+
+def test_below_the_limits_nothing_happens() -> None:
+    """Reading goes on, mysqlbinlog is not touched."""
+    pressure, presses = make(Disk(used=10 * MIB))
+    child = Child()
+    assert stops(pressure, child) == (False, 0)
+    assert not pressure.paused
+    assert (child.held, presses.pressed) == ([], [])
+
+
+def test_above_the_limit_what_is_there_is_read_first() -> None:
+    """While mysqlbinlog stands still, and it goes on afterwards: it ends by itself or is ended."""
+    pressure, _ = make(Disk(used=11 * MIB))
+    child = Child()
+    assert stops(pressure, child, reads=2) == (True, 3)
+    assert pressure.paused
+    assert child.held == [True, False]
+
+
+def test_reading_at_the_limit_is_bounded() -> None:
+    """No more than the spool can hold."""
+    pressure, _ = make(Disk(used=11 * MIB))
+    assert stops(pressure, Child(), reads=1000) == (True, 11 // 4 + 1)
+
+
+def test_an_event_that_is_not_whole_does_not_count() -> None:
+    """Nobody can bring a part of it in: it passes, however large it is."""
+    disk = Disk(used=15 * MIB)
+    pressure, _ = make(disk)
+    child = Child()
+    assert stops(pressure, child, size=MIB, position=7 * MIB) == (False, 0)
+    assert disk.asked == [6 * MIB]
+    assert child.held == []
+
+
+def test_on_a_full_disk_nothing_is_read_first() -> None:
+    """What does not count for the limit takes room all the same."""
+    pressure, _ = make(Disk(used=MIB, free=MIB))
+    child = Child()
+    assert stops(pressure, child, reads=9) == (True, 0)
+    assert child.held == []
+
+
+@pytest.mark.parametrize("asked", [0, 100])
+def test_some_room_is_kept_whatever_was_asked_for(asked: int) -> None:
+    """On a full disk mysqlbinlog leaves holes in its file."""
+    pressure, _ = make(Disk(free=MIB - 1), SpoolLimits(max_bytes=None, min_free_bytes=asked))
+    assert stops(pressure, Child()) == (True, 0)
+
+
+def test_with_room_there_is_nothing_to_relieve() -> None:
+    """Uploads are not pressed."""
+    pressure, presses = make(Disk(used=9 * MIB))
+    pressure.relieve(lambda _: pytest.fail("nothing to wait for"), threading.Event())
+    assert presses.pressed == []
+
+
+def test_it_waits_until_there_is_more_room_than_at_the_limit() -> None:
+    """And uploads are pressed meanwhile."""
+    disk = Disk(used=11 * MIB)
+    pressure, presses = make(disk)
+    seen: list[tuple[int, bool]] = []
+
+    def work(_: float) -> None:
+        disk.used -= MIB
+        seen.append((disk.used // MIB, pressure.paused))
+
+    pressure.relieve(work, threading.Event())
+    assert seen == [(10, True), (9, True), (8, True), (7, True)]
+    assert presses.pressed == [True] * 4 + [False]
+    assert not pressure.paused
+
+
+def test_what_cannot_be_freed_does_not_count() -> None:
+    """All is in the bucket and the limit is still exceeded, by one large event: it goes on."""
+    disk = Disk(used=30 * MIB)
+    pressure, presses = make(disk)
+    worked = 0
+
+    def work(_: float) -> None:
+        nonlocal worked
+        worked += 1
+        presses.done = worked > 3
+
+    pressure.relieve(work, threading.Event())
+    assert 3 < worked < 12
+    assert not pressure.paused
+    assert stops(pressure, Child()) == (False, 0)
+    disk.used += 11 * MIB
+    pressure, _ = make(disk)
+    assert stops(pressure, Child()) == (True, 1)
+
+
+def test_a_full_disk_is_waited_for_however_long() -> None:
+    """Whatever fills it, something else may empty it: mysqlbinlog is not started before."""
+    disk = Disk(used=MIB, free=MIB)
+    pressure, presses = make(disk)
+    presses.done = True
+    worked = 0
+
+    def work(_: float) -> None:
+        nonlocal worked
+        worked += 1
+        disk.free = 50 * MIB if worked == 40 else MIB
+
+    pressure.relieve(work, threading.Event())
+    assert worked == 40
+
+
+def test_a_stop_ends_the_waiting() -> None:
+    """Nothing is resumed then."""
+    pressure, presses = make(Disk(used=11 * MIB))
+    stop = threading.Event()
+    pressure.relieve(lambda _: stop.set(), stop)
+    assert presses.pressed == [True, False]

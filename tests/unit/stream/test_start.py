@@ -1,0 +1,829 @@
+"""A start goes on where the archive ends, or refuses: it never splices two histories."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.documents import Entry, EntryEnd, Lineage
+from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, SpoolError
+from binlog2s3.server.connection import ServerBinlog
+from binlog2s3.store.contract import Body
+from binlog2s3.stream.remote import build_entry
+from binlog2s3.stream.spool import Floor, Run, RunFacts, Spool
+from binlog2s3.stream.start import (
+    PROBE,
+    Known,
+    adopt,
+    advance,
+    check_spool,
+    current,
+    find,
+    gtids_at_end,
+    known_end,
+    proved,
+    read_back,
+    read_undescribed,
+    sweep_spool,
+    tip_of_archive,
+    tip_of_track,
+)
+from binlog2s3.stream.tail import Track
+from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
+from tests.documents import BEAT
+from tests.memory_store import MemoryStore
+
+TIME = datetime(2026, 1, 2, tzinfo=UTC)
+LAYOUT = Layout("p", "orders")
+LINEAGE = Lineage(
+    id="20260102T030405Z-3e11fa47-a1b2",
+    source="orders",
+    server_uuid=UUID_A,
+    flavour="mysql",
+    server_version="9.7.0",
+    first_binlog=BinlogName.parse("b.000002"),
+    first_binlog_time=TIME,
+    gtid_set=f"{UUID_A}:1-5",
+)
+RUN = RunFacts(
+    source="orders", target="s3://b/p", server_uuid=UUID_A, binlog="b.000001", position=4
+)
+
+
+def name(number: int) -> BinlogName:
+    """b.000001 and so on."""
+    return BinlogName("b", number)
+
+
+def entry(number: int, **facts: Any) -> Entry:
+    """An entry of a binlog of 100 bytes with one transaction, number + 4."""
+    document = Entry(
+        name=name(number),
+        size=100,
+        crc64=0,
+        first_time=TIME,
+        server_id=1,
+        least_commit_us=None,
+        greatest_commit_us=None,
+        commit_exact=True,
+        gtid_set_before=f"{UUID_A}:1-{number + 3}",
+        gtid_set_added=f"{UUID_A}:{number + 4}",
+        transactions=1,
+        anonymous_transactions=0,
+        events=3,
+        formats=(),
+        blocks=(),
+        end="rotate",
+        next_binlog=str(name(number + 1)),
+        archived_at=TIME,
+    )
+    return replace(document, **facts)
+
+
+def archive(
+    store: MemoryStore,
+    binlogs: Sequence[int],
+    entries: Sequence[int] | None = None,
+    lineage: Lineage = LINEAGE,
+) -> Catalog:
+    """A lineage with these binlogs, and entries of all or of these."""
+    store.put(LAYOUT.lineage(lineage.id), lineage.to_json())
+    for number in binlogs:
+        store.put(LAYOUT.binlog(lineage.id, name(number)), b"x" * 100)
+    for number in binlogs if entries is None else entries:
+        store.put(LAYOUT.entry(lineage.id, name(number)), entry(number).to_json())
+    return Catalog(store, LAYOUT)
+
+
+def known(catalog: Catalog, lineage: Lineage = LINEAGE) -> Known:
+    """Where that lineage's archive ends."""
+    return known_end(catalog, lineage)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """An empty bucket."""
+    return MemoryStore()
+
+
+def test_an_empty_archive_ends_before_its_first_binlog(store: MemoryStore) -> None:
+    """The lineage was described, nothing is archived yet."""
+    end = known(archive(store, []))
+    assert (end.next_binlog, end.last, end.end) == (name(2), None, None)
+
+
+def test_an_archive_ends_with_its_last_binlog(store: MemoryStore) -> None:
+    """And that one's entry says what the next must fit to."""
+    end = known(archive(store, [2, 3, 4]))
+    assert (end.next_binlog, end.last) == (name(5), name(4))
+    assert end.end == EntryEnd(
+        size=100,
+        gtid_set_before=f"{UUID_A}:1-7",
+        gtid_set_added=f"{UUID_A}:8",
+        anonymous_transactions=0,
+        next_binlog="b.000005",
+    )
+
+
+def test_an_archive_ends_where_its_first_gap_is(store: MemoryStore) -> None:
+    """Binlogs are archived side by side: a later one may be there before an earlier one."""
+    assert known(archive(store, [2, 3, 5, 6])).next_binlog == name(4)
+
+
+def test_an_archive_ends_where_an_entry_is_missing(store: MemoryStore) -> None:
+    """What no entry describes was perhaps never compared with the source."""
+    end = known(archive(store, [2, 3, 4, 6], [2, 4]))
+    assert (end.next_binlog, end.last) == (name(3), name(2))
+
+
+def put_binlog(store: MemoryStore, number: int, *, rotate_to: str, before: str) -> str:
+    written = BinlogWriter()
+    written.previous_gtids(GtidSet.parse(before))
+    written.rotate(rotate_to)
+    key = LAYOUT.binlog(LINEAGE.id, name(number))
+    store.put(key, bytes(written.data))
+    return key
+
+
+def test_objects_without_entry_count_if_they_follow(store: MemoryStore) -> None:
+    """They are read back: a writer before us had no time to write their entries."""
+    end = known(archive(store, [2, 3]))
+    put_binlog(store, 4, rotate_to="b.000005", before=f"{UUID_A}:1-7")
+    put_binlog(store, 5, rotate_to="b.000006", before=f"{UUID_A}:1-7")
+    found = read_undescribed(store, LAYOUT, end, Grid(64))
+    assert [track.name for track in found] == [name(4), name(5)]
+    assert advance(end, found).next_binlog == name(6)
+    assert read_undescribed(store, LAYOUT, advance(end, found), Grid(64)) == []
+
+
+@pytest.mark.parametrize(
+    ("rotate_to", "before", "why"),
+    [
+        ("b.000007", f"{UUID_A}:1-7", "ends with a rotation to b.000007"),
+        ("b.000005", f"{UUID_A}:1-6", "begins after"),
+        ("b.000005", "", "begins after no GTIDs"),
+    ],
+)
+def test_an_object_that_cannot_follow_is_refused(
+    store: MemoryStore, rotate_to: str, before: str, why: str
+) -> None:
+    """Another binlog's bytes under the next name get no entry."""
+    end = known(archive(store, [2, 3]))
+    key = put_binlog(store, 4, rotate_to=rotate_to, before=before)
+    with pytest.raises(ArchiveError, match=why) as caught:
+        read_undescribed(store, LAYOUT, end, Grid(64))
+    assert key in str(caught.value)
+
+
+def test_an_entry_without_its_binlog_is_not_counted(store: MemoryStore) -> None:
+    """The object is what can be restored."""
+    assert known(archive(store, [2], [2, 3])).next_binlog == name(3)
+
+
+def test_gtids_where_the_archive_ends(store: MemoryStore) -> None:
+    """Before and added together; unknown without an entry or with anonymous transactions."""
+    end = known(archive(store, [2, 3]))
+    assert str(gtids_at_end(end)) == f"{UUID_A}:1-7"
+    assert gtids_at_end(replace(end, end=None)) is None
+    mariadb = replace(LINEAGE, flavour="mariadb", gtid_set="0-1-5")
+    assert end.end is not None
+    later = replace(end.end, gtid_set_before="0-1-5,1-1-9", gtid_set_added="0-1-7,0-2-8")
+    at_end = gtids_at_end(replace(end, lineage=mariadb, end=later))
+    assert str(at_end) == "0-1-7,0-2-8,1-1-9"
+
+
+def test_a_spool_of_another_source_or_bucket_is_refused() -> None:
+    """Its binlogs would go into the wrong archive."""
+    facts = RunFacts(
+        source="orders", target="s3://a/p", server_uuid=UUID_A, binlog="b.000001", position=4
+    )
+    run = Run(Path("/spool/run-x"), facts)
+    check_spool([run, run], "orders", "s3://a/p")
+    check_spool([], "orders", "s3://a/p")
+    for source, target in (("other", "s3://a/p"), ("orders", "s3://b/p")):
+        with pytest.raises(SpoolError, match="spool /spool holds binlogs of orders for s3://a/p"):
+            check_spool([run], source, target)
+
+
+def test_an_entry_can_be_made_from_the_object(store: MemoryStore) -> None:
+    """The one that a writer before us had no time to write: all from the archived bytes."""
+    written = BinlogWriter()
+    written.transaction([statement("BEGIN"), statement("COMMIT")], gtid=(UUID_A, "", 6))
+    written.rotate("b.000003")
+    data = bytes(written.data)
+    store.put(LAYOUT.binlog(LINEAGE.id, name(2)), data)
+    key = LAYOUT.binlog(LINEAGE.id, name(2))
+    made = build_entry(read_back(store, key, name(2), Grid(64)), TIME)
+    assert (made.name, made.size, made.transactions) == (name(2), len(data), 1)
+    assert (made.gtid_set_added, made.next_binlog) == (f"{UUID_A}:6", "b.000003")
+
+
+@pytest.mark.parametrize("cut", ["", "magic", "torn", "flipped"])
+def test_an_object_that_is_no_whole_binlog_gets_no_entry(
+    store: MemoryStore, cut: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named, and left as it is: what the source has will tell."""
+    written = BinlogWriter()
+    written.rotate("b.000003")
+    data = bytearray(written.data)
+    data = {"": bytearray(), "magic": data[:2], "torn": data[:-1], "flipped": data}[cut]
+    if cut == "flipped":
+        data[-6] ^= 1
+    key = LAYOUT.binlog(LINEAGE.id, name(2))
+    store.put(key, bytes(data))
+    assert read_back(store, key, name(2), Grid(64)) is None
+    assert key in caplog.records[-1].fields["key"]
+    known = Known(lineage=LINEAGE, next_binlog=name(2), last=None, end=None)
+    assert read_undescribed(store, LAYOUT, known, Grid(64)) == []
+    assert store.get(key) == bytes(data)
+
+
+# Which history the last writer wrote
+
+
+def beat(store: MemoryStore, generation: int, lineage: str | None) -> None:
+    """A writer's object that says what it wrote."""
+    made = replace(BEAT, generation=generation, lineage=lineage)
+    store.put(LAYOUT.writer(*made.rank), made.to_json())
+
+
+def child(number: int, of: Lineage, first: int = 2) -> Lineage:
+    """A lineage that begins behind another one."""
+    return replace(
+        LINEAGE,
+        id=f"2027010{number}T030405Z-b4308ccf-a1b2",
+        server_uuid=UUID_B,
+        first_binlog=name(first),
+        parent={"lineage": of.id},
+    )
+
+
+def put_lineages(store: MemoryStore, *lineages: Lineage) -> Catalog:
+    for lineage in lineages:
+        store.put(LAYOUT.lineage(lineage.id), lineage.to_json())
+    return Catalog(store, LAYOUT)
+
+
+def chosen(catalog: Catalog) -> str:
+    found = current(catalog, catalog.lineages())
+    assert found is not None
+    return found.lineage.id
+
+
+def test_a_source_that_is_new_to_the_bucket_has_no_history(store: MemoryStore) -> None:
+    """Nothing has been written yet."""
+    assert current(Catalog(store, LAYOUT), []) is None
+
+
+def test_the_history_is_the_one_that_the_last_writer_wrote(store: MemoryStore) -> None:
+    """Not the newest: a lineage may have been left for an older one again, or for a copy."""
+    later = replace(LINEAGE, id="20270102T030405Z-3e11fa47-a1b2")
+    catalog = put_lineages(store, LINEAGE, later)
+    beat(store, 1, later.id)
+    beat(store, 2, LINEAGE.id)
+    beat(store, 3, None)  # it died before it knew
+    beat(store, 4, "20300101T000000Z-00000000-0000")  # of which nobody knows
+    assert chosen(catalog) == LINEAGE.id
+
+
+def test_a_lineage_that_began_behind_it_since_is_its_continuation(store: MemoryStore) -> None:
+    """The writer died before it said so."""
+    one, two = child(1, LINEAGE), child(2, child(1, LINEAGE))
+    put_lineages(store, LINEAGE)
+    beat(store, 1, LINEAGE.id)
+    catalog = put_lineages(store, one, two)
+    assert chosen(catalog) == two.id
+
+
+def test_a_lineage_that_is_written_again_is_not_left_for_its_child(store: MemoryStore) -> None:
+    """A fail-over and back: the writer says so later than the child began."""
+    catalog = put_lineages(store, LINEAGE, child(1, LINEAGE))
+    beat(store, 1, LINEAGE.id)
+    assert chosen(catalog) == LINEAGE.id
+
+
+def test_lineages_that_name_each_other_end(store: MemoryStore) -> None:
+    """Somebody wrote them by hand: a start is not held up for ever."""
+    one = child(1, LINEAGE)
+    catalog = put_lineages(store, replace(LINEAGE, parent={"lineage": one.id}), one)
+    beat(store, 1, LINEAGE.id)
+    assert chosen(catalog) in (LINEAGE.id, one.id)
+    store.delete([LAYOUT.writer(*replace(BEAT, generation=1).rank)])
+    assert chosen(catalog) in (LINEAGE.id, one.id)
+
+
+def test_without_a_writers_word_the_last_leaf_goes_on(store: MemoryStore) -> None:
+    """The writers' objects are gone: of those that nothing follows, the one that reaches furthest.
+
+    By the binlog that it lacks, not by its age.
+    """
+    archive(store, [2, 3, 4, 5, 6])
+    other = replace(LINEAGE, id="20270102T030405Z-3e11fa47-a1b2")
+    archive(store, [2], lineage=other)
+    assert chosen(Catalog(store, LAYOUT)) == LINEAGE.id
+    catalog = put_lineages(store, child(1, LINEAGE, first=1))
+    assert chosen(catalog) == other.id
+
+
+# Where an archive ends, chunks counted in
+
+
+def written(
+    first: int = 1,
+    count: int = 3,
+    *,
+    end: str = "",
+    timestamp: int = NOW,
+    checksum: bool = True,
+    gtids: bool = True,
+) -> BinlogWriter:
+    """A binlog with these transactions, open unless it ends with a rotation to `end`, or "stop"."""
+    made = BinlogWriter(timestamp=timestamp, checksum=checksum)
+    made.previous_gtids(GtidSet.parse(f"{UUID_A}:1-{first - 1}" if first > 1 else ""))
+    for number in range(first, first + count):
+        gtid = (UUID_A, "", number) if gtids else None
+        made.transaction([statement(f"insert {number:09}")], gtid=gtid)
+    if end == "stop":
+        made.stop()
+    elif end:
+        made.rotate(end)
+    return made
+
+
+def put_chunks(store: MemoryStore, number: int, data: bytes, *cuts: int) -> None:
+    """The first bytes of a binlog as chunks."""
+    for begin, end in zip((0, *cuts), (*cuts, len(data)), strict=True):
+        chunk = Chunk(begin, end, crc64nvme(data[begin:end]))
+        store.put(LAYOUT.chunk(LINEAGE.id, name(number), chunk), data[begin:end])
+
+
+def put_archived(store: MemoryStore, number: int, made: BinlogWriter) -> None:
+    """A binlog with its entry."""
+    track = Track(name(number), Path(), Grid(64))
+    track.feed(memoryview(made.data))
+    store.put(LAYOUT.binlog(LINEAGE.id, name(number)), bytes(made.data))
+    described = build_entry(track, TIME)
+    store.put(LAYOUT.entry(LINEAGE.id, name(number)), described.to_json())
+
+
+FIRST = replace(LINEAGE, first_binlog=name(1), gtid_set="")
+
+
+@pytest.fixture
+def catalog(store: MemoryStore) -> Catalog:
+    """A lineage that begins with b.000001, of which nothing is there yet."""
+    first = replace(FIRST, first_binlog_time=datetime.fromtimestamp(NOW, UTC))
+    return put_lineages(store, first)
+
+
+def known_of(catalog: Catalog) -> Known:
+    (lineage,) = catalog.lineages()
+    return known_end(catalog, lineage)
+
+
+def test_an_open_binlog_ends_the_archive(store: MemoryStore, catalog: Catalog) -> None:
+    """It is the next one, with so many bytes as its chunks have."""
+    put_archived(store, 1, written(1, 3, end="b.000002"))
+    data = bytes(written(4, 3).data)
+    put_chunks(store, 2, data, 300)
+    end = known_of(catalog)
+    assert (end.next_binlog, end.last, end.next_size) == (name(2), name(1), len(data))
+
+
+def test_a_binlog_that_could_not_be_finished_does_not_end_the_archive(
+    store: MemoryStore, catalog: Catalog
+) -> None:
+    """Its end, a STOP that was purged, is lost; the next one begins where its chunks end."""
+    put_archived(store, 1, written(1, 3, end="b.000002"))
+    put_chunks(store, 2, bytes(written(4, 3).data), 300)
+    put_archived(store, 3, written(7, 3, end="b.000004"))
+    end = known_of(catalog)
+    assert (end.next_binlog, end.last, end.next_size) == (name(4), name(3), 0)
+    put_chunks(store, 4, bytes(written(10, 1).data))
+    end = known_of(catalog)
+    assert (end.next_binlog, end.last) == (name(4), name(3))
+    assert end.next_size == len(written(10, 1).data)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "following"),
+    [
+        (written(4, 2), written(7, 3, end="b.000004")),  # b.000003 begins with another one
+        (written(4, 3, gtids=False), written(7, 3, end="b.000004")),
+        (written(4, 3, end="b.000003"), written(7, 3, end="b.000004")),  # it only waits
+        (written(4, 3, end="stop"), written(7, 3, end="b.000004")),
+    ],
+)
+def test_a_binlog_that_is_still_to_be_archived_ends_the_archive(
+    store: MemoryStore, catalog: Catalog, chunks: BinlogWriter, following: BinlogWriter
+) -> None:
+    """A later one is there already: what its chunks lack, or their archiving, is still to come."""
+    put_archived(store, 1, written(1, 3, end="b.000002"))
+    put_chunks(store, 2, bytes(chunks.data))
+    put_archived(store, 3, following)
+    assert known_of(catalog).next_binlog == name(2)
+
+
+def test_the_tip_of_an_archive(store: MemoryStore, catalog: Catalog) -> None:
+    """Of chunks their end, without bytes to compare; else the last binlog's last transactions."""
+    grid = Grid(64)
+    end = known_of(catalog)
+    tip = tip_of_archive(catalog, store, LAYOUT, end, grid)
+    assert (tip.last, tip.size, tip.closed, str(tip.gtids)) == (None, 0, False, "")
+    one = written(1, 3, end="b.000002")
+    put_archived(store, 1, one)
+    tip = tip_of_archive(catalog, store, LAYOUT, known_of(catalog), grid)
+    assert (tip.last, tip.size, tip.closed) == (name(1), len(one.data), True)
+    assert (str(tip.gtids), str(tip.gtids_before)) == (f"{UUID_A}:1-3", "")
+    assert tip.rotates_to == "b.000002"
+    assert tip.overlap is not None
+    assert tip.overlap.crc64 == crc64nvme(one.data[tip.overlap.begin :])
+    assert (tip.overlap.begin, tip.overlap.end) == (one.transactions[0].begin, len(one.data))
+    two = written(4, 3)
+    put_chunks(store, 2, bytes(two.data), 300)
+    tip = tip_of_archive(catalog, store, LAYOUT, known_of(catalog), grid)
+    assert (tip.last, tip.size, tip.closed) == (name(2), len(two.data), False)
+    assert str(tip.gtids) == f"{UUID_A}:1-6"
+    assert tip.overlap is None
+
+
+# What the spool still has
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    """An empty spool."""
+    with closing(Spool(tmp_path / "spool")) as made:
+        yield made
+
+
+def put_run(spool: Spool, files: dict[int, bytes], **facts: Any) -> Run:
+    """A run that left these files."""
+    first = min(files, default=1)
+    run = spool.begin(replace(RUN, **{"lineage": FIRST.id, "binlog": str(name(first)), **facts}))
+    for number, data in files.items():
+        (run.directory / str(name(number))).write_bytes(data)
+    return run
+
+
+def adopted(spool: Spool, catalog: Catalog) -> list[Track]:
+    return adopt(spool.runs(), grid=Grid(64), known=known_of(catalog), catalog=catalog)
+
+
+def bytes_of(body: Body) -> bytes:
+    with closing(body.open()) as reader:
+        return reader.read(1 << 20)
+
+
+def holds(tracks: list[Track], *binlogs: BinlogWriter, size: int | None = None) -> None:
+    """The tracks are these binlogs, their bytes can be read where the tracks say."""
+    assert [track.name for track in tracks] == [name(1 + n) for n in range(len(binlogs))]
+    for track, made in zip(tracks, binlogs, strict=True):
+        expected = bytes(made.data)
+        if track is tracks[-1] and size is not None:
+            expected = expected[:size]
+        assert track.size == len(expected)
+        track.digest.rewind()  # a torn tail has passed as well
+        assert track.digest.crc64 == crc64nvme(expected)
+        assert bytes_of(track.body(track.floor, track.size)) == expected[track.floor :]
+
+
+def test_all_of_a_run_is_taken(spool: Spool, catalog: Catalog) -> None:
+    """From where the archive ends, as far as its events are whole."""
+    one, two = written(1, 3, end="b.000002"), written(4, 3)
+    put_run(spool, {1: bytes(one.data), 2: bytes(two.data) + b"torn"})
+    tracks = adopted(spool, catalog)
+    holds(tracks, one, two)
+    assert [track.closed for track in tracks] == [True, False]
+
+
+@pytest.mark.parametrize("torn", [0, 1, 30])
+def test_a_run_goes_on_where_the_one_before_it_ended(
+    spool: Spool, catalog: Catalog, torn: int
+) -> None:
+    """In the middle of a binlog, and again; the segments' bytes are one binlog's."""
+    one, two = written(1, 9, end="b.000002"), written(10, 3)
+    data = bytes(one.data)
+    ends = [transaction.end for transaction in one.transactions]
+    put_run(spool, {1: data[: ends[4] + torn]})
+    put_run(spool, {1: one.from_position(ends[1])[: ends[6] - ends[1] + torn]}, position=ends[1])
+    put_run(spool, {1: one.from_position(ends[3]), 2: bytes(two.data)}, position=ends[3])
+    tracks = adopted(spool, catalog)
+    holds(tracks, one, two)
+    assert len(tracks[0].segments) == 3
+    for begin in (0, ends[3], ends[4] - 1, ends[5], ends[8]):
+        assert bytes_of(tracks[0].body(begin, len(data) - 1)) == data[begin:-1]
+
+
+def test_the_next_binlog_after_one_that_two_runs_brought(spool: Spool, catalog: Catalog) -> None:
+    """The second run ended just behind the rotation; the third began with the next binlog."""
+    one, two = written(1, 9, end="b.000002"), written(10, 3)
+    ends = [transaction.end for transaction in one.transactions]
+    put_run(spool, {1: bytes(one.data[: ends[4]])})
+    put_run(spool, {1: one.from_position(ends[3])}, position=ends[3])
+    put_run(spool, {2: bytes(two.data)})
+    tracks = adopted(spool, catalog)
+    holds(tracks, one, two)
+    assert tracks[0].closed
+
+
+def test_the_later_binlogs_of_a_run_whose_first_is_archived(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """It began in the middle of a binlog that has left the spool: what came then is all there."""
+    one, two, three = written(1, 3, end="b.000002"), written(4, 3, end="b.000003"), written(7, 3)
+    put_archived(store, 1, one)
+    put_run(spool, {2: bytes(two.data), 3: bytes(three.data)}, binlog="b.000001", position=400)
+    tracks = adopted(spool, catalog)
+    assert [(track.name, track.size) for track in tracks] == [
+        (name(2), len(two.data)),
+        (name(3), len(three.data)),
+    ]
+
+
+def test_a_run_that_began_anew_counts_if_it_reaches_further(spool: Spool, catalog: Catalog) -> None:
+    """Nothing is spliced: the open binlog is then wholly the later run's."""
+    one = written(1, 9)
+    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    put_run(spool, {1: data[: ends[4]]})
+    put_run(spool, {1: data[: ends[2]]})
+    holds(adopted(spool, catalog), one, size=ends[4])
+    longest = put_run(spool, {1: data})
+    tracks = adopted(spool, catalog)
+    holds(tracks, one)
+    assert tracks[0].path.parent == longest.directory
+
+
+def test_a_run_that_goes_on_with_other_bytes_is_left(spool: Spool, catalog: Catalog) -> None:
+    """Its overlap is compared, checksums and all."""
+    one, other = written(1, 9), written(1, 9, timestamp=NOW + 1)
+    ends = [transaction.end for transaction in one.transactions]
+    assert ends == [transaction.end for transaction in other.transactions]
+    put_run(spool, {1: bytes(one.data[: ends[4]])})
+    put_run(spool, {1: other.from_position(ends[3])}, position=ends[3])
+    put_run(spool, {1: one.from_position(ends[6])}, position=ends[6])  # begins behind the end
+    holds(adopted(spool, catalog), one, size=ends[4])
+
+
+@pytest.mark.parametrize("at", ["first", "second"])
+def test_damage_ends_what_is_taken(spool: Spool, catalog: Catalog, at: str) -> None:
+    """A power cut leaves holes: the source is asked again from there on."""
+    one, two, three = written(1, 9, end="b.000002"), written(10, 9, end="b.000003"), written(19, 1)
+    first, second = bytearray(one.data), bytearray(two.data)
+    ends = [transaction.end for transaction in (one if at == "first" else two).transactions]
+    (first if at == "first" else second)[ends[3] + 50] ^= 1
+    put_run(spool, {1: bytes(first), 2: bytes(second), 3: bytes(three.data)})
+    tracks = adopted(spool, catalog)
+    assert name(3) not in [track.name for track in tracks]
+    for track, made in zip(tracks, (one, two), strict=False):
+        assert bytes_of(track.body(0, track.size)) == bytes(made.data[: track.size])
+    if at == "second":
+        assert tracks[0].closed
+
+
+def test_a_run_that_goes_on_and_is_damaged_then(spool: Spool, catalog: Catalog) -> None:
+    """What came before the damage counts, and another run may go on from there."""
+    one = written(1, 9)
+    ends = [transaction.end for transaction in one.transactions]
+    put_run(spool, {1: bytes(one.data[: ends[2]])})
+    damaged = bytearray(one.from_position(ends[1]))
+    damaged[-50] ^= 1
+    put_run(spool, {1: bytes(damaged)}, position=ends[1])
+    tracks = adopted(spool, catalog)
+    assert ends[7] <= tracks[0].size < ends[8]
+    tip = tip_of_track(FIRST, tracks[0])
+    assert tip.overlap is not None
+    assert tip.overlap.end == tip.size == tracks[0].size
+    assert tip.overlap.crc64 == crc64nvme(one.data[tip.overlap.begin : tip.size])
+
+
+def test_without_event_checksums_the_spool_is_not_believed(spool: Spool, catalog: Catalog) -> None:
+    """Nothing in it was synced, and nothing would show a hole."""
+    put_run(spool, {1: bytes(written(1, 3, checksum=False).data)})
+    assert adopted(spool, catalog) == []
+
+
+@pytest.mark.parametrize(
+    "facts", [{"lineage": "20300101T000000Z-3e11fa47-0000"}, {"lineage": PROBE}]
+)
+def test_runs_of_other_histories_are_left(
+    spool: Spool, catalog: Catalog, facts: dict[str, Any]
+) -> None:
+    """And so are those that only compared."""
+    put_run(spool, {1: bytes(written(1, 3).data)}, **facts)
+    assert adopted(spool, catalog) == []
+
+
+def test_a_run_that_died_before_it_knew_its_lineage(spool: Spool, catalog: Catalog) -> None:
+    """It is of the lineage that begins just like it; of another server it is not."""
+    one = written(1, 3)
+    put_run(spool, {1: bytes(one.data)}, lineage=None, server_uuid=UUID_B)
+    assert adopted(spool, catalog) == []
+    put_run(spool, {1: bytes(one.data)}, lineage=None)
+    holds(adopted(spool, catalog), one)
+
+
+def test_a_run_after_a_reset_that_did_not_know_its_lineage(spool: Spool, catalog: Catalog) -> None:
+    """Its first binlog has the old one's name and GTIDs, but was begun at another time."""
+    one, other = written(1, 3), written(1, 5, timestamp=NOW + 60)
+    put_run(spool, {1: bytes(one.data)})
+    put_run(spool, {1: bytes(other.data)}, lineage=None)
+    holds(adopted(spool, catalog), one)
+
+
+def test_a_run_after_a_fork_that_did_not_know_its_lineage(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """It begins with a binlog that the old lineage has otherwise: it cannot be that one's."""
+    put_archived(store, 1, written(1, 3, end="b.000002"))
+    put_run(spool, {2: bytes(written(4, 5, timestamp=NOW + 60).data)}, lineage=None)
+    assert adopted(spool, catalog) == []
+
+
+def test_a_binlog_that_does_not_follow_is_left(spool: Spool, catalog: Catalog) -> None:
+    """By its previous GTIDs."""
+    one, two = written(1, 3, end="b.000002"), written(5, 3)
+    put_run(spool, {1: bytes(one.data), 2: bytes(two.data)})
+    holds(adopted(spool, catalog), one)
+
+
+def test_what_lies_behind_a_hole_of_the_spool_is_left(spool: Spool, catalog: Catalog) -> None:
+    """The next binlog is not there: what comes after it is no continuation."""
+    put_run(spool, {2: bytes(written(4, 3).data)})
+    put_run(spool, {})
+    assert adopted(spool, catalog) == []
+
+
+# Floors: the beginning of a file was given back, the bucket has it
+
+
+def test_below_a_floor_the_bucket_is_read(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """The file holds zeros there; nothing of them is ever believed."""
+    one, two = written(1, 9, end="b.000002"), written(10, 3)
+    data = bytes(one.data)
+    put_chunks(store, 1, data[:640], 320)
+    floors = {"b.000001": Floor(offset=640, at=640)}
+    put_run(spool, {1: bytes(640) + data[640:], 2: bytes(two.data)}, floors=floors)
+    tracks = adopted(spool, catalog)
+    holds(tracks, one, two)
+    assert [track.floor for track in tracks] == [640, 0]
+
+
+def test_a_floor_in_a_run_that_went_on(spool: Spool, store: MemoryStore, catalog: Catalog) -> None:
+    """The floor lies elsewhere in its file than in the binlog."""
+    one = written(1, 9)
+    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    begin = ends[3]
+    later = one.from_position(begin)
+    shift = len(later) - (len(data) - begin) - begin
+    floor = Grid(64).at(ends[4] + 100).begin
+    assert floor > begin
+    put_chunks(store, 1, data[:floor], 320)
+    put_run(spool, {1: bytes(floor)}, floors={"b.000001": Floor(offset=floor, at=floor)})
+    put_run(
+        spool,
+        {1: bytes(floor + shift) + later[floor + shift :]},
+        position=begin,
+        floors={"b.000001": Floor(offset=floor, at=floor + shift)},
+    )
+    tracks = adopted(spool, catalog)
+    holds(tracks, one)
+    assert tracks[0].floor == floor
+
+
+def test_what_came_again_was_given_back(spool: Spool, catalog: Catalog) -> None:
+    """That the later run's file lacks it is no floor: the earlier run's file has it still."""
+    one = written(1, 9)
+    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    begin, end = ends[3], ends[5]
+    later = one.from_position(begin)
+    at = end + len(later) - len(data)
+    put_run(spool, {1: data[:end]})
+    put_run(
+        spool,
+        {1: bytes(at) + later[at:]},
+        position=begin,
+        floors={"b.000001": Floor(offset=end, at=at)},
+    )
+    (track,) = adopted(spool, catalog)
+    assert (track.floor, track.size) == (0, len(data))
+    assert bytes_of(track.body(0, track.size)) == data
+
+
+def test_a_run_that_goes_on_below_a_floor(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """What it brought again is compared with the bucket's bytes and the spool's."""
+    one = written(1, 9)
+    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    floor = Grid(64).at(ends[3] + 20).begin
+    put_chunks(store, 1, data[:floor], 320)
+    floors = {"b.000001": Floor(offset=floor, at=floor)}
+    put_run(spool, {1: bytes(floor) + data[floor : ends[5]]}, floors=floors)
+    put_run(spool, {1: one.from_position(ends[1])}, position=ends[1])
+    holds(adopted(spool, catalog), one)
+
+
+@pytest.mark.parametrize("lost", ["all", "second"])
+def test_a_floor_whose_bytes_have_left_the_bucket(
+    spool: Spool, store: MemoryStore, catalog: Catalog, lost: str
+) -> None:
+    """Then nothing of the file can be used, or only what the bucket still has: zeros never are."""
+    one = written(1, 9)
+    data = bytes(one.data)
+    put_chunks(store, 1, data[:640], 480)
+    keys = sorted(info.key for info in store.list(LAYOUT.live))
+    store.delete(keys if lost == "all" else keys[1:])
+    floors = {"b.000001": Floor(offset=640, at=640)}
+    put_run(spool, {1: bytes(640) + data[640:]}, floors=floors)
+    for track in adopted(spool, catalog):
+        assert track.floor >= min(track.size, 640)
+        assert bytes_of(track.body(track.floor, track.size)) == data[track.floor : track.size]
+
+
+# All of it
+
+
+def test_what_a_start_finds(spool: Spool, store: MemoryStore, catalog: Catalog) -> None:
+    """The history that was written last, and what is left of the one before it."""
+    (first,) = catalog.lineages()
+    later = replace(first, id="20270101T000000Z-3e11fa47-0001", parent={"lineage": first.id},
+                    first_binlog_time=first.first_binlog_time + timedelta(seconds=60))  # fmt: skip
+    put_lineages(store, later)
+    one, other = written(1, 3), written(1, 2, timestamp=NOW + 60)
+    put_run(spool, {1: bytes(one.data)})
+    put_run(spool, {1: bytes(other.data)}, lineage=later.id)
+    put_run(spool, {1: b"x"}, lineage=PROBE)
+    found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
+    assert found.lineage == later
+    assert [lineage.id for lineage in found.lineages] == [first.id, later.id]
+    assert [(track.name, track.size) for track in found.tracks] == [(name(1), len(other.data))]
+    ((end, tracks),) = found.left_behind
+    assert (end.lineage, [track.size for track in tracks]) == (first, [len(one.data)])
+    sweep_spool(spool, found)
+    assert {run.facts.lineage for run in spool.runs()} == {first.id, later.id}
+
+
+@pytest.mark.usefixtures("catalog")
+def test_what_was_archived_leaves_the_spool(spool: Spool, store: MemoryStore) -> None:
+    """A run before us had no time to delete it."""
+    one, two = written(1, 3, end="b.000002"), written(4, 3)
+    put_archived(store, 1, one)
+    put_run(spool, {1: bytes(one.data), 2: bytes(two.data)})
+    found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
+    sweep_spool(spool, found)
+    assert [list(run.files()) for run in spool.runs()] == [[name(2)]]
+
+
+# What the spool has behind a binlog without an end
+
+
+def row(number: int) -> ServerBinlog:
+    return ServerBinlog(name=name(number), size=100, encrypted=False)
+
+
+def closed_track(number: int, *, end: bool) -> Track:
+    """Closed by its own last event, or because the next one has begun."""
+    writer = BinlogWriter()
+    if end:
+        writer.rotate(str(name(number + 1)))
+    track = Track(name(number), Path(), Grid(64))
+    track.feed(memoryview(bytes(writer.data)))
+    track.closed = track.next_in_run = track.history_goes_on = True
+    return track
+
+
+def test_behind_a_binlog_without_an_end_nothing_is_taken() -> None:
+    """Where the server has it: it is read again, and compared, for a RESET repeats names."""
+    tracks = [closed_track(n, end=n != 3) for n in (2, 3, 4, 5)]
+    found = proved(tracks, [row(3), row(4)])
+    assert found == tuple(tracks[:2])
+    assert (found[-1].closed, found[-1].next_in_run, found[-1].history_goes_on) == (False,) * 3
+    assert found[0].closed
+
+
+@pytest.mark.parametrize("listed", [(), (4, 5)])
+def test_what_the_server_has_purged_is_taken_from_the_spool(listed: tuple[int, ...]) -> None:
+    """It may be nowhere else."""
+    tracks = [closed_track(n, end=n != 3) for n in (2, 3, 4)]
+    assert proved(tracks, [row(n) for n in listed]) == tuple(tracks)
+    assert all(track.closed for track in tracks)
+
+
+def test_the_last_one_needs_no_end() -> None:
+    """It is read on from there."""
+    tracks = [closed_track(2, end=True), closed_track(3, end=False)]
+    assert proved(tracks, [row(2), row(3)]) == tuple(tracks)
+    assert proved([], []) == ()

@@ -1,0 +1,433 @@
+"""The intake: which history a binlog is of, what becomes of what is left, until when all is in."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ElsewhereError, ForkError, PreconditionError
+from binlog2s3.server.connection import ServerBinlog, ServerPosition
+from binlog2s3.stream.decide import Limits
+from binlog2s3.stream.spool import Run, RunFacts, Spool
+from binlog2s3.stream.tail import Track
+from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.uploader import Uploader
+from binlog2s3.stream.watermark import Coverage
+from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
+from tests.memory_store import MemoryStore
+from tests.streamer import InlineWorkers
+
+LAYOUT = Layout("p", "orders")
+RUN = RunFacts(
+    source="orders", target="s3://b/p", server_uuid=UUID_A, binlog="b.000001", position=4
+)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+PARENT = {
+    "lineage": "20250101T000000Z-3e11fa47-0000",
+    "binlog": "b.000009",
+    "offset": 100,
+    "gtid_set": "",
+    "join": "unknown",
+    "missing": "",
+}
+
+
+def name(number: int) -> BinlogName:
+    return BinlogName("b", number)
+
+
+def binlog(number: int = 1, *, end: bool = False, timestamp: int = NOW) -> bytes:
+    """Number n has transaction n."""
+    writer = BinlogWriter(timestamp=timestamp)
+    writer.previous_gtids(GtidSet.parse(f"{UUID_A}:1-{number - 1}" if number > 1 else ""))
+    writer.transaction([statement("insert")], gtid=(UUID_A, "", number))
+    if end:
+        writer.rotate(str(name(number + 1)))
+    return bytes(writer.data)
+
+
+class Bench:
+    """An intake over a store in memory, with workers that work when they are told to."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = MemoryStore(min_part_bytes=1)
+        self.spool = Spool(directory)
+        self.looks = 0
+        self.now = 100.0
+        self.workers: list[InlineWorkers] = []
+        self.intake = Intake(
+            store=self.store,
+            layout=LAYOUT,
+            spool=self.spool,
+            look=self._look,
+            open_uploader=self._open,
+        )
+
+    def _look(self) -> None:
+        self.looks += 1
+
+    def _open(self, lineage: Lineage, coverage: Coverage) -> Uploader:
+        self.workers.append(InlineWorkers(4))
+        return Uploader(
+            store=self.store,
+            layout=LAYOUT,
+            lineage=lineage.id,
+            limits=Limits(grid=Grid(1000), chunked=True, copies=True, full_chunk=100),
+            flush_interval=1.0,
+            spool=self.spool,
+            workers=self.workers[-1],  # type: ignore[arg-type]
+            coverage=coverage,
+            backoff=lambda failures: 0.0,  # noqa: ARG005
+            clock=lambda: self.now,
+        )
+
+    def run(self, **facts: Any) -> Run:
+        return self.spool.begin(replace(RUN, **facts))
+
+    def track(self, run: Run, number: int, data: bytes) -> Track:
+        """A binlog that a run brought."""
+        path = run.directory / str(name(number))
+        path.write_bytes(data)
+        track = Track(name(number), path, Grid(1000))
+        track.feed(memoryview(data))
+        return track
+
+    def admit(self, number: int = 1, data: bytes | None = None, **facts: Any) -> Track:
+        """A binlog of a run of its own is taken in."""
+        track = self.track(self.run(**facts), number, binlog(number) if data is None else data)
+        self.intake.admit(track)
+        self.intake.judge({})
+        return track
+
+    def settle(self) -> None:
+        """All that can be done now is done."""
+        for _ in range(30):
+            self.now += 2
+            for uploader in list(self.intake.uploaders()):
+                uploader.step()
+            for workers in self.workers:
+                while workers.tasks:
+                    workers.perform()
+                while (outcome := workers.take(0)) is not None:
+                    outcome.token.owner.take(outcome)  # type: ignore[attr-defined]
+            self.intake.judge({})
+
+    def lineages(self) -> list[Lineage]:
+        return Catalog(self.store, LAYOUT).lineages()
+
+    def readable(self, lineage: Lineage) -> dict[str, str]:
+        """The state of its binlogs."""
+        found = Catalog(self.store, LAYOUT).readable(lineage)
+        return {str(listed.name): listed.state for listed in found}
+
+    @property
+    def lineage(self) -> Lineage:
+        assert self.intake.lineage is not None
+        return self.intake.lineage
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """Nothing is known yet."""
+    made = Bench(tmp_path / "spool")
+    with closing(made.spool):
+        yield made
+
+
+def begin(bench: Bench, parent: Mapping[str, Any] | None = None) -> Track:
+    """The first lineage begins."""
+    bench.intake.begin(UUID_A, "mysql", parent)
+    return bench.admit()
+
+
+def test_nothing_is_uploaded_before_its_lineage_is_described(bench: Bench) -> None:
+    """Half a beginning says nothing; then lineage.json goes first, and the run notes it."""
+    bench.intake.begin(UUID_A, "mysql", None)
+    run, data = bench.run(), binlog()
+    track = bench.track(run, 1, data[:130])
+    bench.intake.admit(track)
+    bench.intake.judge({})
+    assert (bench.intake.lineage, bench.intake.uploader) == (None, None)
+    assert bench.intake.server_uuid == UUID_A
+    assert not bench.intake.done
+    assert bench.store.objects == {}
+    (run.directory / "b.000001").write_bytes(data)
+    track.feed(memoryview(data)[130:])
+    bench.intake.judge({})
+    (lineage,) = bench.lineages()
+    assert lineage == bench.lineage
+    assert (lineage.server_uuid, lineage.first_binlog, lineage.gtid_set) == (UUID_A, name(1), "")
+    assert lineage.first_binlog_time == datetime.fromtimestamp(NOW, UTC)
+    assert [found.facts.lineage for found in bench.spool.runs()] == [lineage.id]
+    assert bench.looks == 1
+    bench.settle()
+    assert bench.intake.done
+    assert bench.readable(lineage) == {"b.000001": "open"}
+
+
+def test_an_answer_that_was_lost_is_no_second_lineage(bench: Bench) -> None:
+    """What lies there and says the same is ours; what says anything else is not replaced."""
+    begin(bench)
+    ours, key = bench.lineage, LAYOUT.lineage(bench.lineage.id)
+    assert bench.intake._put(ours) == ours
+    other = replace(ours, server_uuid=UUID_B)
+    with pytest.raises(PreconditionError):
+        bench.intake._put(other)
+    assert bench.store.get(key) == ours.to_json()
+
+
+def test_what_another_writer_has_decided_already_is_taken(bench: Bench) -> None:
+    """Two that see the same beginning write one history."""
+    begin(bench)
+    decided = replace(bench.lineage, id="20200101T000000Z-3e11fa47-0000")
+    for key in list(bench.store.objects):
+        del bench.store.objects[key]
+    bench.store.put(LAYOUT.lineage(decided.id), decided.to_json())
+    begin(bench)
+    assert bench.lineage.id == decided.id
+    assert len(bench.lineages()) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"server_uuid": UUID_B},
+        {"first_binlog": name(2)},
+        {"first_binlog_time": START},
+        {"parent": PARENT},
+    ],
+)
+def test_another_beginning_is_another_lineage(bench: Bench, change: Mapping[str, Any]) -> None:
+    """Of another server, binlog, time or parent."""
+    begin(bench)
+    other = replace(bench.lineage, id="20200101T000000Z-3e11fa47-0000", **change)
+    for key in list(bench.store.objects):
+        del bench.store.objects[key]
+    bench.store.put(LAYOUT.lineage(other.id), other.to_json())
+    begin(bench)
+    assert bench.lineage.id != other.id
+    assert len(bench.lineages()) == 2
+
+
+def test_a_lineage_says_what_it_came_from(bench: Bench) -> None:
+    """As the pilot found it."""
+    begin(bench, PARENT)
+    assert bench.lineages()[0].parent == PARENT
+
+
+def test_a_lineage_of_the_spool_is_described_with_its_first_binlog(bench: Bench) -> None:
+    """The writer before us had no time to; it is put once."""
+    begin(bench)
+    lineage = bench.lineage
+    del bench.store.objects[LAYOUT.lineage(lineage.id)]
+    bench.intake.resume(lineage, None, name(1), described=False)
+    assert bench.lineages() == []
+    bench.admit(1, binlog(1, end=True))
+    assert bench.lineages() == [lineage]
+    del bench.store.objects[LAYOUT.lineage(lineage.id)]
+    bench.admit(2)
+    assert bench.lineages() == []
+
+
+def test_a_first_binlog_that_was_begun_at_another_time_is_refused(bench: Bench) -> None:
+    """Names and GTIDs are the same after a reset; nothing of it is uploaded."""
+    begin(bench)
+    bench.intake.resume(bench.lineage, None, name(1), described=True)
+    with pytest.raises(ForkError, match=r"the server's b\.000001 was begun at"):
+        bench.admit(1, binlog(1, timestamp=NOW + 60))
+    track = bench.intake.last
+    assert track is not None
+    bench.intake.forget(track)
+    bench.intake.judge({})
+    assert bench.intake.uploader is not None
+    assert bench.intake.uploader.empty
+
+
+def test_a_binlog_that_cannot_be_finished_stays_as_chunks(bench: Bench) -> None:
+    """The lineage goes on with the next one; nothing waits for it any more."""
+    first = begin(bench)
+    bench.intake.abandon(first)
+    following = bench.admit(2)
+    bench.settle()
+    assert bench.intake.done
+    assert bench.readable(bench.lineage) == {"b.000001": "open", "b.000002": "open"}
+    assert bench.intake.coverage is not None
+    durable = bench.intake.coverage.durable
+    assert durable is not None
+    assert (durable.binlog, durable.offset) == ("b.000002", following.size)
+    assert not any(name(1) in run.files() for run in bench.spool.runs())
+
+
+def test_a_binlog_that_is_forgotten_leaves_no_trace(bench: Bench) -> None:
+    """It is of another history, or read anew: neither uploaded nor waited for."""
+    begin(bench)
+    forgotten = bench.admit(2)
+    bench.intake.forget(forgotten)
+    assert bench.intake.last is None
+    bench.settle()
+    assert bench.intake.done
+    assert bench.readable(bench.lineage) == {"b.000001": "open"}
+    again = bench.admit(2)
+    assert bench.intake.last is again
+    bench.settle()
+    assert bench.readable(bench.lineage) == {"b.000001": "open", "b.000002": "open"}
+
+
+def test_a_history_that_ends_is_brought_in_as_far_as_it_goes(bench: Bench) -> None:
+    """Its last binlog stays as chunks, and its uploader is kept until then and no longer."""
+    begin(bench)
+    before = bench.lineage
+    bench.intake.begin(UUID_B, "mysql", PARENT)
+    assert bench.intake.server_uuid == UUID_B
+    bench.admit(5, server_uuid=UUID_B)
+    assert bench.lineage != before
+    assert len(list(bench.intake.uploaders())) == 2
+    assert not bench.intake.done
+    bench.settle()
+    assert bench.intake.done
+    assert len(list(bench.intake.uploaders())) == 1
+    assert bench.readable(before) == {"b.000001": "open"}
+    assert bench.readable(bench.lineage) == {"b.000005": "open"}
+
+
+def test_a_history_that_has_ended_does_not_hold_up_the_next_one(bench: Bench) -> None:
+    """What of it contradicts the bucket stays in the spool: it may be the only copy."""
+    begin(bench)
+    before, strange = bench.lineage, b"x" * 30
+    chunk = Chunk(0, 30, crc64nvme(strange))
+    bench.store.put(LAYOUT.chunk(before.id, name(1), chunk), strange)
+    bench.intake.begin(UUID_B, "mysql", PARENT)
+    bench.admit(5, server_uuid=UUID_B)
+    bench.settle()
+    assert bench.intake.done
+    assert bench.readable(bench.lineage) == {"b.000005": "open"}
+    assert any(name(1) in run.files() for run in bench.spool.runs())
+
+
+def test_a_history_that_ends_before_it_was_known_leaves_nothing(bench: Bench) -> None:
+    """What waited for its beginning is not taken for the next one's."""
+    bench.intake.begin(UUID_A, "mysql", None)
+    bench.admit(1, binlog()[:130])
+    bench.intake.begin(UUID_B, "mysql", None)
+    bench.admit(5)
+    assert bench.lineage.first_binlog == name(5)
+    bench.settle()
+    assert bench.readable(bench.lineage) == {"b.000005": "open"}
+
+
+def seen(number: int, seconds: int) -> ServerPosition:
+    return ServerPosition(
+        asked_at=START + timedelta(seconds=seconds),
+        uuid=UUID_A,
+        binlog=name(number),
+        offset=4,
+        gtid_set="",
+    )
+
+
+def test_until_when_all_is_in(bench: Bench) -> None:
+    """Not of the new history before all of the one before it is in; and it never goes back."""
+    assert bench.intake.covered_until() is None
+    begin(bench)
+    assert bench.intake.coverage is not None
+    bench.intake.coverage.seen(seen(1, 10))
+    assert bench.intake.covered_until() is None
+    bench.settle()
+    assert bench.intake.covered_until() == START + timedelta(seconds=10)
+    bench.admit(2)
+    bench.intake.begin(UUID_B, "mysql", PARENT)
+    assert bench.intake.covered_until() == START + timedelta(seconds=10)
+    bench.admit(5, server_uuid=UUID_B)
+    bench.intake.coverage.seen(seen(5, 20))
+    newest = list(bench.intake.uploaders())[-1]
+    for _ in range(10):  # the new history is in, the old one is not
+        bench.now += 2
+        newest.step()
+        while bench.workers[-1].tasks:
+            bench.workers[-1].perform()
+        while (outcome := bench.workers[-1].take(0)) is not None:
+            outcome.token.owner.take(outcome)  # type: ignore[attr-defined]
+        bench.intake.judge({})
+    assert bench.intake.coverage.until == START + timedelta(seconds=20)
+    assert bench.intake.covered_until() == START + timedelta(seconds=10)
+    bench.intake.told_time(START + timedelta(seconds=15))
+    assert bench.intake.covered_until() == START + timedelta(seconds=10)
+    bench.intake.told_time(START + timedelta(seconds=5))
+    assert bench.intake.covered_until() is None
+    bench.settle()
+    assert bench.intake.covered_until() == START + timedelta(seconds=20)
+
+
+def test_a_closed_binlog_is_archived(bench: Bench) -> None:
+    """Its last event says so."""
+    bench.intake.begin(UUID_A, "mysql", None)
+    bench.admit(1, binlog(1, end=True))
+    bench.settle()
+    assert bench.readable(bench.lineage) == {"b.000001": "archived"}
+    assert not bench.intake.wants_list
+
+
+def test_the_list_is_wanted_where_only_the_server_can_tell(bench: Bench) -> None:
+    """Whether a binlog that ended without a word is closed."""
+    bench.intake.begin(UUID_A, "mysql", None)
+    track = bench.admit(1)
+    track.next_in_run = True
+    bench.intake.judge({})
+    assert bench.intake.wants_list
+    assert not track.closed
+
+
+def rows(*sizes: int) -> tuple[ServerBinlog, ...]:
+    """What the server lists, from the first binlog on."""
+    found = enumerate(sizes, start=1)
+    return tuple(ServerBinlog(name=name(n), size=size, encrypted=False) for n, size in found)
+
+
+def behind_a_crash(bench: Bench, *sizes: int) -> Track:
+    """A binlog without an end, the next one has begun; the run began when this was listed."""
+    bench.intake.follow(rows(*sizes))
+    bench.intake.begin(UUID_A, "mysql", None)
+    track = bench.admit(1)
+    track.next_in_run = track.history_goes_on = True
+    return track
+
+
+def test_a_crashed_binlog_is_closed_by_a_run_that_began_behind_it(bench: Bench) -> None:
+    """The server was past it, at this size, and then the run brought its last bytes."""
+    size = len(binlog(1))
+    track = behind_a_crash(bench, size, 300)
+    bench.intake.judge({row.name: row for row in rows(size, 500)}, streaming=True)
+    assert track.closed
+
+
+@pytest.mark.parametrize("sizes", [(), (0,), (1, 300)], ids=["unasked", "newest", "other-size"])
+def test_equal_size_and_gtids_prove_nothing_by_themselves(
+    bench: Bench, sizes: tuple[int, ...]
+) -> None:
+    """Behind a RESET the dump thread goes on into the new history: the bytes must tell."""
+    size = len(binlog(1))
+    track = behind_a_crash(bench, *sizes)
+    with pytest.raises(ElsewhereError, match="has no end"):
+        bench.intake.judge({row.name: row for row in rows(size, 500)}, streaming=True)
+    assert not track.closed
+
+
+@pytest.mark.parametrize("now", [rows(1, 500), rows(1, 500)[1:]], ids=["other-size", "gone"])
+def test_the_server_went_on_behind_another_end(bench: Bench, now: tuple[ServerBinlog, ...]) -> None:
+    """What it lists is not what was read; where it lists it no more, GTIDs have to go on."""
+    track = behind_a_crash(bench, len(binlog(1)), 300)
+    track.history_goes_on = False
+    with pytest.raises(ElsewhereError, match="its own"):
+        bench.intake.judge({row.name: row for row in now}, streaming=True)
+    assert not track.closed

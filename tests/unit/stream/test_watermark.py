@@ -1,0 +1,162 @@
+"""How far everything is in the bucket: the unbroken archive and the source's clock."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from binlog2s3.archive.documents import Position
+from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.server.connection import ServerPosition
+from binlog2s3.stream.tail import Track
+from binlog2s3.stream.watermark import Coverage
+from tests.binlog_writer import UUID_A, BinlogWriter
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def name(number: int) -> BinlogName:
+    return BinlogName.parse(f"mysql-bin.{number:06d}")
+
+
+def track(number: int) -> Track:
+    made = Track(name(number), Path(), Grid(1 << 20))
+    writer = BinlogWriter()
+    writer.rotate()
+    made.feed(memoryview(writer.data))
+    return made
+
+
+def seen(number: int, seconds: int, offset: int = 4) -> ServerPosition:
+    return ServerPosition(
+        asked_at=START + timedelta(seconds=seconds),
+        uuid=UUID_A,
+        binlog=name(number),
+        offset=offset,
+        gtid_set="",
+    )
+
+
+def at(number: int, offset: int, gtid_set: str) -> Position:
+    return Position(binlog=str(name(number)), offset=offset, gtid_set=gtid_set)
+
+
+def test_durable_is_the_end_of_the_unbroken_archive() -> None:
+    """A binlog archived out of order counts only when all before it are there."""
+    coverage = Coverage(None, name(1))
+    coverage.archived(track(2))
+    assert coverage.durable is None
+    coverage.archived(track(1))
+    assert coverage.durable is not None
+    assert coverage.durable.binlog == "mysql-bin.000002"
+
+
+def test_the_clock_is_claimed_only_once_its_position_is_durable() -> None:
+    """A position in a binlog that is not archived proves nothing yet; the latest one counts."""
+    coverage = Coverage(None, name(1))
+    coverage.seen(seen(1, 10))
+    coverage.seen(seen(1, 12))
+    coverage.seen(seen(2, 14))
+    assert coverage.until is None
+    coverage.archived(track(1))
+    assert coverage.until == START + timedelta(seconds=12)
+    coverage.archived(track(2))
+    assert coverage.until == START + timedelta(seconds=14)
+
+
+def test_a_source_before_what_is_durable_proves_nothing() -> None:
+    """After a RESET the same names come again: what was committed since then is not here."""
+    coverage = Coverage(at(3, 500, ""), name(4))
+    coverage.seen(seen(1, 10, 4000))
+    coverage.seen(seen(3, 12, 499))
+    assert (coverage.until, coverage.contradictions) == (None, 2)
+    coverage.seen(seen(3, 14, 500))
+    assert (coverage.until, coverage.contradictions) == (START + timedelta(seconds=14), 0)
+
+
+def test_a_clock_that_is_set_back_takes_back_what_was_claimed() -> None:
+    """What is committed then has earlier times; what waits to be claimed by the old clock too."""
+    coverage = Coverage(at(3, 500, ""), name(4))
+    coverage.seen(seen(3, 3600, 500))
+    assert coverage.until == START + timedelta(seconds=3600)
+    coverage.seen(seen(4, 3610, 50))
+    coverage.seen(seen(4, 7, 60))
+    assert coverage.until is None
+    coverage.reached(name(4), 55, None)
+    assert coverage.until is None
+    coverage.reached(name(4), 60, None)
+    assert coverage.until == START + timedelta(seconds=7)
+
+
+def test_a_start_carries_on_from_the_archive() -> None:
+    """What was durable before the start is durable at once."""
+    before = Position(binlog="mysql-bin.000004", offset=100, gtid_set="")
+    coverage = Coverage(before, name(5))
+    assert coverage.durable == before
+    coverage.archived(track(5))
+    assert coverage.durable is not None
+    assert coverage.durable.binlog == "mysql-bin.000005"
+
+
+def test_an_open_binlog_is_durable_as_far_as_its_chunks_reach() -> None:
+    """With the GTIDs there; never back, whatever order the answers come in."""
+    coverage = Coverage(None, name(1))
+    gtids = GtidSet.parse(f"{UUID_A}:1-3")
+    coverage.reached(name(1), 300, gtids)
+    coverage.reached(name(1), 200, None)
+    assert coverage.durable == at(1, 300, str(gtids))
+    coverage.reached(name(1), 400, None)
+    assert coverage.durable == at(1, 400, "")
+
+
+def test_what_lies_behind_an_open_binlog_waits_for_it() -> None:
+    """Until all of it can be read, by chunks or archived."""
+    coverage = Coverage(None, name(1))
+    coverage.reached(name(2), 50, None)
+    coverage.archived(track(3))
+    assert coverage.durable is None
+    coverage.reached(name(1), 300, None)
+    assert coverage.durable == at(1, 300, "")
+    coverage.reached(name(1), 300, None, whole=True)
+    assert coverage.durable == at(2, 50, "")
+    coverage.reached(name(2), 60, None, whole=True)
+    assert coverage.durable is not None
+    assert coverage.durable.binlog == "mysql-bin.000003"
+    assert not coverage.has(name(1)), "durable is not archived"
+
+
+def test_a_whole_binlog_is_not_unmade() -> None:
+    """By an answer about a part of it that comes late."""
+    coverage = Coverage(None, name(1))
+    coverage.reached(name(2), 60, None, whole=True)
+    coverage.reached(name(2), 60, None)
+    coverage.archived(track(1))
+    coverage.reached(name(1), 70, None)
+    assert coverage.durable == at(2, 60, "")
+    coverage.reached(name(3), 10, None)
+    assert coverage.durable == at(3, 10, "")
+
+
+def test_the_clock_is_claimed_up_to_the_offset() -> None:
+    """Of an open binlog: not a byte early."""
+    coverage = Coverage(None, name(1))
+    coverage.seen(seen(1, 10, 200))
+    coverage.seen(seen(1, 12, 201))
+    coverage.reached(name(1), 199, None)
+    assert coverage.until is None
+    coverage.reached(name(1), 200, None)
+    assert coverage.until == START + timedelta(seconds=10)
+    coverage.reached(name(1), 201, None)
+    assert coverage.until == START + timedelta(seconds=12)
+    coverage.seen(seen(1, 14, 201))
+    assert coverage.until == START + timedelta(seconds=14)
+
+
+def test_archived_up_to_the_first_without_an_entry() -> None:
+    """Only of this name's numbers; a later one that is there does not count yet."""
+    coverage = Coverage(None, name(2))
+    coverage.archived(track(3))
+    assert [coverage.has(name(number)) for number in (1, 2, 3)] == [True, False, False]
+    coverage.archived(track(2))
+    assert [coverage.has(name(number)) for number in (1, 2, 3, 4)] == [True, True, True, False]
+    assert not coverage.has(BinlogName.parse("other.000001"))
