@@ -284,7 +284,9 @@ def decode_previous_gtids(buf: Buffer, at: int, end: int) -> GtidSet:
             raise ValueError("previous GTIDs event too short")
         numbers = Struct(f"<{2 * intervals}q").unpack_from(buf, at)
         at += 16 * intervals
-        pairs = zip(numbers[::2], numbers[1::2], strict=True)
+        pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
+        if not all(1 <= first < last for first, last in pairs):
+            raise ValueError("previous GTIDs event with an interval that is none")
         runs.setdefault((uuid, tag), []).extend((first, last - 1) for first, last in pairs)
     if at > end:
         raise ValueError("previous GTIDs event too short")
