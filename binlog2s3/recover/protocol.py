@@ -42,6 +42,7 @@ _QUIT, _QUERY, _PING, _DUMP, _REGISTER, _DUMP_GTID = 0x01, 0x03, 0x0E, 0x12, 0x1
 _ARTIFICIAL = 0x20
 _HEARTBEAT_V2_WANTED = 0x02
 
+Buffer: TypeAlias = bytes | bytearray | memoryview
 Plugin = Literal["caching_sha2_password", "mysql_native_password"]
 
 
@@ -171,6 +172,8 @@ class Conversation:
         self._sequence = 0
         self._variables: dict[str, str | None] = {}
         self._registered = 0
+        self._event_left = self._packet_left = 0
+        self._is_full = False
 
     # in and out
 
@@ -223,16 +226,30 @@ class Conversation:
         self._is_tls = True
         self._state = _State.GREETED
 
-    def event_packets(self, event: bytes | memoryview) -> Iterator[bytes | memoryview]:
-        """An event of a dump, as buffers to be sent one behind the other."""
-        rest, first = memoryview(event), b"\0"
-        while True:
-            part = rest[: PACKET_MOST - len(first)]
-            yield self._header(len(first) + len(part)) + first
+    def event_packets(self, data: Buffer, *, size: int) -> Iterator[Buffer]:
+        """The next bytes of a dump's events, as buffers to be sent one after the other.
+
+        `size`: `data` begins an event of so many bytes; 0: it continues the one that was begun.
+        """
+        if size:
+            self._event_left = size + 1
+            yield from self._begin_packet(b"\0")
+        rest = memoryview(data)
+        while rest:
+            part, rest = rest[: self._packet_left], rest[self._packet_left :]
+            if not part:
+                raise ValueError("more bytes than the event has")
+            self._packet_left -= len(part)
             yield part
-            if len(first) + len(part) < PACKET_MOST:
-                return
-            rest, first = rest[len(part) :], b""
+            if not self._packet_left and self._is_full:
+                yield from self._begin_packet(b"")
+
+    def _begin_packet(self, first: bytes) -> Iterator[bytes]:
+        size = min(self._event_left, PACKET_MOST)
+        self._event_left -= size
+        self._packet_left = size - len(first)
+        self._is_full = size == PACKET_MOST
+        yield self._header(size) + first
 
     def refuse_dump(self, text: str, *, code: int = 1236) -> None:
         """End a dump with an error; replicas show it, and stop at 1236."""

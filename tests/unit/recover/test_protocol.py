@@ -4,6 +4,7 @@ import random
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -369,13 +370,16 @@ def test_a_heartbeat_names_the_place_too() -> None:
     assert heartbeat_event("b", 5 << 32, server_id=1, checksum=True)[4] == 27
 
 
-@pytest.mark.parametrize("size", [0, 1, PACKET_MOST - 2, PACKET_MOST - 1, PACKET_MOST,
+@pytest.mark.parametrize("size", [19, PACKET_MOST - 2, PACKET_MOST - 1, PACKET_MOST,
                                   2 * PACKET_MOST - 1, 2 * PACKET_MOST + 5])  # fmt: skip
 def test_a_large_event_goes_in_several_packets(size: int) -> None:
     """A full packet says that another one follows, if need be an empty one."""
     client = Client().log_in()
     event = random.Random(size).randbytes(size)
-    data = b"".join(bytes(part) for part in client.source.event_packets(event))
+    data = b""
+    for begin, end in pairwise(sorted({0, 7, min(PACKET_MOST, size), size})):
+        parts = client.source.event_packets(event[begin:end], size=0 if begin else size)
+        data += b"".join(bytes(part) for part in parts)
     found, sizes, at = b"", list[int](), 0
     while at < len(data):
         length = int.from_bytes(data[at : at + 3], "little")

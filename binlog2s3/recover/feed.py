@@ -1,0 +1,227 @@
+"""A recovery's stream as a replication source sends it, event by event. Pure.
+
+Place in the flow: `serve` sends what comes out here; `extract` brings the stream.
+
+Law: nothing is sent but whole transactions of the plan, and the events that a replica needs to know
+where it is. A replica counts the bytes that it gets: after everything that is left out, a rotate
+event with the true position and a format event follow, so that a reconnect by position asks for the
+right place.
+Memory is one part of the stream and one event of up to 64 KiB.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from binlog2s3.binlog.events import (
+    CHECKSUM_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    IN_USE_FLAG,
+    EventType,
+    decode_format,
+    decode_gtid,
+    decode_mariadb_gtid,
+    decode_tagged_gtid,
+)
+from binlog2s3.binlog.executed import Executed
+from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.recover.model import Checked, Piece, Stream
+from binlog2s3.recover.protocol import rotate_event
+
+WHOLE_MOST = 1 << 16
+"""Events up to this size come whole, larger ones in parts as they arrive."""
+
+_WRAP = 1 << 32
+_FLAGS = HEADER_SIZE - 2
+_POSITION = slice(13, 17)
+_CREATED = slice(HEADER_SIZE + 52, HEADER_SIZE + 56)
+_NOT_SENT = frozenset({EventType.ROTATE, EventType.STOP, EventType.PREVIOUS_GTIDS})
+GTID_EVENTS = frozenset(
+    {EventType.GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID, EventType.ANONYMOUS_GTID}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes to be sent. `size`: they begin an event of so many bytes; 0: they continue one."""
+
+    data: bytes | memoryview
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Feed:
+    """What one dump sends. `name_of`: what the replica knows a piece's binlog as.
+
+    `server_id`: the source's own. `checksum`: as the replica was answered; the first rotate event
+    is made so, later ones as the format event before them says. `has`: transactions that the
+    replica has; None where it names a position. `at`: where that is, as (name, offset).
+    `sent` is the number of the stream's bytes that were handed on or left out so far; `name` and
+    `position` are where the replica is after them.
+    """
+
+    server_id: int
+    checksum: bool
+    name_of: Callable[[Piece], str]
+    has: Executed | None = None
+    at: tuple[str, int] | None = None
+    name: str = ""
+    position: int = 0
+    sent: int = 0
+    _skipping: bool = field(default=False, init=False)
+    _format: bytes = field(default=b"", init=False)
+    _told: int = field(default=0, init=False)  # where the replica takes itself to be
+
+    def parts(self, stream: Stream) -> Iterator[Part]:
+        """All that is sent. Raises what the stream raises, ArchiveError for bytes that are none."""
+        before: Piece | None = None
+        for piece, data in stream:
+            checked = iter(data)
+            head = next(checked).data
+            yield from self._begin(before, piece, head)
+            for part in events(checked):
+                yield from self._event(part)
+            before = piece
+        if self.at is not None and self.at != (self.name, self.position):
+            raise _not_between(*self.at)
+        yield from self.settled()
+
+    def settled(self) -> Iterator[Part]:
+        """What tells the replica where it is, if something was left out since it was told."""
+        if self._told != self.position:
+            yield self._rotate(self.position)
+            yield Part(self._format, len(self._format))  # MariaDB forgets its own at a rotate
+
+    def _begin(self, before: Piece | None, piece: Piece, head: bytes) -> Iterator[Part]:
+        """The rotate and the format event that every binlog begins with at the replica."""
+        self.name = self.name_of(piece)
+        starts = piece.begin < len(head)  # the binlog's own first bytes are part of the piece
+        self.position = len(MAGIC) if starts else piece.begin
+        is_asked = self.at is not None and self.at[0] == self.name
+        yield self._rotate(self.at[1] if self.at and is_asked else self.position)
+        wrote = decode_format(head[len(MAGIC) :], offset=len(MAGIC))
+        is_start = before is None or before.lineage != piece.lineage
+        self._format = format_event(head[len(MAGIC) :], is_start=False, in_place=False)
+        event = format_event(head[len(MAGIC) :], is_start=is_start or starts, in_place=starts)
+        self.checksum = wrote.checksum == "crc32"
+        yield Part(event, len(event))
+        if starts:
+            self.sent += len(head)
+            self.position = self._told = len(head)
+        self._skipping = False
+
+    def _event(self, part: Part) -> Iterator[Part]:
+        if not part.size:
+            self.sent += len(part.data)
+            if not self._skipping:
+                yield part
+            return
+        _, kind, server_id, size, end, _ = HEADER.unpack_from(part.data)
+        begins = (end - size) % _WRAP
+        if end and begins != self.position % _WRAP:  # a range was left out of the plan
+            self.position += (begins - self.position) % _WRAP
+        if self.at is not None:
+            self._skipping = self._is_before(*self.at)
+        if kind in GTID_EVENTS and self.at is None:
+            self._skipping = self._has(kind, server_id, part.data)
+        if kind == EventType.FORMAT_DESCRIPTION:
+            part = self._another_format(bytes(part.data))
+        if kind not in _NOT_SENT and not self._skipping:
+            yield from self.settled()
+            yield part
+            self._told += size
+        self.sent += len(part.data)
+        self.position += size
+
+    def _another_format(self, event: bytes) -> Part:
+        """A binlog can have one in its middle; nothing was started there."""
+        self._format = format_event(event, is_start=False, in_place=False)
+        self.checksum = decode_format(event, offset=len(MAGIC)).checksum == "crc32"
+        return Part(format_event(event, is_start=False, in_place=True), len(event))
+
+    def _rotate(self, position: int) -> Part:
+        self._told = position
+        event = rotate_event(self.name, position, server_id=self.server_id, checksum=self.checksum)
+        return Part(event, len(event))
+
+    def _is_before(self, name: str, offset: int) -> bool:
+        """Whether the event that begins here lies before where the replica wants to begin."""
+        if name != self.name or self.position < offset:
+            return True
+        if self.position > offset:
+            raise _not_between(name, offset)
+        self.at = None
+        return False
+
+    def _has(self, kind: int, server_id: int, event: bytes | memoryview) -> bool:
+        """Whether the replica has the transaction that begins with this event."""
+        if self.has is None or kind == EventType.ANONYMOUS_GTID:
+            return False
+        end = len(event) - (CHECKSUM_SIZE if self.checksum else 0)
+        if kind == EventType.MARIADB_GTID:
+            number, domain, _ = decode_mariadb_gtid(event, HEADER_SIZE, end)
+            return self.has.has(f"{domain}-{server_id}-{number}")
+        decode = decode_gtid if kind == EventType.GTID else decode_tagged_gtid
+        uuid, tag, number, *_ = decode(event, HEADER_SIZE, end)
+        return self.has.has(f"{uuid}:{tag}:{number}" if tag else f"{uuid}:{number}")
+
+
+class NotServedError(RecoveryError):
+    """A replica asked for a place that is not part of what is served."""
+
+
+def _not_between(name: str, offset: int) -> NotServedError:
+    return NotServedError(
+        f"{name[:100]}:{offset} is not between two transactions of what is served"
+    )
+
+
+def format_event(event: bytes, *, is_start: bool, in_place: bool) -> bytes:
+    """A format event as a source sends it.
+
+    `is_start`: the replica drops the temporary tables of the server that was before. `in_place`:
+    it is the binlog's first event; one that is sent in front of a later position has none.
+    """
+    changed = bytearray(event)
+    wrote = decode_format(event, offset=len(MAGIC))
+    changed[_FLAGS] &= ~IN_USE_FLAG & 0xFF
+    if not is_start:
+        changed[_CREATED] = bytes(4)
+    if not in_place:
+        changed[_POSITION] = bytes(4)
+    if wrote.has_checksum:
+        crc32 = zlib.crc32(changed[:-CHECKSUM_SIZE])
+        changed[-CHECKSUM_SIZE:] = crc32.to_bytes(CHECKSUM_SIZE, "little")
+    return bytes(changed)
+
+
+def events(data: Iterable[Checked]) -> Iterator[Part]:
+    """The events of bytes that come cut anywhere: small ones whole, large ones in parts.
+
+    Raises ArchiveError where they do not end with an event.
+    """
+    held, left = b"", 0  # the beginning of an event; what is still to come of a large one
+    for checked in data:
+        view = memoryview(checked.data)
+        if left:
+            part, view = view[:left], view[left:]
+            left -= len(part)
+            yield Part(part)
+        if held:
+            view = memoryview(held + view)
+            held = b""
+        at, end = 0, len(view)
+        while at < end:
+            size = int.from_bytes(view[at + 9 : at + 13], "little") if end - at >= 13 else 0
+            if end - at < HEADER_SIZE or (size <= WHOLE_MOST and at + size > end):
+                held = bytes(view[at:])
+                break
+            if size < HEADER_SIZE:
+                raise ArchiveError(f"an event of {size} bytes")
+            yield Part(view[at : at + size], size)
+            at += size
+        left = max(left, at - end)
+    if held or left:
+        raise ArchiveError("the bytes of a piece end within an event")

@@ -1,0 +1,410 @@
+"""A replication source over a recovery's pieces: a replica fetches what the plan says, no more.
+
+Place in the flow: `pitr` starts one and tells the target to replicate from it. `protocol` knows the
+bytes, `feed` the events.
+
+Law: between two transactions the source waits while it is `AHEAD_MOST` bytes or more beyond what
+the target has executed, because the target's disk may have no room for more. A replica that cannot
+be served is told why. Whatever a client sends ends at most its own connection.
+"""
+
+import secrets
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from binlog2s3.binlog.executed import executed
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, StoreError
+from binlog2s3.log import Log
+from binlog2s3.recover.feed import GTID_EVENTS, Feed, NotServedError
+from binlog2s3.recover.model import Checked, Piece
+from binlog2s3.recover.protocol import (
+    NONCE_SIZE,
+    Account,
+    Buffer,
+    Conversation,
+    DumpByGtid,
+    DumpByPosition,
+    Ended,
+    Identity,
+    LoggedIn,
+    ProtocolError,
+    TlsWanted,
+    heartbeat_event,
+)
+
+AHEAD_MOST = 128 << 20
+"""Bytes of binlog that are sent and not executed, at most, but for one transaction."""
+
+_LOGIN_SECONDS = 10.0
+_IDLE_SECONDS = 60.0  # between two commands
+_SEND_SECONDS = 60.0
+_CONNECTIONS_MOST = 8
+_BATCH = 1 << 18
+_MARK_BYTES = 1 << 20
+_HEARTBEAT_SECONDS = (0.5, 30.0)
+_TYPE = 4  # offset of the type in an event's header
+_log = Log("serve")
+
+Dump = DumpByGtid | DumpByPosition
+OpenStream = Callable[[Sequence[Piece]], Generator[tuple[Piece, Iterator[Checked]], None, None]]
+
+
+class Window:
+    """How far ahead of the target the source may be. Thread-safe."""
+
+    def __init__(self, most: int = AHEAD_MOST) -> None:
+        self._most = most
+        self._changed = threading.Condition()
+        self._marks: list[tuple[str, int, int]] = []
+        self._executed = 0
+        self._ended = False
+
+    @property
+    def executed(self) -> int:
+        """Bytes of the pieces that the target has executed, as far as it was asked."""
+        with self._changed:
+            return self._executed
+
+    def begin(self) -> None:
+        """A dump begins: places of an older one mean nothing any more."""
+        with self._changed:
+            self._marks.clear()
+
+    def mark(self, name: str, position: int, sent: int) -> None:
+        """`sent` bytes of the pieces lie before this place."""
+        with self._changed:
+            self._marks.append((name, position, sent))
+
+    def reached(self, name: str, position: int) -> None:
+        """The target has executed everything before this place, named as it knows it."""
+        with self._changed:
+            last = max(
+                (n for n, (of, at, _) in enumerate(self._marks) if of == name and at <= position),
+                default=-1,
+            )
+            if last >= 0:
+                self._executed = max(self._executed, self._marks[last][2])
+                del self._marks[: last + 1]
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Nobody waits any more."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def has_room(self, sent: int, *, wait_seconds: float) -> bool:
+        """Whether the source may send more; waits so long for it. True after `end`."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._ended or sent - self._executed < self._most, wait_seconds
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What is served: pieces in their order, what a replica knows each as, and how to read them.
+
+    No two pieces have the same name at the replica.
+    """
+
+    pieces: Sequence[Piece]
+    name_of: Callable[[Piece], str]
+    open: OpenStream
+
+
+class Source:
+    """Listens, and serves. Use as a context manager; it listens from its beginning on.
+
+    `tls`: clients may use it, and must where `needs_tls`. Raises RecoveryError where the address
+    cannot be had.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        account: Account,
+        served: Served,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        window: Window | None = None,
+        tls: ssl.SSLContext | None = None,
+        needs_tls: bool = False,
+    ) -> None:
+        self._identity = identity
+        self._account = account
+        self._served = served
+        self._tls = tls
+        self._needs_tls = needs_tls
+        self.window = window or Window()
+        self.failure: Binlog2s3Error | None = None
+        self.has_client = threading.Event()
+        """Somebody has logged in."""
+        self.has_sent_all = threading.Event()
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._dumping: socket.socket | None = None
+        self._number = 0
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._listener = socket.create_server((host, port), family=family, backlog=4)
+        except OSError as error:
+            raise RecoveryError(
+                f"cannot listen on {host}:{port}: {error.strerror}",
+                hint="name another address with --serve-address",
+            ) from error
+        self._listener.settimeout(0.5)
+        self._thread = threading.Thread(target=self._accept, name="serve", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on."""
+        host, port, *_ = self._listener.getsockname()
+        return str(host), int(port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Listen no more, and end all connections. May be called again."""
+        self._ended.set()
+        self.window.end()
+        self._listener.close()
+        with self._lock:
+            for connection in self._open:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join(2.0)
+
+    # connections
+
+    def _accept(self) -> None:
+        while not self._ended.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                if not self._ended.wait(0.2):  # out of descriptors, say
+                    continue
+                return
+            with self._lock:
+                is_full = len(self._open) >= _CONNECTIONS_MOST
+                if not is_full:
+                    self._open.add(connection)
+                    self._number += 1
+                    number = self._number
+            if is_full:
+                connection.close()
+                continue
+            threading.Thread(
+                target=self._serve, args=(connection, number), name=f"serve-{number}", daemon=True
+            ).start()
+
+    def _serve(self, connection: socket.socket, number: int) -> None:
+        """One client, to its end."""
+        try:
+            self._talk(_Client(connection, self, number))
+        except (OSError, EOFError, ProtocolError) as error:
+            _log.debug("a client is gone", number=number, why=str(error))
+        except Exception as error:  # noqa: BLE001 - whoever waits for the target has to know
+            self.failure = RecoveryError(f"the source failed: {type(error).__name__}: {error}")
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+                if self._dumping is connection:
+                    self._dumping = None
+            connection.close()
+
+    def conversation(self, number: int) -> Conversation:
+        """A new client's."""
+        nonce = bytes(33 + secrets.randbelow(94) for _ in range(NONCE_SIZE))
+        return Conversation(
+            self._identity,
+            self._account,
+            nonce=nonce,
+            connection_id=number,
+            has_tls=self._tls is not None,
+            needs_tls=self._needs_tls,
+        )
+
+    def _talk(self, client: "_Client") -> None:
+        client.send([client.conversation.greeting()])
+        until, is_in = time.monotonic() + _LOGIN_SECONDS, False
+        while True:
+            for event in client.receive(until):
+                if isinstance(event, TlsWanted):
+                    assert self._tls is not None  # noqa: S101 - the conversation offers it only then
+                    client.wrap(self._tls)
+                elif isinstance(event, LoggedIn):
+                    is_in = True
+                    self.has_client.set()
+                elif isinstance(event, Ended):
+                    return
+                else:
+                    self._begin(client, event)
+                    return
+            if is_in:
+                until = time.monotonic() + _IDLE_SECONDS
+
+    # dumps
+
+    def _begin(self, client: "_Client", dump: Dump) -> None:
+        """One dump at a time: a later one ends the one before, whose replica may be long gone."""
+        with self._lock:
+            before, self._dumping = self._dumping, client.raw
+        if before is not None:
+            with suppress(OSError):
+                before.shutdown(socket.SHUT_RDWR)
+        why = self._refusal(dump)
+        if why:
+            client.refuse(why)
+            return
+        try:
+            self._dump(client, dump)
+        except NotServedError as error:
+            client.refuse(str(error))
+        except (ArchiveError, RecoveryError, StoreError) as error:
+            self.failure = error
+            client.refuse(str(error))
+
+    def _refusal(self, dump: Dump) -> str:
+        """Why this cannot be served, "" where it can."""
+        if isinstance(dump, DumpByGtid):
+            return "" if self._identity.flavour == "mysql" else "this source is a MariaDB"
+        if dump.state is not None:
+            return ""
+        if self._first(dump) is None and self._served.pieces:
+            return f"{dump.name[:100]}:{dump.position} is not part of what is served"
+        return ""
+
+    def _first(self, dump: Dump) -> int | None:
+        """The number of the first piece that has something for it."""
+        if isinstance(dump, DumpByGtid) or dump.state is not None:
+            return 0
+        for number, piece in enumerate(self._served.pieces):
+            is_named = self._served.name_of(piece) == dump.name
+            if is_named and piece.begin <= dump.position <= piece.end:
+                return number
+        return None
+
+    def _dump(self, client: "_Client", dump: Dump) -> None:
+        first = self._first(dump) or 0
+        pieces = self._served.pieces[first:]
+        gtids = dump.gtids if isinstance(dump, DumpByGtid) else dump.state
+        feed = Feed(
+            server_id=self._identity.server_id,
+            checksum=self._identity.checksum,
+            name_of=self._served.name_of,
+            has=None if gtids is None else executed(gtids),
+            at=(dump.name, dump.position) if isinstance(dump, DumpByPosition) else None,
+        )
+        if gtids is not None:
+            feed.at = None
+        feed.sent = sum(piece.size for piece in self._served.pieces[:first])
+        self.window.begin()
+        least, most = _HEARTBEAT_SECONDS
+        beat = min(max(dump.heartbeat, least), most)
+
+        def heartbeat() -> None:
+            if dump.heartbeat and feed.name:
+                client.send_event(heartbeat_event(
+                    feed.name, feed.position, server_id=self._identity.server_id,
+                    checksum=feed.checksum, version_2=dump.heartbeat_v2,
+                ))  # fmt: skip
+                client.flush()
+
+        marked = feed.sent
+        stream = self._served.open(pieces)
+        with closing(stream):
+            for part in feed.parts(stream):
+                if part.size and part.data[_TYPE] in GTID_EVENTS:
+                    if feed.sent - marked >= _MARK_BYTES:
+                        self.window.mark(feed.name, feed.position, feed.sent)
+                        marked = feed.sent
+                    if not self.window.has_room(feed.sent, wait_seconds=0):
+                        client.flush()
+                        while not self.window.has_room(feed.sent, wait_seconds=beat):
+                            heartbeat()
+                client.send_event(part.data, part.size)
+        client.flush()
+        self.window.mark(feed.name, feed.position, feed.sent)
+        self.has_sent_all.set()
+        while not self._ended.wait(beat):
+            heartbeat()
+
+
+class _Client:
+    """A socket and its conversation."""
+
+    def __init__(self, connection: socket.socket, source: Source, number: int) -> None:
+        self.raw = connection
+        self._socket = connection
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.conversation = source.conversation(number)
+        self._batch = bytearray()
+
+    def wrap(self, tls: ssl.SSLContext) -> None:
+        """TLS from here on. Raises OSError."""
+        self._socket = tls.wrap_socket(self._socket, server_side=True)
+        self.conversation.secured()
+
+    def receive(self, until: float) -> list[TlsWanted | LoggedIn | Dump | Ended]:
+        """What the client says next, answered as far as that can be done at once.
+
+        Raises OSError at `until` (on the monotonic clock), EOFError where it has gone.
+        """
+        self._socket.settimeout(max(0.01, until - time.monotonic()))
+        data = self._socket.recv(1 << 16)
+        if not data:
+            raise EOFError("closed by the client")
+        try:
+            return self.conversation.receive(data, now=int(time.time()))
+        finally:
+            self.send([self.conversation.to_send()])
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """All of it. Raises OSError."""
+        self._socket.settimeout(_SEND_SECONDS)
+        for part in parts:
+            if part:
+                self._socket.sendall(part)
+
+    def send_event(self, data: Buffer, size: int | None = None) -> None:
+        """An event, or, where `size` is given, the part of one (`feed.Part`)."""
+        size = len(data) if size is None else size
+        for part in self.conversation.event_packets(data, size=size):
+            self._batch += part
+        if len(self._batch) >= _BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what has gathered."""
+        if self._batch:
+            self.send([self._batch])
+            self._batch = bytearray()
+
+    def refuse(self, why: str) -> None:
+        """End the dump with an error that the replica shows."""
+        with suppress(OSError):
+            self.flush()
+            self.conversation.refuse_dump(why)
+            self.send([self.conversation.to_send()])

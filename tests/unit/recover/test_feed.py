@@ -1,0 +1,283 @@
+"""What a replication source sends of a recovery's pieces, and how far ahead it may be."""
+
+import struct
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from binlog2s3.binlog.events import EventType
+from binlog2s3.binlog.executed import executed
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.errors import ArchiveError
+from binlog2s3.recover.feed import WHOLE_MOST, Feed, NotServedError, events
+from binlog2s3.recover.model import Checked, Piece, Stream
+from binlog2s3.recover.serve import Window
+from tests.binlog_writer import ROWS, UUID_A, XID, BinlogWriter, statement
+from tests.documents import NAME
+from tests.sampling import examples
+from tests.surveyed import expected, piece_of, written
+from tests.waiting import wait_until
+
+SECOND = BinlogName.parse("mysql-bin.000003")
+SIZE_AT, KIND_AT = 9, 4
+FORMAT, ROTATE = EventType.FORMAT_DESCRIPTION, EventType.ROTATE
+
+
+def stream(*pieces: tuple[Piece, BinlogWriter], cut: int = 1000) -> Stream:
+    """As `Extract.stream`: the head, then the bytes, cut anywhere."""
+    for piece, binlog in pieces:
+        data = expected(binlog.data, piece)
+        head = binlog.ends[1]
+
+        def checked(data: bytes = data, head: int = head) -> Iterator[Checked]:
+            yield Checked(data=data[:head])
+            for at in range(head, len(data), cut):
+                yield Checked(data=data[at : at + cut])
+
+        yield piece, checked()
+
+
+def feed(**changes: object) -> Feed:
+    name_of = lambda piece: str(piece.binlog)  # noqa: E731
+    return Feed(**({"server_id": 42, "checksum": True, "name_of": name_of} | changes))  # type: ignore[arg-type]
+
+
+def sent(to: Feed, pieces: Stream) -> list[bytes]:
+    """The events, whole."""
+    found: list[bytearray] = []
+    for part in to.parts(pieces):
+        if part.size:
+            found.append(bytearray())
+        found[-1] += part.data
+    for event in found:
+        assert len(event) == int.from_bytes(event[SIZE_AT : SIZE_AT + 4], "little")
+        assert zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little")
+    return [bytes(event) for event in found]
+
+
+def kinds(found: Sequence[bytes]) -> list[int]:
+    return [event[KIND_AT] for event in found]
+
+
+def place(event: bytes) -> tuple[int, str]:
+    """What a rotate event says."""
+    return struct.unpack_from("<Q", event, 19)[0], event[27:-4].decode()
+
+
+def created(event: bytes) -> int:
+    return int.from_bytes(event[19 + 52 : 19 + 56], "little")
+
+
+@pytest.mark.parametrize("cut", [1, 7, 19, 1000, 1 << 20])
+def test_every_piece_begins_with_a_rotate_and_a_format_event(cut: int) -> None:
+    """However the bytes are cut; the events themselves are those of the binlog."""
+    binlog = written(12)
+    piece = piece_of(binlog.transactions, 3, 9)
+    found = sent(feed(), stream((piece, binlog), cut=cut))
+    assert kinds(found[:2]) == [ROTATE, FORMAT]
+    assert place(found[0]) == (piece.begin, str(NAME))
+    assert found[0][:4] == bytes(4), "an artificial event has no time"
+    assert found[1][13:17] == bytes(4), "it does not lie at this place"
+    assert b"".join(found[2:]) == bytes(binlog.data[piece.begin : piece.end])
+
+
+def test_the_next_binlog_goes_on_where_the_server_did() -> None:
+    """Temporary tables are kept within a lineage, and dropped where another server begins."""
+    one, two = written(3), written(3, first=4)
+    struct.pack_into("<I", one.data, 4 + 19 + 52, 77)
+    first = piece_of(one.transactions, 0, 3)
+    for lineage, was_started in ((first.lineage, 0), ("another", 1)):
+        second = piece_of(two.transactions, 0, 3, name=SECOND, lineage=lineage)
+        struct.pack_into("<I", two.data, 4 + 19 + 52, was_started * 99)
+        found = sent(feed(), stream((first, one), (second, two)))
+        formats = [event for event in found if event[KIND_AT] == FORMAT]
+        assert [created(event) for event in formats] == [77, was_started * 99]
+        rotates = [place(event) for event in found if event[KIND_AT] == ROTATE]
+        assert rotates == [(first.begin, str(NAME)), (second.begin, str(SECOND))]
+
+
+def test_what_is_left_out_is_followed_by_the_true_position() -> None:
+    """A rotate event and a format event, once, before the next event that is sent."""
+    binlog = written(12)
+    piece = piece_of(binlog.transactions, 0, 9, without=[3, 4])
+    found = sent(feed(), stream((piece, binlog)))
+    again = [number for number, kind in enumerate(kinds(found)) if kind == ROTATE][1]
+    assert place(found[again]) == (binlog.transactions[5].begin, str(NAME))
+    assert found[again + 1][KIND_AT] == FORMAT
+    assert created(found[again + 1]) == 0
+    assert kinds(found).count(ROTATE) == 2
+    others = [event for event in found if event[KIND_AT] not in (ROTATE, FORMAT)]
+    data, one = binlog.data, binlog.transactions
+    kept = bytes(data[piece.begin : one[3].begin] + data[one[5].begin : piece.end])
+    assert b"".join(others) == kept
+
+
+@pytest.mark.parametrize("had", ["", "1-4", "1-4:7-8", "1-12", "6"])
+def test_what_the_replica_has_is_not_sent(had: str) -> None:
+    """By GTIDs; at the end the replica knows where it is, whatever was left out."""
+    binlog = written(12, rotate=False)
+    piece = piece_of(binlog.transactions, 0, 12)
+    has = GtidSet.parse(f"{UUID_A}:{had}" if had else "")
+    to = feed(has=executed(has))
+    found = sent(to, stream((piece, binlog)))
+    begins = [event for event in found if event[KIND_AT] == EventType.GTID]
+    all_of_them = [bytes(binlog.data[t.begin : t.begin + 65])[:30] for t in binlog.transactions]
+    numbers = [all_of_them.index(event[:30]) + 1 for event in begins]
+    assert numbers == [n for n in range(1, 13) if (UUID_A, "", n) not in has]
+    assert (to.position, to.sent) == (piece.end, piece.size)
+    if 12 not in numbers:
+        assert place(found[-2]) == (piece.end, str(NAME))
+
+
+def test_mariadb_gtids_count_by_domain() -> None:
+    """A replica that has 0-7-2 has what comes before it in its domain, and nothing of domain 1."""
+    binlog = BinlogWriter(server_version="10.11.18-MariaDB")
+    binlog.gtid_list(MariadbGtidList())
+    for gtid in ((0, 1), (1, 1), (0, 2), (0, 3)):
+        binlog.mariadb_transaction([statement("INSERT"), XID], gtid=gtid)
+    piece = piece_of(binlog.transactions, 0, 4)
+    to = feed(has=executed(MariadbGtidList.parse("0-7-2")))
+    found = sent(to, stream((piece, binlog)))
+    begins = [e for e in found if e[KIND_AT] == EventType.MARIADB_GTID]
+    assert [struct.unpack_from("<QI", event, 19) for event in begins] == [(1, 1), (3, 0)]
+
+
+def test_a_place_is_begun_at() -> None:
+    """The first rotate event names it; before it nothing is sent, and between two it is refused."""
+    binlog = written(12)
+    piece, third = piece_of(binlog.transactions, 0, 12), binlog.transactions[3]
+    found = sent(feed(at=(str(NAME), third.begin)), stream((piece, binlog)))
+    assert place(found[0]) == (third.begin, str(NAME))
+    assert b"".join(found[2:]) == bytes(binlog.data[third.begin : piece.end])
+    assert len(sent(feed(at=(str(NAME), piece.end)), stream((piece, binlog)))) == 2
+    for wrong in (third.begin + 1, piece.end + 9):
+        with pytest.raises(NotServedError, match="not between two transactions"):
+            sent(feed(at=(str(NAME), wrong)), stream((piece, binlog)))
+
+
+def test_positions_go_on_past_4_gib() -> None:
+    """Headers have 32 bits; what is left out is told with all of them."""
+    binlog = written(6)
+    piece = piece_of(binlog.transactions, 0, 6, without=[2])
+    to = feed()
+    more = 5 << 32
+    moved = Piece(
+        lineage=piece.lineage, binlog=piece.binlog, begin=piece.begin + more, end=piece.end + more,
+        transactions=5, gtids=piece.gtids,
+    )  # fmt: skip
+    ((_, data),) = stream((piece, binlog))
+    found = sent(to, iter([(moved, data)]))
+    rotates = [place(event)[0] for event in found if event[KIND_AT] == ROTATE]
+    assert rotates == [moved.begin, binlog.transactions[3].begin + more]
+    assert to.position == moved.end
+
+
+def test_events_that_are_not_for_replicas_stay() -> None:
+    """The binlog's own rotate, stop and previous GTIDs: their successors may not be served."""
+    binlog = written(2, rotate=True)
+    size = len(binlog.data) - binlog.ends[1]
+    piece = Piece(
+        lineage="own", binlog=NAME, begin=binlog.ends[1], end=len(binlog.data), transactions=2,
+        gtids=GtidSet(),
+    )  # fmt: skip
+    to = feed()
+    found = sent(to, stream((piece, binlog)))
+    assert EventType.PREVIOUS_GTIDS not in kinds(found)
+    assert [place(e) for e in found if e[KIND_AT] == ROTATE] == [
+        (piece.begin, str(NAME)),
+        (binlog.transactions[0].begin, str(NAME)),
+        (piece.end, str(NAME)),
+    ]
+    assert (to.sent, to.position) == (size, piece.end)
+
+
+def test_without_checksums() -> None:
+    """The first rotate event is made as the replica was answered, later ones as the binlog is."""
+    binlog = written(6, checksum=False)
+    piece = piece_of(binlog.transactions, 0, 6, without=[2])
+    rotates = [
+        bytes(part.data)
+        for part in feed().parts(stream((piece, binlog)))
+        if part.size and part.data[KIND_AT] == ROTATE
+    ]
+    assert zlib.crc32(rotates[0][:-4]) == int.from_bytes(rotates[0][-4:], "little")
+    assert rotates[1][27:].decode() == str(NAME)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    sizes=st.lists(st.sampled_from([19, 20, 1000, WHOLE_MOST, WHOLE_MOST + 1, 200_000])),
+    cuts=st.lists(st.integers(1, 250_000), min_size=1),
+)
+def test_events_come_whole_or_in_parts(sizes: list[int], cuts: list[int]) -> None:
+    """In any cut, no byte is lost, and each event's size is told once."""
+    every = [
+        struct.pack("<IBIIIH", 1, 2, 3, size, 0, 0) + bytes([size % 251]) * (size - 19)
+        for size in sizes
+    ]
+    data, parts, number = b"".join(every), list[Checked](), 0
+    while data:
+        parts.append(Checked(data=data[: cuts[number % len(cuts)]]))
+        data, number = data[len(parts[-1].data) :], number + 1
+    found = [(bytes(part.data), part.size) for part in events(parts)]
+    assert b"".join(piece for piece, _ in found) == b"".join(every)
+    assert [size for _, size in found if size] == sizes
+    assert all(len(piece) == size for piece, size in found if 0 < size <= WHOLE_MOST)
+
+
+@pytest.mark.parametrize("data", [b"x", bytes(18), bytes(19), MAGIC + bytes(30)])
+def test_bytes_that_are_no_events(data: bytes) -> None:
+    """Are an error, not a loop."""
+    with pytest.raises(ArchiveError):
+        list(events([Checked(data=data)]))
+
+
+def test_an_event_that_is_cut_short() -> None:
+    """A small one, and a large one."""
+    for size in (100, 1 << 20):
+        event = struct.pack("<IBIIIH", 1, int(ROWS[0]), 3, size, 0, 0) + bytes(size - 20)
+        with pytest.raises(ArchiveError, match="within an event"):
+            list(events([Checked(data=event)]))
+
+
+# the window
+
+
+def test_there_is_room_as_the_target_executes() -> None:
+    """Marks are places that the target may name; others tell nothing."""
+    window = Window(100)
+    window.mark("b.1", 50, 50)
+    window.mark("b.1", 90, 90)
+    window.mark("b.2", 20, 120)
+    assert window.has_room(99, wait_seconds=0)
+    assert not window.has_room(100, wait_seconds=0)
+    window.reached("b.9", 1 << 40)
+    window.reached("b.1", 49)
+    assert window.executed == 0
+    window.reached("b.1", 60)
+    assert (window.executed, window.has_room(149, wait_seconds=0)) == (50, True)
+    window.reached("b.2", 20)
+    assert window.executed == 120
+    window.reached("b.1", 90)
+    assert window.executed == 120, "it does not go back"
+
+
+def test_who_waits_is_woken() -> None:
+    """By what the target executes, and by the end."""
+    for wake in (lambda w: w.reached("b.1", 50), lambda w: w.end()):
+        window = Window(10)
+        window.mark("b.1", 50, 50)
+        answers: list[bool] = []
+        thread = threading.Thread(
+            target=lambda w=window, a=answers: a.append(w.has_room(55, wait_seconds=600))
+        )
+        thread.start()
+        wake(window)
+        wait_until(lambda a=answers: a == [True])
+        thread.join()
