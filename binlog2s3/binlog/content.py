@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from binlog2s3.binlog.client_text import is_plain_name, unclear
 from binlog2s3.binlog.compression import (
     Sink,
     Zlib,
@@ -82,6 +83,8 @@ _HEAD_MOST = 128 * 1024
 information have at most 64 KiB each, 4096 columns 12 KiB."""
 STATEMENT_MOST = 16 * 1024
 """Bytes of a statement that are looked at, unless more are asked for."""
+TEXT_LOOKED_MOST = 16 << 20
+"""Bytes of a statement of which `NotForClients` looks at all."""
 LOOKED_MOST = 60 * 1024
 """More of it may not be in the head of its event."""
 _TABLES_MOST = 1000
@@ -111,15 +114,30 @@ _WANTED = bytes(
 )
 
 
+_WANTED_OF_TEXT = bytes(
+    event_type
+    in (
+        EventType.QUERY,
+        EventType.QUERY_COMPRESSED,
+        EventType.EXECUTE_LOAD_QUERY,
+        EventType.TABLE_MAP,
+        EventType.USER_VAR,
+        EventType.TRANSACTION_PAYLOAD,
+    )
+    for event_type in range(256)
+)
+
+
 class _Events:
     """Cuts bytes into events; shows each that is wanted: its head, then the rest to a sink.
 
     `lost`: there was something that is no event, or that cannot be decoded.
     """
 
-    def __init__(self, trailer: int, begin: _Begin) -> None:
-        """`trailer`: the size of each event's checksum."""
+    def __init__(self, trailer: int, begin: _Begin, *, wanted: bytes = _WANTED) -> None:
+        """`trailer`: the size of each event's checksum; `wanted`: 1 for each type that is."""
         self._trailer = trailer
+        self._is_wanted = wanted
         self._begin = begin
         self.lost = False
         self._is_broken = False  # nobody knows where the next event begins
@@ -160,7 +178,7 @@ class _Events:
             end = at + size
             if size < least or end > len(view):
                 break
-            if _WANTED[event_type]:
+            if self._is_wanted[event_type]:
                 if size > _HEAD_MOST:
                     break
                 self._take_whole(event_type, bytes(view[at + HEADER_SIZE : end - trailer]))
@@ -189,7 +207,7 @@ class _Events:
         _, event_type, _, size, _, _ = HEADER.unpack_from(self._head)
         if size < HEADER_SIZE + self._trailer:
             self.lost = self._is_broken = True
-        elif _WANTED[event_type]:
+        elif self._is_wanted[event_type]:
             self._size = size - self._trailer
             self._wanted = min(self._size, HEADER_SIZE + _HEAD_MOST)
         else:
@@ -248,8 +266,10 @@ class _Counting:
 class _Inside:
     """The events in a compressed transaction, which have no checksums."""
 
-    def __init__(self, begin: _Begin, done: Callable[[bool], None]) -> None:
-        self._events = _Events(0, begin)
+    def __init__(
+        self, begin: _Begin, done: Callable[[bool], None], *, wanted: bytes = _WANTED
+    ) -> None:
+        self._events = _Events(0, begin, wanted=wanted)
         self._done = done
 
     def feed(self, data: bytes) -> None:
@@ -425,19 +445,26 @@ class ContentReader:
         return sink
 
 
-class BrokenNames:
-    """Looks for tables that have a line break in their name, in events as they lie in a binlog.
+class NotForClients:
+    """Looks for what a client would take otherwise than the server, in events as they lie there.
 
     mysqlbinlog prints each table's name as it is, in a comment: to a client that reads its text,
-    what comes behind the break is a statement. `found`: database and table, as they are.
+    what comes behind a line break in it is a statement. And of a statement the client may take a
+    part for another one (`client_text`). `found`: what there is, for people.
     """
 
     def __init__(self, format_event: FormatEvent) -> None:
         """`format_event`: of the binlog that the events are of."""
-        self._events = _Events(
-            CHECKSUM_SIZE if format_event.checksum == "crc32" else 0, self._begin
-        )
-        self.found: list[str] = []
+        trailer = CHECKSUM_SIZE if format_event.checksum == "crc32" else 0
+        self._events = _Events(trailer, self._begin, wanted=_WANTED_OF_TEXT)
+        self._broken: list[str] = []
+
+    @property
+    def found(self) -> list[str]:
+        """What there was until now; also that something could not be read."""
+        if self._events.lost and not self._broken:
+            self._broken.append("an event that cannot be read")
+        return self._broken
 
     def feed(self, data: Buffer) -> None:
         """Take the next bytes, cut anywhere; those in compressed transactions are looked at too."""
@@ -449,14 +476,61 @@ class BrokenNames:
             table, _ = _counted(rest[1:])
             name = b".".join([database, table])
             if b"\n" in name or b"\r" in name:
-                self.found.append(name.decode(errors="replace"))
+                self._broken.append(f"the table {name.decode(errors='replace')!r}")
+        elif event_type in _STATEMENTS:
+            return _Whole(head, lambda whole: self._look(event_type, whole))
+        elif event_type == EventType.USER_VAR:
+            size = int.from_bytes(head[:4], "little")
+            if not is_plain_name(head[4 : 4 + size]) or size + 4 > len(head):
+                self._broken.append("the name of a user variable")
         elif event_type == EventType.TRANSACTION_PAYLOAD:
             compressed, at = decode_payload(head)
-            inside = _Inside(self._begin, lambda _: None)
+            inside = _Inside(self._begin, self._take_end, wanted=_WANTED_OF_TEXT)
             sink: Sink = Zstd(inside) if compressed else inside
             sink.feed(head[at:])
             return sink
         return None
+
+    def _take_end(self, whole: bool) -> None:
+        if not whole:
+            self._broken.append("a compressed transaction that cannot be read")
+
+    def _look(self, event_type: int, body: bytes | None) -> None:
+        """At a statement; `body` is None where it is too long to be looked at."""
+        if body is None:
+            self._broken.append(f"a statement of more than {TEXT_LOOKED_MOST} bytes")
+            return
+        fixed = _QUERY_FIXED + (_LOAD_FIXED if event_type == EventType.EXECUTE_LOAD_QUERY else 0)
+        at = fixed + int.from_bytes(body[11:13], "little")
+        status, db, text = body[fixed:at], body[at : at + body[8]], body[at + body[8] + 1 :]
+        if event_type == EventType.QUERY_COMPRESSED:
+            size = int.from_bytes(text[1 : mariadb_header_size(text)], "big")
+            text = mariadb_text(text, TEXT_LOOKED_MOST + 1)
+            if len(text) < min(size, TEXT_LOOKED_MOST + 1):
+                self._broken.append("a compressed statement that cannot be read")
+        if len(text) > TEXT_LOOKED_MOST:
+            self._look(event_type, None)
+        elif not is_plain_name(db):
+            self._broken.append("the name of a database")
+        elif why := unclear(text, status):
+            shown = text[:80].decode(errors="replace")
+            self._broken.append(f"the statement {shown!r} ({why})")
+
+
+class _Whole:
+    """Gathers an event's body, up to a limit; `done` gets it, or None where it is longer."""
+
+    def __init__(self, head: bytes, done: Callable[[bytes | None], None]) -> None:
+        self._data = bytearray(head)
+        self._done = done
+
+    def feed(self, data: bytes) -> None:
+        if len(self._data) <= TEXT_LOOKED_MOST + _HEAD_MOST:
+            self._data += data
+
+    def close(self, *, whole: bool) -> None:
+        is_held = whole and len(self._data) <= TEXT_LOOKED_MOST + _HEAD_MOST
+        self._done(bytes(self._data) if is_held else None)
 
 
 def _counted(data: bytes) -> tuple[bytes, bytes]:

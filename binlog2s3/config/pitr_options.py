@@ -144,9 +144,10 @@ PITR_OPTIONS: tuple[Option, ...] = (
         "choice",
         "HOW",
         "How to bring it into the target. relay-log: its own applier reads the binlogs, where its "
-        "relay log directory is within reach; pipe: mysqlbinlog | mysql, several times slower.",
+        "relay log directory is within reach; pipe: mysqlbinlog | mysql, several times slower, "
+        "and refused for statements that client and server may take otherwise.",
         choices=("auto", "relay-log", "pipe"),
-        otherwise="auto: relay-log where it can be",
+        otherwise="auto: relay-log",
     ),
     of_command(
         "output-dir",

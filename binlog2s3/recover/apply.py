@@ -45,14 +45,6 @@ class At:
         return self.login().address
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """How it is applied; `why` it is the slower way, "" where nothing speaks against the other."""
-
-    way: Way
-    why: str = ""
-
-
 class Apply:
     """Brings plans into one target. `facts` were asked before; nothing is changed until `run`.
 
@@ -65,15 +57,15 @@ class Apply:
         self._facts = facts
         self.standing = Standing(config, at.server, facts)
 
-    def choose(self, server_ids: Collection[int], *, with_gtids: bool) -> Chosen:
-        """By relay log where that can be, else through the pipe.
+    def choose(self, server_ids: Collection[int], *, with_gtids: bool) -> Way:
+        """By relay log, or, where it was asked for, through the pipe.
 
         `server_ids`: of the servers that wrote these binlogs, as far as they are known;
-        `with_gtids`: their transactions have such. Raises RecoveryError where --apply relay-log was
-        given and cannot be.
+        `with_gtids`: their transactions have such. Raises RecoveryError where it cannot be by relay
+        log.
         """
         if self._config.apply == "pipe":
-            return Chosen("pipe")
+            return "pipe"
         why = relay.obstacle(
             self._at.server,
             self._facts,
@@ -83,16 +75,15 @@ class Apply:
             with_gtids=with_gtids,
         )
         if why is None:
-            return Chosen("relay-log")
-        if self._config.apply == "relay-log":
-            raise RecoveryError(
-                f"the target cannot take the binlogs as relay logs: {why}",
-                hint="--apply pipe goes through mysqlbinlog and mysql, more slowly",
-            )
-        return Chosen("pipe", why)
+            return "relay-log"
+        raise RecoveryError(
+            f"the target cannot take the binlogs as relay logs: {why}",
+            hint="--apply pipe goes through mysqlbinlog and mysql, several times slower; it "
+            "refuses statements that the client may take otherwise than the server",
+        )
 
     def run(
-        self, plan: Plan, chosen: Chosen, stream: Stream, on_progress: OnProgress, *, asked: str
+        self, plan: Plan, chosen: Way, stream: Stream, on_progress: OnProgress, *, asked: str
     ) -> Result:
         """Apply it all, and prove it. Raises RecoveryError, and what reading the bucket raises."""
         began = monotonic()
@@ -106,7 +97,7 @@ class Apply:
         committed = self._commit_empty(plan)
         gtids, proved = self._prove(plan, committed)
         return Result(
-            how=chosen.way if plan.pieces else "nothing",
+            how=chosen if plan.pieces else "nothing",
             where=self._at.address,
             transactions=plan.transactions,
             size=plan.size,
@@ -118,9 +109,9 @@ class Apply:
         )
 
     def _bring(
-        self, plan: Plan, chosen: Chosen, stream: Stream, on_progress: OnProgress, asked: str
+        self, plan: Plan, chosen: Way, stream: Stream, on_progress: OnProgress, asked: str
     ) -> None:
-        if chosen.way == "relay-log":
+        if chosen == "relay-log":
             way: relay.Way | Pipe = self._relay(plan)
             reached: Place | None = plan.begin
         else:
@@ -153,14 +144,14 @@ class Apply:
             on_place=self.standing.reach,
         )
 
-    def again(self, chosen: Chosen) -> str:
+    def again(self, chosen: Way) -> str:
         """What the next run does where this one did not come to its end, for people."""
-        if self._facts.keeps_gtids or chosen.way == "relay-log":
+        if self._facts.keeps_gtids or chosen == "relay-log":
             return "the same command again goes on from there"
         return "what was applied stays, and without GTIDs nobody knows how far that is"
 
     @contextmanager
-    def _told(self, chosen: Chosen) -> Iterator[None]:
+    def _told(self, chosen: Way) -> Iterator[None]:
         """Errors from elsewhere say what has become of the target, and what to do next."""
         again = self.again(chosen)
         try:

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,14 +187,20 @@ class Client:
         with self._heard:
             return self._last[0] >= number
 
-    def wait(self, number: int) -> str:
-        """Wait until it has: the value asked for. Raises ClientEndedError."""
-        with self._heard:
-            while self._last[0] < number:
+    def wait(self, number: int, see: Callable[[], None] = lambda: None) -> str:
+        """Wait until it has: the value asked for. Raises ClientEndedError.
+
+        `see` is called each second, and may raise.
+        """
+        while True:
+            with self._heard:
+                if self._last[0] < number and not self._ended:
+                    self._heard.wait(1.0)
+                if self._last[0] >= number:
+                    return self._last[1]
                 if self._ended:
                     raise ClientEndedError
-                self._heard.wait(1.0)
-            return self._last[1]
+            see()
 
     def kill(self) -> None:
         """End it at once: what it holds of a statement is not executed. May be called again."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
-from binlog2s3.binlog.content import BrokenNames
+from binlog2s3.binlog.content import NotForClients
 from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.errors import RecoveryError, SourceError
@@ -44,8 +44,9 @@ class Pipe:
     """One apply to one target. `server` asks the target, `login` is the client's.
 
     `skip_gtids`: the target does not keep these transactions' GTIDs. `binlog_off`: it does not log
-    them. `size` and `transactions` are what the stream will bring. As long as it has not `touched`
-    the target, nothing was changed there.
+    them. `size` and `transactions` are what the stream will bring. `silent_seconds`: so long the
+    session may sleep at the end. As long as it has not `touched` the target, nothing was changed
+    there.
     """
 
     def __init__(
@@ -59,8 +60,11 @@ class Pipe:
         transactions: int,
         skip_gtids: bool = False,
         binlog_off: bool = False,
+        silent_seconds: float = 60.0,
     ) -> None:
         self._server = server
+        self._silent_seconds = silent_seconds
+        self._session = 0
         self._login = login
         self._tool = client
         self._mysqlbinlog = mysqlbinlog
@@ -110,9 +114,9 @@ class Pipe:
         with self._greatest_packets():
             client = Client(self._tool, self._login, load_directory=directory)
             try:
-                asked = client.mark(0, f"@@session.max_allowed_packet, {who}")
+                asked = client.mark(0, f"@@session.max_allowed_packet, CONNECTION_ID(), {who}")
                 self._give(client, client.preamble + asked)
-                packet, _, found = client.wait(0).partition("\t")
+                packet, session, found = client.wait(0).split("\t", 2)
             except ClientEndedError:
                 raise self._shut_out(client.failure()) from None
             except BaseException:
@@ -125,7 +129,7 @@ class Pipe:
                 f"another ({found})",
                 hint="name the target itself, not a proxy in front of several",
             )
-        self._limit = int(packet)
+        self._limit, self._session = int(packet), int(session)
         return client
 
     def _shut_out(self, failure: Failure) -> RecoveryError:
@@ -169,10 +173,26 @@ class Pipe:
 
     def _end(self, client: Client, number: int) -> None:
         """Wait until all was executed; temporary tables that are left go without a transaction."""
-        client.wait(number)
+        client.wait(number, self._see_it_work)
         self._give(client, b"SET SESSION sql_log_bin = 0;\n" + client.mark(number + 1))
-        client.wait(number + 1)
+        client.wait(number + 1, self._see_it_work)
         client.kill()
+
+    def _see_it_work(self) -> None:
+        """Raises RecoveryError where the client has been given all, and its session sleeps."""
+        rows = self._server.rows(
+            "SELECT command AS it, time AS seconds FROM information_schema.processlist "
+            "WHERE id = %s",
+            (self._session,),
+        )
+        if rows and rows[0]["it"] == "Sleep" and int(rows[0]["seconds"]) >= self._silent_seconds:
+            raise RecoveryError(
+                f"the client at the target, {self._login.address}, has been given everything and "
+                f"does nothing since {rows[0]['seconds']} s: it takes the last statement for one "
+                "that goes on",
+                hint="what it had executed until then stays; see by the target's binlog or GTIDs "
+                "what is missing",
+            )
 
     def _give(self, client: Client, text: bytes) -> None:
         self._trace.hand(text)
@@ -353,26 +373,26 @@ def _traced(trace: Trace, piece: Piece, data: Iterator[Checked]) -> Iterator[byt
 
     Raises RecoveryError before bytes whose text would not be what they say.
     """
-    names: BrokenNames | None = None
+    texts: NotForClients | None = None
     is_head = True
     for checked in data:
         if is_head:
             trace.begin(piece, len(checked.data))
             is_head = False
-            names = BrokenNames(decode_format(checked.data[len(MAGIC) :], offset=len(MAGIC)))
-        elif names is not None:
-            names.feed(checked.data)
-            if names.found:
-                raise _unprintable(piece, names.found[0])
+            texts = NotForClients(decode_format(checked.data[len(MAGIC) :], offset=len(MAGIC)))
+        elif texts is not None:
+            texts.feed(checked.data)
+            if texts.found:
+                raise _unprintable(piece, texts.found[0])
         yield checked.data
         trace.read(checked.done)
 
 
-def _unprintable(piece: Piece, table: str) -> RecoveryError:
+def _unprintable(piece: Piece, what: str) -> RecoveryError:
     return RecoveryError(
-        f"stopped in {piece.binlog} (lineage {piece.lineage}): there are changes to the table "
-        f"{table!r}; mysqlbinlog's text breaks at the line's end in its name, and what follows it "
-        "would be executed as a statement",
+        f"stopped in {piece.binlog} (lineage {piece.lineage}) before {what}: in mysqlbinlog's text "
+        "it may end elsewhere for the client than for the server, and what follows would be "
+        "executed as a statement of its own",
         hint="apply as relay logs, on the target's own host: --apply relay-log; beware of every "
         "other way that reads mysqlbinlog's text",
     )

@@ -24,7 +24,7 @@ from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.output import clean, progress_of
 from binlog2s3.recover import relay, target
-from binlog2s3.recover.apply import Apply, At, Chosen
+from binlog2s3.recover.apply import Apply, At
 from binlog2s3.recover.backup import BackupPoint, read_backup
 from binlog2s3.recover.config import PitrConfig
 from binlog2s3.recover.export import prepare, to_directory, to_stdout
@@ -35,7 +35,7 @@ from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts
-from binlog2s3.recover.view import About, Result, confirmed, document, preview, show_result
+from binlog2s3.recover.view import About, Result, Way, confirmed, document, preview, show_result
 from binlog2s3.server import mysqlbinlog
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
@@ -97,8 +97,7 @@ class _Recovery:
             target=self._target.address if self._target is not None else "",
             start=said,
             leaves_hole=config.skip_leaves_hole or (config.applies and not self._by_gtid),
-            way=chosen.way if chosen is not None else None,
-            why=chosen.why if chosen is not None else "",
+            way=chosen,
             once=config.applies and not self._by_gtid,
         )
         self._show(plan, about)
@@ -246,7 +245,7 @@ class _Recovery:
             allow_extra_gtids=config.allow_extra_gtids,
         )
 
-    def _choose(self, plan: Plan, survey: Survey) -> Chosen | None:
+    def _choose(self, plan: Plan, survey: Survey) -> Way | None:
         if self._apply is None:
             return None
         places = {(piece.lineage, piece.binlog) for piece in plan.pieces}
@@ -307,7 +306,7 @@ class _Recovery:
 
     # Doing it
 
-    def _applied(self, plan: Plan, chosen: Chosen, blocks: Extract) -> Result:
+    def _applied(self, plan: Plan, chosen: Way, blocks: Extract) -> Result:
         """Into the target. Ctrl-C says how far it came, and what the next run does."""
         assert self._apply is not None  # noqa: S101 - it is known how it is applied
         seen = [0]
@@ -323,7 +322,7 @@ class _Recovery:
             print(  # noqa: T201
                 f"interrupted behind {seen[0]:,} or more of {plan.transactions:,} transactions; "
                 f"{self._apply.again(chosen)}"
-                + (", and puts away what this one had to leave" * (chosen.way == "relay-log")),
+                + (", and puts away what this one had to leave" * (chosen == "relay-log")),
                 file=sys.stderr,
             )
             raise

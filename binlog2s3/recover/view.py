@@ -57,7 +57,7 @@ class About:
 
     `archive` is the bucket's URL; `target` the server as messages name it, "" where there is none;
     `start` says in words where the beginning comes from. `leaves_hole`: skipped transactions are
-    not committed empty. `way`: how it is applied, None where it is not; `why` it is the slower way.
+    not committed empty. `way`: how it is applied, None where it is not.
     `once`: the target has no GTIDs that tell what was applied, so a second run would do it again.
     """
 
@@ -67,7 +67,6 @@ class About:
     start: str = ""
     leaves_hole: bool = False
     way: Way | None = None
-    why: str = ""
     once: bool = False
 
 
@@ -210,8 +209,6 @@ def _way_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
         yield "", "by the target's own applier, as relay logs", ""
     elif about.way == "pipe":
         yield "", "through mysqlbinlog and mysql", ""
-        if about.why:
-            yield "", f"not as relay logs, which is faster: {about.why}", "yellow"
     if about.once:
         yield "", "when this has ended well, nothing in the target tells that it was done:", ""
         yield "", "the same command would apply all of it a second time", ""
@@ -386,7 +383,6 @@ def plan_document(plan: Plan, about: About) -> dict[str, Any]:
         "transactions": plan.transactions,
         "bytes": plan.size,
         "apply": about.way,
-        "why_not_relay_log": about.why or None,
         "estimated_seconds": round(estimate_seconds(plan, about.way), 1),
         "pieces": [_piece(piece) for piece in plan.pieces],
         "gtids_before": _gtids(plan.before),

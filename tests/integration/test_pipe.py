@@ -126,12 +126,65 @@ def test_a_line_break_in_a_table_name(pair: Pair, name: str, compressed: bool) -
         f"INSERT INTO inj.`{name}` VALUES (1)",
     )
     files, binaries = pair.files(), pair.target.binaries
-    with pytest.raises(RecoveryError, match="line's end in its name") as raised:
+    with pytest.raises(RecoveryError, match="executed as a statement of its own") as raised:
         pair.apply(files)
     assert "--apply relay-log" in (raised.value.hint or "")
     binlog = find(binaries.flavour, binaries.binlog)
-    with pytest.raises(RecoveryError, match="line's end in its name"):
+    with pytest.raises(RecoveryError, match="executed as a statement of its own"):
         decode(files.stream(), [].append, binlog, size=files.size, transactions=files.count)
+
+
+MYSQL_ATTACK = (
+    "CREATE TABLE inj.note (id INT) --\x01'\n"
+    "-- ' /*!*/; DELETE FROM inj.victim /*!*/; SELECT '\n"
+    "-- '"
+)
+MARIADB_ATTACK = (
+    "INSERT INTO inj.victim VALUES (9) --\x01'\n"
+    "-- ' /*!*/; DELETE FROM inj.victim /*!*/; SELECT '\n"
+    "-- '"
+)
+UNENDED = "CREATE TABLE inj.note (id INT) --\x01'"
+
+
+def injected(pair: Pair, statement: str) -> None:
+    """What somebody wrote who may do little on the source; MariaDB logs it as it came."""
+    mixed = [] if pair.is_mysql else ["SET SESSION binlog_format = MIXED"]
+    pair.source.query(
+        "CREATE DATABASE inj",
+        "CREATE TABLE inj.victim (a INT)",
+        "INSERT INTO inj.victim VALUES (1), (2), (3)",
+        *mixed,
+        statement,
+    )
+
+
+@pytest.mark.parametrize("statement", [MYSQL_ATTACK, MARIADB_ATTACK, UNENDED])
+def test_statements_that_a_client_takes_for_others(pair: Pair, statement: str) -> None:
+    """They are held up, for the client and for --stdout, before anything of them was executed."""
+    if pair.is_mysql and statement == MARIADB_ATTACK:
+        pair.source.query("SET GLOBAL binlog_format = STATEMENT")
+    injected(pair, statement)
+    files, binaries = pair.files(), pair.target.binaries
+    with pytest.raises(RecoveryError, match="executed as a statement of its own") as raised:
+        pair.apply(files)
+    assert "\x01" not in str(raised.value)
+    here = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'inj'"
+    tables = pair.target.query(here)
+    assert tables in ([], [("victim",)])
+    if tables:
+        assert pair.target.query("SELECT COUNT(*) FROM inj.victim")[0][0] in (0, 3)
+    binlog = find(binaries.flavour, binaries.binlog)
+    with pytest.raises(RecoveryError, match="executed as a statement of its own"):
+        decode(files.stream(), [].append, binlog, size=files.size, transactions=files.count)
+
+
+def test_the_wait_at_the_end_has_a_limit(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that takes a statement for one that goes on waits for more, for ever."""
+    monkeypatch.setattr("binlog2s3.binlog.content.unclear", lambda *_: "")
+    injected(pair, UNENDED)
+    with pytest.raises(RecoveryError, match="does nothing since"):
+        pair.apply(pair.files(), silent_seconds=2.0)
 
 
 @pytest.mark.parametrize("cut", [333, 1 << 20])

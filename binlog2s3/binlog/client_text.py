@@ -1,0 +1,106 @@
+"""Statements that the `mysql` client may cut elsewhere than the server does. Pure.
+
+Place: `content.NotForClients` asks, for recoveries that go through `mysqlbinlog | mysql`.
+
+Law: a statement passes only if it is certain that client and server agree on where its strings and
+comments end. They do not agree on `--` before a control character (a comment for the server alone),
+on `/*!99999 ... */` (code for the client, skipped by the server), on the client's own commands, and
+on charsets in which the second byte of a character may be a quote or a backslash. What follows
+could be executed as a statement of its own, with the rights of whoever applies it.
+"""
+
+import re
+
+_NO_BACKSLASH_ESCAPES, _ANSI_QUOTES = 1 << 20, 1 << 2
+_SIZES = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4}
+"""Status variables of a QUERY event with a fixed size (libbinlogevents `Query_event`)."""
+_COUNTED = {5: 0, 6: 0, 2: 1}
+"""Those that begin with their length, and how many bytes follow besides."""
+_SQL_MODE, _CHARSET = 1, 4
+
+# Quotes, backslashes and control characters are in none of these. A comment has none of what could
+# begin or end anything for either side.
+_PLAIN = rb"[^'\"`\\#/\-\x00-\x08\x0b\x0c\x0e-\x1f\x7f]++|-(?!-)|/(?!\*)"
+_COMMENT = (
+    rb"(?:\#|--(?=[ \t\n]|\r\n|\Z))[^'\"`\\\n\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*+(?:\n|\Z)"
+    rb"|/\*(?!!\*)(?:[^'\"`\\\#*/\-\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|-(?!-)|/(?!\*)|\*(?!/))*+\*/"
+)
+_NAME = rb"`(?:[^`\\]++|``)*+`"
+_ESCAPED = rb"'(?:[^'\\]++|''|\\.)*+'|\"(?:[^\"\\]++|\"\"|\\.)*+\""
+_ESCAPED_ANSI = rb"'(?:[^'\\]++|''|\\.)*+'|\"(?:[^\"\\]++|\"\")*+\""
+_LITERAL = rb"'(?:[^']++|'')*+'|\"(?:[^\"]++|\"\")*+\""
+
+
+def _whole(strings: bytes) -> "re.Pattern[bytes]":
+    return re.compile(rb"(?:" + b"|".join((_PLAIN, strings, _NAME, _COMMENT)) + rb")*+", re.DOTALL)
+
+
+_MODES = {
+    0: _whole(_ESCAPED),
+    _ANSI_QUOTES: _whole(_ESCAPED_ANSI),
+    _NO_BACKSLASH_ESCAPES: _whole(_LITERAL),
+    _NO_BACKSLASH_ESCAPES | _ANSI_QUOTES: _whole(_LITERAL),
+}
+_CLIENT_COMMAND = re.compile(rb"^\s*delimiter\b", re.IGNORECASE | re.MULTILINE)
+_NAME_BYTES = re.compile(rb"[^`\\\x00-\x1f\x7f]*+")
+_CHARSETS = frozenset(
+    {
+        *(5, 8, 15, 31, 47, 48, 49, 94),  # latin1
+        *(11, 65, 63),  # ascii, binary
+        *(33, 83, *range(192, 224), *range(2048, 2304)),  # utf8mb3
+        *(45, 46, *range(224, 248), *range(255, 331), *range(2304, 2560)),  # utf8mb4
+        *(2, 9, 21, 27, 77, 26, 34, 44, 66, 99, 30, 78, 20, 41, 42, 79),  # of one byte
+        *(7, 74, 14, 23, 50, 51, 52, 4, 80, 40, 81, 36, 68, 57, 67, 29, 58, 59, 25, 70, 16, 71),
+    }
+)
+"""Ids of charsets whose characters have no byte below 0x80 but ASCII itself."""
+
+
+def is_plain_name(name: bytes) -> bool:
+    """Whether mysqlbinlog prints a database's or variable's name so that it stays a name."""
+    return _NAME_BYTES.fullmatch(name) is not None
+
+
+def unclear(statement: bytes, status: bytes) -> str:
+    """Why client and server may not agree on a statement, "" where they do.
+
+    `status` are the status variables of its QUERY event.
+    """
+    sql_mode, charset = _settings(status)
+    if statement.isascii():
+        charset = 8
+    if charset not in _CHARSETS:
+        return f"its charset ({charset if charset is not None else 'not told'})"
+    if sql_mode is None:
+        if b"\\" in statement:
+            return "a backslash, and no sql_mode"
+        sql_mode = 0
+    if _CLIENT_COMMAND.search(statement):
+        return "a line that is a command of the client"
+    match = _MODES[sql_mode & (_NO_BACKSLASH_ESCAPES | _ANSI_QUOTES)].match(statement)
+    at = match.end() if match else 0
+    if at == len(statement):
+        return ""
+    return f"a string, a comment or a control character at byte {at}"
+
+
+def _settings(status: bytes) -> tuple[int | None, int | None]:
+    """sql_mode and the client's charset, None where they are not told."""
+    sql_mode = charset = None
+    at = 0
+    while at < len(status):
+        code, at = status[at], at + 1
+        if code in _COUNTED:
+            size = 1 + status[at] + _COUNTED[code] if at < len(status) else 1
+        elif code in _SIZES:
+            size = _SIZES[code]
+        else:
+            break
+        value, at = status[at : at + size], at + size
+        if len(value) < size:
+            break
+        if code == _SQL_MODE:
+            sql_mode = int.from_bytes(value, "little")
+        elif code == _CHARSET:
+            charset = int.from_bytes(value[:2], "little")
+    return sql_mode, charset
