@@ -1,14 +1,14 @@
 """A recovery's stream made from a server's own files, as `extract` makes it from a bucket."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from binlog2s3.binlog import gtid
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner, Transaction
-from binlog2s3.recover.model import Checked, Piece, Stream
+from binlog2s3.recover.model import Checked, Latest, Piece, Place, Plan, Reach, Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,12 @@ class Own:
         """As `Extract.stream`."""
         for piece in self.pieces:
             yield piece, self._checked(piece)
+
+    def opened(
+        self, pieces: Sequence[Piece]
+    ) -> Generator[tuple[Piece, Iterator[Checked]], None, None]:
+        """As `Extract.stream`, of these pieces."""
+        yield from replace(self, pieces=tuple(pieces)).stream()
 
     def _checked(self, piece: Piece) -> Iterator[Checked]:
         data = (self.directory / str(piece.binlog)).read_bytes()
@@ -81,3 +87,44 @@ def own(
         pieces.append(piece)
         found += [(piece, one) for one in kept]
     return Own(pieces=tuple(pieces), transactions=tuple(found), directory=directory, cut=cut)
+
+
+def without(files: Own, numbers: Sequence[int]) -> Own:
+    """The same, these transactions left out."""
+    pieces: dict[int, Piece] = {}
+    for piece in files.pieces:
+        mine = [(n, one) for n, (where, one) in enumerate(files.transactions) if where is piece]
+        out = [one for n, one in mine if n in numbers]
+        pieces[id(piece)] = replace(
+            piece,
+            left_out=tuple((one.begin, one.end) for one in out),
+            transactions=len(mine) - len(out),
+        )
+    kept = [pair for n, pair in enumerate(files.transactions) if n not in numbers]
+    return replace(
+        files,
+        pieces=tuple(pieces.values()),
+        transactions=tuple((pieces[id(where)], one) for where, one in kept),
+    )
+
+
+def planned(files: Own, server_version: str = "9.7.4") -> Plan:
+    """A plan of these pieces: as much of it as whoever carries it out looks at."""
+    last = files.pieces[-1]
+    stop = Place(lineage=last.lineage, binlog=last.binlog, offset=last.end)
+    flavour: gtid.Flavour = "mariadb" if "mariadb" in server_version.lower() else "mysql"
+    return Plan(
+        flavour=flavour,
+        server_version=server_version,
+        lineage=last.lineage,
+        goal=Latest(),
+        stop=stop,
+        pieces=files.pieces,
+        before=None,
+        adds=None,
+        skipped=None,
+        kept=(),
+        left_out=(),
+        commit_exact=True,
+        reach=Reach(first=stop, last=stop, earliest_us=0, latest_us=None, gtids=None),
+    )

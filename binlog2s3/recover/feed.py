@@ -58,6 +58,7 @@ class Feed:
     `server_id`: the source's own. `checksum`: as the replica was answered; the first rotate event
     is made so, later ones as the format event before them says. `has`: transactions that the
     replica has; None where it names a position. `at`: where that is, as (name, offset).
+    `not_of`: the replica's server_id; events of it, which it would pass over, are refused.
     `sent` is the number of the stream's bytes that were handed on or left out so far; `name` and
     `position` are where the replica is after them.
     """
@@ -67,6 +68,7 @@ class Feed:
     name_of: Callable[[Piece], str]
     has: Executed | None = None
     at: tuple[str, int] | None = None
+    not_of: int | None = None
     name: str = ""
     position: int = 0
     sent: int = 0
@@ -86,7 +88,9 @@ class Feed:
             before = piece
         if self.at is not None and self.at != (self.name, self.position):
             raise _not_between(*self.at)
-        yield from self.settled()
+        if before is not None:
+            self.position = max(self.position, before.end)
+            yield from self.settled()
 
     def settled(self) -> Iterator[Part]:
         """What tells the replica where it is, if something was left out since it was told."""
@@ -129,6 +133,8 @@ class Feed:
         if kind == EventType.FORMAT_DESCRIPTION:
             part = self._another_format(bytes(part.data))
         if kind not in _NOT_SENT and not self._skipping:
+            if server_id == self.not_of and kind != EventType.FORMAT_DESCRIPTION:
+                raise _own_event(server_id, self.name, self.position)
             yield from self.settled()
             yield part
             self._told += size
@@ -170,6 +176,15 @@ class Feed:
 
 class NotServedError(RecoveryError):
     """A replica asked for a place that is not part of what is served."""
+
+
+def _own_event(server_id: int, name: str, position: int) -> RecoveryError:
+    return RecoveryError(
+        f"the event at {name}:{position} is of server_id {server_id}, which is the target's own: "
+        "it would pass over it",
+        hint="SET GLOBAL server_id = N at the target, one that nobody had; then run the same "
+        "command again",
+    )
 
 
 def _not_between(name: str, offset: int) -> NotServedError:

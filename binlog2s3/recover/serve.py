@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from binlog2s3.binlog.executed import executed
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, StoreError
 from binlog2s3.log import Log
 from binlog2s3.recover.feed import GTID_EVENTS, Feed, NotServedError
-from binlog2s3.recover.model import Checked, Piece
+from binlog2s3.recover.model import Checked, Piece, Stream
 from binlog2s3.recover.protocol import (
     NONCE_SIZE,
     Account,
@@ -47,7 +48,6 @@ _IDLE_SECONDS = 60.0  # between two commands
 _SEND_SECONDS = 60.0
 _CONNECTIONS_MOST = 8
 _BATCH = 1 << 18
-_MARK_BYTES = 1 << 20
 _HEARTBEAT_SECONDS = (0.5, 30.0)
 _TYPE = 4  # offset of the type in an event's header
 _log = Log("serve")
@@ -56,43 +56,62 @@ Dump = DumpByGtid | DumpByPosition
 OpenStream = Callable[[Sequence[Piece]], Generator[tuple[Piece, Iterator[Checked]], None, None]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A place, as the replica names it, and what of the pieces lies before it."""
+
+    name: str
+    position: int
+    size: int
+    transactions: int
+    commit_us: int | None
+
+
 class Window:
-    """How far ahead of the target the source may be. Thread-safe."""
+    """How far the source is, and how far ahead of the target it may be. Thread-safe."""
 
     def __init__(self, most: int = AHEAD_MOST) -> None:
         self._most = most
         self._changed = threading.Condition()
-        self._marks: list[tuple[str, int, int]] = []
-        self._executed = 0
+        self._marks: deque[Mark] = deque()
+        self._reached: Mark | None = None
         self._ended = False
 
     @property
     def executed(self) -> int:
         """Bytes of the pieces that the target has executed, as far as it was asked."""
         with self._changed:
-            return self._executed
+            return 0 if self._reached is None else self._reached.size
 
     def begin(self) -> None:
         """A dump begins: places of an older one mean nothing any more."""
         with self._changed:
             self._marks.clear()
 
-    def mark(self, name: str, position: int, sent: int) -> None:
-        """`sent` bytes of the pieces lie before this place."""
+    def mark(self, mark: Mark) -> None:
+        """What is sent from now on lies behind this place, or ends there."""
         with self._changed:
-            self._marks.append((name, position, sent))
+            self._marks.append(mark)
 
-    def reached(self, name: str, position: int) -> None:
-        """The target has executed everything before this place, named as it knows it."""
+    def reached(self, name: str, position: int) -> Mark | None:
+        """The target has executed everything before this place: the last mark that it is behind.
+
+        None where it is behind none yet.
+        """
         with self._changed:
             last = max(
-                (n for n, (of, at, _) in enumerate(self._marks) if of == name and at <= position),
+                (
+                    n
+                    for n, one in enumerate(self._marks)
+                    if one.name == name and one.position <= position
+                ),
                 default=-1,
             )
+            for _ in range(last + 1):
+                self._reached = self._marks.popleft()
             if last >= 0:
-                self._executed = max(self._executed, self._marks[last][2])
-                del self._marks[: last + 1]
                 self._changed.notify_all()
+            return self._reached
 
     def end(self) -> None:
         """Nobody waits any more."""
@@ -104,20 +123,27 @@ class Window:
         """Whether the source may send more; waits so long for it. True after `end`."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: self._ended or sent - self._executed < self._most, wait_seconds
+                lambda: self._ended or sent - self._size() < self._most, wait_seconds
             )
+
+    def _size(self) -> int:
+        return 0 if self._reached is None else self._reached.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """What is served: pieces in their order, what a replica knows each as, and how to read them.
 
-    No two pieces have the same name at the replica.
+    No two pieces have the same name at the replica. `once`: there is one dump, and it is all of
+    this, whatever the replica says that it has; a second one is refused. `not_of`: the replica's
+    own server_id, whose events it would pass over.
     """
 
     pieces: Sequence[Piece]
     name_of: Callable[[Piece], str]
     open: OpenStream
+    once: bool = False
+    not_of: int | None = None
 
 
 class Source:
@@ -147,7 +173,7 @@ class Source:
         self.window = window or Window()
         self.failure: Binlog2s3Error | None = None
         self.has_client = threading.Event()
-        """Somebody has logged in."""
+        """Somebody has logged in, and asked for what there is."""
         self.has_sent_all = threading.Event()
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -256,7 +282,6 @@ class Source:
                     client.wrap(self._tls)
                 elif isinstance(event, LoggedIn):
                     is_in = True
-                    self.has_client.set()
                 elif isinstance(event, Ended):
                     return
                 else:
@@ -278,6 +303,7 @@ class Source:
         if why:
             client.refuse(why)
             return
+        self.has_client.set()
         try:
             self._dump(client, dump)
         except NotServedError as error:
@@ -288,6 +314,8 @@ class Source:
 
     def _refusal(self, dump: Dump) -> str:
         """Why this cannot be served, "" where it can."""
+        if self._served.once and self.has_client.is_set():
+            return "this source serves once: run the same command again"
         if isinstance(dump, DumpByGtid):
             return "" if self._identity.flavour == "mysql" else "this source is a MariaDB"
         if dump.state is not None:
@@ -314,11 +342,10 @@ class Source:
             server_id=self._identity.server_id,
             checksum=self._identity.checksum,
             name_of=self._served.name_of,
-            has=None if gtids is None else executed(gtids),
-            at=(dump.name, dump.position) if isinstance(dump, DumpByPosition) else None,
+            has=None if gtids is None or self._served.once else executed(gtids),
+            at=self._at(dump),
+            not_of=self._served.not_of,
         )
-        if gtids is not None:
-            feed.at = None
         feed.sent = sum(piece.size for piece in self._served.pieces[:first])
         self.window.begin()
         least, most = _HEARTBEAT_SECONDS
@@ -332,24 +359,76 @@ class Source:
                 ))  # fmt: skip
                 client.flush()
 
-        marked = feed.sent
         stream = self._served.open(pieces)
         with closing(stream):
-            for part in feed.parts(stream):
-                if part.size and part.data[_TYPE] in GTID_EVENTS:
-                    if feed.sent - marked >= _MARK_BYTES:
-                        self.window.mark(feed.name, feed.position, feed.sent)
-                        marked = feed.sent
-                    if not self.window.has_room(feed.sent, wait_seconds=0):
-                        client.flush()
-                        while not self.window.has_room(feed.sent, wait_seconds=beat):
-                            heartbeat()
+            for part in feed.parts(self._marked(stream, feed.sent, first)):
+                begins = part.size and part.data[_TYPE] in GTID_EVENTS
+                if begins and not self.window.has_room(feed.sent, wait_seconds=0):
+                    client.flush()
+                    while not self.window.has_room(feed.sent, wait_seconds=beat):
+                        heartbeat()
                 client.send_event(part.data, part.size)
         client.flush()
-        self.window.mark(feed.name, feed.position, feed.sent)
         self.has_sent_all.set()
         while not self._ended.wait(beat):
             heartbeat()
+
+    def _at(self, dump: Dump) -> tuple[str, int] | None:
+        """The place that it names, where that is where to begin."""
+        if isinstance(dump, DumpByGtid) or dump.state is not None or self._served.once:
+            return None
+        return dump.name, dump.position
+
+    def _marked(self, stream: Stream, size: int, first: int) -> Stream:
+        """The same; a mark for each part of it in which transactions end, and at each end."""
+        transactions = sum(piece.transactions for piece in self._served.pieces[:first])
+        for piece, data in stream:
+            counted = _Counted(self.window, self._served.name_of(piece), size, transactions)
+            yield piece, counted.through(piece, data)
+            size += piece.size
+            transactions += piece.transactions
+
+
+class _Counted:
+    """Marks for one piece; `size` bytes and `transactions` lie before it."""
+
+    def __init__(self, window: Window, name: str, size: int, transactions: int) -> None:
+        self._window = window
+        self._name = name
+        self._size = size
+        self._transactions = transactions
+
+    def through(self, piece: Piece, data: Iterator[Checked]) -> Iterator[Checked]:
+        """The same; marks before each part, where its first and its last transaction end.
+
+        The first one's, because the source may wait before the second: for that one's execution.
+        """
+        size, most = self._size, self._size + piece.size
+        transactions, commit_us = self._transactions, None
+        is_head = True
+        for checked in data:
+            if not (is_head and piece.begin >= len(checked.data)):
+                size += len(checked.data)
+            is_head = False
+            for number in sorted({0, len(checked.done) - 1}) if checked.done else ():
+                one = checked.done[number]
+                commit_us = one.commit_us
+                count = transactions + number + 1
+                self._mark(one.end, min(size, most), count, commit_us)
+            transactions += len(checked.done)
+            yield checked
+        self._mark(piece.end, most, self._transactions + piece.transactions, commit_us)
+
+    def _mark(self, position: int, size: int, transactions: int, commit_us: int | None) -> None:
+        self._window.mark(
+            Mark(
+                name=self._name,
+                position=position,
+                size=size,
+                transactions=transactions,
+                commit_us=commit_us,
+            )
+        )
 
 
 class _Client:

@@ -1,23 +1,20 @@
 """Two servers: what one has written is brought to the other as relay logs, by its own applier."""
 
-import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 from binlog2s3.recover import relay, target
 from binlog2s3.recover.model import Progress, Stream
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
-from lab.mysql import MysqlServer
 from tests.integration import apply_pair
+from tests.integration.replicate_pair import LARGE_BYTES, kill_again_and_again, write_large
 from tests.own_files import Own
-from tests.waiting import wait_until
 
-LARGE_BYTES = 12 * 300_000
+__all__ = ["LARGE_BYTES", "Pair", "Process", "kill_again_and_again", "write_large"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,54 +97,3 @@ class Process(apply_pair.Process):
             "by_place": not pair.is_mysql,
         }
         super().__init__("tests.relay_process", told | changes)
-
-
-def kill_again_and_again(
-    chance: random.Random, begin: Callable[[], Process], server: MysqlServer, what: str, rounds: int
-) -> tuple[int, str]:
-    """Where HOLD is, and then so often at any moment: "us", "the server" or "both".
-
-    Returns how often we were not done yet, and what we said on standard error.
-    """
-    kills, said = 0, ""
-
-    def kill(run: Process) -> None:
-        nonlocal kills
-        kills += run.process.poll() is None
-        if what != "us":
-            server.kill()
-        if what != "the server":
-            run.process.kill()
-
-    def see_it_end(run: Process) -> None:
-        nonlocal said
-        said += run.end()
-        if what != "us":
-            server.start()
-
-    with apply_pair.held_up(server) as stands:
-        run = begin()
-        wait_until(lambda: stands() or run.process.poll() is not None, what="it is held up")
-        kill(run)
-    see_it_end(run)
-    for _ in range(rounds):
-        run = begin()
-        run.wait_for(chance.randrange(0, 4))
-        Event().wait(chance.random() * 0.4)  # any moment will do
-        kill(run)
-        see_it_end(run)
-    return kills, said
-
-
-def write_large(server: MysqlServer) -> None:
-    """Rows of 300,000 bytes, and one transaction of LARGE_BYTES, without checksums."""
-    server.query(
-        "SET GLOBAL binlog_checksum = NONE",
-        "CREATE DATABASE shop",
-        "CREATE TABLE shop.a (id INT PRIMARY KEY AUTO_INCREMENT, b LONGBLOB)",
-        *("INSERT INTO shop.a (b) VALUES (REPEAT('x', 300000))" for _ in range(12)),
-        "FLUSH BINARY LOGS",
-        "INSERT INTO shop.a (b) SELECT b FROM shop.a",
-        *("INSERT INTO shop.a (b) VALUES (REPEAT('y', 300000))" for _ in range(12)),
-        "SET GLOBAL binlog_checksum = CRC32",
-    )

@@ -17,7 +17,7 @@ from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.errors import ArchiveError
 from binlog2s3.recover.feed import WHOLE_MOST, Feed, NotServedError, events
 from binlog2s3.recover.model import Checked, Piece, Stream
-from binlog2s3.recover.serve import Window
+from binlog2s3.recover.serve import Mark, Window
 from tests.binlog_writer import ROWS, UUID_A, XID, BinlogWriter, statement
 from tests.documents import NAME
 from tests.sampling import examples
@@ -249,12 +249,16 @@ def test_an_event_that_is_cut_short() -> None:
 # the window
 
 
+def mark(name: str, position: int, size: int) -> Mark:
+    return Mark(name=name, position=position, size=size, transactions=0, commit_us=None)
+
+
 def test_there_is_room_as_the_target_executes() -> None:
     """Marks are places that the target may name; others tell nothing."""
     window = Window(100)
-    window.mark("b.1", 50, 50)
-    window.mark("b.1", 90, 90)
-    window.mark("b.2", 20, 120)
+    window.mark(mark("b.1", 50, 50))
+    window.mark(mark("b.1", 90, 90))
+    window.mark(mark("b.2", 20, 120))
     assert window.has_room(99, wait_seconds=0)
     assert not window.has_room(100, wait_seconds=0)
     window.reached("b.9", 1 << 40)
@@ -272,7 +276,7 @@ def test_who_waits_is_woken() -> None:
     """By what the target executes, and by the end."""
     for wake in (lambda w: w.reached("b.1", 50), lambda w: w.end()):
         window = Window(10)
-        window.mark("b.1", 50, 50)
+        window.mark(mark("b.1", 50, 50))
         answers: list[bool] = []
         thread = threading.Thread(
             target=lambda w=window, a=answers: a.append(w.has_room(55, wait_seconds=600))

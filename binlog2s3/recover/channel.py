@@ -1,0 +1,357 @@
+"""The replica channel at the target: what it is told, what it says. One class for each flavour.
+
+Place in the flow: `replicate` drives it, `interrupted` asks what a run that was cut off has left.
+
+Law: nothing that would let the target connect again by itself is stored where the server can do
+without; and the place that a stopped channel says to have reached is one up to which all is
+applied, and behind which nothing is.
+"""
+
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.recover.model import Piece, Place
+from binlog2s3.recover.protocol import Account
+from binlog2s3.server.connection import Server
+
+CHANNEL = "binlog2s3"
+"""Its name, and the user's that it logs in with."""
+
+_STOP_SECONDS = 30.0
+_POLL_SECONDS = 0.1
+_HAS_READ_ALL = re.compile(r"has read all relay log")
+_SOURCE_LOG = re.compile(r"(?:source|master) log (\S+), end_log_pos (\d+)")
+_TRANSACTION = re.compile(r"transaction '([^']+)'")
+_FILTERS = (
+    "Replicate_Do_DB",
+    "Replicate_Ignore_DB",
+    "Replicate_Do_Table",
+    "Replicate_Ignore_Table",
+    "Replicate_Wild_Do_Table",
+    "Replicate_Wild_Ignore_Table",
+    "Replicate_Ignore_Server_Ids",
+    "Replicate_Rewrite_DB",
+    "Replicate_Ignore_Domain_Ids",
+    "Replicate_Do_Domain_Ids",
+)
+
+
+def name_of(piece: Piece) -> str:
+    """What the target knows a piece's binlog as; never the same for two of them."""
+    return f"{piece.lineage}.{piece.binlog}"
+
+
+def place_of(name: str, offset: int) -> Place | None:
+    """The place that such a name and an offset tell; None where it is no such name."""
+    lineage, _, binlog = name.partition(".")
+    try:
+        return Place(lineage=lineage, binlog=BinlogName.parse(binlog), offset=offset)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What the server says of the channel.
+
+    `receives`, `applies`: its threads run. `waits`: the applier has read all that there is.
+    `log`, `offset`: where the server's own bookkeeping stands, which may lag behind what is
+    applied. `receive_error`, `apply_error`: the codes and texts of what stopped them, 0 and "".
+    """
+
+    ours: bool
+    receives: bool
+    applies: bool
+    waits: bool
+    log: str
+    offset: int
+    receive_error: tuple[int, str]
+    apply_error: tuple[int, str]
+    filters: tuple[str, ...]
+
+    @property
+    def runs(self) -> bool:
+        """Whether any of its threads does."""
+        return self.receives or self.applies
+
+    @property
+    def place(self) -> Place | None:
+        """The same place, in the history."""
+        return place_of(self.log, self.offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What stopped the applier: the server's words, and what they say of the transaction."""
+
+    code: int
+    text: str
+    gtid: str | None
+    place: Place | None
+
+
+class Channel(ABC):
+    """The channel at one target, whether it is there or not."""
+
+    flavour: Flavour
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    @abstractmethod
+    def state(self) -> State | None:
+        """What it is; None where there is no channel of that name."""
+
+    @abstractmethod
+    def create(
+        self, address: tuple[str, int], account: Account, begin: Place | None, *, tls: bool
+    ) -> None:
+        """Make it. `begin`: where it begins; None where GTIDs tell."""
+
+    @abstractmethod
+    def start(self, account: Account, *, receive_only: bool = False) -> None:
+        """Start it, with its applier or without."""
+
+    def stop(self) -> None:
+        """Stop it, between two transactions. RecoveryError where one of them takes too long."""
+        with suppress(SourceError):  # it may wait for longer than the connection does
+            self._stop()
+        deadline = time.monotonic() + _STOP_SECONDS
+        while (state := self.state()) is not None and state.runs:
+            if time.monotonic() > deadline:
+                raise RecoveryError(
+                    "the target's applier is within a long transaction, and stops only behind it",
+                    hint="it stops by itself then; run the same command again later",
+                    transient=True,
+                )
+            time.sleep(_POLL_SECONDS)
+
+    @abstractmethod
+    def _stop(self) -> None: ...
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Remove it, stopped, with its relay logs."""
+
+    @abstractmethod
+    def failure(self, state: State) -> Failure | None:
+        """What stopped the applier; None where it did not fail."""
+
+    @abstractmethod
+    def reached(self) -> Place | None:
+        """The place up to which all is applied. It is stopped, and has one commit order."""
+
+    @abstractmethod
+    def is_busy(self) -> bool:
+        """Whether it is within a transaction."""
+
+
+class MysqlChannel(Channel):
+    """Of MySQL, from 8.0.26 on."""
+
+    flavour = "mysql"
+    _for: Final = f"FOR CHANNEL '{CHANNEL}'"
+
+    def state(self) -> State | None:
+        """See `Channel`."""
+        rows = self._server.rows("SHOW REPLICA STATUS")
+        row = next((row for row in rows if str(row["Channel_Name"]).lower() == CHANNEL), None)
+        if row is None:
+            return None
+        once = (int(row["Connect_Retry"]), int(row["Source_Retry_Count"])) == (1, 1)
+        return State(
+            ours=once and str(row["Source_User"] or CHANNEL) == CHANNEL,
+            receives=row["Replica_IO_Running"] != "No",
+            applies=row["Replica_SQL_Running"] != "No",
+            waits=bool(_HAS_READ_ALL.search(str(row["Replica_SQL_Running_State"] or ""))),
+            log=str(row["Relay_Source_Log_File"] or ""),
+            offset=int(row["Exec_Source_Log_Pos"] or 0),
+            receive_error=_error(row, "IO"),
+            apply_error=_error(row, "SQL"),
+            filters=_filters(row),
+        )
+
+    def create(
+        self, address: tuple[str, int], account: Account, begin: Place | None, *, tls: bool
+    ) -> None:
+        """See `Channel`. Neither user nor password is kept."""
+        del account
+        where, values = "SOURCE_AUTO_POSITION = 1", []
+        if begin is not None:
+            where = "SOURCE_AUTO_POSITION = 0, SOURCE_LOG_FILE = %s, SOURCE_LOG_POS = %s"
+            values = [f"{begin.lineage}.{begin.binlog}", begin.offset]
+        self._server.rows(
+            f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = %s, SOURCE_PORT = %s, {where}, "
+            "SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1, "
+            f"SOURCE_SSL = {int(tls)} {self._for}",
+            (*address, *values),
+        )
+
+    def start(self, account: Account, *, receive_only: bool = False) -> None:
+        """See `Channel`."""
+        threads = "IO_THREAD" if receive_only else ""
+        self._server.rows(
+            f"START REPLICA {threads} USER = %s PASSWORD = %s {self._for}",
+            (account.user, account.password),
+        )
+
+    def _stop(self) -> None:
+        self._server.rows(f"STOP REPLICA {self._for}")
+
+    def remove(self) -> None:
+        """See `Channel`."""
+        self._server.rows(f"RESET REPLICA ALL {self._for}")
+
+    def reached(self) -> Place | None:
+        """See `Channel`. Where the server's bookkeeping lags its workers' places count.
+
+        That is behind an error or a crash. Of a channel that the server could not set up when it
+        started its tables still tell.
+        """
+        state = self.state()
+        found = [state.place] if state is not None and state.ours else []
+        rows = self._server.rows(
+            "SELECT Master_log_name AS name, Master_log_pos AS at FROM mysql.slave_worker_info "
+            "WHERE Channel_name = %s UNION ALL "
+            "SELECT Master_log_name, Master_log_pos FROM mysql.slave_relay_log_info "
+            "WHERE Channel_name = %s",
+            (CHANNEL, CHANNEL),
+        )
+        found += [place_of(_text(row["name"]), int(row["at"])) for row in rows]
+        places = [one for one in found if one is not None]
+        # lineages have their time in front, and those of one line follow each other
+        return max(places, key=lambda at: (at.lineage, at.binlog, at.offset)) if places else None
+
+    def is_busy(self) -> bool:
+        """See `Channel`."""
+        return bool(
+            self._server.rows(
+                "SELECT 1 FROM performance_schema.replication_applier_status_by_worker "
+                "WHERE CHANNEL_NAME = %s AND APPLYING_TRANSACTION <> '' LIMIT 1",
+                (CHANNEL,),
+            )
+        )
+
+    def failure(self, state: State) -> Failure | None:
+        """See `Channel`: the first worker's that failed, else the coordinator's."""
+        rows: Sequence[Mapping[str, Any]] = ()
+        with suppress(SourceError):
+            rows = self._server.rows(
+                "SELECT LAST_ERROR_NUMBER AS code, LAST_ERROR_MESSAGE AS text "
+                "FROM performance_schema.replication_applier_status_by_worker "
+                "WHERE CHANNEL_NAME = %s AND LAST_ERROR_NUMBER <> 0 ORDER BY LAST_ERROR_TIMESTAMP",
+                (CHANNEL,),
+            )
+        if rows:
+            return _failure(int(rows[0]["code"]), str(rows[0]["text"]))
+        return _failure(*state.apply_error) if state.apply_error[0] else None
+
+
+class MariadbChannel(Channel):
+    """Of MariaDB: a named connection. It follows by GTID; `gtid_slave_pos` is where it stands."""
+
+    flavour = "mariadb"
+
+    def state(self) -> State | None:
+        """See `Channel`."""
+        rows = self._server.rows("SHOW ALL SLAVES STATUS")
+        row = next((row for row in rows if str(row["Connection_name"]).lower() == CHANNEL), None)
+        if row is None:
+            return None
+        return State(
+            ours=str(row["Master_User"]) == CHANNEL,
+            receives=row["Slave_IO_Running"] != "No",
+            applies=row["Slave_SQL_Running"] != "No",
+            waits=bool(_HAS_READ_ALL.search(str(row["Slave_SQL_Running_State"] or ""))),
+            log=str(row["Relay_Master_Log_File"] or ""),
+            offset=int(row["Exec_Master_Log_Pos"] or 0),
+            receive_error=_error(row, "IO"),
+            apply_error=_error(row, "SQL"),
+            filters=_filters(row),
+        )
+
+    def create(
+        self, address: tuple[str, int], account: Account, begin: Place | None, *, tls: bool
+    ) -> None:
+        """See `Channel`. MariaDB keeps the password, which is good for this one run."""
+        del begin
+        self._server.rows(
+            f"CHANGE MASTER '{CHANNEL}' TO MASTER_HOST = %s, MASTER_PORT = %s, MASTER_USER = %s, "
+            "MASTER_PASSWORD = %s, MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1, "
+            f"MASTER_SSL = {int(tls)}, MASTER_SSL_VERIFY_SERVER_CERT = 0",
+            (*address, account.user, account.password),
+        )
+
+    def start(self, account: Account, *, receive_only: bool = False) -> None:
+        """See `Channel`."""
+        del account
+        self._server.rows(f"START SLAVE '{CHANNEL}'{' IO_THREAD' if receive_only else ''}")
+
+    def _stop(self) -> None:
+        self._server.rows(f"STOP SLAVE '{CHANNEL}'")
+
+    def remove(self) -> None:
+        """See `Channel`."""
+        self._server.rows(f"RESET SLAVE '{CHANNEL}' ALL")
+
+    def reached(self) -> Place | None:
+        """See `Channel`: its GTIDs tell, no place does."""
+        return None
+
+    def is_busy(self) -> bool:
+        """See `Channel`."""
+        return bool(
+            self._server.rows(
+                "SELECT 1 FROM information_schema.processlist WHERE command = 'Slave_worker' "
+                "AND state NOT LIKE 'Waiting for work%' LIMIT 1"
+            )
+        )
+
+    def failure(self, state: State) -> Failure | None:
+        """See `Channel`."""
+        return _failure(*state.apply_error) if state.apply_error[0] else None
+
+
+def channel_of(server: Server, flavour: Flavour) -> Channel:
+    """The one of a target of this flavour."""
+    return MysqlChannel(server) if flavour == "mysql" else MariadbChannel(server)
+
+
+def _error(row: Mapping[str, Any], thread: str) -> tuple[int, str]:
+    return int(row[f"Last_{thread}_Errno"] or 0), str(row[f"Last_{thread}_Error"] or "")
+
+
+def _filters(row: Mapping[str, Any]) -> tuple[str, ...]:
+    found = [f"{name} {row[name]}" for name in _FILTERS if row.get(name)]
+    if int(row["Skip_Counter"] or 0):
+        found.append(f"a skip counter of {row['Skip_Counter']}")
+    return tuple(found)
+
+
+def _failure(code: int, text: str) -> Failure:
+    where = _SOURCE_LOG.search(text)
+    named = _TRANSACTION.search(text)
+    gtid = named[1] if named and named[1] not in ("ANONYMOUS", "NOT_YET_DETERMINED") else None
+    return Failure(
+        code=code,
+        text=_SOURCE_LOG.sub(_readable, text),
+        gtid=gtid,
+        place=place_of(where[1], int(where[2])) if where else None,
+    )
+
+
+def _readable(match: re.Match[str]) -> str:
+    place = place_of(match[1], int(match[2]))
+    return match[0] if place is None else str(place)
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,499 @@
+"""A real target replicates a plan from us: all arrives, nothing twice, nothing is left behind."""
+
+import os
+import random
+import signal
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.recover.model import Checked, Piece, Place, Progress
+from lab.get import ServerBinaries
+from lab.mysql import MariadbServer, MysqlServer
+from tests.integration.apply_pair import (
+    RELAXED,
+    content,
+    gtids,
+    gtids_off,
+    gtids_on,
+    held_up,
+    leave_temporary_table,
+    stand_in_the_way,
+    two,
+    write_all_kinds,
+    write_rows,
+)
+from tests.integration.replicate_pair import (
+    Pair,
+    Process,
+    kill_again_and_again,
+    write_counting,
+    write_large,
+)
+from tests.own_files import own, without
+from tests.waiting import wait_until
+
+STATEMENT = "SET SESSION binlog_format = 'STATEMENT'"
+
+
+@pytest.fixture(scope="module")
+def mysql_pair(mysql_binaries: ServerBinaries) -> Iterator[Pair]:
+    with two(MysqlServer, mysql_binaries) as both:
+        yield Pair(*both)
+
+
+@pytest.fixture(scope="module")
+def mariadb_pair(mariadb_binaries: ServerBinaries) -> Iterator[Pair]:
+    logs = [*RELAXED, "--log-slave-updates=ON"]
+    with two(MariadbServer, mariadb_binaries, logs) as both:
+        yield Pair(*both)
+
+
+def as_new(pair: Pair) -> Iterator[Pair]:
+    """Both, and in the end nothing of ours is left."""
+    if pair.target._process is None:  # a test has failed that killed it
+        pair.target.start()
+    pair.clear()
+    if not pair.is_mysql:
+        pair.target.query("SET GLOBAL gtid_slave_pos = ''")
+    yield pair
+    try:
+        assert pair.left() == []
+    finally:
+        pair.settle()
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """Each flavour in turn."""
+    yield from as_new(request.getfixturevalue(f"{request.param}_pair"))
+
+
+@pytest.fixture
+def without_gtids(mysql_pair: Pair) -> Iterator[Pair]:
+    """MySQL, both with gtid_mode OFF, the target also behind a crash."""
+    gtids_off(mysql_pair.source)
+    mysql_pair.target.restart([*RELAXED, "--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"])
+    for server in (mysql_pair.source, mysql_pair.target):
+        server.query("RESET BINARY LOGS AND GTIDS")
+    yield from as_new(mysql_pair)
+    gtids_on(mysql_pair.source)
+    mysql_pair.target.restart(RELAXED)
+
+
+@pytest.fixture(params=["mysql", "mariadb", "mysql without GTIDs"])
+def any_pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """Each flavour, and MySQL without GTIDs."""
+    if request.param == "mysql without GTIDs":
+        yield request.getfixturevalue("without_gtids")
+    else:
+        yield from as_new(request.getfixturevalue(f"{request.param}_pair"))
+
+
+def same(pair: Pair, *, with_gtids: bool = True) -> None:
+    """The target is what the source is; events arrive disabled."""
+    found, expected = content(pair.target), content(pair.source)
+    assert [row[:3] for row in found.pop("events")] == [row[:3] for row in expected.pop("events")]
+    assert found == expected
+    if with_gtids:
+        assert gtids(pair.target) == gtids(pair.source)
+
+
+# Everything arrives
+
+
+@pytest.mark.gate("mysql-1048576", "mariadb-1048576")
+@pytest.mark.parametrize("cut", [333, 1 << 20])
+def test_everything_arrives(pair: Pair, disk_tmp_path: Path, cut: int) -> None:
+    """All kinds of statements and rows, over several binlogs; how far it is never goes back."""
+    write_all_kinds(pair.source, disk_tmp_path)
+    files = pair.files(cut=cut)
+    told: list[Progress] = []
+    assert pair.obstacle() is None
+    pair.apply(files, told.append)
+    same(pair)
+    last = told[-1]
+    assert (last.size, last.transactions) == (files.size, files.count)
+    assert (last.of_size, last.of_transactions) == (files.size, files.count)
+    assert [at.transactions for at in told] == sorted(at.transactions for at in told)
+    assert [at.size for at in told] == sorted(at.size for at in told)
+
+
+def test_everything_arrives_without_gtids(without_gtids: Pair) -> None:
+    """Anonymous transactions; the place that is noted at the end is the stream's end."""
+    pair = without_gtids
+    write_counting(pair.source, 20)
+    files, noted = pair.files(cut=500), list[Place]()
+    assert pair.obstacle() is None
+    pair.apply(files, on_place=noted.append)
+    same(pair, with_gtids=False)
+    piece, last = files.transactions[-1]
+    assert noted == [Place(lineage="own", binlog=piece.binlog, offset=last.end)]
+
+
+@pytest.mark.parametrize("ahead_most", [1 << 20, 1 << 30])
+def test_large_transactions(pair: Pair, ahead_most: int) -> None:
+    """One that is greater than what may be ahead goes whole; and without checksums."""
+    write_large(pair.source)
+    pair.apply(pair.files(cut=1 << 18), ahead_most=ahead_most)
+    same(pair)
+
+
+def test_it_ends_exactly_where_it_shall(any_pair: Pair) -> None:
+    """At whatever transaction the plan ends, that one is the last, and no other was passed over."""
+    pair, seed = any_pair, random.randrange(1 << 32)
+    write_counting(pair.source, 12)
+    every, upto = pair.files(), 0
+    for upto, files in pair.parts(random.Random(seed)):
+        noted: list[Place] = []
+        pair.apply(files, on_place=noted.append)
+        piece, last = every.transactions[upto - 1]
+        assert [one.offset for one in noted] in ([last.end], []), f"seed {seed}"
+        if last.gtid is not None:
+            assert has(pair) == [str(one.gtid) for _, one in every.transactions[:upto]]
+    piece, first = every.transactions[upto]
+    names = pair.names[pair.names.index(str(piece.binlog)) :]
+    pair.apply(own(pair.source.datadir, names, begin=first.begin))
+    same(pair, with_gtids=first.gtid is not None)
+
+
+def has(pair: Pair) -> list[str]:
+    """The GTIDs of the transactions in the target's own binlogs, in their order."""
+    pair.target.query("FLUSH BINARY LOGS")
+    names = [name for name, _ in pair.target.binlogs()]
+    there = own(pair.target.datadir, names)
+    return [str(one.gtid) for _, one in there.transactions]
+
+
+@pytest.mark.parametrize("numbers", [(2,), (6, 7, 9), (28, 29), tuple(range(2, 30))])
+def test_what_is_left_out(any_pair: Pair, numbers: tuple[int, ...]) -> None:
+    """It ends all the same; the place behind what was left out is the one that is noted."""
+    pair = any_pair
+    write_rows(pair.source)
+    every = pair.files()
+    files, noted = without(every, numbers), list[Place]()
+    pair.apply(files, on_place=noted.append)
+    assert [one.offset for one in noted] in ([every.pieces[-1].end], [])
+    kept = [one for number, (_, one) in enumerate(every.transactions) if number not in numbers]
+    if kept[0].gtid is not None:
+        assert has(pair) == [str(one.gtid) for one in kept]
+    else:
+        rows = pair.target.query("SELECT COUNT(*) FROM shop.a")[0][0]
+        assert rows == 30 - len([n for n in numbers if n != 22]) - 3 * (22 in numbers)
+
+
+def test_temporary_tables_end_with_the_server_that_had_them(pair: Pair) -> None:
+    """Behind a crash of the source, its thread 7 is another one."""
+    pair.source.query(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.a (id INT PRIMARY KEY)",
+        STATEMENT,
+        "SET SESSION pseudo_thread_id = 7",
+        "CREATE TEMPORARY TABLE shop.tmp (i INT)",
+        "INSERT INTO shop.tmp VALUES (1)",
+        "INSERT INTO shop.a SELECT i FROM shop.tmp",
+        "SET sql_log_bin = 0",
+    )
+    pair.source.kill()
+    pair.source.start()
+    pair.source.query(
+        STATEMENT,
+        "SET SESSION pseudo_thread_id = 7",
+        "CREATE TEMPORARY TABLE shop.tmp (i INT)",
+        "INSERT INTO shop.tmp VALUES (2)",
+        "INSERT INTO shop.a SELECT i FROM shop.tmp",
+    )
+    pair.apply(pair.files())
+    same(pair, with_gtids=False)
+
+
+@pytest.mark.parametrize("form", ["STATEMENT", "ROW", "MIXED"])
+def test_a_temporary_table_that_is_left(pair: Pair, form: str) -> None:
+    """The target drops it at the end, and logs nothing of its own for that."""
+    files, there = leave_temporary_table(pair)
+    before = pair.target.query("SELECT @@global.binlog_format")[0][0]
+    pair.target.query(f"SET GLOBAL binlog_format = '{form}'")
+    try:
+        pair.apply(files)
+    finally:
+        pair.target.query(f"SET GLOBAL binlog_format = '{before}'")
+    assert gtids(pair.target) == there
+
+
+# Killed, and again
+
+
+@pytest.mark.gate("mysql-both", "mariadb-both")
+@pytest.mark.parametrize("what", ["us", "the server", "both"])
+def test_killed_anywhere_and_again(any_pair: Pair, disk_tmp_path: Path, what: str) -> None:
+    """Killed at random moments, it goes on where it was: nothing twice, nothing left out."""
+    pair, seed = any_pair, random.randrange(1 << 32)
+    chance = random.Random(seed)
+    write_counting(pair.source)
+    note = disk_tmp_path / "note"
+    by_gtid = pair.files().transactions[0][1].gtid is not None
+
+    def begin() -> Process:
+        return Process(pair, note)
+
+    rounds = int(os.environ.get("ROUNDS", "2"))
+    kills, said = kill_again_and_again(chance, begin, pair.target, what, rounds)
+    assert "Traceback" not in said, f"seed {seed}: {said}"
+    assert Process(pair, note).end() == "", f"seed {seed}"
+    assert kills, f"seed {seed}"
+    same(pair, with_gtids=by_gtid)
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT"])
+def test_it_is_ended(any_pair: Pair, disk_tmp_path: Path, how: str) -> None:
+    """Ctrl-C: the channel is gone, and the next run goes on."""
+    pair = any_pair
+    write_counting(pair.source)
+    by_gtid = pair.files().transactions[0][1].gtid is not None
+    note = disk_tmp_path / "note"
+    with held_up(pair.target) as stands:
+        run = Process(pair, note)
+        wait_until(stands, what="it is held up")
+        run.process.send_signal(signal.Signals[how])
+    assert "Traceback" not in run.end()
+    assert run.process.returncode == 130
+    assert pair.left() == []
+    assert content(pair.target) != content(pair.source)
+    assert Process(pair, note).end() == ""
+    same(pair, with_gtids=by_gtid)
+
+
+def test_a_target_that_starts_again_goes_no_further(any_pair: Pair, disk_tmp_path: Path) -> None:
+    """It does not connect to anybody, and applies at most what it had got."""
+    pair = any_pair
+    write_counting(pair.source, 60)
+    every = pair.files()
+    files = own(pair.source.datadir, pair.names[:3])
+    by_gtid = every.transactions[0][1].gtid is not None
+    upto = every.transactions[files.count - 1][1]
+
+    class EndedError(Exception):
+        pass
+
+    def kill(_progress: Progress) -> None:
+        pair.target.kill()
+        raise EndedError
+
+    with pytest.raises(EndedError):
+        pair.apply(files, kill)
+    pair.target.start()
+    left = pair.settle()
+    assert left is not None
+    note = disk_tmp_path / "note"
+    if left.place is not None:
+        note.write_text(str(left.place))
+        assert (str(left.place.binlog), left.place.offset) <= (pair.names[2], upto.end)
+    assert Process(pair, note).end() == ""
+    same(pair, with_gtids=by_gtid)
+
+
+# What stands against it
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "otherwise"),
+    [
+        ("replica_exec_mode", "'IDEMPOTENT'", "'STRICT'"),
+        ("replica_checkpoint_period", "60000", "300"),
+        ("init_replica", "'SET @a = 1'", "''"),
+        ("innodb_flush_log_at_trx_commit", "0", "2"),
+        ("slave_exec_mode", "'IDEMPOTENT'", "'STRICT'"),
+        ("init_slave", "'SET @a = 1'", "''"),
+        ("slave_run_triggers_for_rbr", "YES", "NO"),
+        ("gtid_ignore_duplicates", "ON", "OFF"),
+        ("replicate_events_marked_for_skip", "FILTER_ON_SLAVE", "REPLICATE"),
+        ("replicate_do_db", "'shop'", "''"),
+    ],
+)
+def test_settings_that_stand_against_it(pair: Pair, name: str, value: str, otherwise: str) -> None:
+    """Each is named before anything was changed."""
+    if not pair.target.query(f"SHOW GLOBAL VARIABLES LIKE '{name}'"):
+        return  # of the other flavour
+    pair.target.query(f"SET GLOBAL {name} = {value}")
+    try:
+        assert name in str(pair.obstacle())
+    finally:
+        pair.target.query(f"SET GLOBAL {name} = {otherwise}")
+    assert pair.obstacle() is None
+
+
+def test_filters(mysql_pair: Pair) -> None:
+    """MySQL's are no variables."""
+    pair = mysql_pair
+    pair.target.query("CHANGE REPLICATION FILTER REPLICATE_DO_DB = (shop)")
+    try:
+        assert "REPLICATE_DO_DB" in str(pair.obstacle()).upper()
+    finally:
+        pair.target.query("CHANGE REPLICATION FILTER REPLICATE_DO_DB = ()")
+    assert pair.obstacle() is None
+
+
+def test_a_server_id_of_its_own(pair: Pair) -> None:
+    """A replica passes over its own server_id: refused before, and where only an event has it."""
+    write_rows(pair.source)
+    assert "server_id" in str(pair.obstacle(server_ids={2}))
+    pair.source.query(
+        "SET SESSION server_id = 2" if not pair.is_mysql else "SET GLOBAL server_id = 2",
+        "INSERT INTO shop.a VALUES (100, 'of the other')",
+        "SET SESSION server_id = 1" if not pair.is_mysql else "SET GLOBAL server_id = 1",
+        "INSERT INTO shop.a VALUES (101, 'of this one')",
+    )
+    files = pair.files()
+    with pytest.raises(RecoveryError, match="server_id 2, which is the target's own"):
+        pair.apply(files)
+    assert pair.left() == []
+    assert pair.target.query("SELECT MAX(id) FROM shop.a") == [(29,)]
+
+
+def test_gtids_into_a_target_without_them(without_gtids: Pair) -> None:
+    """Is refused, with what to set."""
+    said = without_gtids.obstacle(with_gtids=True)
+    assert "gtid_mode" in str(said)
+
+
+def test_a_channel_of_somebody_else(pair: Pair) -> None:
+    """Stays as it is."""
+    make = (
+        "CHANGE REPLICATION SOURCE TO SOURCE_HOST = 'db.example', SOURCE_USER = 'x' "
+        "FOR CHANNEL 'binlog2s3'"
+        if pair.is_mysql
+        else "CHANGE MASTER 'binlog2s3' TO master_host = 'db.example', master_user = 'x'"
+    )
+    pair.target.query(make)
+    try:
+        assert "not of this program" in str(pair.obstacle())
+        write_rows(pair.source)
+        with pytest.raises(RecoveryError, match="has a channel 'binlog2s3' already"):
+            pair.apply(pair.files())
+        assert pair.settle() is None
+        assert pair.left()
+    finally:
+        pair.target.query(
+            "RESET REPLICA ALL FOR CHANNEL 'binlog2s3'"
+            if pair.is_mysql
+            else "RESET SLAVE 'binlog2s3' ALL"
+        )
+
+
+# What goes wrong
+
+
+@pytest.mark.gate("mysql-False", "mariadb-False")
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_transaction_that_fails_is_named(any_pair: Pair, compressed: bool) -> None:
+    """The server's own words; all before it is applied, no more, and the next run goes on."""
+    pair = any_pair
+    name = "binlog_transaction_compression" if pair.is_mysql else "log_bin_compress"
+    if compressed:
+        pair.source.query(f"SET GLOBAL {name} = ON")
+    write_rows(pair.source)
+    pair.source.query(f"SET GLOBAL {name} = OFF")
+    stand_in_the_way(pair.target)
+    every = pair.files()
+    files = own(pair.source.datadir, pair.names, begin=every.transactions[2][1].begin)
+    wrong, noted = files.transactions[-8][1], list[Place]()
+    state = {} if pair.is_mysql else {"state": MariadbGtidList.parse("0-1-2")}
+    with pytest.raises(RecoveryError) as caught:
+        pair.apply(files, on_place=noted.append, **state)
+    said, hint = str(caught.value), str(caught.value.hint)
+    assert "Duplicate entry '21' for key" in said
+    assert "1062" in said
+    assert "was applied" in said
+    if wrong.gtid is not None:
+        if pair.is_mysql:
+            assert f"refused transaction {wrong.gtid}" in said
+            assert f"--skip-gtid {wrong.gtid}" in hint
+    else:
+        assert noted[-1].offset == wrong.begin
+    got = [row[0] for row in pair.target.query("SELECT id FROM shop.a ORDER BY id")]
+    assert got == [*range(20), 21]
+    assert pair.left() == []
+    pair.target.query("SET sql_log_bin = 0", "DELETE FROM shop.a WHERE id = 21")
+    rest = own(pair.source.datadir, pair.names[1:], begin=wrong.begin)
+    pair.apply(rest)
+    assert pair.target.query("SELECT COUNT(*) FROM shop.a") == [(30,)]
+
+
+def test_the_target_goes_down(any_pair: Pair, disk_tmp_path: Path) -> None:
+    """It is said so, and the same again finishes the work."""
+    pair = any_pair
+    write_counting(pair.source)
+    files = pair.files(cut=100)
+    by_gtid = files.transactions[0][1].gtid is not None
+
+    def kill(progress: Progress) -> None:
+        if progress.transactions > 10:
+            pair.target.kill()
+
+    with pytest.raises(RecoveryError, match="went away") as caught:
+        pair.apply(files, kill)
+    assert caught.value.transient
+    pair.target.start()
+    note = disk_tmp_path / "note"
+    assert Process(pair, note).end() == ""
+    same(pair, with_gtids=by_gtid)
+
+
+def test_somebody_stops_it(pair: Pair) -> None:
+    """It is said so; nothing of ours is left, and the next run goes on."""
+    write_counting(pair.source)
+    with ExitStack() as stack:
+        stands = stack.enter_context(held_up(pair.target))
+
+        def stop(_progress: Progress) -> None:
+            if stands():
+                stack.close()
+                pair.target.query(
+                    "STOP REPLICA SQL_THREAD FOR CHANNEL 'binlog2s3'"
+                    if pair.is_mysql
+                    else "STOP SLAVE 'binlog2s3' SQL_THREAD"
+                )
+
+        with pytest.raises(RecoveryError, match="was stopped by somebody else"):
+            pair.apply(pair.files(cut=100), stop)
+    assert pair.left() == []
+
+
+def test_what_comes_before_damage_is_applied(any_pair: Pair) -> None:
+    """Where the bucket breaks off within a transaction, all that is whole before it is applied."""
+    pair = any_pair
+    write_rows(pair.source)
+    files, noted = pair.files(cut=50), list[Place]()
+    end = files.transactions[17][1].end
+
+    def broken(
+        pieces: Sequence[Piece],
+    ) -> Generator[tuple[Piece, Iterator[Checked]], None, None]:
+        for piece, data in files.opened(pieces):
+            yield piece, upto(data, end + 60) if piece is files.pieces[1] else data
+
+    with pytest.raises(ArchiveError, match="torn"):
+        pair.apply(files, opened=broken, on_place=noted.append)
+    got = [row[0] for row in pair.target.query("SELECT id FROM shop.a ORDER BY id")]
+    assert got == list(range(16))
+    assert [one.offset for one in noted] in ([end], [])
+    assert pair.left() == []
+
+
+def upto(data: Iterator[Checked], end: int) -> Iterator[Checked]:
+    """The same, until it is torn there."""
+    at = -1
+    for checked in data:
+        if at < 0:
+            at = 0
+            yield checked
+            continue
+        if at >= end:
+            raise ArchiveError("torn")
+        at = max([at, *(one.end for one in checked.done)])
+        yield checked
+    raise ArchiveError("torn")

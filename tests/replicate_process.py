@@ -1,0 +1,94 @@
+"""A process of its own that has a server replicate another one's binlogs from it: to be killed.
+
+python -m tests.replicate_process '{"directory": ..., "names": [...], "note": ..., ...}'
+
+What a run that was cut off has left is settled first, as `pitr` does it. GTIDs tell where to go on;
+without them the place in the channel, or else the one in the file `note`.
+"""
+
+import json
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from binlog2s3.binlog.executed import executed
+from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.errors import Binlog2s3Error
+from binlog2s3.recover import target
+from binlog2s3.recover.model import Place, Progress
+from binlog2s3.recover.replicate import Replication, halt, settle
+from binlog2s3.recover.target import TargetFacts
+from binlog2s3.server.connection import Server
+from tests.login import ROOT
+from tests.own_files import Own, own, planned
+
+
+def main(told: dict[str, Any]) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    login = replace(ROOT, socket=told["socket"])
+    note = Path(told["note"])
+    with Server(lambda: login) as server:
+        try:
+            found = target.facts(server, login)
+            left = halt(server, found)
+            if left is not None and left.place is not None:
+                _write(note, left.place)
+            settle(server, found)
+            found = target.facts(server, login)
+            files, state = _rest(told, server, found, note)
+            if not files.count:
+                return 0
+            if not found.keeps_gtids:
+                _write(note, planned(files).begin)
+            Replication(
+                server,
+                found,
+                planned(files, told["version"]),
+                files.opened,
+                state=state,
+                on_place=lambda place: _write(note, place),
+            ).apply(_tell)
+        except Binlog2s3Error as error:
+            sys.stderr.write(f"{type(error).__name__}: {error}\n{error.hint}\n")
+            return error.exit_code
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+def _rest(
+    told: dict[str, Any], server: Server, found: TargetFacts, note: Path
+) -> tuple[Own, MariadbGtidList | None]:
+    names, begin = told["names"], 0
+    state = None
+    has = found.executed
+    if found.flavour == "mariadb":
+        text = str(server.rows("SELECT @@global.gtid_slave_pos AS it")[0]["it"])
+        has = state = MariadbGtidList.parse(text)
+    elif not found.keeps_gtids and note.exists():
+        name, _, offset = note.read_text().rpartition(":")
+        names = names[names.index(name) :]
+        begin = int(offset)
+    files = own(Path(told["directory"]), names, begin=begin, cut=told.get("cut", 1 << 16))
+    if has is None:
+        return files, state
+    there = executed(has)
+    skip = [str(one.gtid) for _, one in files.transactions if one.gtid and there.has(one.gtid)]
+    return own(Path(told["directory"]), names, skip=skip, cut=told.get("cut", 1 << 16)), state
+
+
+def _write(note: Path, place: Place) -> None:
+    beside = note.with_name("beside")
+    beside.write_text(str(place))
+    beside.rename(note)
+
+
+def _tell(at: Progress) -> None:
+    sys.stdout.write(f"{at.transactions}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))
