@@ -312,7 +312,7 @@ def test_the_messages_that_it_names_are_there() -> None:
     """Each that stands in the page as a program's words is one of ours, exit code and all."""
     text = PAGE.read_text(encoding="utf-8")
     sources = "".join(
-        path.read_text(encoding="utf-8") for path in sorted((ROOT / "binlog2s3").glob("*.py"))
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / "binlog2s3").rglob("*.py"))
     )
     sources = re.sub(r'"\n\s*f?"', "", sources)
     rows = re.findall(r"(?m)^\| (\d+) \| `([^`]+)`", text)
