@@ -82,7 +82,7 @@ class Feed:
         for piece, data in stream:
             checked = iter(data)
             head = next(checked).data
-            yield from self._begin(before, piece, head)
+            yield from self._begin(piece, head)
             for part in events(checked):
                 yield from self._event(part)
             before = piece
@@ -98,7 +98,7 @@ class Feed:
             yield self._rotate(self.position)
             yield Part(self._format, len(self._format))  # MariaDB forgets its own at a rotate
 
-    def _begin(self, before: Piece | None, piece: Piece, head: bytes) -> Iterator[Part]:
+    def _begin(self, piece: Piece, head: bytes) -> Iterator[Part]:
         """The rotate and the format event that every binlog begins with at the replica."""
         self.name = self.name_of(piece)
         starts = piece.begin < len(head)  # the binlog's own first bytes are part of the piece
@@ -106,9 +106,8 @@ class Feed:
         is_asked = self.at is not None and self.at[0] == self.name
         yield self._rotate(self.at[1] if self.at and is_asked else self.position)
         wrote = decode_format(head[len(MAGIC) :], offset=len(MAGIC))
-        is_start = before is None or before.lineage != piece.lineage
         self._format = format_event(head[len(MAGIC) :], is_start=False, in_place=False)
-        event = format_event(head[len(MAGIC) :], is_start=is_start or starts, in_place=starts)
+        event = format_event(head[len(MAGIC) :], is_start=True, in_place=starts)
         self.checksum = wrote.checksum == "crc32"
         yield Part(event, len(event))
         if starts:

@@ -169,6 +169,7 @@ class Replication:
             )
         try:
             yield
+            self._put_away(None)
         except SourceError as error:
             told = RecoveryError(
                 f"the target, {self._where}, went away while it applied: {error}"
@@ -182,7 +183,6 @@ class Replication:
         except BaseException as error:
             self._put_away(error)
             raise
-        self._put_away(None)
 
     def _put_away(self, error: BaseException | None) -> None:
         try:
@@ -303,10 +303,11 @@ class Replication:
     def _look(self, source: Source) -> bool:
         """Whether all is applied. Raises what stopped it."""
         state, now = self._state(), time.monotonic()
-        mark = self._window.reached(state.log, state.offset)
-        if mark is not None and mark is not self._mark:
-            self._mark = mark
-            self._tell(mark.size, mark.transactions)
+        self._mark = self._window.reached(state.log, state.offset)
+        if self._mark is not None:
+            self._tell(self._mark.size, self._mark.transactions)
+        else:
+            self._tell(0, 0)
         last = self._plan.pieces[-1]
         if state.log == name_of(last) and state.offset >= last.end:
             return True
