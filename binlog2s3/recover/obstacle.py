@@ -111,12 +111,6 @@ def _of_mysql(server: Server, found: Mapping[str, str], *, with_gtids: bool) -> 
             "gtid_mode is OFF there, and the transactions have GTIDs: SET GLOBAL gtid_mode = "
             "OFF_PERMISSIVE"
         )
-    with suppress(SourceError):  # who may not ask sees it when the channel is made
-        for row in server.rows(
-            "SELECT FILTER_NAME AS name, FILTER_RULE AS rule "
-            "FROM performance_schema.replication_applier_global_filters"
-        ):
-            yield f"it would leave something out: {row['name']} {row['rule']}"
     with suppress(SourceError):
         if server.rows(
             "SELECT 1 FROM performance_schema.replication_group_members "
