@@ -35,8 +35,8 @@ COMMANDS = [name for name, one in binlog2s3.commands.items() if not one.hidden]
 # Every module, with all that it imports lazily, and what those import lazily themselves.
 IMPORTS = """
 import importlib, pkgutil, ssl, sqlite3, ctypes, cryptography.hazmat.bindings._rust, binlog2s3
-for module in pkgutil.iter_modules(binlog2s3.__path__):
-    if module.name != "__main__": importlib.import_module(f"binlog2s3.{module.name}")
+for module in pkgutil.walk_packages(binlog2s3.__path__, "binlog2s3."):
+    if not module.name.endswith("__main__"): importlib.import_module(module.name)
 """
 
 
