@@ -18,11 +18,12 @@ _COUNTED = {5: 0, 6: 0, 2: 1}
 """Those that begin with their length, and how many bytes follow besides."""
 _SQL_MODE, _CHARSET = 1, 4
 
-# Quotes, backslashes and control characters are in none of these. A comment has none of what could
-# begin or end anything for either side.
+# Quotes, backslashes and control characters are in none of these, but that a comment to the end of
+# its line may have quotes: the client reads nothing in it either. A comment of more lines has none
+# of what could begin or end anything for either side.
 _PLAIN = rb"[^'\"`\\#/\-\x00-\x08\x0b\x0c\x0e-\x1f\x7f]++|-(?!-)|/(?!\*)"
 _COMMENT = (
-    rb"(?:\#|--(?=[ \t\n]|\r\n|\Z))[^'\"`\\\n\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*+(?:\n|\Z)"
+    rb"(?:\#|--(?=[ \t\n]|\r\n|\Z))[^\\\n\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*+(?:\n|\Z)"
     rb"|/\*(?!!\*)(?:[^'\"`\\\#*/\-\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|-(?!-)|/(?!\*)|\*(?!/))*+\*/"
 )
 _NAME = rb"`(?:[^`\\]++|``)*+`"

@@ -40,6 +40,11 @@ CERTAIN = [
     "select 1 /*!50000 + 1 */",
     "select 1 /*M! + 1 */",
     "select 'a' -- to the end",
+    "select 1 # it's",
+    "select 1 -- it's",
+    'select 1 -- say "',
+    "select 1 -- `",
+    "create procedure p() begin select ';'; -- it's\nend",
     "",
 ]
 UNCERTAIN = [
@@ -47,10 +52,7 @@ UNCERTAIN = [
     "create table note (id int) --\x0b'",
     "select 1 /*!99999 ' */",
     "select 1 /*+ ' */",
-    "select 1 # it's",
-    "select 1 -- it's",
-    'select 1 -- say "',
-    "select 1 -- `",
+    "select 1 -- it's\n'",
     "select 1 -- \\",
     "select 1 /* it's */",
     "select 1 /* a /* b */",
