@@ -143,10 +143,11 @@ PITR_OPTIONS: tuple[Option, ...] = (
         "apply",
         "choice",
         "HOW",
-        "How to bring it into the target. relay-log: its own applier reads the binlogs, where its "
+        "How to bring it into the target. replication: as a replica of this process, which is on "
+        "the target's machine; relay-log: its own applier reads the binlogs, where its "
         "relay log directory is within reach; pipe: mysqlbinlog | mysql, several times slower, "
         "and refused for statements that client and server may take otherwise.",
-        choices=("auto", "relay-log", "pipe"),
+        choices=("auto", "replication", "relay-log", "pipe"),
         otherwise="auto: relay-log",
     ),
     of_command(

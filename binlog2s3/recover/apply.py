@@ -6,13 +6,15 @@ Place in the flow: under `pitr`, which planned and asked; `relay` and `pipe` are
 Law: it ends well only if the target was seen to have what the plan says.
 """
 
+import socket
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from time import monotonic
 
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Gtids, GtidSet, parse
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, parse
 from binlog2s3.errors import (
     ArchiveError,
     RecoveryError,
@@ -24,7 +26,10 @@ from binlog2s3.recover.client import find_client
 from binlog2s3.recover.config import PitrConfig
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import OnProgress, Place, Plan, Stream
+from binlog2s3.recover.obstacle import obstacles
 from binlog2s3.recover.pipe import Pipe
+from binlog2s3.recover.replicate import Replication
+from binlog2s3.recover.serve import OpenStream
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.view import Result, Way
 from binlog2s3.server import mysqlbinlog
@@ -66,6 +71,9 @@ class Apply:
         """
         if self._config.apply == "pipe":
             return "pipe"
+        if self._config.apply == "replication":
+            self._refuse_replication(server_ids, with_gtids=with_gtids)
+            return "replication"
         why = relay.obstacle(
             self._at.server,
             self._facts,
@@ -82,10 +90,33 @@ class Apply:
             "refuses statements that the client may take otherwise than the server",
         )
 
+    def _refuse_replication(self, server_ids: Collection[int], *, with_gtids: bool) -> None:
+        login = self._at.login()
+        if not login.socket and not _is_here(login.host):
+            raise RecoveryError(
+                f"the target, {login.address}, is not on this machine: it would not reach this "
+                "process",
+                hint="run it on the target's own machine",
+            )
+        for why in obstacles(
+            self._at.server, self._facts, server_ids=server_ids, with_gtids=with_gtids
+        ):
+            raise RecoveryError(f"the target cannot be a replica: {why}")
+
     def run(
-        self, plan: Plan, chosen: Way, stream: Stream, on_progress: OnProgress, *, asked: str
+        self,
+        plan: Plan,
+        chosen: Way,
+        open_stream: OpenStream,
+        on_progress: OnProgress,
+        *,
+        asked: str,
+        state: MariadbGtidList | None = None,
     ) -> Result:
-        """Apply it all, and prove it. Raises RecoveryError, and what reading the bucket raises."""
+        """Apply it all, and prove it. Raises RecoveryError, and what reading the bucket raises.
+
+        `state`: what a MariaDB has before the plan.
+        """
         began = monotonic()
         if not plan.pieces:
             self.standing.put_away()
@@ -93,7 +124,11 @@ class Apply:
             if self._config.stop_target_threads:
                 target.stop_threads(self._at.server, self._facts)
             with self._told(chosen):
-                self._bring(plan, chosen, stream, on_progress, asked)
+                if chosen == "replication":
+                    self._replicate(plan, open_stream, on_progress, asked, state)
+                else:
+                    with closing(open_stream(plan.pieces)) as stream:
+                        self._bring(plan, chosen, stream, on_progress, asked)
         committed = self._commit_empty(plan)
         gtids, proved = self._prove(plan, committed)
         return Result(
@@ -121,6 +156,28 @@ class Apply:
         ):
             way.apply(stream, on_progress)
 
+    def _replicate(
+        self,
+        plan: Plan,
+        open_stream: OpenStream,
+        on_progress: OnProgress,
+        asked: str,
+        state: MariadbGtidList | None,
+    ) -> None:
+        way = Replication(
+            self._at.server,
+            self._facts,
+            plan,
+            open_stream,
+            state=state,
+            on_place=self.standing.reach,
+            on_state=self.standing.follow_gtids,
+        )
+        with self.standing.noted(
+            plan, asked, reached=plan.begin, is_untouched=lambda: not way.touched
+        ):
+            way.apply(on_progress)
+
     def _pipe(self, plan: Plan) -> Pipe:
         return Pipe(
             self._at.server,
@@ -146,7 +203,7 @@ class Apply:
 
     def again(self, chosen: Way) -> str:
         """What the next run does where this one did not come to its end, for people."""
-        if self._facts.keeps_gtids or chosen == "relay-log":
+        if self._facts.keeps_gtids or chosen != "pipe":
             return "the same command again goes on from there"
         return "what was applied stays, and without GTIDs nobody knows how far that is"
 
@@ -187,3 +244,11 @@ class Apply:
         found = target.executed(self._at.server)
         target.prove(found, expected.gtids, own_uuid=self._facts.uuid)
         return found, "its GTIDs are those of the plan, no more and no less"
+
+
+def _is_here(host: str) -> bool:
+    """Whether a name is this machine's own loopback."""
+    with suppress(OSError, ValueError):
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return all(ip_address(str(entry[4][0])).is_loopback for entry in found)
+    return False

@@ -68,7 +68,7 @@ class PitrConfig:
     allow_extra_gtids: bool = False
     no_target_binlog: bool = False
     stop_target_threads: bool = False
-    apply: Literal["auto", "relay-log", "pipe"] = "auto"
+    apply: Literal["auto", "replication", "relay-log", "pipe"] = "auto"
     output_dir: Path | None = None
     stdout: bool = False
     dry_run: bool = False

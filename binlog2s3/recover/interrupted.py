@@ -9,13 +9,17 @@ that admits that nobody knows; what may have been applied already is not applied
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
-from binlog2s3.recover import relay, target
+from binlog2s3.recover import relay, replicate, target
 from binlog2s3.recover.config import PitrConfig
 from binlog2s3.recover.model import Place, Plan, Start
 from binlog2s3.recover.target import Marker, TargetFacts
 from binlog2s3.server.connection import Server
+
+_BY_GTIDS = "gtid_slave_pos"
+"""In place of a place: a MariaDB's gtid_slave_pos tells what was applied."""
 
 
 class Standing:
@@ -40,7 +44,25 @@ class Standing:
             return None
         return self._reached(mark)
 
+    def gtids(self, asked: str) -> Gtids | None:
+        """The same of a MariaDB that was a replica then: what it has of the history."""
+        mark = None if self._facts.keeps_gtids else self._marker.find()
+        if mark is None or mark.asked != asked or mark.reached != _BY_GTIDS:
+            return None
+        return self._slave_pos()
+
+    def _slave_pos(self) -> Gtids:
+        row = self._server.rows("SELECT @@global.gtid_slave_pos AS it")[0]
+        return MariadbGtidList.parse(str(row["it"]))
+
+    def follow_gtids(self) -> None:
+        """Note that from now on gtid_slave_pos tells what was applied."""
+        self._marker.reach(_BY_GTIDS)
+
     def _reached(self, mark: target.Mark) -> Place | None:
+        replica = replicate.left_over(self._server, self._facts)
+        if replica is not None and replica.place is not None:
+            return replica.place
         left = relay.left_over(self._server, self._facts)
         if left is not None and left.place is not None:
             return left.place
@@ -52,6 +74,15 @@ class Standing:
             return
         mark = self._marker.find()
         if mark is None:
+            return
+        if mark.reached == _BY_GTIDS:
+            if asked.gtids != self._slave_pos() or asked.place is not None:
+                raise RecoveryError(
+                    f"the target stands at gtid_slave_pos {self._slave_pos()}, where a run that "
+                    f"began at {mark.begun} was cut off, and not where this one is to begin",
+                    hint="the same command as then goes on from there; if the base backup was "
+                    f"restored again since: DROP DATABASE {target.DATABASE}",
+                )
             return
         start, reached = plan.begin, self._reached(mark)
         if reached is not None:
@@ -114,7 +145,10 @@ class Standing:
     def put_away(self) -> None:
         """What a run left that was cut off, where all that it had to do is done."""
         mark = None if self._facts.keeps_gtids else self._marker.find()
-        if mark is not None and (reached := self._reached(mark)) is not None:
+        if mark is not None and mark.reached == _BY_GTIDS:
+            self._remove_channel()
+            self._marker.remove()
+        elif mark is not None and (reached := self._reached(mark)) is not None:
             self._marker.reach(_text(reached))
             self._remove_channel()
             self._marker.remove()
@@ -123,6 +157,7 @@ class Standing:
 
     def _remove_channel(self) -> None:
         relay.settle(self._server, self._facts, directory=self._directory)
+        replicate.settle(self._server, self._facts)
 
 
 def _stands_elsewhere(mark: target.Mark, reached: Place) -> RecoveryError:

@@ -18,12 +18,12 @@ from functools import partial
 
 from binlog2s3.archive.catalog import Catalog, Layout, where_to_look
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.output import clean, progress_of
-from binlog2s3.recover import relay, target
+from binlog2s3.recover import relay, replicate, target
 from binlog2s3.recover.apply import Apply, At
 from binlog2s3.recover.backup import BackupPoint, read_backup
 from binlog2s3.recover.config import PitrConfig
@@ -107,7 +107,8 @@ class _Recovery:
         if self._apply is not None and chosen is not None:
             self._apply.standing.check(plan, start)
             self._confirm(plan, about)
-            return self._done(plan, about, self._applied(plan, chosen, extract))
+            state = _state_before(plan, survey) if chosen == "replication" else None
+            return self._done(plan, about, self._applied(plan, chosen, extract, state))
         with closing(extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
             if config.output_dir is not None:
                 result = to_directory(plan, about, pieces, config.output_dir, on_progress=progress)
@@ -139,7 +140,8 @@ class _Recovery:
         at = self._target
         self._facts = target.facts(at.server, at.login())
         left = relay.left_over(at.server, self._facts)
-        if left is not None and left.running:
+        replica = replicate.left_over(at.server, self._facts)
+        if any(one is not None and one.running for one in (left, replica)):
             if not self._config.applies:
                 self._warnings.append(
                     "the target still applies what a run that was cut off gave it: this is how it "
@@ -147,6 +149,7 @@ class _Recovery:
                 )
             else:
                 relay.halt(at.server, self._facts)
+                replicate.halt(at.server, self._facts)
                 self._facts = target.facts(at.server, at.login())
         if not (self._config.output_dir or self._config.stdout):
             self._apply = Apply(self._config, at, self._facts)
@@ -194,6 +197,16 @@ class _Recovery:
                 hint="say where its base backup ends: --from-backup PATH, or --from-binlog NAME "
                 "and --from-position N",
             )
+        if (
+            self._apply is not None
+            and (gtids := self._apply.standing.gtids(_asked(config))) is not None
+        ):
+            self._warnings.append(
+                f"the target has {gtids}, where a run that began as this one was cut off, and goes "
+                "on from there; if its base backup was restored again since, DROP DATABASE "
+                f"{target.DATABASE} first"
+            )
+            return Start(gtids=gtids), "where a run was cut off"
         if (
             self._apply is not None
             and (stands := self._apply.standing.place(_asked(config))) is not None
@@ -306,23 +319,27 @@ class _Recovery:
 
     # Doing it
 
-    def _applied(self, plan: Plan, chosen: Way, blocks: Extract) -> Result:
+    def _applied(
+        self, plan: Plan, chosen: Way, blocks: Extract, state: MariadbGtidList | None
+    ) -> Result:
         """Into the target. Ctrl-C says how far it came, and what the next run does."""
         assert self._apply is not None  # noqa: S101 - it is known how it is applied
         seen = [0]
         try:
-            with closing(blocks.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
+            with showing(sys.stderr) as progress:
 
                 def told(at: Progress) -> None:
                     seen[0] = at.transactions
                     progress(at)
 
-                return self._apply.run(plan, chosen, pieces, told, asked=_asked(self._config))
+                return self._apply.run(
+                    plan, chosen, blocks.stream, told, asked=_asked(self._config), state=state
+                )
         except KeyboardInterrupt:
             print(  # noqa: T201
                 f"interrupted behind {seen[0]:,} or more of {plan.transactions:,} transactions; "
                 f"{self._apply.again(chosen)}"
-                + (", and puts away what this one had to leave" * (chosen == "relay-log")),
+                + (", and puts away what this one had to leave" * (chosen != "pipe")),
                 file=sys.stderr,
             )
             raise
@@ -361,6 +378,21 @@ class _Recovery:
         elif result is not None:
             show_result(result, sys.stderr if self._config.stdout else sys.stdout)
         return 0
+
+
+def _state_before(plan: Plan, survey: Survey) -> MariadbGtidList | None:
+    """What a MariaDB has before the plan's first transaction: of each (domain, server) the last."""
+    if plan.flavour != "mariadb" or not plan.pieces:
+        return None
+    if isinstance(plan.before, MariadbGtidList):
+        return plan.before
+    begin = plan.begin
+    before = survey.known(begin.lineage, begin.binlog).gtids_before
+    state = before if isinstance(before, MariadbGtidList) else MariadbGtidList()
+    for one in survey.transactions(begin.lineage, begin.binlog, 0, begin.offset):
+        if one.gtid is not None and one.end <= begin.offset:
+            state = state.then(MariadbGtidList.parse(one.gtid))
+    return state
 
 
 def _parsed(text: str, flavour: Flavour) -> Gtids:

@@ -99,8 +99,9 @@ class Replication:
     """One apply to one target.
 
     `state`: MariaDB's GTIDs before the plan, which the target is told to begin behind. `on_place`
-    is called, without GTIDs, with the place that was reached before the channel goes. As long as it
-    has not `touched` the target, nothing was applied there.
+    is called, without GTIDs, with the place that was reached before the channel goes; `on_state`
+    when `gtid_slave_pos` of a MariaDB is where the plan begins: from then on it tells. As long as
+    it has not `touched` the target, nothing was applied there.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Replication:
         workers: int | None = None,
         ahead_most: int | None = None,
         on_place: Callable[[Place], None] = lambda _place: None,
+        on_state: Callable[[], None] = lambda: None,
     ) -> None:
         self._server = server
         self._facts = facts
@@ -126,6 +128,7 @@ class Replication:
         self._workers = workers
         self._window = Window() if ahead_most is None else Window(ahead_most)
         self._on_place = on_place
+        self._on_state = on_state
         self._channel: Channel = channel_of(server, facts.flavour)
         self._account = Account(CHANNEL, secrets.token_urlsafe(24))
         self._mark: Mark | None = None
@@ -244,6 +247,7 @@ class Replication:
         """The target asks for what there is, or it is said why it does not."""
         if self._facts.flavour == "mariadb":
             self._server.rows("SET GLOBAL gtid_slave_pos = %s", (_position(self._begins_behind),))
+            self._on_state()
         begin = None if self._facts.keeps_gtids else self._plan.begin
         self._channel.create(source.address, self._account, begin, tls=False)
         state = self._state()

@@ -177,6 +177,7 @@ def _channels(
         for row in rows
         if any(str(row.get(name, "No")) != "No" for name in _RUNNING)
         and CHANNEL_HOST not in (row.get("Source_Host"), row.get("Master_Host"))
+        and "binlog2s3" not in (row.get("Channel_Name"), row.get("Connection_name"))
     ]
     names = (row.get("Channel_Name") or row.get("Connection_name") or "" for row in running)
     return tuple(map(str, names)), ()

@@ -45,10 +45,14 @@ _GOALS = {
     ToPosition: "position",
     Latest: "latest",
 }
-Way = Literal["relay-log", "pipe"]
-RATES: Mapping[Way, tuple[int, int]] = {"relay-log": (2000, 50_000_000), "pipe": (500, 20_000_000)}
+Way = Literal["replication", "relay-log", "pipe"]
+RATES: Mapping[Way, tuple[int, int]] = {
+    "replication": (2000, 50_000_000),
+    "relay-log": (2000, 50_000_000),
+    "pipe": (500, 20_000_000),
+}
 """Transactions and bytes a second that servers were seen to take, more or less."""
-How = Literal["relay-log", "pipe", "output-dir", "stdout", "nothing"]
+How = Literal["replication", "relay-log", "pipe", "output-dir", "stdout", "nothing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +209,9 @@ def _amount_text(plan: Plan) -> str:
 
 
 def _way_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
-    if about.way == "relay-log":
+    if about.way == "replication":
+        yield "", "the target replicates it from this process", ""
+    elif about.way == "relay-log":
         yield "", "by the target's own applier, as relay logs", ""
     elif about.way == "pipe":
         yield "", "through mysqlbinlog and mysql", ""
@@ -337,7 +343,7 @@ def print_result(result: Result, page: Plain) -> None:
     done = f"{count_text(result.transactions, 'transaction')}, {size_text(result.size)}"
     if result.how == "nothing":
         page.line("nothing to do: the target has all of it", "bold green")
-    elif result.how in ("relay-log", "pipe"):
+    elif result.how in ("replication", "relay-log", "pipe"):
         took = duration_text(result.seconds)
         page.line(f"applied to {result.where}: {done} in {took}", "bold green")
     else:

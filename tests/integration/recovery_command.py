@@ -13,7 +13,7 @@ from lab.s3 import MinioServer, Store, environment_for
 from tests import command
 from tests.waiting import PATIENCE
 
-Way = Literal["relay-log", "pipe"]
+Way = Literal["replication", "relay-log", "pipe"]
 READ_ONLY = {
     "Statement": [
         {

@@ -73,7 +73,7 @@ def command(world: World, bucket_server: MinioServer) -> Recovery:
     return Recovery(bucket_server, world.bucket, read_only(bucket_server))
 
 
-@pytest.fixture(params=["relay-log", "pipe"])
+@pytest.fixture(params=["replication", "relay-log", "pipe"])
 def recovery(request: pytest.FixtureRequest, command: Recovery) -> Recovery:
     """The same, by both ways of applying."""
     command.way = request.param
@@ -121,7 +121,7 @@ def test_fifty_places(world: World, command: Recovery, fresh: Fresh) -> None:
 
     Both ways of applying in turn; in a small world ten places.
     """
-    at_fifty_places(world, command, fresh, ("relay-log", "pipe"))
+    at_fifty_places(world, command, fresh, ("replication", "relay-log", "pipe"))
 
 
 def test_fifty_places_one_way(world: World, recovery: Recovery, fresh: Fresh) -> None:
