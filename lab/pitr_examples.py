@@ -111,10 +111,10 @@ ABOUT = About(
     archive="s3://acme-binlogs/prod",
     target="/run/restore.sock",
     start="what the target has executed",
-    way="relay-log",
+    applies=True,
 )
 RESULT = Result(
-    how="relay-log",
+    how="replication",
     where=ABOUT.target,
     transactions=PLAN.transactions,
     size=PLAN.size,

@@ -91,8 +91,6 @@ def target_options(server: MysqlServer) -> list[str]:
         f"--target-socket={server.socket}",
         "--target-user=root",
         f"--target-password-file={empty}",
-        f"--mysql-client={server.binaries.client}",
-        f"--mysqlbinlog={server.binaries.binlog}",
     ]
 
 

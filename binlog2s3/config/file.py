@@ -87,8 +87,7 @@ _EXAMPLES: Mapping[str, Value] = {
     "target-ssl-cert": "/etc/binlog2s3/cert.pem",
     "target-ssl-key": "/etc/binlog2s3/key.pem",
     "target-connect-timeout": 10,
-    "mysql-client": "/usr/bin/mysql",
-    "target-relay-log-dir": "/var/lib/mysql",
+    "serve-address": "192.0.2.7:3307",
 }
 
 

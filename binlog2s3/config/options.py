@@ -43,6 +43,7 @@ Kind = Literal[
     "s3 url",
     "endpoint",
     "listen",
+    "serve address",
     "choice",
     "integer",
     "size",
@@ -479,6 +480,16 @@ def split_listen(text: str) -> tuple[str, int]:
     return match[1] or match[2], int(match[3])
 
 
+def split_serve_address(text: str) -> tuple[str, int | None]:
+    """Host and port of HOST, HOST:PORT, IPV6 or [IPV6]:PORT. Raises ValueError."""
+    if re.fullmatch(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*", text):
+        return text, None
+    try:
+        return split_listen(text)
+    except ValueError:
+        raise ValueError(f"{_shown(text)} is not of the form HOST or HOST:PORT") from None
+
+
 def _check_endpoint(url: str) -> None:
     try:
         parts = urlsplit(url)
@@ -503,6 +514,7 @@ _CHECKED: Mapping[Kind, Callable[[str], object]] = {
     "s3 url": split_s3_url,
     "endpoint": _check_endpoint,
     "listen": split_listen,
+    "serve address": split_serve_address,
     "time": parse_time,
     "position": parse_position,
 }

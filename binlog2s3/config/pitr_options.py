@@ -24,7 +24,7 @@ TARGET_OPTIONS: tuple[Option, ...] = (
     _like("mysql-host", help="Server to bring forward, restored from a base backup.", otherwise=""),
     _like("mysql-port"),
     _like("mysql-socket"),
-    _like("mysql-user", help="User that may execute everything that is in the binlogs."),
+    _like("mysql-user", help="User that may make it a replica; docs/operations.md has the GRANTs."),
     _like("mysql-password-file"),
     _like("mysql-defaults-file"),
     _like("mysql-ssl-mode"),
@@ -33,22 +33,14 @@ TARGET_OPTIONS: tuple[Option, ...] = (
     _like("mysql-ssl-key"),
     _like("mysql-connect-timeout", default=None, otherwise="10"),
     Option(
-        name="mysql-client",
+        name="serve-address",
         table="target",
-        key="mysql_client",
-        kind="path",
-        metavar="PATH",
-        help="mysql (MySQL) or mariadb (MariaDB), the client program.",
-        otherwise="the right one on PATH",
-    ),
-    Option(
-        name="target-relay-log-dir",
-        table="target",
-        key="relay_log_dir",
-        kind="path",
-        metavar="DIR",
-        help="The target's relay log directory, as this machine sees it.",
-        otherwise="where the target says it is",
+        key="serve_address",
+        kind="serve address",
+        metavar="HOST[:PORT]",
+        help="Where the target finds this process, which it replicates from: an address of this "
+        "machine. Needed where the target is on another one; it fetches through TLS then.",
+        otherwise="127.0.0.1 and a free port",
     ),
 )
 
@@ -130,9 +122,6 @@ PITR_OPTIONS: tuple[Option, ...] = (
         "The target may have GTIDs that the history does not have.",
     ),
     of_command(
-        "no-target-binlog", "flag", "", "Do not write what is applied into the target's binlog."
-    ),
-    of_command(
         "stop-target-threads",
         "flag",
         "",
@@ -140,15 +129,21 @@ PITR_OPTIONS: tuple[Option, ...] = (
         "them off; else a target where they run is refused.",
     ),
     of_command(
-        "apply",
-        "choice",
-        "HOW",
-        "How to bring it into the target. replication: as a replica of this process, which is on "
-        "the target's machine; relay-log: its own applier reads the binlogs, where its "
-        "relay log directory is within reach; pipe: mysqlbinlog | mysql, several times slower, "
-        "and refused for statements that client and server may take otherwise.",
-        choices=("auto", "replication", "relay-log", "pipe"),
-        otherwise="auto: relay-log",
+        "workers",
+        "integer",
+        "N",
+        "How many workers of the target apply at the same time, where its settings let several "
+        "keep the order of commits.",
+        least=1,
+        most=1024,
+        otherwise="as the target is set",
+    ),
+    of_command(
+        "allow-non-transactional",
+        "flag",
+        "",
+        "Go on after a crash of the target though it has tables without transactions (MyISAM, "
+        "Aria): rows in them may be there twice, or lack.",
     ),
     of_command(
         "output-dir",
@@ -156,7 +151,6 @@ PITR_OPTIONS: tuple[Option, ...] = (
         "DIR",
         "Instead of applying: write the binlogs' parts there, ready for mysqlbinlog.",
     ),
-    of_command("stdout", "flag", "", "Instead of applying: print SQL."),
     of_command("dry-run", "flag", "", "Show the plan, and change nothing."),
     of_command("json", "flag", "", "One JSON document, for programs."),
     of_command("yes", "flag", "", "Do not ask before applying."),
@@ -171,7 +165,6 @@ SHARED_OPTIONS: tuple[Option, ...] = (
     BY_NAME["addressing-style"],
     BY_NAME["profile"],
     BY_NAME["concurrency"],
-    BY_NAME["mysqlbinlog"],
     replace(BY_NAME["mysql-host"], help=_SOURCE, otherwise=""),
     replace(BY_NAME["mysql-port"], help="Its port.", otherwise=""),
     replace(BY_NAME["mysql-socket"], help="Its socket."),

@@ -15,20 +15,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.model import Piece, Place
 from binlog2s3.recover.protocol import Account
+from binlog2s3.recover.target import CHANNEL, TargetFacts, numbers
 from binlog2s3.server.connection import Server
 
-CHANNEL = "binlog2s3"
-"""Its name, and the user's that it logs in with."""
-
-_STOP_SECONDS = 30.0
+_STOP_SECONDS = 90.0
+"""A server waits for 60 s for the rest of a transaction of which a part has come."""
 _POLL_SECONDS = 0.1
 _HAS_READ_ALL = re.compile(r"has read all relay log")
 _SOURCE_LOG = re.compile(r"(?:source|master) log (\S+), end_log_pos (\d+)")
+_NEW_WORDS = (8, 0, 26)
+"""From here on MySQL says REPLICA and SOURCE (from 8.4 on only so); before, SLAVE and MASTER."""
 _TRANSACTION = re.compile(r"transaction '([^']+)'")
 _FILTERS = (
     "Replicate_Do_DB",
@@ -101,7 +101,7 @@ class Failure:
 class Channel(ABC):
     """The channel at one target, whether it is there or not."""
 
-    flavour: Flavour
+    _workers: str
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -141,6 +141,32 @@ class Channel(ABC):
     def remove(self) -> None:
         """Remove it, stopped, with its relay logs."""
 
+    def rehearse(self) -> None:
+        """Ask and do, where there is no channel, what will have to be asked and done with it.
+
+        Raises SourceError where the account lacks a privilege.
+        """
+        self.is_busy()
+        self.reached()
+        try:
+            self.remove()
+        except SourceError as error:
+            if "lacks the privilege" in str(error) or not error.answered:
+                raise
+
+    def workers(self, number: int) -> int:
+        """Set how many appliers there will be; how many there were."""
+        before = int(self._rows(f"SELECT @@global.{self._workers} AS it")[0]["it"])
+        self._rows(f"SET GLOBAL {self._workers} = %s", (number,))
+        return before
+
+    def _rows(self, statement: str, values: tuple[object, ...] = ()) -> list[dict[str, Any]]:
+        return self._server.rows(statement, values)
+
+    @abstractmethod
+    def keeps_order(self) -> bool:
+        """Whether several workers commit in the source's order, so that one place tells how far."""
+
     @abstractmethod
     def failure(self, state: State) -> Failure | None:
         """What stopped the applier; None where it did not fail."""
@@ -155,14 +181,25 @@ class Channel(ABC):
 
 
 class MysqlChannel(Channel):
-    """Of MySQL, from 8.0.26 on."""
+    """Of MySQL, from 5.7 on."""
 
-    flavour = "mysql"
+    _workers = "replica_parallel_workers"
     _for: Final = f"FOR CHANNEL '{CHANNEL}'"
+
+    def __init__(self, server: Server, version: str) -> None:
+        super().__init__(server)
+        self._is_old = numbers(version) < _NEW_WORDS
+        self._is_first = numbers(version) < (8,)
+
+    def _rows(self, statement: str, values: tuple[object, ...] = ()) -> list[dict[str, Any]]:
+        if not self._is_old:
+            return self._server.rows(statement, values)
+        rows = self._server.rows(_old_words(statement), values)
+        return [{_new_words(name): value for name, value in row.items()} for row in rows]
 
     def state(self) -> State | None:
         """See `Channel`."""
-        rows = self._server.rows("SHOW REPLICA STATUS")
+        rows = self._rows("SHOW REPLICA STATUS")
         row = next((row for row in rows if str(row["Channel_Name"]).lower() == CHANNEL), None)
         if row is None:
             return None
@@ -188,7 +225,7 @@ class MysqlChannel(Channel):
         if begin is not None:
             where = "SOURCE_AUTO_POSITION = 0, SOURCE_LOG_FILE = %s, SOURCE_LOG_POS = %s"
             values = [f"{begin.lineage}.{begin.binlog}", begin.offset]
-        self._server.rows(
+        self._rows(
             f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = %s, SOURCE_PORT = %s, {where}, "
             "SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1, "
             f"SOURCE_SSL = {int(tls)} {self._for}",
@@ -198,17 +235,17 @@ class MysqlChannel(Channel):
     def start(self, account: Account, *, receive_only: bool = False) -> None:
         """See `Channel`."""
         threads = "IO_THREAD" if receive_only else ""
-        self._server.rows(
+        self._rows(
             f"START REPLICA {threads} USER = %s PASSWORD = %s {self._for}",
             (account.user, account.password),
         )
 
     def _stop(self) -> None:
-        self._server.rows(f"STOP REPLICA {self._for}")
+        self._rows(f"STOP REPLICA {self._for}")
 
     def remove(self) -> None:
         """See `Channel`."""
-        self._server.rows(f"RESET REPLICA ALL {self._for}")
+        self._rows(f"RESET REPLICA ALL {self._for}")
 
     def reached(self) -> Place | None:
         """See `Channel`. Where the server's bookkeeping lags its workers' places count.
@@ -218,7 +255,7 @@ class MysqlChannel(Channel):
         """
         state = self.state()
         found = [state.place] if state is not None and state.ours else []
-        rows = self._server.rows(
+        rows = self._rows(
             "SELECT Master_log_name AS name, Master_log_pos AS at FROM mysql.slave_worker_info "
             "WHERE Channel_name = %s UNION ALL "
             "SELECT Master_log_name, Master_log_pos FROM mysql.slave_relay_log_info "
@@ -232,19 +269,31 @@ class MysqlChannel(Channel):
 
     def is_busy(self) -> bool:
         """See `Channel`."""
+        if self._is_first:
+            return bool(
+                self._server.rows(
+                    "SELECT 1 FROM information_schema.processlist WHERE user = 'system user' "
+                    "AND state NOT LIKE 'Waiting%' AND state NOT LIKE 'Slave has read%' LIMIT 1"
+                )
+            )
         return bool(
-            self._server.rows(
+            self._rows(
                 "SELECT 1 FROM performance_schema.replication_applier_status_by_worker "
                 "WHERE CHANNEL_NAME = %s AND APPLYING_TRANSACTION <> '' LIMIT 1",
                 (CHANNEL,),
             )
         )
 
+    def keeps_order(self) -> bool:
+        """See `Channel`."""
+        row = self._rows("SELECT @@global.replica_preserve_commit_order AS it")[0]
+        return bool(int(row["it"]))
+
     def failure(self, state: State) -> Failure | None:
         """See `Channel`: the first worker's that failed, else the coordinator's."""
         rows: Sequence[Mapping[str, Any]] = ()
         with suppress(SourceError):
-            rows = self._server.rows(
+            rows = self._rows(
                 "SELECT LAST_ERROR_NUMBER AS code, LAST_ERROR_MESSAGE AS text "
                 "FROM performance_schema.replication_applier_status_by_worker "
                 "WHERE CHANNEL_NAME = %s AND LAST_ERROR_NUMBER <> 0 ORDER BY LAST_ERROR_TIMESTAMP",
@@ -258,7 +307,7 @@ class MysqlChannel(Channel):
 class MariadbChannel(Channel):
     """Of MariaDB: a named connection. It follows by GTID; `gtid_slave_pos` is where it stands."""
 
-    flavour = "mariadb"
+    _workers = "slave_parallel_threads"
 
     def state(self) -> State | None:
         """See `Channel`."""
@@ -306,6 +355,10 @@ class MariadbChannel(Channel):
         """See `Channel`: its GTIDs tell, no place does."""
         return None
 
+    def keeps_order(self) -> bool:
+        """See `Channel`: within each domain; and its GTIDs tell."""
+        return True
+
     def is_busy(self) -> bool:
         """See `Channel`."""
         return bool(
@@ -320,9 +373,28 @@ class MariadbChannel(Channel):
         return _failure(*state.apply_error) if state.apply_error[0] else None
 
 
-def channel_of(server: Server, flavour: Flavour) -> Channel:
-    """The one of a target of this flavour."""
-    return MysqlChannel(server) if flavour == "mysql" else MariadbChannel(server)
+def channel_of(server: Server, facts: TargetFacts) -> Channel:
+    """The one of this target."""
+    if facts.flavour == "mysql":
+        return MysqlChannel(server, facts.version)
+    return MariadbChannel(server)
+
+
+def _old_words(statement: str) -> str:
+    """The same in the words of a MySQL before 8.0.26."""
+    for new, old in (
+        ("REPLICATION SOURCE", "MASTER"),
+        ("SOURCE_", "MASTER_"),
+        ("REPLICA", "SLAVE"),
+        ("global.replica_", "global.slave_"),
+    ):
+        statement = statement.replace(new, old)
+    return statement
+
+
+def _new_words(name: str) -> str:
+    """A column's name in the words of later ones."""
+    return name.replace("Slave", "Replica").replace("Master", "Source")
 
 
 def _error(row: Mapping[str, Any], thread: str) -> tuple[int, str]:

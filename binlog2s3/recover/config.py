@@ -8,7 +8,7 @@ Law: as `config`'s. There is no default target: a server that nobody named is ne
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.pitr_options import GOALS, TARGET_OPTIONS
@@ -43,8 +43,9 @@ class PitrConfig:
     """What is to be brought where, from what on, and what may be done on the way.
 
     `target` is None where none was named. Of the starts (`from_...`) at most one is there; the
-    GTIDs in `from_gtid_set` and `skip` are texts, for the flavour is the history's. `to_files` and
-    `to_stdout`: nothing is applied; a target is then only asked what it has.
+    GTIDs in `from_gtid_set` and `skip` are texts, for the flavour is the history's. `serve_address`
+    as the operator wrote it. With `output_dir` nothing is applied; a target is then only asked what
+    it has.
     """
 
     s3: S3Config
@@ -52,9 +53,8 @@ class PitrConfig:
     goal: Goal
     target: MysqlConfig | None = None
     source_address: Address | None = None
-    mysqlbinlog: Path | None = None
-    mysql_client: Path | None = None
-    target_relay_log_dir: Path | None = None
+    serve_address: str | None = None
+    workers: int | None = None
     from_gtid_set: str | None = None
     from_binlog: BinlogName | None = None
     from_position: int | None = None
@@ -66,24 +66,17 @@ class PitrConfig:
     allow_gap: bool = False
     allow_source: bool = False
     allow_extra_gtids: bool = False
-    no_target_binlog: bool = False
+    allow_non_transactional: bool = False
     stop_target_threads: bool = False
-    apply: Literal["auto", "replication", "relay-log", "pipe"] = "auto"
     output_dir: Path | None = None
-    stdout: bool = False
     dry_run: bool = False
     as_json: bool = False
     yes: bool = False
 
     @property
-    def has_start(self) -> bool:
-        """Whether it says by itself where to begin."""
-        return bool(self.from_gtid_set or self.from_binlog or self.from_backup)
-
-    @property
     def applies(self) -> bool:
         """Whether a server is to be changed."""
-        return not (self.dry_run or self.stdout or self.output_dir)
+        return not (self.dry_run or self.output_dir)
 
 
 def build_pitr(
@@ -111,9 +104,8 @@ def _config(values: Mapping[str, Any]) -> PitrConfig:
             "allow-gap",
             "allow-source",
             "allow-extra-gtids",
-            "no-target-binlog",
+            "allow-non-transactional",
             "stop-target-threads",
-            "stdout",
             "dry-run",
             "yes",
         )
@@ -124,9 +116,8 @@ def _config(values: Mapping[str, Any]) -> PitrConfig:
         goal=_goal(values),
         target=_target(values),
         source_address=_source_address(values),
-        mysqlbinlog=values.get("mysqlbinlog"),
-        mysql_client=values.get("mysql-client"),
-        target_relay_log_dir=values.get("target-relay-log-dir"),
+        serve_address=values.get("serve-address"),
+        workers=values.get("workers"),
         from_gtid_set=values.get("from-gtid-set"),
         from_binlog=BinlogName.parse(binlog) if binlog else None,
         from_position=values.get("from-position"),
@@ -134,7 +125,6 @@ def _config(values: Mapping[str, Any]) -> PitrConfig:
         from_backup=values.get("from-backup"),
         skip=tuple(values.get("skip-gtid") or ()),
         lineage=values.get("lineage"),
-        apply=values.get("apply") or "auto",
         output_dir=output_dir,
         as_json=bool(values.get("json")),
         **own,
@@ -157,7 +147,7 @@ def _target(values: Mapping[str, Any]) -> MysqlConfig | None:
     own = {option.key: values.get(option.name) for option in TARGET_OPTIONS}
     if not (own["host"] or own["socket"] or own["defaults_file"]):
         return None
-    del own["mysql_client"], own["relay_log_dir"]
+    del own["serve_address"]
     timeout = own.pop("connect_timeout") or _DEFAULT_TIMEOUT
     return MysqlConfig(
         **own, mysqlbinlog=None, server_id=None, connect_timeout=timeout, prefix="target"
@@ -206,16 +196,9 @@ def _flavour_problems(given: Given) -> Iterable[str]:
 
 
 def _output_problems(given: Given) -> Iterable[str]:
-    for one, other, advice in (
-        ("output-dir", "stdout", "give one of them"),
-        ("stdout", "json", "there is one standard output"),
-    ):
-        if _is_wanted(given, one) and _is_wanted(given, other):
-            yield contradiction(given, one, other, advice)
-    for name in ("no-target-binlog", "stop-target-threads"):
-        for other in ("output-dir", "stdout"):
-            if _is_wanted(given, name) and _is_wanted(given, other):
-                yield contradiction(given, name, other, "no target is written to")
+    for name in ("stop-target-threads", "workers", "allow-non-transactional"):
+        if _is_wanted(given, name) and _is_wanted(given, "output-dir"):
+            yield contradiction(given, name, "output-dir", "no target is written to")
 
 
 def _target_problems(given: Given) -> Iterable[str]:
@@ -225,20 +208,17 @@ def _target_problems(given: Given) -> Iterable[str]:
     others = [
         option
         for option in TARGET_OPTIONS
-        if given.has(option.name)
-        and option.name not in (*addressed, "mysql-client", "target-relay-log-dir")
+        if given.has(option.name) and option.name not in (*addressed, "serve-address")
     ]
     if addressed:
         yield from login_problems(given, "target")
     elif others:
         yield f"{given.called(others[0].name)} needs --target-host or --target-socket"
-    elif not any(
-        _is_wanted(given, name) or name in given.wrong for name in ("output-dir", "stdout")
-    ):
+    elif not (_is_wanted(given, "output-dir") or "output-dir" in given.wrong):
         if not _is_wanted(given, "dry-run"):
             yield (
-                "no target: --target-host or --target-socket is missing (or --output-dir or "
-                "--stdout instead of a target, or --dry-run)"
+                "no target: --target-host or --target-socket is missing (or --output-dir instead "
+                "of a target, or --dry-run)"
             )
         elif not any(_told(given, name) for name in _FROM):
             yield (

@@ -1,7 +1,7 @@
-"""A recovery that is not applied: written as files, or printed as SQL.
+"""A recovery that is not applied: written as files, for mysqlbinlog.
 
-Place in the flow: `pitr` hands a plan and the stream of its pieces here where --output-dir or
---stdout was given; `pipe` applies them otherwise.
+Place in the flow: `pitr` hands a plan and the stream of its pieces here where --output-dir was
+given; `apply` brings them into a target otherwise.
 
 Law: nothing is overwritten. A file has its name only when all of it is on the disk; README.txt is
 the last one, so a directory without it is not whole. What was written is counted, and compared
@@ -11,15 +11,19 @@ with the plan: another number of transactions, or other GTIDs, is an error, neve
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from binlog2s3.binlog.content import NotForClients
+from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.executed import Gathering
 from binlog2s3.binlog.gtid import Flavour, GtidSet
+from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.config.points import time_text
 from binlog2s3.errors import RecoveryError
+from binlog2s3.output import clean
 from binlog2s3.recover.model import Checked, OnProgress, Piece, Plan, Progress, Stream
 from binlog2s3.recover.view import About, Result, goal_text, stop_text
 
@@ -27,15 +31,18 @@ README = "README.txt"
 SKIPPED = "skipped.sql"
 PARTIAL = ".partial"
 
-Write = Callable[[bytes], object]
-Decode = Callable[[Stream, Write], object]
-"""Turns a stream into SQL: `pipe.decode` with all but these two given."""
-
 _SHOW_SECONDS = 0.2
 _TOOLS: Mapping[Flavour, tuple[str, str]] = {
     "mysql": ("mysqlbinlog", "mysql"),
     "mariadb": ("mariadb-binlog", "mariadb"),
 }
+_RISK = (
+    "The risk: mysqlbinlog prints statements as text, and the client and the server do not agree",
+    "on where each string and comment ends. Whoever could create a table on the source could so",
+    "have SQL of theirs executed with the rights of whoever runs the line above. Files in which",
+    "that was found, or could not be ruled out, are marked UNSAFE. `binlog2s3 pitr` with a target",
+    "does not go through text, and has no such risk.",
+)
 _FULL = "make room, then give a directory that is empty or not there yet"
 
 
@@ -56,19 +63,20 @@ def to_directory(
     prepare(directory)
     counted = _Counted(plan, on_progress)
     files: list[str] = []
+    unclear: dict[str, str] = {}
     for piece, checked in counted.pieces(stream):
         name = f"{piece.lineage}/{piece.binlog}"
         if name in files:
             raise RecoveryError(f"the plan has {name} twice; this is a defect")
         with _errors(directory / piece.lineage):
             _make(directory / piece.lineage)
-        _write(directory / name, (part.data for part in checked))
+        _write(directory / name, _looked_at(name, checked, unclear))
         files.append(name)
     counted.check_end()
     if statements := _to_commit_empty(plan, about):
         _write(directory / SKIPPED, statements)
         files.append(SKIPPED)
-    _write(directory / README, [_readme(plan, about, files, directory).encode()])
+    _write(directory / README, [_readme(plan, about, files, unclear, directory).encode()])
     return Result(
         how="output-dir",
         where=str(directory),
@@ -77,36 +85,6 @@ def to_directory(
         seconds=time.monotonic() - began,
         proved="transactions and GTIDs of what was written are those of the plan",
         files=tuple(files),
-    )
-
-
-def to_stdout(
-    plan: Plan,
-    about: About,
-    stream: Stream,
-    decode: Decode,
-    write: Write,
-    *,
-    on_progress: OnProgress = lambda _: None,
-) -> Result:
-    """Write SQL, and at its end the empty transactions of skipped GTIDs; the result.
-
-    The last line says that it is the last: what ends without it is not whole. What `write` raises
-    (nobody reads any more) comes out as it is.
-    """
-    began = time.monotonic()
-    counted = _Counted(plan, on_progress)
-    decode(counted.pieces(stream), write)
-    counted.check_end()
-    for statement in _to_commit_empty(plan, about):
-        write(statement)
-    write(f"-- binlog2s3: end, {counted.transactions} transactions up to {plan.stop}\n".encode())
-    return Result(
-        how="stdout",
-        transactions=counted.transactions,
-        size=counted.size,
-        seconds=time.monotonic() - began,
-        proved="transactions and GTIDs of what was read are those of the plan",
     )
 
 
@@ -210,9 +188,10 @@ def _errors(path: Path) -> Iterator[None]:
 
 
 def _make(directory: Path) -> None:
-    """A directory that is there after a crash, too."""
+    """A directory that is there after a crash, too; where it was not, of this user alone."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
     for path in missing:
         _sync(path.parent)
 
@@ -233,7 +212,7 @@ def _write(path: Path, parts: Iterator[bytes] | list[bytes]) -> None:
     partial = path.with_name(path.name + PARTIAL)
     try:
         with _errors(partial):
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             for part in parts:
                 with _errors(partial):
@@ -274,7 +253,22 @@ def _empty_transactions(gtids: GtidSet) -> Iterator[bytes]:
     yield b"SET GTID_NEXT = 'AUTOMATIC';\n"
 
 
-def _readme(plan: Plan, about: About, files: list[str], directory: Path) -> str:
+def _looked_at(name: str, checked: Iterator[Checked], unclear: dict[str, str]) -> Iterator[bytes]:
+    """The same bytes; `unclear` gets the first in them that a client may take otherwise."""
+    texts: NotForClients | None = None
+    for part in checked:
+        if texts is None:
+            texts = NotForClients(decode_format(part.data[len(MAGIC) :], offset=len(MAGIC)))
+        elif name not in unclear:
+            texts.feed(part.data)
+            if texts.found:
+                unclear[name] = texts.found[0]
+        yield part.data
+
+
+def _readme(
+    plan: Plan, about: About, files: list[str], unclear: Mapping[str, str], directory: Path
+) -> str:
     tool, client = _TOOLS[plan.flavour]
     binlogs = [name for name in files if name != SKIPPED]
     lines = [
@@ -297,8 +291,11 @@ def _readme(plan: Plan, about: About, files: list[str], directory: Path) -> str:
     last = max((piece.greatest_commit_us or 0 for piece in plan.pieces), default=0)
     if last:
         lines.append(f"last commit  {time_text(last)}")
-    lines += [f"warning      {warning}" for warning in plan.warnings]
+    lines += [f"warning      {clean(warning)}" for warning in plan.warnings]
+    lines += [f"UNSAFE       {name}: {clean(why)}" for name, why in unclear.items()]
     lines += ["", *_how_to(directory, tool, client, binlogs)]
+    if binlogs:
+        lines += ["", *_RISK]
     if SKIPPED in files:
         lines += [
             "",
@@ -328,11 +325,11 @@ def _how_to(directory: Path, tool: str, client: str, binlogs: list[str]) -> list
         "    set -o pipefail",
         f"    TZ=UTC {tool} --no-defaults \\",
         *(f"        {shlex.quote(name)} \\" for name in binlogs),
-        f"    | {client} --binary-mode --max-allowed-packet=1G --local-infile=1",
+        f"    | {client} --binary-mode --max-allowed-packet=1G",
         "",
         "Each file begins with the server's own head (magic, format event), then has the",
         "transactions that are wanted and no others; do not give offsets. LOAD DATA in statement",
-        "format needs local_infile=ON at the server.",
+        "format needs --local-infile=1, with which the text may read this machine's files.",
         "",
         "If it stops half-way: with gtid_mode=ON mend what the error says and run it again, what",
         "was applied is passed over; without GTIDs restore the base backup and begin again.",

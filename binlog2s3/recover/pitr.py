@@ -1,7 +1,7 @@
 """`binlog2s3 pitr`: looks, plans, shows, asks, applies, proves.
 
 Place in the flow: under `cli`; everything that decides is in `plan`, everything that reads the
-bucket in `snapshot` and `extract`, everything that touches the target in `target` and `pipe`.
+bucket in `snapshot` and `extract`, everything that touches the target in `apply`.
 
 Law: nothing of the target is changed before the plan is made and the operator has said yes; and it
 ends with 0 only if the target was seen to have what the plan says.
@@ -18,25 +18,23 @@ from functools import partial
 
 from binlog2s3.archive.catalog import Catalog, Layout, where_to_look
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
+from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.output import clean, progress_of
-from binlog2s3.recover import relay, replicate, target
+from binlog2s3.recover import replicate, target
 from binlog2s3.recover.apply import Apply, At
 from binlog2s3.recover.backup import BackupPoint, read_backup
 from binlog2s3.recover.config import PitrConfig
-from binlog2s3.recover.export import prepare, to_directory, to_stdout
+from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
-from binlog2s3.recover.model import Plan, Progress, Request, Start, Stream
-from binlog2s3.recover.pipe import decode
+from binlog2s3.recover.model import Plan, Progress, Request, Start
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts
-from binlog2s3.recover.view import About, Result, Way, confirmed, document, preview, show_result
-from binlog2s3.server import mysqlbinlog
+from binlog2s3.recover.view import About, Result, confirmed, document, preview, show_result
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.store.s3 import S3Store
@@ -85,35 +83,34 @@ class _Recovery:
             self._refuse_target(survey)
             start, said = self._start(survey)
             plan = self._plan(start, survey)
-            chosen = self._choose(plan, survey)
+            state = _state_before(plan, survey) if self._apply is not None else None
+            self._check(plan, survey, state)
         self._warnings += [str(error) for error in survey.problems]
         if self._facts is not None and config.applies:
             self._warnings += target.warnings(self._facts, server_version=plan.server_version)
         plan = replace(plan, warnings=(*self._warnings, *plan.warnings))
-        self._refuse_plan(plan)
         about = About(
             source=config.source,
             archive=url(config.s3),
             target=self._target.address if self._target is not None else "",
             start=said,
             leaves_hole=config.skip_leaves_hole or (config.applies and not self._by_gtid),
-            way=chosen,
+            applies=self._apply is not None,
             once=config.applies and not self._by_gtid,
         )
         self._show(plan, about)
         if config.dry_run:
             return self._done(plan, about, None)
         extract = Extract(survey.blocks, concurrency=config.s3.concurrency)
-        if self._apply is not None and chosen is not None:
-            self._apply.standing.check(plan, start)
+        if config.output_dir is None:
+            assert self._apply is not None  # noqa: S101 - there is a target, or a directory
+            self._apply.standing.check(
+                plan, start, allow_non_transactional=config.allow_non_transactional
+            )
             self._confirm(plan, about)
-            state = _state_before(plan, survey) if chosen == "replication" else None
-            return self._done(plan, about, self._applied(plan, chosen, extract, state))
+            return self._done(plan, about, self._applied(self._apply, plan, extract, state))
         with closing(extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
-            if config.output_dir is not None:
-                result = to_directory(plan, about, pieces, config.output_dir, on_progress=progress)
-            else:
-                result = self._to_stdout(plan, about, pieces)
+            result = to_directory(plan, about, pieces, config.output_dir, on_progress=progress)
         return self._done(plan, about, result)
 
     # What there is
@@ -139,19 +136,17 @@ class _Recovery:
             return
         at = self._target
         self._facts = target.facts(at.server, at.login())
-        left = relay.left_over(at.server, self._facts)
-        replica = replicate.left_over(at.server, self._facts)
-        if any(one is not None and one.running for one in (left, replica)):
+        left = replicate.left_over(at.server, self._facts)
+        if left is not None and left.running:
             if not self._config.applies:
                 self._warnings.append(
                     "the target still applies what a run that was cut off gave it: this is how it "
                     "was when it was asked"
                 )
             else:
-                relay.halt(at.server, self._facts)
                 replicate.halt(at.server, self._facts)
                 self._facts = target.facts(at.server, at.login())
-        if not (self._config.output_dir or self._config.stdout):
+        if self._config.output_dir is None:
             self._apply = Apply(self._config, at, self._facts)
 
     def _flavour(self, survey: Survey) -> Flavour:
@@ -197,27 +192,15 @@ class _Recovery:
                 hint="say where its base backup ends: --from-backup PATH, or --from-binlog NAME "
                 "and --from-position N",
             )
-        if (
-            self._apply is not None
-            and (gtids := self._apply.standing.gtids(_asked(config))) is not None
-        ):
+        stands = self._apply.standing.start(_asked(config)) if self._apply is not None else None
+        if stands is not None:
+            where = stands.gtids if stands.place is None else "{}:{}".format(*stands.place)
             self._warnings.append(
-                f"the target has {gtids}, where a run that began as this one was cut off, and goes "
-                "on from there; if its base backup was restored again since, DROP DATABASE "
-                f"{target.DATABASE} first"
-            )
-            return Start(gtids=gtids), "where a run was cut off"
-        if (
-            self._apply is not None
-            and (stands := self._apply.standing.place(_asked(config))) is not None
-        ):
-            self._warnings.append(
-                f"the target stands at {stands}, where a run that began as this one was cut off, "
+                f"the target stands at {where}, where a run that began as this one was cut off, "
                 "and goes on from there; if its base backup was restored again since, DROP "
                 f"DATABASE {target.DATABASE} first"
             )
-            place = (stands.binlog, stands.offset)
-            return Start(place=place, lineage=stands.lineage), "where a run was cut off"
+            return stands, "where a run was cut off"
         return Start(gtids=have, place=place, lineage=config.from_lineage), " and ".join(words)
 
     def _of_backup(
@@ -258,15 +241,18 @@ class _Recovery:
             allow_extra_gtids=config.allow_extra_gtids,
         )
 
-    def _choose(self, plan: Plan, survey: Survey) -> Way | None:
+    def _check(self, plan: Plan, survey: Survey, state: MariadbGtidList | None) -> None:
+        """Whether the target may be a replica of it; a dry run only warns."""
         if self._apply is None:
-            return None
+            return
         places = {(piece.lineage, piece.binlog) for piece in plan.pieces}
         ids = {survey.known(lineage, name).server_id for lineage, name in places}
-        return self._apply.choose(
-            [one for one in ids if one is not None],
-            with_gtids=any(piece.gtids for piece in plan.pieces),
-        )
+        try:
+            self._apply.check(plan, [one for one in ids if one is not None], state)
+        except RecoveryError as error:
+            if self._config.applies:
+                raise
+            self._warnings.append(f"{error}; {error.hint}")
 
     # What stands against it
 
@@ -284,23 +270,6 @@ class _Recovery:
             stop_threads=self._config.stop_target_threads,
         ):
             raise refusal
-
-    def _refuse_plan(self, plan: Plan) -> None:
-        """A server that insists on GTIDs takes no transaction without one."""
-        if not (self._by_gtid and plan.flavour == "mysql" and self._config.applies):
-            return
-        anonymous = sum(
-            piece.transactions - piece.gtids.count
-            for piece in plan.pieces
-            if isinstance(piece.gtids, GtidSet)
-        )
-        if anonymous:
-            raise RecoveryError(
-                f"{anonymous} of the transactions have no GTID, and the target takes none such "
-                "(gtid_mode is ON)",
-                hint="SET GLOBAL gtid_mode = ON_PERMISSIVE there, and OFF_PERMISSIVE, for the "
-                "time of the recovery",
-            )
 
     def _confirm(self, plan: Plan, about: About) -> None:
         if self._config.yes or not self._has_work(plan):
@@ -320,10 +289,9 @@ class _Recovery:
     # Doing it
 
     def _applied(
-        self, plan: Plan, chosen: Way, blocks: Extract, state: MariadbGtidList | None
+        self, apply: Apply, plan: Plan, blocks: Extract, state: MariadbGtidList | None
     ) -> Result:
         """Into the target. Ctrl-C says how far it came, and what the next run does."""
-        assert self._apply is not None  # noqa: S101 - it is known how it is applied
         seen = [0]
         try:
             with showing(sys.stderr) as progress:
@@ -332,36 +300,15 @@ class _Recovery:
                     seen[0] = at.transactions
                     progress(at)
 
-                return self._apply.run(
-                    plan, chosen, blocks.stream, told, asked=_asked(self._config), state=state
-                )
+                asked = _asked(self._config)
+                return apply.run(plan, blocks.stream, told, asked=asked, state=state)
         except KeyboardInterrupt:
             print(  # noqa: T201
                 f"interrupted behind {seen[0]:,} or more of {plan.transactions:,} transactions; "
-                f"{self._apply.again(chosen)}"
-                + (", and puts away what this one had to leave" * (chosen != "pipe")),
+                "the same command again goes on from there, and puts away what this one left",
                 file=sys.stderr,
             )
             raise
-
-    def _to_stdout(self, plan: Plan, about: About, stream: Stream) -> Result:
-        tool = mysqlbinlog.find(plan.flavour, self._config.mysqlbinlog)
-
-        def text(pieces: Stream, write: Callable[[bytes], object]) -> object:
-            return decode(
-                pieces,
-                write,
-                tool,
-                size=plan.size,
-                transactions=plan.transactions,
-                skip_gtids=self._facts is not None
-                and self._facts.flavour == "mysql"
-                and not self._facts.gtid_mode,
-            )
-
-        result = to_stdout(plan, about, stream, text, sys.stdout.buffer.write)
-        sys.stdout.buffer.flush()
-        return result
 
     # What is said
 
@@ -370,13 +317,13 @@ class _Recovery:
             for warning in plan.warnings:
                 print(f"warning: {clean(warning)}", file=sys.stderr)  # noqa: T201
             return
-        preview(plan, about, sys.stderr if self._config.stdout else sys.stdout)
+        preview(plan, about, sys.stdout)
 
     def _done(self, plan: Plan, about: About, result: Result | None) -> int:
         if self._config.as_json:
             print(json.dumps(document(plan, about, result), indent=1))  # noqa: T201
         elif result is not None:
-            show_result(result, sys.stderr if self._config.stdout else sys.stdout)
+            show_result(result, sys.stdout)
         return 0
 
 

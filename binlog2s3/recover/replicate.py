@@ -18,13 +18,13 @@ from typing import Literal, cast
 
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error, RecoveryError, SourceError
-from binlog2s3.recover.channel import CHANNEL, Channel, Failure, State, channel_of, name_of
-from binlog2s3.recover.hints import advised, clean, look
+from binlog2s3.recover.channel import Channel, Failure, State, channel_of, name_of
+from binlog2s3.recover.hints import advised, clean
+from binlog2s3.recover.listen import Listen, tls_for
 from binlog2s3.recover.model import Checked, OnProgress, Piece, Place, Plan, Progress
-from binlog2s3.recover.obstacle import is_too_old
 from binlog2s3.recover.protocol import Account, Identity
 from binlog2s3.recover.serve import Mark, OpenStream, Served, Source, Window
-from binlog2s3.recover.target import TargetFacts, refuse_full_disk
+from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, refuse_full_disk
 from binlog2s3.server.connection import Server
 
 _EVERY_SECONDS = 0.2
@@ -38,14 +38,6 @@ _AGAIN = "run the same command again: it goes on from there"
 _SERVER_IDS = (4294967201, 4294967202)
 
 GtidMode = Literal["ON", "ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listen:
-    """Where the target finds this process; TLS wherever that is not this machine alone."""
-
-    host: str = "127.0.0.1"
-    port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +57,9 @@ def left_over(server: Server, facts: TargetFacts) -> LeftOver | None:
 
     A channel of that name that is not ours is none: `obstacle` speaks of it.
     """
-    if facts.lacks or (facts.flavour == "mysql" and is_too_old(facts.version)):
+    if facts.lacks:
         return None
-    channel = channel_of(server, facts.flavour)
+    channel = channel_of(server, facts)
     state = channel.state()
     if state is None or not state.ours:
         return None
@@ -84,7 +76,7 @@ def halt(server: Server, facts: TargetFacts) -> LeftOver | None:
     if left is None or not left.running:
         return left
     server.close()
-    channel_of(server, facts.flavour).stop()
+    channel_of(server, facts).stop()
     return left_over(server, facts)
 
 
@@ -92,7 +84,7 @@ def settle(server: Server, facts: TargetFacts) -> None:
     """Remove it, with its relay logs. Does nothing where there is none."""
     server.close()
     if halt(server, facts) is not None:
-        channel_of(server, facts.flavour).remove()
+        channel_of(server, facts).remove()
 
 
 class Replication:
@@ -129,8 +121,9 @@ class Replication:
         self._window = Window() if ahead_most is None else Window(ahead_most)
         self._on_place = on_place
         self._on_state = on_state
-        self._channel: Channel = channel_of(server, facts.flavour)
+        self._channel: Channel = channel_of(server, facts)
         self._account = Account(CHANNEL, secrets.token_urlsafe(24))
+        self._workers_before: int | None = None
         self._mark: Mark | None = None
         self._seen: tuple[str, int] = ("", 0)
         self._moved = 0.0
@@ -138,8 +131,12 @@ class Replication:
         self.touched = False
 
     def probe(self) -> None:
-        """See that the target reaches this process; nothing is sent. Raises RecoveryError."""
+        """See that the target reaches this process; nothing is sent. Raises RecoveryError.
+
+        Also that the account may do what there will be to do: by doing it.
+        """
         with self._alone(), self._source(()) as source:
+            self._channel.rehearse()
             self._connect(source, receive_only=True)
 
     def apply(self, on_progress: OnProgress) -> None:
@@ -178,7 +175,7 @@ class Replication:
                 f"the target, {self._where}, went away while it applied: {error}"
                 if error.transient
                 else f"the target, {self._where}, does not replicate from here: {error}",
-                hint=f"is the server up? {_AGAIN}" if error.transient else error.hint,
+                hint=self._hint(error),
                 transient=error.transient,
             )
             self._put_away(told)
@@ -186,6 +183,11 @@ class Replication:
         except BaseException as error:
             self._put_away(error)
             raise
+
+    def _hint(self, error: SourceError) -> str:
+        if "lacks the privilege" in str(error):
+            return PRIVILEGES[self._facts.flavour]
+        return f"is the server up? {_AGAIN}" if error.transient else error.hint
 
     def _put_away(self, error: BaseException | None) -> None:
         try:
@@ -197,6 +199,8 @@ class Replication:
             if not self._facts.keeps_gtids and (place := self._channel.reached()) is not None:
                 self._on_place(place)
             self._channel.remove()
+            if self._workers_before is not None:
+                self._channel.workers(self._workers_before)
         except Binlog2s3Error as other:
             if error is None:
                 raise
@@ -221,6 +225,8 @@ class Replication:
             host=self._listen.host,
             port=self._listen.port,
             window=self._window,
+            tls=tls_for(self._listen.host) if self._listen.needs_tls else None,
+            needs_tls=self._listen.needs_tls,
         )
 
     def _identity(self) -> Identity:
@@ -245,11 +251,11 @@ class Replication:
 
     def _connect(self, source: Source, *, receive_only: bool = False) -> None:
         """The target asks for what there is, or it is said why it does not."""
-        if self._facts.flavour == "mariadb":
+        if self._facts.flavour == "mariadb" and not receive_only:
             self._server.rows("SET GLOBAL gtid_slave_pos = %s", (_position(self._begins_behind),))
             self._on_state()
         begin = None if self._facts.keeps_gtids else self._plan.begin
-        self._channel.create(source.address, self._account, begin, tls=False)
+        self._channel.create(source.address, self._account, begin, tls=self._listen.needs_tls)
         state = self._state()
         if state.filters:
             raise RecoveryError(
@@ -262,36 +268,44 @@ class Replication:
         while not source.has_client.wait(0.1):
             code, text = self._state().receive_error
             if code or time.monotonic() > deadline:
-                host, port = source.address
-                raise RecoveryError(
-                    f"the target, {self._where}, does not reach this process at {host}:{port}: "
-                    f"{clean(text) or 'it says nothing'}",
-                    hint="--serve-address HOST[:PORT] is an address of this machine that the "
-                    "target reaches; a firewall may be between",
-                )
+                raise self._unreached(source.address, clean(text) or "it says nothing")
+
+    def _unreached(self, address: tuple[str, int], text: str) -> RecoveryError:
+        hint = (
+            "--serve-address HOST[:PORT] is an address of this machine that the target reaches; a "
+            "firewall may be between"
+        )
+        if "certificate" in text.lower():
+            hint = (
+                "this process signs its certificate itself, and the target is set to verify such: "
+                "take that setting away there for the time of the recovery"
+            )
+        host, port = address
+        return RecoveryError(
+            f"the target, {self._where}, does not reach this process at {host}:{port}: {text}",
+            hint=hint,
+        )
 
     @contextmanager
     def _with_workers(self) -> Iterator[None]:
-        """As many as are wanted while it is started; they stay so many until it is stopped."""
-        wanted = self._workers
-        is_mysql = self._facts.flavour == "mysql"
-        name = "replica_parallel_workers" if is_mysql else "slave_parallel_threads"
-        if is_mysql and not self._keeps_order():
-            wanted = 1
+        """As many as are wanted while it is started; they stay so many until it is stopped.
+
+        One where several would not keep the order in which the source committed. MariaDB has one
+        number for all, and gives it back when the channel goes.
+        """
+        wanted = self._workers if self._channel.keeps_order() else 1
         if wanted is None:
             yield
             return
-        before = int(self._server.rows(f"SELECT @@global.{name} AS it")[0]["it"])
-        self._server.rows(f"SET GLOBAL {name} = %s", (wanted,))
+        before = self._channel.workers(wanted)
+        if self._facts.flavour == "mariadb":
+            self._workers_before = before
+            yield
+            return
         try:
             yield
         finally:
-            if is_mysql:
-                self._server.rows(f"SET GLOBAL {name} = %s", (before,))
-
-    def _keeps_order(self) -> bool:
-        row = self._server.rows("SELECT @@global.replica_preserve_commit_order AS it")[0]
-        return bool(int(row["it"]))
+            self._channel.workers(before)
 
     # how far it is
 
@@ -380,15 +394,10 @@ class Replication:
         self._channel.stop()
         reached = self._channel.reached() or state.place
         named = f"transaction {failure.gtid}" if failure.gtid else "a transaction"
-        seen = ""
         if failure.place is not None:
             named += f", event before {failure.place} (lineage {failure.place.lineage})"
-        if reached is not None:
-            seen = look(str(reached.binlog), reached.offset, None)
         code = "" if f"code: {failure.code}" in failure.text else f" ({failure.code})"
-        hint = advised(
-            failure.code, self._facts.flavour, look=seen, gtid=failure.gtid, again=_AGAIN
-        )
+        hint = advised(failure.code, reached=reached, gtid=failure.gtid, again=_AGAIN)
         if "max_allowed_packet" in failure.text:
             name = "replica" if self._facts.flavour == "mysql" else "slave"
             hint = f"SET GLOBAL {name}_max_allowed_packet = 1073741824 there; {_AGAIN}"

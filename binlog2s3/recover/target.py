@@ -9,7 +9,7 @@ one that others write to, and one whose account could not finish the work are re
 import os
 import re
 import socket
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from pathlib import Path
 from binlog2s3.binlog import gtid
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet
 from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.output import clean
 from binlog2s3.recover.config import Address
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
@@ -24,8 +25,16 @@ from binlog2s3.server.login import Login
 DATABASE = "binlog2s3_recovery"
 """Where a marker is kept, in the target."""
 
-CHANNEL, CHANNEL_HOST = "pitr", "binlog2s3.invalid"
-"""The replication channel of a recovery by relay log, and the host that marks it as ours."""
+CHANNEL = "binlog2s3"
+"""The replication channel of a recovery, and the user that it logs in with."""
+
+PRIVILEGES: dict[Flavour, str] = {
+    "mysql": "GRANT REPLICATION CLIENT, REPLICATION_SLAVE_ADMIN, RELOAD, SESSION_VARIABLES_ADMIN "
+    "ON *.* and what else docs/operations.md has for this account",
+    "mariadb": "GRANT SLAVE MONITOR, REPLICATION SLAVE ADMIN, RELOAD, BINLOG ADMIN ON *.* and what "
+    "else docs/operations.md has for this account",
+}
+"""What the account at the target needs, for hints."""
 
 _TITLE: dict[Flavour, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
 _RUNNING = ("Replica_IO_Running", "Replica_SQL_Running", "Slave_IO_Running", "Slave_SQL_Running")
@@ -39,7 +48,8 @@ class TargetFacts:
 
     `uuid` as `ServerFacts` has it. `executed` is None where it keeps no GTIDs that could be
     compared: gtid_mode is not ON, or it is MariaDB. `channels` are the replica channels that run.
-    `lacks`: privileges that every apply needs and the account does not have.
+    `not_transactional` are tables whose rows a crash may tear from their GTIDs, and their engines.
+    `lacks`: privileges without which not even that can be asked.
     """
 
     address: str
@@ -55,11 +65,10 @@ class TargetFacts:
     super_read_only: bool
     event_scheduler: bool
     channels: tuple[str, ...]
-    max_allowed_packet: int
-    local_infile: bool
-    gtid_strict: bool = False
     transaction_read_only: bool = False
     binlog_format: str = "ROW"
+    logs_replicated: bool = True
+    not_transactional: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
 
     @property
@@ -69,14 +78,13 @@ class TargetFacts:
 
 
 def facts(server: Server, login: Login) -> TargetFacts:
-    """Ask the target; it need not write a binary log. Raises SourceError.
+    """Ask the target, with SELECT and SHOW alone; it need not write a binary log.
 
-    Also what the account may do, by doing it: none of it changes anything.
+    Raises SourceError.
     """
     row = server.rows(
         "SELECT @@version AS version, @@server_id AS id, @@log_bin AS log_bin, @@hostname AS host, "
-        "@@global.max_allowed_packet AS packet, @@global.read_only AS frozen, "
-        "@@global.event_scheduler AS events, @@global.local_infile AS load_data"
+        "@@global.read_only AS frozen, @@global.event_scheduler AS events"
     )[0]
     version = str(row["version"])
     flavour: Flavour = "mariadb" if "mariadb" in version.lower() else "mysql"
@@ -88,13 +96,10 @@ def facts(server: Server, login: Login) -> TargetFacts:
         uuid, gtid_mode = str(own["uuid"]), str(own["mode"]).upper() == "ON"
         executed: Gtids | None = gtid.parse(str(own["executed"]), "mysql") if gtid_mode else None
         super_read_only = bool(int(own["super_read_only"]))
-        strict = False
     else:
-        own = server.rows(
-            "SELECT @@global.gtid_domain_id AS domain, @@global.gtid_strict_mode AS strict"
-        )[0]
+        own = server.rows("SELECT @@global.gtid_domain_id AS domain")[0]
         uuid, gtid_mode = f"{int(row['id']):08x}-{int(own['domain']):08x}", False
-        executed, super_read_only, strict = None, False, bool(int(own["strict"]))
+        executed, super_read_only = None, False
     settings = _settings(server)
     channels, lacks = _channels(server, flavour, version)
     return TargetFacts(
@@ -111,13 +116,13 @@ def facts(server: Server, login: Login) -> TargetFacts:
         super_read_only=super_read_only,
         event_scheduler=str(row["events"]).upper() in ("ON", "1"),
         channels=channels,
-        max_allowed_packet=int(row["packet"]),
-        local_infile=bool(int(row["load_data"])),
-        gtid_strict=strict,
         transaction_read_only="ON"
         in (settings.get("transaction_read_only"), settings.get("tx_read_only")),
         binlog_format=settings.get("binlog_format", "ROW"),
-        lacks=(*lacks, *_lacking(server, flavour, version)),
+        logs_replicated=settings.get("log_replica_updates", settings.get("log_slave_updates", "ON"))
+        in ("ON", "1"),
+        not_transactional=_not_transactional(server),
+        lacks=lacks,
     )
 
 
@@ -125,9 +130,26 @@ def _settings(server: Server) -> dict[str, str]:
     """Those that have other names elsewhere, or are gone in later versions."""
     rows = server.rows(
         "SHOW GLOBAL VARIABLES WHERE variable_name IN "
-        "('transaction_read_only', 'tx_read_only', 'binlog_format')"
+        "('transaction_read_only', 'tx_read_only', 'binlog_format', 'log_replica_updates', "
+        "'log_slave_updates')"
     )
     return {str(row["Variable_name"]).lower(): str(row["Value"]).upper() for row in rows}
+
+
+def _not_transactional(server: Server) -> tuple[str, ...]:
+    rows = server.rows(
+        "SELECT t.table_schema AS db, t.table_name AS name, t.engine AS engine "
+        "FROM information_schema.tables t JOIN information_schema.engines e ON e.engine = t.engine "
+        "WHERE t.table_type = 'BASE TABLE' AND e.transactions = 'NO' AND t.table_schema NOT IN "
+        "('mysql', 'sys', 'performance_schema', 'information_schema') ORDER BY 1, 2"
+    )
+    return tuple(f"{row['db']}.{row['name']} ({row['engine']})" for row in rows)
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first of them, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(clean(one) for one in names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 @contextmanager
@@ -163,7 +185,7 @@ def _channels(
     if flavour == "mariadb":
         statement, privilege = "SHOW ALL SLAVES STATUS", "SLAVE MONITOR"
     else:
-        modern = _numbers(version) >= (8, 0, 22)
+        modern = numbers(version) >= (8, 0, 22)
         statement = "SHOW REPLICA STATUS" if modern else "SHOW SLAVE STATUS"
         privilege = "REPLICATION CLIENT"
     try:
@@ -176,36 +198,22 @@ def _channels(
         row
         for row in rows
         if any(str(row.get(name, "No")) != "No" for name in _RUNNING)
-        and CHANNEL_HOST not in (row.get("Source_Host"), row.get("Master_Host"))
-        and "binlog2s3" not in (row.get("Channel_Name"), row.get("Connection_name"))
+        and CHANNEL not in (row.get("Channel_Name"), row.get("Connection_name"))
     ]
     names = (row.get("Channel_Name") or row.get("Connection_name") or "" for row in running)
     return tuple(map(str, names)), ()
 
 
-def _lacking(server: Server, flavour: Flavour, version: str) -> tuple[str, ...]:
-    if flavour == "mariadb":
-        needed = {"BINLOG ''": "BINLOG REPLAY", "SET SESSION sql_log_bin = 1": "BINLOG ADMIN"}
-    elif _numbers(version) < (8,):
-        needed = {"SET SESSION sql_log_bin = 1": "SUPER"}
-    else:
-        needed = {
-            "SET SESSION sql_log_bin = 1": "SESSION_VARIABLES_ADMIN",
-            "BINLOG ''": "REPLICATION_APPLIER",
-        }
-    return tuple(name for statement, name in needed.items() if not _may(server, statement))
-
-
-def _may(server: Server, statement: str) -> bool:
-    """Whether the account may do this; that the statement is otherwise wrong does not matter."""
+def refuse_lacking(server: Server, found: TargetFacts) -> None:
+    """See by doing that the account may leave a note that no binlog has. Raises RecoveryError."""
     try:
-        server.rows(statement)
+        server.rows("SET SESSION sql_log_bin = 0")
     except SourceError as error:
-        if "lacks the privilege" in str(error):
-            return False
-        if not error.answered:
+        if "lacks the privilege" not in str(error):
             raise
-    return True
+        raise RecoveryError(str(error), hint=PRIVILEGES[found.flavour]) from error
+    finally:
+        server.close()
 
 
 def problems(
@@ -260,8 +268,7 @@ def problems(
         refused.append(
             RecoveryError(
                 f"the account {login.user!r} at the target lacks {', '.join(found.lacks)}",
-                hint=f"GRANT {', '.join(found.lacks)} ON *.* TO it; the applied statements need "
-                "their own privileges besides: GRANT ALL ON *.* ... WITH GRANT OPTION has all",
+                hint=PRIVILEGES[found.flavour],
             )
         )
     return refused
@@ -270,21 +277,22 @@ def problems(
 def warnings(found: TargetFacts, *, server_version: str) -> list[str]:
     """What the operator should know of the target before the apply."""
     told = []
-    if _numbers(found.version)[:2] < _numbers(server_version)[:2]:
+    if numbers(found.version)[:2] < numbers(server_version)[:2]:
         told.append(
             f"the target is of version {found.version}, older than the binlogs' "
             f"{server_version}: statements of the newer one may fail there"
         )
-    if not found.local_infile:
+    if found.not_transactional:
         told.append(
-            "local_infile is OFF at the target: a LOAD DATA in statement format would stop the "
-            "apply there"
+            f"the target has {len(found.not_transactional)} tables without transactions: "
+            f"{some(found.not_transactional)}; if it crashes meanwhile, what reached them nobody "
+            "knows"
         )
-    if found.gtid_strict and found.log_bin:
+    if found.log_bin and not found.logs_replicated:
+        name = "log_replica_updates" if found.flavour == "mysql" else "log_slave_updates"
         told.append(
-            "gtid_strict_mode is ON at the target: behind what takes two GTIDs there (CREATE TABLE "
-            "... SELECT, a value of a sequence) the apply would stop; SET GLOBAL gtid_strict_mode "
-            "= OFF"
+            f"{name} is OFF at the target: what is applied does not get into its binlog, so that "
+            "no replica of it will have it"
         )
     if found.binlog_format == "STATEMENT" and found.log_bin:
         told.append(
@@ -379,18 +387,34 @@ def stop_threads(server: Server, found: TargetFacts) -> None:
         if found.flavour == "mariadb":
             server.rows("STOP ALL SLAVES")
         else:
-            modern = _numbers(found.version) >= (8, 0, 22)
+            modern = numbers(found.version) >= (8, 0, 22)
             server.rows("STOP REPLICA" if modern else "STOP SLAVE")
 
 
-def commit_empty(server: Server, gtids: GtidSet, *, binlog_off: bool = False) -> None:
+def disabled_events(server: Server) -> tuple[str, ...]:
+    """Statements that enable the events that a replica has disabled, each with its definer."""
+    rows = server.rows(
+        "SELECT event_schema AS db, event_name AS name, definer AS definer "
+        "FROM information_schema.events WHERE status NOT IN ('ENABLED', 'DISABLED') ORDER BY 1, 2"
+    )
+    found = []
+    for row in rows:
+        user, _, host = str(row["definer"]).rpartition("@")
+        db, name, user, host = (_quoted(str(one)) for one in (row["db"], row["name"], user, host))
+        found.append(f"ALTER DEFINER={user}@{host} EVENT {db}.{name} ENABLE;")
+    return tuple(found)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def commit_empty(server: Server, gtids: GtidSet) -> None:
     """Commit a transaction without content under each of these GTIDs, so that it is executed.
 
     Those that are executed already stay as they are.
     """
     server.close()  # a new connection: the old one may have been idle for hours
-    if binlog_off:
-        server.rows("SET SESSION sql_log_bin = 0")
     try:
         for uuid, tag, intervals in gtids.runs():
             prefix = f"{uuid}:{tag}" if tag else uuid
@@ -451,7 +475,8 @@ def _cut(gtids: Gtids) -> str:
     return text if len(text) <= 400 else f"{text[:400]}... ({len(text)} letters)"
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
+    """A version's numbers: (8, 0, 36)."""
     return tuple(int(number) for number in re.findall(r"\d+", version.partition("-")[0])[:3])
 
 
@@ -461,7 +486,7 @@ class Mark:
 
     From `start` to `stop`, places in the history; `asked`: what the operator said of the beginning.
     All before `reached` was applied and nothing behind it, but for what a channel of that run has
-    done since; "" where nobody knows.
+    done since.
     """
 
     start: str
@@ -474,10 +499,10 @@ class Mark:
 
 
 class Marker:
-    """A note in the target that a run without GTIDs has begun, and not ended.
+    """A note in the target that a run has begun, and not ended. No binlog has it.
 
-    Where the target keeps no GTIDs, nobody can tell how far a run came that was cut off; a second
-    one from the same place would apply transactions twice. None of it reaches the binary log.
+    Where the target keeps no GTIDs it says how far that came: a second one from the same place
+    would apply transactions twice.
     """
 
     def __init__(self, server: Server) -> None:

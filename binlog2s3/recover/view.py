@@ -9,7 +9,7 @@ command a terminal. A number that is an estimate says so, and how it was made.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TextIO
 
@@ -45,14 +45,9 @@ _GOALS = {
     ToPosition: "position",
     Latest: "latest",
 }
-Way = Literal["replication", "relay-log", "pipe"]
-RATES: Mapping[Way, tuple[int, int]] = {
-    "replication": (2000, 50_000_000),
-    "relay-log": (2000, 50_000_000),
-    "pipe": (500, 20_000_000),
-}
+RATES = (2000, 50_000_000)
 """Transactions and bytes a second that servers were seen to take, more or less."""
-How = Literal["replication", "relay-log", "pipe", "output-dir", "stdout", "nothing"]
+How = Literal["replication", "output-dir", "nothing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +56,7 @@ class About:
 
     `archive` is the bucket's URL; `target` the server as messages name it, "" where there is none;
     `start` says in words where the beginning comes from. `leaves_hole`: skipped transactions are
-    not committed empty. `way`: how it is applied, None where it is not.
+    not committed empty. `applies`: to a target.
     `once`: the target has no GTIDs that tell what was applied, so a second run would do it again.
     """
 
@@ -70,7 +65,7 @@ class About:
     target: str = ""
     start: str = ""
     leaves_hole: bool = False
-    way: Way | None = None
+    applies: bool = False
     once: bool = False
 
 
@@ -80,7 +75,8 @@ class Result:
 
     `stands_at` is where such a one stands then, which it cannot tell itself. `proved` says in words
     what the target was compared with, "" where nothing could be. `committed_empty` are skipped
-    GTIDs. `where` is the directory or server that was written to.
+    GTIDs; `disabled_events` the statements that enable the events that a replica disables. `where`
+    is the directory or server that was written to.
     """
 
     how: How
@@ -91,6 +87,7 @@ class Result:
     gtids: Gtids | None = None
     stands_at: Place | None = None
     committed_empty: str = ""
+    disabled_events: tuple[str, ...] = ()
     proved: str = ""
     files: tuple[str, ...] = ()
 
@@ -147,9 +144,9 @@ def stop_text(plan: Plan) -> str:
     return text
 
 
-def estimate_seconds(plan: Plan, way: Way | None = None) -> float:
+def estimate_seconds(plan: Plan) -> float:
     """How long an apply may take; a server may well need a third or three times of it."""
-    transactions, size = RATES[way or "pipe"]
+    transactions, size = RATES
     return max(plan.transactions / transactions, plan.size / size)
 
 
@@ -209,17 +206,13 @@ def _amount_text(plan: Plan) -> str:
 
 
 def _way_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
-    if about.way == "replication":
+    if about.applies:
         yield "", "the target replicates it from this process", ""
-    elif about.way == "relay-log":
-        yield "", "by the target's own applier, as relay logs", ""
-    elif about.way == "pipe":
-        yield "", "through mysqlbinlog and mysql", ""
     if about.once:
         yield "", "when this has ended well, nothing in the target tells that it was done:", ""
         yield "", "the same command would apply all of it a second time", ""
-    seconds = max(1.0, estimate_seconds(plan, about.way))
-    transactions, size = RATES[about.way or "pipe"]
+    seconds = max(1.0, estimate_seconds(plan))
+    transactions, size = RATES
     rates = f"{transactions} transactions or {size // 10**6} MB a second, the slower one"
     yield "", f"roughly {duration_text(seconds, up=True)} (at {rates}; servers differ)", ""
 
@@ -343,17 +336,21 @@ def print_result(result: Result, page: Plain) -> None:
     done = f"{count_text(result.transactions, 'transaction')}, {size_text(result.size)}"
     if result.how == "nothing":
         page.line("nothing to do: the target has all of it", "bold green")
-    elif result.how in ("replication", "relay-log", "pipe"):
+    elif result.how == "replication":
         took = duration_text(result.seconds)
         page.line(f"applied to {result.where}: {done} in {took}", "bold green")
     else:
-        page.line(f"written to {result.where or 'standard output'}: {done}", "bold green")
+        page.line(f"written to {result.where}: {done}", "bold green")
     if result.committed_empty:
         page.line(f"committed empty: {result.committed_empty}")
     if result.proved:
         page.line(f"proved: {result.proved}")
     if result.gtids is not None:
         page.line(f"the target's GTIDs: {result.gtids or 'none'}", "dim")
+    if result.disabled_events:
+        page.line("events that a replica disables; to have them run here:", "yellow")
+        for statement in result.disabled_events:
+            page.line(f"  {clean(statement)}")
     if result.stands_at is not None:
         at = result.stands_at
         page.line(
@@ -388,8 +385,7 @@ def plan_document(plan: Plan, about: About) -> dict[str, Any]:
         "stop": _place(plan.stop),
         "transactions": plan.transactions,
         "bytes": plan.size,
-        "apply": about.way,
-        "estimated_seconds": round(estimate_seconds(plan, about.way), 1),
+        "estimated_seconds": round(estimate_seconds(plan), 1),
         "pieces": [_piece(piece) for piece in plan.pieces],
         "gtids_before": _gtids(plan.before),
         "gtids_added": _gtids(plan.adds),
@@ -432,6 +428,7 @@ def result_document(result: Result) -> dict[str, Any]:
         "gtids": _gtids(result.gtids),
         "stands_at": None if result.stands_at is None else _place(result.stands_at),
         "committed_empty": result.committed_empty or None,
+        "disabled_events": list(result.disabled_events),
         "proved": result.proved or None,
         "files": list(result.files),
     }

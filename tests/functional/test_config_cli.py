@@ -86,7 +86,7 @@ def on_path(tmp_path: Path) -> Path:
         ("binlog2s3 str", ["stream"]),
         ("binlog2s3 ma", []),
         ("binlog2s3 pitr --to-p", ["--to-position"]),
-        ("binlog2s3 pitr --apply ", ["auto", "relay-log", "pipe"]),
+        ("binlog2s3 pitr --target-ssl-mode req", ["REQUIRED"]),
         ("binlog2s3 stream --mysql-ssl-mode ver", ["VERIFY_CA", "VERIFY_IDENTITY"]),
         ("binlog2s3 stream --config no-such.toml --on-gap s", ["stop"]),
         ("binlog2s3 status --from b", ["bucket"]),

@@ -5,15 +5,13 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer, Store, environment_for
 from tests import command
 from tests.waiting import PATIENCE
 
-Way = Literal["replication", "relay-log", "pipe"]
 READ_ONLY = {
     "Statement": [
         {
@@ -44,41 +42,28 @@ class Done:
 class Recovery:
     """`binlog2s3 pitr` as users call it, with credentials that may only read.
 
-    Without a target server the outputs are others: --output-dir, --stdout, --dry-run. `way` is how
-    it applies, and has to; None: as --apply is by default.
+    Without a target server the outputs are others: --output-dir, --dry-run.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        bucket: str,
-        environment: Mapping[str, str],
-        way: Way | None = None,
-    ) -> None:
-        self.way = way
+    def __init__(self, store: Store, bucket: str, environment: Mapping[str, str]) -> None:
         self._store = store
         self._bucket = bucket
         self._environment = command.environment(**environment)
 
-    def argv(
-        self, binaries: ServerBinaries, target: MysqlServer | None, arguments: Sequence[str]
-    ) -> list[str]:
+    def argv(self, target: MysqlServer | None, arguments: Sequence[str]) -> list[str]:
         words = command.argv("pitr", "--source=test")
         words += [f"--s3-url=s3://{self._bucket}/pre", f"--endpoint-url={self._store.endpoint_url}"]
         words += ["--addressing-style=path", "--region=us-east-1"]
-        words += [f"--mysqlbinlog={binaries.binlog}"]
         if target is not None:
             empty = target.directory / "no-password"
             empty.touch(0o600)
-            words += [f"--mysql-client={binaries.client}", f"--target-socket={target.socket}"]
+            words += [f"--target-socket={target.socket}"]
             words += ["--target-user=root", f"--target-password-file={empty}"]
-            words += [f"--apply={self.way}"] if self.way else []
         return [*words, *arguments]
 
     @contextmanager
     def started(
         self,
-        binaries: ServerBinaries,
         target: MysqlServer | None,
         *arguments: str,
         stdout: int = subprocess.DEVNULL,
@@ -87,7 +72,7 @@ class Recovery:
     ) -> Iterator["subprocess.Popen[bytes]"]:
         """The process; killed at the end if it still runs."""
         process = subprocess.Popen(
-            self.argv(binaries, target, arguments),
+            self.argv(target, arguments),
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
@@ -100,10 +85,10 @@ class Recovery:
                 process.kill()
             process.wait(PATIENCE)
 
-    def run(self, binaries: ServerBinaries, target: MysqlServer | None, *arguments: str) -> Done:
+    def run(self, target: MysqlServer | None, *arguments: str) -> Done:
         """To its end."""
         ended = subprocess.run(
-            self.argv(binaries, target, arguments),
+            self.argv(target, arguments),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=self._environment,
@@ -118,16 +103,16 @@ class Recovery:
 
     def to(self, target: MysqlServer, *arguments: str) -> dict[str, Any]:
         """Run it to its end, which is a good one; the document."""
-        done = self.run(target.binaries, target, "--yes", "--json", *arguments)
+        done = self.run(target, "--yes", "--json", *arguments)
         said = f"{done.status}\n{done.stderr}\n{done.stdout[-3000:]}"
         assert done.status == 0, f"{arguments}: {said}"
         document = done.document
-        assert self.way is None or document["result"]["how"] in (self.way, "nothing")
+        assert document["result"]["how"] in ("replication", "nothing")
         return document
 
-    def refused(self, binaries: ServerBinaries, target: MysqlServer | None, *arguments: str) -> str:
+    def refused(self, target: MysqlServer | None, *arguments: str) -> str:
         """What it says when it refuses: exit code 8, and nothing but the reason."""
-        done = self.run(binaries, target, "--yes", *arguments)
+        done = self.run(target, "--yes", *arguments)
         assert done.status == 8, f"{arguments}: {done.status}\n{done.stderr}\n{done.stdout[-3000:]}"
         assert "Traceback" not in done.stderr
         return done.stderr

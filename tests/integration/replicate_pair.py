@@ -7,9 +7,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.recover import target
-from binlog2s3.recover.model import Progress
+from binlog2s3.recover.model import Piece, Progress
 from binlog2s3.recover.obstacle import obstacles
 from binlog2s3.recover.replicate import LeftOver, Replication, halt, settle
 from binlog2s3.server.connection import Server
@@ -21,6 +22,23 @@ from tests.own_files import Own, planned
 from tests.waiting import wait_until
 
 LARGE_BYTES = 12 * 300_000
+_NOTHING = planned(
+    Own(
+        pieces=(
+            Piece(
+                lineage="own",
+                binlog=BinlogName.parse("b.000001"),
+                begin=4,
+                end=4,
+                transactions=0,
+                gtids=GtidSet(),
+            ),
+        ),
+        transactions=(),
+        directory=Path("/none"),
+        cut=1,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +52,10 @@ class Pair(apply_pair.Pair):
     def obstacle(self, login: Login | None = None, **changes: Any) -> str | None:
         """Why it cannot be had; the first reason."""
         login = login or self.login()
-        asked: dict[str, Any] = {"server_ids": {1}, "with_gtids": False}
+        asked: dict[str, Any] = {"server_ids": {1}, "plan": _NOTHING} | changes
         with Server(lambda: login) as server:
-            found = obstacles(server, target.facts(server, login), **(asked | changes))
-            return next(iter(found), None)
+            found = obstacles(server, target.facts(server, login), asked.pop("plan"), **asked)
+            return next((f"{one.why}: {one.hint}" for one in found), None)
 
     def apply(
         self,

@@ -36,7 +36,6 @@ from lab.proxy import RecordingProxy
 from lab.s3 import REGION, MinioServer, VersitygwServer, client_for, environment_for
 from tests import command
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Way
 from tests.integration.stream_process import StreamProcess
 from tests.timed import PATIENT_END
 from tests.waiting import wait_until
@@ -292,35 +291,30 @@ def empty(server: MysqlServer) -> None:
         server.query("RESET MASTER", "SET GLOBAL gtid_slave_pos = ''")
 
 
-def recovered(world: World, target: MysqlServer, way: Way, statements: Sequence[str]) -> Done:
+def recovered(world: World, target: MysqlServer, statements: Sequence[str]) -> Done:
     """`pitr` with the reader's rights and an account that has just these."""
     as_root(target, *statements)
-    binaries = target.binaries
     begin = ["--from-binlog=mysql-bin.000001", "--from-position=4"]
     return world.run(
         policy("reader", world.bucket),
-        *("pitr", f"--source={SOURCE}", "--latest", "--yes", "--json", f"--apply={way}"),
-        *(begin if binaries.flavour == "mariadb" else []),
-        f"--mysqlbinlog={binaries.binlog}",
-        f"--mysql-client={binaries.client}",
+        *("pitr", f"--source={SOURCE}", "--latest", "--yes", "--json"),
+        *(begin if target.binaries.flavour == "mariadb" else []),
         f"--target-socket={target.socket}",
         "--target-user=pitr",
         f"--target-password-file={world.password_file}",
     )
 
 
-def account(world: World, way: Way) -> list[str]:
-    flavour = world.server.binaries.flavour
-    return [*grants(f"{flavour} target"), *grants(f"{flavour} {way}")]
+def account(world: World) -> list[str]:
+    return grants(f"{world.server.binaries.flavour} target")
 
 
-@pytest.mark.parametrize("way", ["pipe", "relay-log"])
-def test_a_recovery(world: World, targets: Callable[[World], MysqlServer], way: Way) -> None:
-    """`pitr` by both ways, with the target's account as the page makes it: all rows are there."""
+def test_a_recovery(world: World, targets: Callable[[World], MysqlServer]) -> None:
+    """`pitr` with the target's account as the page makes it: all rows are there."""
     target = targets(world)
-    done = recovered(world, target, way, account(world, way))
+    done = recovered(world, target, account(world))
     assert done.status == 0, done.stderr
-    assert json.loads(done.stdout)["result"]["how"] == way
+    assert json.loads(done.stdout)["result"]["how"] == "replication"
     rows = "SELECT id, SHA2(text, 256) FROM shop.orders ORDER BY id"
     assert target.query(rows) == world.server.query(rows)
 
@@ -611,12 +605,11 @@ def test_each_privilege_at_the_source_is_needed(world: World, disk_tmp_path: Pat
     as_root(world.server, "DROP USER 'lesser'@'%'")
 
 
-@pytest.mark.parametrize("way", ["pipe", "relay-log"])
 def test_each_privilege_at_the_target_is_needed(
-    world: World, targets: Callable[[World], MysqlServer], way: Way
+    world: World, targets: Callable[[World], MysqlServer]
 ) -> None:
     """Without it the recovery ends with an error, never with less than all."""
-    for privilege, left in privileges(account(world, way)):
-        done = recovered(world, targets(world), way, left)
+    for privilege, left in privileges(account(world)):
+        done = recovered(world, targets(world), left)
         assert done.status in (4, 8), privilege
         assert "Traceback" not in done.stderr

@@ -10,9 +10,8 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from itertools import cycle
 from pathlib import Path
 from shlex import quote
 
@@ -23,14 +22,13 @@ from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer, client_for
 from tests.integration.apply_pair import locked
-from tests.integration.recovery_command import READ_ONLY, Recovery, Way, read_only
+from tests.integration.recovery_command import READ_ONLY, Recovery, read_only
 from tests.integration.recovery_truth import (
     ImageServer,
     differences,
     fetch_all,
     gtids_of,
     has,
-    load,
     state_of,
 )
 from tests.integration.recovery_world import Target, World, build, shared
@@ -73,13 +71,6 @@ def command(world: World, bucket_server: MinioServer) -> Recovery:
     return Recovery(bucket_server, world.bucket, read_only(bucket_server))
 
 
-@pytest.fixture(params=["replication", "relay-log", "pipe"])
-def recovery(request: pytest.FixtureRequest, command: Recovery) -> Recovery:
-    """The same, by both ways of applying."""
-    command.way = request.param
-    return command
-
-
 @pytest.fixture
 def fresh(world: World, mysql_binaries: ServerBinaries, disk_tmp_path: Path) -> Iterator[Fresh]:
     """Servers restored from the dump; they are ended in the end."""
@@ -104,79 +95,68 @@ def one_of(world: World, kind: str) -> Target:
     return next(target for target in world.targets if target.kind == kind)
 
 
-def at_fifty_places(world: World, recovery: Recovery, fresh: Fresh, ways: Sequence[Way]) -> None:
-    """One server goes from each place to the next, and each time on from where it stands."""
-    server = fresh()
-    for target, way in zip((one for one in world.targets if not one.skipped), cycle(ways)):
-        recovery.way = way
-        document = recovery.to(server, *target.arguments)
-        check(server, world, target)
-        assert document["result"] is not None, target
-
-
 @pytest.mark.gate("small")
 @pytest.mark.parametrize("world", ["small", "lacking", "whole", "large"], indirect=True)
 def test_fifty_places(world: World, command: Recovery, fresh: Fresh) -> None:
     """Times, GTIDs, positions, before a DROP, the newest: tables and GTIDs are the replica's.
 
-    Both ways of applying in turn; in a small world ten places.
+    One server goes from each place to the next, and each time on from where it stands. In a small
+    world ten places.
     """
-    at_fifty_places(world, command, fresh, ("replication", "relay-log", "pipe"))
-
-
-def test_fifty_places_one_way(world: World, recovery: Recovery, fresh: Fresh) -> None:
-    """All of them by the same way."""
-    assert recovery.way is not None
-    at_fifty_places(world, recovery, fresh, (recovery.way,))
+    server = fresh()
+    for target in (one for one in world.targets if not one.skipped):
+        document = command.to(server, *target.arguments)
+        check(server, world, target)
+        assert document["result"] is not None, target
 
 
 @pytest.mark.parametrize(
     "kind",
     ["before-drop", "time", "position"],
 )
-def test_in_one_go(world: World, recovery: Recovery, fresh: Fresh, kind: str) -> None:
+def test_in_one_go(world: World, command: Recovery, fresh: Fresh, kind: str) -> None:
     """From the dump straight to it."""
     server = fresh()
     target = [one for one in world.targets if one.kind == kind][-1]
-    recovery.to(server, *target.arguments)
+    command.to(server, *target.arguments)
     check(server, world, target)
 
 
-def test_transactions_that_are_skipped(world: World, recovery: Recovery, fresh: Fresh) -> None:
+def test_transactions_that_are_skipped(world: World, command: Recovery, fresh: Fresh) -> None:
     """All but these; on to a later place it leaves one more out."""
     server = fresh()
     first, second = [one for one in world.targets if one.skipped]
-    recovery.to(server, *first.arguments)
+    command.to(server, *first.arguments)
     check(server, world, first)
     again = f"--skip-gtid={first.skipped[0]}"
-    recovery.to(server, *(word for word in second.arguments if word != again))
+    command.to(server, *(word for word in second.arguments if word != again))
     check(server, world, second)
 
 
-def test_a_skip_that_was_done_is_no_error(world: World, recovery: Recovery, fresh: Fresh) -> None:
+def test_a_skip_that_was_done_is_no_error(world: World, command: Recovery, fresh: Fresh) -> None:
     """The same command again has nothing to do: so it can be run again after a kill -9."""
     server = fresh()
     number = world.first_alone
     left_out, last = world.history[number].gtid, world.history[number + 20].gtid
     for _ in range(2):
-        recovery.to(server, f"--to-gtid={last}", f"--skip-gtid={left_out}")
+        command.to(server, f"--to-gtid={last}", f"--skip-gtid={left_out}")
         assert has(server, f"{left_out},{last}")
 
 
 def test_what_is_skipped_is_not_fetched_again(
-    world: World, recovery: Recovery, fresh: Fresh
+    world: World, command: Recovery, fresh: Fresh
 ) -> None:
     """A target that replicates from a server that has it; with --skip-leaves-hole it comes back."""
     number = world.first_alone
     left_out = world.history[number].gtid
     last = world.history[number + 20].gtid
     full = fresh()
-    recovery.to(full, f"--to-gtid={last}")
+    command.to(full, f"--to-gtid={last}")
     whole = state_of(full)
     for hole in (False, True):
         server = fresh()
         words = ["--skip-leaves-hole"] if hole else []
-        recovery.to(server, f"--to-gtid={last}", f"--skip-gtid={left_out}", *words)
+        command.to(server, f"--to-gtid={last}", f"--skip-gtid={left_out}", *words)
         assert has(server, left_out) is not hole
         before = state_of(server)
         wrong = [text.partition(":")[0] for text in differences(before, whole)]
@@ -194,7 +174,7 @@ def test_what_is_skipped_is_not_fetched_again(
         full.query("DROP DATABASE sentinel")
 
 
-def test_killed_again_and_again(world: World, recovery: Recovery, fresh: Fresh) -> None:
+def test_killed_again_and_again(world: World, command: Recovery, fresh: Fresh) -> None:
     """kill -9 at ten moments of the apply; run again it ends where it should.
 
     First it stands still when it is killed, so that it is in the middle; then at random moments.
@@ -203,8 +183,7 @@ def test_killed_again_and_again(world: World, recovery: Recovery, fresh: Fresh) 
     chance = random.Random(world.seed)
     target = one_of(world, "latest")
     there, end = world.base, len(world.history)
-    # the server's own applier goes on with what it has, until the next run stops it
-    still = KILLS // 2 if recovery.way == "pipe" else 1
+    still = 1  # the server's own applier goes on with what it has, until the next run stops it
     for number in range(KILLS):
         with ExitStack() as stack:
             if number < still:
@@ -214,7 +193,7 @@ def test_killed_again_and_again(world: World, recovery: Recovery, fresh: Fresh) 
                 most = there + max((end - there) // (KILLS - number), 2)
                 is_awaited, goal = (lambda: True), chance.randrange(there + 1, most)
             process = stack.enter_context(
-                recovery.started(server.binaries, server, "--yes", *target.arguments)
+                command.started(server, "--yes", *target.arguments, stderr=subprocess.PIPE)
             )
 
             def came(
@@ -222,7 +201,8 @@ def test_killed_again_and_again(world: World, recovery: Recovery, fresh: Fresh) 
                 is_awaited: Callable[[], bool] = is_awaited,
                 goal: int = goal,
             ) -> bool:
-                assert process.poll() in (None, 0), process.returncode
+                if process.poll() not in (None, 0):
+                    raise AssertionError(process.communicate()[1])
                 return process.poll() == 0 or (is_awaited() and world.count(server) >= goal)
 
             wait_until(came, 120, f"{goal} transactions", interval=0.005)
@@ -231,7 +211,7 @@ def test_killed_again_and_again(world: World, recovery: Recovery, fresh: Fresh) 
             now = world.count(server)
         assert number >= still or there < now < end
         there = now
-    recovery.to(server, *target.arguments)
+    command.to(server, *target.arguments)
     check(server, world, target)
 
 
@@ -241,14 +221,12 @@ def not_written_next(world: World, applied: int) -> str:
     return "shop.legacy" if is_next else "shop.skippable"
 
 
-def test_interrupted_in_the_middle(world: World, recovery: Recovery, fresh: Fresh) -> None:
+def test_interrupted_in_the_middle(world: World, command: Recovery, fresh: Fresh) -> None:
     """Exit 130, with a word on how far it came; the same command goes on from there."""
     server, target = fresh(), one_of(world, "latest")
     with ExitStack() as lock:
         is_awaited = lock.enter_context(locked(server, not_written_next(world, world.base)))
-        with recovery.started(
-            server.binaries, server, "--yes", *target.arguments, stderr=subprocess.PIPE
-        ) as process:
+        with command.started(server, "--yes", *target.arguments, stderr=subprocess.PIPE) as process:
             wait_until(
                 lambda: is_awaited() and world.count(server) > world.base, 120, "a transaction"
             )
@@ -259,7 +237,7 @@ def test_interrupted_in_the_middle(world: World, recovery: Recovery, fresh: Fres
     assert b"interrupted behind " in said
     assert b"the same command again goes on from there" in said
     assert b"Traceback" not in said
-    recovery.to(server, *target.arguments)
+    command.to(server, *target.arguments)
     check(server, world, target)
 
 
@@ -268,7 +246,6 @@ def test_interrupted_while_the_channel_is_made(
     command: Recovery, fresh: Fresh, which: signal.Signals
 ) -> None:
     """Where it is tried whether it can be made, and where it is made: exit 130, nothing is left."""
-    command.way = "relay-log"
 
     def interrupted(times: int) -> bool:
         """Whether it was; where it has ended before we saw the files, on another server again."""
@@ -276,9 +253,9 @@ def test_interrupted_while_the_channel_is_made(
         folder = Path(server.query("SELECT @@datadir")[0][0])
 
         def is_there() -> bool:
-            return any(folder.glob("*pitr*"))
+            return any(folder.glob("*-binlog2s3.*"))
 
-        with command.started(server.binaries, server, "--yes", "--latest") as process:
+        with command.started(server, "--yes", "--latest") as process:
 
             def seen(*, there: bool) -> bool:
                 return process.poll() is not None or is_there() is there
@@ -298,28 +275,15 @@ def test_interrupted_while_the_channel_is_made(
         wait_until(lambda times=times: interrupted(times), 300, "a signal before its end")
 
 
-def test_files_and_text_give_the_same(
-    world: World, command: Recovery, fresh: Fresh, mysql_binaries: ServerBinaries, tmp_path: Path
-) -> None:
-    """--output-dir, as its README says to apply it, and --stdout: the database of the apply."""
+def test_files_give_the_same(world: World, command: Recovery, fresh: Fresh, tmp_path: Path) -> None:
+    """--output-dir, as its README says to apply it: the database of the apply."""
     target = one_of(world, "before-drop")
     start = f"--from-gtid-set={world.base_gtids}"
     out = tmp_path / "out"
-    done = command.run(mysql_binaries, None, f"--output-dir={out}", start, *target.arguments)
+    done = command.run(None, f"--output-dir={out}", start, *target.arguments)
     assert done.status == 0, done.stderr
     server = fresh()
     run_readme(out, server)
-    check(server, world, target)
-    text = tmp_path / "all.sql"
-    with (
-        text.open("wb") as given,
-        command.started(
-            mysql_binaries, None, "--stdout", start, *target.arguments, stdout=given.fileno()
-        ) as process,
-    ):
-        assert process.wait(120) == 0
-    server = fresh()
-    load(server, text)
     check(server, world, target)
 
 
@@ -336,20 +300,20 @@ def run_readme(out: Path, server: MysqlServer) -> None:
     subprocess.run(["bash", "-e", "-c", script], check=True, timeout=300)
 
 
-def test_a_dead_branch(world: World, recovery: Recovery, fresh: Fresh) -> None:
+def test_a_dead_branch(world: World, command: Recovery, fresh: Fresh) -> None:
     """What the replica lacked: refused by itself, had with --lineage, and then no way back."""
     if not world.lost:
         pytest.skip("nothing was lost in this fail-over")
     server = fresh()
     last = world.lost[-1]
-    said = recovery.refused(server.binaries, server, f"--to-gtid={last}")
+    said = command.refused(server, f"--to-gtid={last}")
     assert world.lineages[0] in said
     assert gtids_of(server) == world.base_gtids
-    recovery.to(server, f"--to-gtid={last}", f"--lineage={world.lineages[0]}")
+    command.to(server, f"--to-gtid={last}", f"--lineage={world.lineages[0]}")
     ((lost,),) = server.query("SELECT COUNT(*) FROM shop.skippable WHERE writer = -1")
     assert lost == len(world.lost)
     before = gtids_of(server)
-    said = recovery.refused(server.binaries, server, "--latest")
+    said = command.refused(server, "--latest")
     assert world.lineages[0] in said
     assert gtids_of(server) == before
 
@@ -372,17 +336,17 @@ def test_refusals(world: World, command: Recovery, fresh: Fresh) -> None:
         (["--latest", f"--skip-gtid={uuid}:999999999"], [f"{uuid}:999999999"]),
         (["--latest", "--lineage=20260102T030405Z-3e11fa47-a1b2"], world.lineages),
     ):
-        said = command.refused(server.binaries, server, *arguments)
+        said = command.refused(server, *arguments)
         assert all(word in said for word in words), f"{arguments}: {said}"
     server.query("SET GLOBAL event_scheduler = ON")
-    assert "--stop-target-threads" in command.refused(server.binaries, server, "--latest")
+    assert "--stop-target-threads" in command.refused(server, "--latest")
     server.query("SET GLOBAL event_scheduler = OFF")
     assert gtids_of(server) == world.base_gtids
     server.query("CREATE DATABASE mine")
-    said = command.refused(server.binaries, server, "--latest")
+    said = command.refused(server, "--latest")
     assert "--allow-extra-gtids" in said
     server.query("RESET BINARY LOGS AND GTIDS", "SET GLOBAL super_read_only = ON")
-    said = command.refused(server.binaries, server, "--latest")
+    said = command.refused(server, "--latest")
     assert "read_only" in said
     server.query("SET GLOBAL super_read_only = OFF", "SET GLOBAL read_only = OFF")
 
@@ -396,7 +360,7 @@ def test_the_source_is_no_target(
     copy = ImageServer(mysql_binaries, disk_tmp_path / "copy", place, 1, world.password)
     with copy as server:
         assert server.query("SELECT @@server_uuid")[0][0] == world.source_uuids[1]
-        said = command.refused(server.binaries, server, "--latest")
+        said = command.refused(server, "--latest")
         assert world.source_uuids[1] in said
         assert "--allow-source" in said
         assert gtids_of(server) == world.base_gtids
@@ -407,7 +371,7 @@ def test_a_dry_run_changes_nothing(world: World, command: Recovery, fresh: Fresh
     server = fresh()
     before = state_of(server)
     target = one_of(world, "before-drop")
-    done = command.run(server.binaries, server, "--dry-run", *target.arguments)
+    done = command.run(server, "--dry-run", *target.arguments)
     assert done.status == 0, done.stderr
     assert world.history[target.applied].gtid in done.stdout
     assert "DROP TABLE" in done.stdout

@@ -22,7 +22,7 @@ from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, Way, read_only
+from tests.integration.recovery_command import Recovery, read_only
 from tests.integration.recovery_truth import (
     RELAXED,
     Happened,
@@ -210,49 +210,25 @@ def _ten(
 
 @pytest.mark.gate("mariadb")
 def test_ten_places_and_a_killed_run(
-    lost: Lost, minio: MinioServer, bucket: str, disk_tmp_path: Path, tier: str
+    lost: Lost, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
-    """Each as the replica was. A run that was cut off: as relay logs it goes on from where it was.
-
-    By pipe nobody knows where that is, and it is refused until that is said: in the full run.
-    """
-    ways: tuple[Way, ...] = ("relay-log",) if tier == "gate" else ("relay-log", "pipe")
-    for way in ways:
-        recovery = Recovery(minio, bucket, read_only(minio), way)
-        _ten_places(lost, recovery, disk_tmp_path / way)
-
-
-def _ten_places(lost: Lost, recovery: Recovery, directory: Path) -> None:
-    with lost.start(directory) as server:
+    """Each as the replica was. A run that was cut off goes on from where it was."""
+    recovery = Recovery(minio, bucket, read_only(minio))
+    with lost.start(disk_tmp_path / "target") as server:
         start = [f"--from-backup={lost.dump}"]
         for option, applied in lost.targets:
             recovery.to(server, option, *start)
             lost.check(server, applied)
             start = lost.place(applied)
         assert not server.query("SHOW DATABASES LIKE 'binlog2s3%'")
-        said = recovery.refused(server.binaries, server, "--latest")
+        said = recovery.refused(server, "--latest")
         assert "--from-b" in said
-        if recovery.way == "relay-log":
-            _killed_with_its_channel(recovery, server, ["--latest", *start])
-            done = recovery.run(server.binaries, server, "--dry-run", "--latest", *start)
-            assert "where a run was cut off" in done.stdout
-            recovery.to(server, "--latest", *start)
-        else:
-            _killed(recovery, server, ["--latest", *start])
-            _after_a_pipe(lost, recovery, server, start)
+        _killed_with_its_channel(recovery, server, ["--latest", *start])
+        done = recovery.run(server, "--dry-run", "--latest", *start)
+        assert "where a run was cut off" in done.stdout
+        recovery.to(server, "--latest", *start)
         lost.check(server, len(lost.history))
         assert not server.query("SHOW DATABASES LIKE 'binlog2s3%'")
-
-
-def _after_a_pipe(
-    lost: Lost, recovery: Recovery, server: MysqlServer, start: Sequence[str]
-) -> None:
-    ((lines,),) = server.query("SELECT COUNT(*) FROM shop.line")
-    assert 0 < lines < LINES
-    said = recovery.refused(server.binaries, server, "--latest", *start)
-    assert "cut off" in said
-    assert server.query("SELECT COUNT(*) FROM shop.line") == [(lines,)]
-    recovery.to(server, "--latest", *lost.place(lost.lines_from + lines))
 
 
 @contextmanager
@@ -275,33 +251,17 @@ def line_locked(server: MysqlServer) -> Iterator[int]:
         server.query(f"SET GLOBAL innodb_lock_wait_timeout = {before}")
 
 
-def _killed(recovery: Recovery, server: MysqlServer, arguments: Sequence[str]) -> None:
-    """Start it, and kill -9 it in the middle of the lines; nobody is connected afterwards."""
-
-    def lines() -> int:
-        return int(server.query("SELECT COUNT(*) FROM shop.line")[0][0])
-
-    with (
-        line_locked(server) as number,
-        recovery.started(server.binaries, server, "--yes", *arguments) as process,
-    ):
-        wait_until(lambda: lines() == number, 120, f"{number} lines")
-        process.kill()
-    count = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'root'"
-    wait_until(lambda: server.query(count)[0][0] == 1, what="its sessions are over")
-
-
 def _killed_with_its_channel(
     recovery: Recovery, server: MysqlServer, arguments: Sequence[str]
 ) -> None:
     """Start it, and kill -9 it as soon as its channel runs there, which goes on by itself."""
     statement = "SELECT 'Yes' FROM performance_schema.replication_applier_status "
-    statement += "WHERE channel_name = 'pitr' AND service_state = 'ON'"
+    statement += "WHERE channel_name = 'binlog2s3' AND service_state = 'ON'"
     if server.binaries.flavour == "mariadb":
         statement = "SHOW ALL SLAVES STATUS"
     with (
         line_locked(server),
-        recovery.started(server.binaries, server, "--yes", *arguments) as process,
+        recovery.started(server, "--yes", *arguments) as process,
     ):
 
         def is_there() -> bool:

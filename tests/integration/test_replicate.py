@@ -5,11 +5,12 @@ import random
 import signal
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import Checked, Piece, Place, Progress
 from lab.get import ServerBinaries
@@ -34,7 +35,7 @@ from tests.integration.replicate_pair import (
     write_counting,
     write_large,
 )
-from tests.own_files import own, without
+from tests.own_files import own, planned, without
 from tests.waiting import wait_until
 
 STATEMENT = "SET SESSION binlog_format = 'STATEMENT'"
@@ -363,7 +364,9 @@ def test_a_server_id_of_its_own(pair: Pair) -> None:
 
 def test_gtids_into_a_target_without_them(without_gtids: Pair) -> None:
     """Is refused, with what to set."""
-    said = without_gtids.obstacle(with_gtids=True)
+    files = without_gtids.files()
+    piece = replace(files.pieces[0], gtids=GtidSet.parse("3e11fa47-71ca-11e1-9e33-c80aa9429562:1"))
+    said = without_gtids.obstacle(plan=planned(replace(files, pieces=(piece,))))
     assert "gtid_mode" in str(said)
 
 

@@ -143,9 +143,7 @@ def test_a_large_archive(
     server.options = (*server.options, *ROOM)
     with (
         server,
-        recovery.started(
-            mysql_binaries, server, "--yes", "--latest", environment=places
-        ) as process,
+        recovery.started(server, "--yes", "--latest", environment=places) as process,
     ):
         watch = Watch(process.pid, beside, server.datadir)
         with watch.watching():

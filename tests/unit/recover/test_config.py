@@ -218,7 +218,7 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
         '[mysql]\nhost = "db1"\nport = 3307\nuser = "repl"\nmysqlbinlog = "/mb"\n'
         f'[target]\nhost = "db9"\nport = 3308\nuser = "root"\npassword_file = "{pem}"\n'
         f'ssl_mode = "REQUIRED"\nssl_ca = "{pem}"\nssl_cert = "{pem}"\nssl_key = "{pem}"\n'
-        f'defaults_file = "{pem}"\nconnect_timeout = "3s"\nmysql_client = "/my"\n'
+        f'defaults_file = "{pem}"\nconnect_timeout = "3s"\nserve_address = "10.1.2.3:3310"\n'
     )
     config = configured(
         f"--config={file}",
@@ -232,16 +232,16 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
         "--allow-gap",
         "--allow-source",
         "--allow-extra-gtids",
-        "--no-target-binlog",
+        "--allow-non-transactional",
         "--stop-target-threads",
-        "--apply=PIPE",
+        "--workers=4",
         "--dry-run",
         "--json",
         "--yes",
     )
     assert (config.source, config.s3.bucket, config.s3.prefix) == ("orders", "bucket", "p")
     assert config.source_address == Address(host="db1", port=3307, socket=None)
-    assert (config.mysqlbinlog, config.mysql_client) == (Path("/mb"), Path("/my"))
+    assert (config.serve_address, config.workers) == ("10.1.2.3:3310", 4)
     target = config.target
     assert target is not None
     assert (target.host, target.port, target.user, target.prefix) == ("db9", 3308, "root", "target")
@@ -256,32 +256,27 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     assert config.allow_gap
     assert config.allow_source
     assert config.allow_extra_gtids
-    assert config.no_target_binlog
+    assert config.allow_non_transactional
     assert config.stop_target_threads
     assert config.dry_run
     assert config.as_json
     assert config.yes
-    assert (config.apply, config.stdout, config.output_dir) == ("pipe", False, None)
-    assert config.has_start
+    assert config.output_dir is None
     assert not config.applies
 
 
 def test_defaults() -> None:
     """The least is a source, a bucket, a target with its user, and where to stop."""
     config = configured(*LEAST, "--latest")
-    assert config == PitrConfig(
-        s3=config.s3, source="orders", goal=Latest(), target=config.target, mysqlbinlog=None
-    )
+    assert config == PitrConfig(s3=config.s3, source="orders", goal=Latest(), target=config.target)
     assert config.target is not None
     assert (config.target.connect_timeout, config.target.port) == (10.0, None)
     assert config.applies
-    assert not config.has_start
 
 
 def test_without_a_target() -> None:
-    """Files or SQL need none, a dry run only a start; a target beside them is kept, to be asked."""
+    """Files need none, a dry run only a start; a target beside them is kept, to be asked."""
     assert configured(*SOURCE, "--latest", "--output-dir=/d").target is None
-    assert configured(*SOURCE, "--latest", "--stdout").target is None
     dry = configured(*SOURCE, "--latest", "--dry-run", f"--from-gtid-set={UUID}:1-5")
     assert (dry.target, dry.from_gtid_set) == (None, f"{UUID}:1-5")
     assert configured(*LEAST, "--latest", "--output-dir=/d").target is not None
@@ -289,7 +284,13 @@ def test_without_a_target() -> None:
 
 def test_a_target_is_never_guessed() -> None:
     """There is no default host: neither where nothing is said, nor where only a part of it is."""
-    for extra in ((), ("--json",), ("--yes",), ("--mysql-host=db1",), ("--mysql-client=/x",)):
+    for extra in (
+        (),
+        ("--json",),
+        ("--yes",),
+        ("--mysql-host=db1",),
+        ("--serve-address=10.1.2.3",),
+    ):
         (problem,) = problems(*SOURCE, "--latest", *extra)
         assert problem.startswith("no target: --target-host or --target-socket is missing")
     (problem,) = problems(*SOURCE, "--latest", "--dry-run")
@@ -331,7 +332,7 @@ def test_what_is_missing() -> None:
             "--latest"
         ),
         (
-            "no target: --target-host or --target-socket is missing (or --output-dir or --stdout "
+            "no target: --target-host or --target-socket is missing (or --output-dir "
             "instead of a target, or --dry-run)"
         ),
     )
@@ -372,12 +373,16 @@ def test_what_is_missing() -> None:
             "--skip-gtid has MySQL's GTIDs and --skip-gtid MariaDB's",
         ),
         (
-            ("--latest", "--output-dir=/d", "--stdout"),
-            "--output-dir and --stdout contradict each other: give one of them",
+            ("--latest", "--output-dir=/d", "--workers=2"),
+            "--workers and --output-dir contradict each other: no target is written to",
         ),
         (
-            ("--latest", "--stdout", "--json"),
-            "--stdout and --json contradict each other: there is one standard output",
+            ("--latest", "--serve-address=[::1]"),
+            "--serve-address: '[::1]' is not of the form HOST or HOST:PORT",
+        ),
+        (
+            ("--latest", "--serve-address=a b:1"),
+            "--serve-address: 'a b:1' is not of the form HOST or HOST:PORT",
         ),
         (
             ("--latest", "--output-dir=/d", "--stop-target-threads"),
@@ -398,7 +403,6 @@ def test_what_is_missing() -> None:
             ("--latest", "--target-password-file=/no/x"),
             "--target-password-file: /no/x: no such file or directory",
         ),
-        (("--latest", "--apply=relay"), "--apply: 'relay' is not one of auto, relay-log, pipe"),
         (("--to-gtid=",), "--to-gtid: '' is empty or has control characters"),
         (
             ("--latest", "--from-gtid-set="),

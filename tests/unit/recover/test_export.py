@@ -1,6 +1,5 @@
-"""A recovery as files or as SQL: byte-exact, whole or not there, never over something else."""
+"""A recovery as files: byte-exact, whole or not there, never over something else."""
 
-import errno
 import os
 import re
 import shlex
@@ -11,16 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.recover.export import README, SKIPPED, prepare, to_directory, to_stdout
+from binlog2s3.recover.export import README, SKIPPED, prepare, to_directory
 from binlog2s3.recover.model import Checked, Piece, Plan, Progress, Stream
 from lab.pitr_examples import ABOUT, LINEAGE, PLAN, UUID
+from tests.binlog_writer import BinlogWriter, query_body
 
 OTHER = "20260102T120000Z-9d11fa47-0001"
-HEAD = b"\xfebin" + b"format event"
+HEAD = bytes(BinlogWriter(server_version="9.7.4").data)
 FIRST, SECOND = BinlogName.parse("b.000001"), BinlogName.parse("b.000002")
 
 
@@ -83,13 +84,6 @@ def files(directory: Path) -> dict[str, bytes]:
     }
 
 
-def decode(pieces: Stream, write: Callable[[bytes], object]) -> None:
-    """Stands in for `pipe.decode`: a line for each piece."""
-    for one, checked in pieces:
-        data = b"".join(part.data for part in checked)
-        write(f"{one.binlog} {len(data)}\n".encode())
-
-
 # Files
 
 
@@ -140,8 +134,9 @@ def test_the_readme_has_the_command(tmp_path: Path) -> None:
         "mysql",
         "--binary-mode",
         "--max-allowed-packet=1G",
-        "--local-infile=1",
     ]
+    assert "The risk: mysqlbinlog prints statements as text" in readme
+    assert "UNSAFE   " not in readme
     lines = [line.strip() for line in readme.splitlines()]
     assert f"cd {shlex.quote(str(directory))}" in lines
     assert "set -o pipefail" in lines
@@ -149,6 +144,28 @@ def test_the_readme_has_the_command(tmp_path: Path) -> None:
     empty = to_directory(mariadb, ABOUT, iter(()), tmp_path / "empty")
     assert empty.files == ()
     assert "nothing to be applied" in (tmp_path / "empty" / README).read_text()
+
+
+def test_a_file_that_a_client_may_take_otherwise_is_marked(tmp_path: Path) -> None:
+    """In the README: which, and what is in it; the files are of this user alone."""
+    writer = BinlogWriter(server_version="9.7.4")
+    begin = len(writer.data)
+    attack = "create table n (i int) --\x01'\n-- '/*!*/; drop"
+    writer.event(EventType.QUERY, query_body(attack))
+    parts = {
+        **PARTS,
+        SECOND: [
+            PARTS[SECOND][0],
+            replace(PARTS[SECOND][1], data=bytes(writer.data[begin:])[:100].ljust(100, b"\0")),
+        ],
+    }
+    to_directory(PLANNED, ABOUT, stream(of=lambda p: parts[p.binlog]), tmp_path / "d")
+    lines = (tmp_path / "d" / README).read_text().splitlines()
+    (marked,) = (line for line in lines if line.startswith("UNSAFE"))
+    assert f'{OTHER}/b.000002: the statement "create table n' in marked
+    for path in (tmp_path / "d").rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
+    assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
 
 
 def test_mariadb_has_its_own_programs(tmp_path: Path) -> None:
@@ -329,8 +346,6 @@ def test_what_is_not_as_planned_is_an_error(
     assert caught.value.exit_code == 8
     assert not (tmp_path / "d" / README).exists()
     assert not [path for path in files(tmp_path / "d") if path.endswith(".partial")]
-    with pytest.raises(RecoveryError, match="is not as planned"):
-        to_stdout(PLANNED, ABOUT, stream(of=wrong), decode, lambda _: None)
 
 
 @pytest.mark.parametrize("pieces", [TWO[:1], TWO[::-1], (TWO[0], TWO[0]), (*TWO, TWO[1])])
@@ -360,47 +375,3 @@ def test_progress_is_told(tmp_path: Path) -> None:
 def _rest(one: Piece) -> list[Checked]:
     done = tuple(t for part in PARTS[one.binlog] for t in part.done)
     return [Checked(data=b"y" * 50, done=done)]
-
-
-# SQL
-
-
-def test_sql_ends_with_the_empty_transactions_and_a_last_line() -> None:
-    """What comes without the last line was cut."""
-    written: list[bytes] = []
-    plan = replace(PLANNED, skipped=GtidSet.parse(f"{UUID}:9"))
-    result = to_stdout(plan, ABOUT, stream(plan), decode, written.append)
-    assert b"".join(written).decode().splitlines() == [
-        "b.000001 116",
-        "b.000002 116",
-        f"SET GTID_NEXT = '{UUID}:9'; BEGIN; COMMIT;",
-        "SET GTID_NEXT = 'AUTOMATIC';",
-        "-- binlog2s3: end, 4 transactions up to mysql-bin.000042:1234567",
-    ]
-    assert (result.how, result.transactions, result.size) == ("stdout", 4, 200)
-    written.clear()
-    to_stdout(plan, replace(ABOUT, leaves_hole=True), stream(plan), decode, written.append)
-    assert b"GTID_NEXT" not in b"".join(written)
-
-
-def test_a_decoder_that_does_not_read_to_the_end_is_an_error() -> None:
-    """No last line then."""
-    written: list[bytes] = []
-
-    def lazy(pieces: Stream, write: Callable[[bytes], object]) -> None:
-        for _, checked in pieces:
-            write(next(checked).data)
-
-    with pytest.raises(RecoveryError, match="is not as planned"):
-        to_stdout(PLANNED, ABOUT, stream(), lazy, written.append)
-    assert b"binlog2s3: end" not in b"".join(written)
-
-
-def test_a_reader_that_has_gone_is_no_error_of_the_recovery() -> None:
-    """BrokenPipeError comes out as it is: the command ends quietly."""
-
-    def gone(_: bytes) -> None:
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-
-    with pytest.raises(BrokenPipeError):
-        to_stdout(PLANNED, ABOUT, stream(), decode, gone)

@@ -29,8 +29,6 @@ FACTS = TargetFacts(
     super_read_only=False,
     event_scheduler=False,
     channels=(),
-    max_allowed_packet=1 << 26,
-    local_infile=True,
 )
 
 
@@ -144,9 +142,9 @@ def test_a_target_of_the_other_flavour() -> None:
 
 def test_an_account_that_could_not_do_it() -> None:
     """What it lacks is named."""
-    (error,) = refusals(replace(FACTS, lacks=("REPLICATION_APPLIER",)))
-    assert "'me' at the target lacks REPLICATION_APPLIER" in str(error)
-    assert "GRANT REPLICATION_APPLIER ON *.*" in error.hint
+    (error,) = refusals(replace(FACTS, lacks=("REPLICATION CLIENT",)))
+    assert "'me' at the target lacks REPLICATION CLIENT" in str(error)
+    assert "GRANT REPLICATION CLIENT, " in error.hint
 
 
 def test_all_that_stands_against_it_at_once() -> None:
@@ -156,14 +154,17 @@ def test_all_that_stands_against_it_at_once() -> None:
 
 
 def test_what_the_operator_should_know() -> None:
-    """An older server; LOAD DATA that would not work; MariaDB's strict numbers."""
+    """An older server; tables without transactions; a binlog that will not have it."""
     old = warnings(replace(FACTS, version="8.0.36"), server_version="9.7.4-2")
     assert "8.0.36, older than the binlogs' 9.7.4-2" in old[0]
     assert not warnings(replace(FACTS, version="9.7.1"), server_version="9.7.4")
-    assert "local_infile" in warnings(replace(FACTS, local_infile=False), server_version="9")[0]
-    strict = replace(FACTS, flavour="mariadb", gtid_strict=True)
-    assert "gtid_strict_mode" in warnings(strict, server_version="9")[0]
-    assert not warnings(replace(strict, log_bin=False), server_version="9")
+    several = tuple(f"a.t\x1b{number} (MyISAM)" for number in range(5))
+    (said,) = warnings(replace(FACTS, not_transactional=several), server_version="9")
+    assert "5 tables without transactions: a.t\\x1b0 (MyISAM), " in said
+    assert " and 2 more;" in said
+    quiet = replace(FACTS, logs_replicated=False)
+    assert "log_replica_updates is OFF" in warnings(quiet, server_version="9")[0]
+    assert not warnings(replace(quiet, log_bin=False), server_version="9")
 
 
 # The proof
