@@ -84,6 +84,9 @@ class Recovery:
             if process.poll() is None:
                 process.kill()
             process.wait(PATIENCE)
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
 
     def run(self, target: MysqlServer | None, *arguments: str) -> Done:
         """To its end."""

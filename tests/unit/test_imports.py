@@ -39,6 +39,7 @@ ROOMS = {
     "tenacity": {"store", "stream"},
     "urllib3": {"store"},
     "zstandard": {"binlog", "recover"},
+    "cryptography": {"recover"},
 }
 NOT_PURE = {"os", "io", "socket", "subprocess", "threading", "time", "logging", "random", "secrets"}
 LEVEL = {package: level for level, packages in enumerate(ORDER) for package in packages}

@@ -14,7 +14,7 @@ from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC
-from binlog2s3.errors import ArchiveError
+from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.feed import WHOLE_MOST, Feed, NotServedError, events
 from binlog2s3.recover.model import Checked, Piece, Stream
 from binlog2s3.recover.serve import Mark, Window
@@ -195,6 +195,17 @@ def test_events_that_are_not_for_replicas_stay() -> None:
         (piece.end, str(NAME)),
     ]
     assert (to.sent, to.position) == (size, piece.end)
+
+
+def test_events_of_the_replicas_own_server_id_are_refused() -> None:
+    """It would pass over them without a word."""
+    binlog = written(3)
+    at = binlog.transactions[0].begin + 5
+    own = int.from_bytes(binlog.data[at : at + 4], "little")
+    piece = piece_of(binlog.transactions, 0, 3)
+    with pytest.raises(RecoveryError, match=f"server_id {own}, which is the target's own"):
+        sent(feed(not_of=own), stream((piece, binlog)))
+    assert sent(feed(not_of=own + 1), stream((piece, binlog)))
 
 
 def test_without_checksums() -> None:

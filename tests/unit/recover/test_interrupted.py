@@ -1,0 +1,86 @@
+"""What a run that was cut off has left, and what must not be done twice."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import RecoveryError
+from binlog2s3.recover.interrupted import Standing
+from binlog2s3.recover.model import Start
+from binlog2s3.recover.target import TargetFacts
+from lab import pitr_examples
+from tests.unit.recover.fake_server import fake
+from tests.unit.recover.test_target import FACTS
+
+LINEAGE = "20260102T030405Z-3e11fa47-a1b2"
+ANONYMOUS = replace(FACTS, gtid_mode=False, executed=None)
+MARIADB = replace(FACTS, flavour="mariadb", version="10.11.6-MariaDB", executed=None)
+MYISAM = ("shop.old (MyISAM)",)
+MARK: dict[str, Any] = {
+    "start": "a", "stop": "b", "asked": "x", "reached": f"{LINEAGE}/b.000002:400",
+    "begun": "2026-01-02 03:00:00 UTC", "host": "h", "pid": 1,
+}  # fmt: skip
+
+
+def standing(
+    facts: TargetFacts, mark: dict[str, Any] | None, *, up_seconds: int = 86400, position: str = ""
+) -> Standing:
+    answers: dict[str, list[dict[str, Any]]] = {
+        "COUNT(*)": [{"it": 0 if mark is None else 1}],
+        "binlog2s3_recovery.run": [] if mark is None else [mark],
+        "UTC_TIMESTAMP": [{"it": datetime(2026, 1, 2, 4, 0, 0)}],  # noqa: DTZ001 - as the driver has it
+        "Uptime": [{"Value": str(up_seconds)}],
+        "gtid_slave_pos": [{"it": position}],
+    }
+    return Standing(fake(answers), facts)
+
+
+def test_where_the_note_says() -> None:
+    """A place, in its lineage; of another command, or with GTIDs, the note says nothing."""
+    wanted = Start(place=(BinlogName.parse("b.000002"), 400), lineage=LINEAGE)
+    assert standing(ANONYMOUS, MARK).start("x") == wanted
+    assert standing(ANONYMOUS, MARK).start("y") is None
+    assert standing(ANONYMOUS, None).start("x") is None
+    assert standing(FACTS, MARK).start("x") is None
+    assert standing(ANONYMOUS, {**MARK, "reached": "nonsense"}).start("x") is None
+
+
+def test_where_a_mariadb_says() -> None:
+    """Once it is told its position, that counts, and not the note."""
+    mark = {**MARK, "reached": "its GTIDs"}
+    found = standing(MARIADB, mark, position="0-1-7").start("x")
+    assert found == Start(gtids=MariadbGtidList.parse("0-1-7"))
+
+
+def test_nothing_is_applied_twice() -> None:
+    """Another beginning than where it stands is refused, and the right one is named."""
+    one = standing(ANONYMOUS, MARK)
+    asked = Start(place=(BinlogName.parse("b.000002"), 4))
+    with pytest.raises(RecoveryError, match=r"stands at .*b\.000002:400") as caught:
+        one.check(pitr_examples.PLAN, asked, allow_non_transactional=False)
+    assert "--from-position 400" in caught.value.hint
+    same = Start(place=(BinlogName.parse("b.000002"), 400))
+    one.check(pitr_examples.PLAN, same, allow_non_transactional=False)
+
+
+@pytest.mark.parametrize("facts", [FACTS, ANONYMOUS])
+def test_tables_that_a_crash_tears(facts: TargetFacts) -> None:
+    """Refused where the target was started again since; not where it ran on, nor by permission."""
+    torn = replace(facts, not_transactional=MYISAM)
+    start = Start(place=(BinlogName.parse("b.000002"), 400))
+    with pytest.raises(RecoveryError, match=r"started again since.*shop\.old") as caught:
+        standing(torn, MARK, up_seconds=60).check(
+            pitr_examples.PLAN, start, allow_non_transactional=False
+        )
+    assert "--allow-non-transactional" in caught.value.hint
+    standing(torn, MARK, up_seconds=60).check(
+        pitr_examples.PLAN, start, allow_non_transactional=True
+    )
+    standing(torn, MARK).check(pitr_examples.PLAN, start, allow_non_transactional=False)
+    standing(torn, None, up_seconds=60).check(
+        pitr_examples.PLAN, start, allow_non_transactional=False
+    )

@@ -1,0 +1,85 @@
+"""Where a target finds a recovery, and when it has to be by TLS."""
+
+import socket
+import ssl
+import threading
+from dataclasses import replace
+
+import pytest
+
+from binlog2s3.errors import RecoveryError
+from binlog2s3.recover.listen import Listen, listen, tls_for
+from tests.login import ROOT
+
+LOCAL = replace(ROOT, host="127.0.0.1", port=3307, socket=None, prefix="target")
+AWAY = replace(LOCAL, host="192.0.2.7")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.4.5.6", "localhost", "::1"])
+def test_a_target_on_this_machine(host: str) -> None:
+    """Needs no word, and no TLS."""
+    found = listen(replace(LOCAL, host=host), None)
+    assert found == Listen(host="127.0.0.1", port=0)
+    assert not found.needs_tls
+
+
+def test_a_target_behind_a_socket() -> None:
+    """Is on this machine, whatever its host is called."""
+    assert listen(replace(AWAY, socket="/run/mysqld.sock"), None) == Listen()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "host", "port"),
+    [
+        ("192.0.2.1", "192.0.2.1", 0),
+        ("192.0.2.1:3307", "192.0.2.1", 3307),
+        ("[2001:db8::1]:3307", "2001:db8::1", 3307),
+    ],
+)
+def test_an_address_that_others_reach(wanted: str, host: str, port: int) -> None:
+    """Is taken, and nothing goes there without TLS."""
+    found = listen(AWAY, wanted)
+    assert (found.host, found.port) == (host, port)
+    assert found.needs_tls
+
+
+@pytest.mark.parametrize("wanted", ["0.0.0.0", "[::]:3307"])
+def test_no_address_to_connect_to(wanted: str) -> None:
+    """One that means all of this machine's is none for the target."""
+    with pytest.raises(RecoveryError, match="no address that the target could connect to"):
+        listen(AWAY, wanted)
+
+
+def test_a_name_that_is_none() -> None:
+    """It is said so."""
+    with pytest.raises(RecoveryError, match="--serve-address"):
+        listen(AWAY, "no-such-host.invalid")
+
+
+def test_a_target_elsewhere_needs_a_word() -> None:
+    """With the option that says it."""
+    with pytest.raises(RecoveryError, match="not on this machine") as caught:
+        listen(AWAY, None)
+    assert "--serve-address" in caught.value.hint
+
+
+def test_the_certificate_is_for_the_address() -> None:
+    """A client that trusts it accepts it for that address; the key is new each time."""
+    ours, theirs = socket.socketpair()
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    server = tls_for("192.0.2.7")
+
+    def serve() -> None:
+        with ours, server.wrap_socket(ours, server_side=True) as wrapped:
+            wrapped.recv(1)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with theirs, context.wrap_socket(theirs, server_hostname="192.0.2.7") as client:
+        first = client.getpeercert(binary_form=True)
+        client.sendall(b"x")
+    thread.join(10)
+    assert first is not None
+    assert bytes([192, 0, 2, 7]) in first
