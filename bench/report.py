@@ -175,7 +175,7 @@ def restore_table(results: Results) -> str:
                     f"{done['seconds']:.1f}",
                     f"{done['transactions_per_second']:,}",
                     f"{done['bytes_per_second'] / 1e6:.2f}",
-                    f"{result['ratio']:.1f}" if way == "relay-log" else "1",
+                    f"{result['ratio']:.1f}" if way == "pitr" else "1",
                 )
             )
     return markdown(head, rows)
