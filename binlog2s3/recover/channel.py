@@ -179,6 +179,10 @@ class Channel(ABC):
     def is_busy(self) -> bool:
         """Whether it is within a transaction."""
 
+    def shows_threads(self) -> bool:
+        """Whether the account sees the channel's running threads, where `is_busy` looks at them."""
+        return True
+
 
 class MysqlChannel(Channel):
     """Of MySQL, from 5.7 on."""
@@ -270,11 +274,8 @@ class MysqlChannel(Channel):
     def is_busy(self) -> bool:
         """See `Channel`."""
         if self._is_first:
-            return bool(
-                self._server.rows(
-                    "SELECT 1 FROM information_schema.processlist WHERE user = 'system user' "
-                    "AND state NOT LIKE 'Waiting%' AND state NOT LIKE 'Slave has read%' LIMIT 1"
-                )
+            return _has_thread(
+                self._server, "state NOT LIKE 'Waiting%' AND state NOT LIKE 'Slave has read%'"
             )
         return bool(
             self._rows(
@@ -283,6 +284,10 @@ class MysqlChannel(Channel):
                 (CHANNEL,),
             )
         )
+
+    def shows_threads(self) -> bool:
+        """See `Channel`."""
+        return not self._is_first or _has_thread(self._server, "TRUE")
 
     def keeps_order(self) -> bool:
         """See `Channel`."""
@@ -361,12 +366,13 @@ class MariadbChannel(Channel):
 
     def is_busy(self) -> bool:
         """See `Channel`."""
-        return bool(
-            self._server.rows(
-                "SELECT 1 FROM information_schema.processlist WHERE command = 'Slave_worker' "
-                "AND state NOT LIKE 'Waiting for work%' LIMIT 1"
-            )
+        return _has_thread(
+            self._server, "command = 'Slave_worker' AND state NOT LIKE 'Waiting for work%'"
         )
+
+    def shows_threads(self) -> bool:
+        """See `Channel`."""
+        return _has_thread(self._server, "TRUE")
 
     def failure(self, state: State) -> Failure | None:
         """See `Channel`."""
@@ -378,6 +384,16 @@ def channel_of(server: Server, facts: TargetFacts) -> Channel:
     if facts.flavour == "mysql":
         return MysqlChannel(server, facts.version)
     return MariadbChannel(server)
+
+
+def _has_thread(server: Server, which: str) -> bool:
+    """Whether there is a thread of replication like this, that the account may see."""
+    return bool(
+        server.rows(
+            "SELECT 1 FROM information_schema.processlist "  # noqa: S608 - constants
+            f"WHERE user = 'system user' AND {which} LIMIT 1"
+        )
+    )
 
 
 def _old_words(statement: str) -> str:

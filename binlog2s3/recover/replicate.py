@@ -138,6 +138,11 @@ class Replication:
         with self._alone(), self._source(()) as source:
             self._channel.rehearse()
             self._connect(source, receive_only=True)
+            if not self._channel.shows_threads():
+                raise RecoveryError(
+                    f"the account at the target, {self._where}, lacks the privilege PROCESS",
+                    hint=PRIVILEGES[self._facts.flavour],
+                )
 
     def apply(self, on_progress: OnProgress) -> None:
         """Have all of the plan applied; the channel is gone afterwards.
