@@ -153,7 +153,6 @@ class Replication:
         last: dict[str, str] = {}
         with self._alone(), self._source(self._plan.pieces, last) as source:
             self._connect(source)
-            self.touched = True
             self._moved = time.monotonic()
             pause = _SOON_SECONDS
             while not self._look(source):
@@ -201,8 +200,10 @@ class Replication:
             if state is None or not state.ours:
                 return
             self._channel.stop()
-            if not self._facts.keeps_gtids and (place := self._channel.reached()) is not None:
-                self._on_place(place)
+            if self.touched and not self._facts.keeps_gtids:
+                place = self._channel.reached()
+                if place is not None:
+                    self._on_place(place)
             self._channel.remove()
             if self._workers_before is not None:
                 self._channel.workers(self._workers_before)
@@ -267,6 +268,7 @@ class Replication:
                 f"the target, {self._where}, would leave something out: {'; '.join(state.filters)}",
                 hint="take that filter away for the time of the recovery",
             )
+        self.touched = not receive_only
         with self._with_workers():
             self._channel.start(self._account, receive_only=receive_only)
         deadline = time.monotonic() + _CONNECT_SECONDS
