@@ -21,7 +21,7 @@ from binlog2s3.archive.listing import Binlog, Listed, Listing, Missing, State, d
 from binlog2s3.config.bucket import MOST_THREADS, for_reading
 from binlog2s3.config.values import ListConfig
 from binlog2s3.output import Plain, clean, moment_text, page_on, progress_of
-from binlog2s3.store.quick import QuickStore
+from binlog2s3.store.s3 import S3Store
 from binlog2s3.workers import Workers
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -42,7 +42,7 @@ def show(config: ListConfig, *, as_json: bool) -> None:
     stop = threading.Event()
     try:
         with (
-            closing(QuickStore(for_reading(config.s3), stop=stop)) as store,
+            closing(S3Store(for_reading(config.s3), stop=stop)) as store,
             progress_of("entries") as advance,
         ):
             workers = Workers(min(config.s3.concurrency, MOST_THREADS))

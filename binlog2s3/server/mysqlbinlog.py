@@ -8,15 +8,19 @@ its standard error is always drained, the password reaches it through an anonymo
 (never argv, environment or disk), and its environment holds no keys.
 """
 
+import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -24,8 +28,7 @@ from typing import IO
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError, SpoolError
-from binlog2s3.server.children import ask, client_options, option_file, spawn
-from binlog2s3.server.login import Login
+from binlog2s3.server.login import Login, render_options
 
 _NAMES: dict[Flavour, tuple[str, ...]] = {
     "mysql": ("mysqlbinlog",),
@@ -40,6 +43,21 @@ _INSTALL: dict[Flavour, str] = {
 _MODERN = "name mysqlbinlog 8.0 or later, or mariadb-binlog, with --mysqlbinlog"
 _TITLE = {"mysql": "MySQL", "mariadb": "MariaDB"}
 _MAX_START_POSITION = 1 << 32
+
+# Run before the program, in the same process: dies with the parent, from the first moment on.
+_LAUNCH = """\
+import ctypes, os, signal, sys
+if ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL) or os.getppid() != int(sys.argv[1]):
+    sys.exit("ERROR: the parent is gone")
+os.umask(0o077)
+try:
+    os.execv(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"ERROR: cannot run {sys.argv[2]}: {error.strerror}")
+"""
+
+# The kernel ends a child with the *thread* that made it: this one lives as long as the process.
+_starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="child-starter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +113,7 @@ def _wrong(tool: Tool, flavour: Flavour) -> SourceError:
 
 def _ask(path: str) -> Tool:
     try:
-        version, help_ = ask(path)
+        version, help_ = (_printed(path, option) for option in ("--version", "--help"))
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SourceError(f"cannot run {path}: {error}", hint="is it mysqlbinlog?") from error
     # "mysqlbinlog  Ver 9.7.4 for ...", MariaDB 11: "mariadb-binlog from 11.8.6-MariaDB, client 3.5"
@@ -119,6 +137,19 @@ def _ask(path: str) -> Tool:
         connection_server_id="--connection-server-id" in help_,
         all_or_nothing="--ssl-fp" in help_,
     )
+
+
+def _printed(path: str, option: str) -> str:
+    return subprocess.run(
+        [path, "--no-defaults", option],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=30,
+        check=False,
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+    ).stdout
 
 
 def derive_server_id(source: str, host: str | None = None) -> int:
@@ -152,7 +183,7 @@ class Child:
     ) -> None:
         if not 4 <= position < _MAX_START_POSITION:
             raise ValueError(f"mysqlbinlog cannot start at {position}")
-        with option_file(_options(tool, login)) as descriptor:
+        with _option_file(_options(tool, login)) as descriptor:
             arguments = [
                 tool.path,
                 f"--defaults-file=/dev/fd/{descriptor}",  # must come first
@@ -166,13 +197,15 @@ class Child:
                 arguments.append(f"--start-position={position}")
             arguments.append(str(binlog))
             try:
-                self._process = spawn(
-                    arguments,
+                self._process = _starter.submit(
+                    subprocess.Popen,
+                    [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
-                    descriptors=(descriptor,),
-                )
+                    pass_fds=(descriptor,),
+                    env=_environment(),
+                ).result()
             except OSError as error:
                 raise SourceError(f"cannot start {tool.path}: {error}") from error
         self.lines: deque[str] = deque(maxlen=50)
@@ -230,8 +263,52 @@ def _server_id_option(tool: Tool, server_id: int) -> str:
     return f"--{name}={server_id}"
 
 
+@contextmanager
+def _option_file(text: str) -> Iterator[int]:
+    """A descriptor of an anonymous file in memory with this text; only this user can open it."""
+    descriptor = os.memfd_create("options", os.MFD_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o600)  # MySQL's programs ignore a world-writable option file
+        os.write(descriptor, text.encode())
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _environment() -> dict[str, str]:
+    """What a child may know: where programs and libraries are; no keys, no settings of ours."""
+    kept = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
+    return {name: os.environ[name] for name in kept if name in os.environ} | {
+        "TZ": "UTC",
+        "LC_ALL": "C",
+    }
+
+
 def _options(tool: Tool, login: Login) -> str:
-    return client_options(login, tool.flavour, all_or_nothing=tool.all_or_nothing)
+    """The child's option file; TLS means what it means to `server`, mode by mode.
+
+    One thing cannot be said to MariaDB's client: that TLS is required, and the name not checked. It
+    goes on without TLS where the server offers none; `server` has refused such a one before. And
+    from 11.4 on (`all_or_nothing`) it checks the name for VERIFY_CA as well, rather than nothing.
+    """
+    options: dict[str, str | int | None] = {"user": login.user, "password": login.password}
+    if login.socket:
+        options["socket"] = login.socket
+    else:
+        options.update(host=login.host, port=login.port, protocol="TCP")
+    verify = login.ssl_mode in ("VERIFY_CA", "VERIFY_IDENTITY")
+    if login.ssl_mode != "DISABLED":
+        options.update({"ssl-cert": login.ssl_cert, "ssl-key": login.ssl_key})
+    if verify:  # MariaDB's client takes a CA for the wish to verify
+        options["ssl-ca"] = login.ssl_ca
+    if tool.flavour == "mysql":
+        options["ssl-mode"] = login.ssl_mode
+        key = login.ssl_mode in ("DISABLED", "PREFERRED")
+        return render_options(options) + ("get-server-public-key\n" if key else "")
+    if login.ssl_mode == "DISABLED" or (login.ssl_mode == "PREFERRED" and login.socket):
+        return render_options(options) + "skip-ssl\n"
+    name = login.ssl_mode == "VERIFY_IDENTITY" or (verify and tool.all_or_nothing)
+    return render_options(options) + f"ssl\n{'' if name else 'skip-'}ssl-verify-server-cert\n"
 
 
 @dataclass(frozen=True, slots=True)

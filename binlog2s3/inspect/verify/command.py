@@ -31,7 +31,7 @@ from binlog2s3.recover.progress import showing
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.store.contract import Store
-from binlog2s3.store.quick import QuickStore
+from binlog2s3.store.s3 import S3Store
 from binlog2s3.workers import Workers
 
 _PAUSE_SECONDS = 1.0
@@ -46,7 +46,7 @@ def run(config: VerifyConfig) -> int:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         stack.callback(signal.signal, signal.SIGTERM, before)
         stack.callback(stop.set)
-        store = stack.enter_context(closing(QuickStore(for_reading(config.s3), stop=stop)))
+        store = stack.enter_context(closing(S3Store(for_reading(config.s3), stop=stop)))
         verify = Verify(config, store, pause=lambda: stop.wait(_PAUSE_SECONDS))
         report = verify.run()
     if config.as_json:
