@@ -18,7 +18,7 @@ from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.recover import target
 from binlog2s3.recover.model import Place, Progress
-from binlog2s3.recover.replicate import Replication, halt, settle
+from binlog2s3.recover.replicate import Replication, left_over, settle
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
 from tests.login import ROOT
@@ -32,9 +32,12 @@ def main(told: dict[str, Any]) -> int:
     with Server(lambda: login) as server:
         try:
             found = target.facts(server, login)
-            left = halt(server, found)
-            if left is not None and left.place is not None:
-                _write(note, left.place)
+            left = left_over(server, found)
+            if left is not None:
+                left.stop()
+                place = None if found.keeps_gtids else left.reached()
+                if place is not None:
+                    _write(note, place)
             settle(server, found)
             found = target.facts(server, login)
             files, state = _rest(told, server, found, note)

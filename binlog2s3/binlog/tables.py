@@ -276,8 +276,6 @@ _WITH_EXTRA = frozenset(
     }
 )
 _COMPRESSED = range(_E.WRITE_ROWS_COMPRESSED_V1, _E.DELETE_ROWS_COMPRESSED + 1)
-PLAIN_ROWS = ROWS_EVENTS - _OLD - frozenset(_COMPRESSED) - {_E.PARTIAL_UPDATE_ROWS}
-"""Neither compressed nor of another layout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,8 +42,3 @@ def advised(code: int, *, reached: Place | None, gtid: str | None, again: str) -
         )
     skip = f", or leave the transaction out (--skip-gtid {gtid})" if gtid else ""
     return f"{look}mend the target{skip}; {again}"
-
-
-def clean(text: str) -> str:
-    """Text of a server, on one line and without anything that could command a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))[:600]

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.recover import replicate, target
+from binlog2s3.recover.channel import place_of
 from binlog2s3.recover.model import Place, Plan, Start
 from binlog2s3.recover.target import Mark, Marker, TargetFacts
 from binlog2s3.server.connection import Server
@@ -91,9 +91,7 @@ class Standing:
 
     def _reached(self, mark: Mark) -> Place | None:
         left = replicate.left_over(self._server, self._facts)
-        if left is not None and left.place is not None:
-            return left.place
-        return _place(mark.reached)
+        return (left.reached() if left is not None else None) or _place(mark.reached)
 
     def has_channel(self) -> bool:
         """Whether a run that was cut off has left its channel."""
@@ -108,8 +106,6 @@ class Standing:
         """
         before = self._marker.find()
         self._marker.write(
-            start=_text(plan.begin),
-            stop=_text(plan.stop),
             asked=asked,
             reached=_BY_GTIDS if self._facts.keeps_gtids else _text(plan.begin),
         )
@@ -154,14 +150,10 @@ def _stands_elsewhere(mark: Mark, where: str, other: str) -> RecoveryError:
 
 def _text(place: Place) -> str:
     """A place, for a marker in the target."""
-    return f"{place.lineage}/{place}"
+    return f"{place.lineage}.{place}"
 
 
 def _place(text: str) -> Place | None:
     """The place that a marker names; None where it names none."""
-    lineage, _, rest = text.partition("/")
-    name, _, offset = rest.rpartition(":")
-    try:
-        return Place(lineage=lineage, binlog=BinlogName.parse(name), offset=int(offset))
-    except ValueError:
-        return None
+    name, _, offset = text.rpartition(":")
+    return place_of(name, int(offset)) if offset.isdigit() else None

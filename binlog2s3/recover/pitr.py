@@ -137,24 +137,24 @@ class _Recovery:
         at = self._target
         self._facts = target.facts(at.server, at.login())
         left = replicate.left_over(at.server, self._facts)
-        if left is not None and left.running:
+        state = left.state() if left is not None else None
+        if left is not None and state is not None and state.runs:
             if not self._config.applies:
                 self._warnings.append(
                     "the target still applies what a run that was cut off gave it: this is how it "
                     "was when it was asked"
                 )
             else:
-                replicate.halt(at.server, self._facts)
+                at.server.close()
+                left.stop()
                 self._facts = target.facts(at.server, at.login())
         if self._config.output_dir is None:
             self._apply = Apply(self._config, at, self._facts)
 
     def _flavour(self, survey: Survey) -> Flavour:
         wanted = self._config.lineage or survey.current
-        for lineage in survey.lineages:
-            if lineage.id == wanted:
-                return lineage.flavour
-        return survey.lineages[-1].flavour
+        known = {lineage.id: lineage.flavour for lineage in survey.lineages}
+        return known.get(wanted, survey.lineages[-1].flavour)
 
     @property
     def _by_gtid(self) -> bool:

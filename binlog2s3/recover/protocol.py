@@ -70,7 +70,7 @@ class Identity:
     flavour: Flavour
     server_id: int
     server_uuid: str
-    gtid_mode: Literal["ON", "ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF"] = "ON"
+    gtid_mode: str = "ON"
     checksum: bool = True
     plugin: Plugin = "caching_sha2_password"
 
@@ -171,7 +171,6 @@ class Conversation:
         self._out: list[bytes] = []
         self._sequence = 0
         self._variables: dict[str, str | None] = {}
-        self._registered = 0
         self._event_left = self._packet_left = 0
         self._is_full = False
 
@@ -385,7 +384,7 @@ class Conversation:
         elif command == _QUERY:
             self._answer(payload[1:], now)
         elif command == _REGISTER:
-            self._registered = struct.unpack_from("<I", payload, 1)[0]
+            struct.unpack_from("<I", payload, 1)  # a server id, or it is malformed
             self._ok()
         elif command == _DUMP:
             return self._begin(self._dump(payload))

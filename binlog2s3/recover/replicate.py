@@ -13,13 +13,12 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal, cast
 
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error, RecoveryError, SourceError
+from binlog2s3.output import clean
 from binlog2s3.recover.channel import Channel, Failure, State, channel_of, name_of
-from binlog2s3.recover.hints import advised, clean
+from binlog2s3.recover.hints import advised
 from binlog2s3.recover.listen import Listen, tls_for
 from binlog2s3.recover.model import Checked, OnProgress, Piece, Place, Plan, Progress
 from binlog2s3.recover.protocol import Account, Identity
@@ -37,54 +36,29 @@ _APPLIED_SECONDS = 2.0
 _AGAIN = "run the same command again: it goes on from there"
 _SERVER_IDS = (4294967201, 4294967202)
 
-GtidMode = Literal["ON", "ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF"]
 
+def left_over(server: Server, facts: TargetFacts) -> Channel | None:
+    """The channel that a run which was cut off has left, None where there is none. Changes nothing.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOver:
-    """What a run that was cut off has left: its channel.
-
-    `running`: it is at work still. `place`: all before it is applied, nothing behind it; None where
-    GTIDs tell, or where nothing was begun. As long as it is `running`, it moves.
-    """
-
-    running: bool
-    place: Place | None
-
-
-def left_over(server: Server, facts: TargetFacts) -> LeftOver | None:
-    """What is left; None where nothing is. Changes nothing. Raises SourceError.
-
-    A channel of that name that is not ours is none: `obstacle` speaks of it.
+    One of that name that is not ours is none: `obstacle` speaks of it. Raises SourceError.
     """
     if facts.lacks:
         return None
     channel = channel_of(server, facts)
     state = channel.state()
-    if state is None or not state.ours:
-        return None
-    place = None if facts.keeps_gtids else channel.reached()
-    return LeftOver(running=state.runs, place=place)
-
-
-def halt(server: Server, facts: TargetFacts) -> LeftOver | None:
-    """Stop it. `place` is exact then: keep it durably before `settle`, and begin there.
-
-    Raises RecoveryError where it does not stop because it is within a long transaction.
-    """
-    left = left_over(server, facts)
-    if left is None or not left.running:
-        return left
-    server.close()
-    channel_of(server, facts).stop()
-    return left_over(server, facts)
+    return channel if state is not None and state.ours else None
 
 
 def settle(server: Server, facts: TargetFacts) -> None:
-    """Remove it, with its relay logs. Does nothing where there is none."""
+    """Remove it, with its relay logs, where there is one.
+
+    Where no GTIDs tell, what it `reached` when it was stopped must have been noted before.
+    """
     server.close()
-    if halt(server, facts) is not None:
-        channel_of(server, facts).remove()
+    channel = left_over(server, facts)
+    if channel is not None:
+        channel.stop()
+        channel.remove()
 
 
 class Replication:
@@ -252,7 +226,7 @@ class Replication:
             flavour="mysql",
             server_id=server_id,
             server_uuid=str(uuid.uuid4()),
-            gtid_mode=cast("GtidMode", mode),
+            gtid_mode=mode,
         )
 
     def _connect(self, source: Source, *, receive_only: bool = False) -> None:
@@ -412,7 +386,7 @@ class Replication:
         if reached is not None:
             before = f"all before {reached} was applied"
         return RecoveryError(
-            f"the target, {self._where}, refused {named}: {clean(failure.text)}{code}; {before}",
+            f"the target, {self._where}, refused {named}: {clean(failure.text)[:600]}{code}; {before}",
             hint=hint,
         )
 

@@ -77,12 +77,6 @@ class Window:
         self._reached: Mark | None = None
         self._ended = False
 
-    @property
-    def executed(self) -> int:
-        """Bytes of the pieces that the target has executed, as far as it was asked."""
-        with self._changed:
-            return 0 if self._reached is None else self._reached.size
-
     def begin(self) -> None:
         """A dump begins: places of an older one mean nothing any more."""
         with self._changed:
@@ -123,10 +117,11 @@ class Window:
         """Whether the source may send more; waits so long for it. True after `end`."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: self._ended or sent - self._size() < self._most, wait_seconds
+                lambda: self._ended or sent - self.size() < self._most, wait_seconds
             )
 
-    def _size(self) -> int:
+    def size(self) -> int:
+        """Bytes of the pieces that the target has executed, as far as it was asked."""
         return 0 if self._reached is None else self._reached.size
 
 

@@ -53,7 +53,6 @@ class TargetFacts:
     """
 
     address: str
-    host_name: str
     uuid: str
     flavour: Flavour
     version: str
@@ -83,7 +82,7 @@ def facts(server: Server, login: Login) -> TargetFacts:
     Raises SourceError.
     """
     row = server.rows(
-        "SELECT @@version AS version, @@server_id AS id, @@log_bin AS log_bin, @@hostname AS host, "
+        "SELECT @@version AS version, @@server_id AS id, @@log_bin AS log_bin, "
         "@@global.read_only AS frozen, @@global.event_scheduler AS events"
     )[0]
     version = str(row["version"])
@@ -104,7 +103,6 @@ def facts(server: Server, login: Login) -> TargetFacts:
     channels, lacks = _channels(server, flavour, version)
     return TargetFacts(
         address=login.address,
-        host_name=str(row["host"]),
         uuid=uuid,
         flavour=flavour,
         version=version,
@@ -484,18 +482,13 @@ def numbers(version: str) -> tuple[int, ...]:
 class Mark:
     """What a marker in the target says of the run that left it.
 
-    From `start` to `stop`, places in the history; `asked`: what the operator said of the beginning.
-    All before `reached` was applied and nothing behind it, but for what a channel of that run has
-    done since.
+    `asked`: what the operator said of the beginning. All before `reached` was applied and nothing
+    behind it, but for what a channel of that run has done since.
     """
 
-    start: str
-    stop: str
     asked: str
     reached: str
     begun: str
-    host: str
-    pid: int
 
 
 class Marker:
@@ -520,39 +513,22 @@ class Marker:
         rows = self._server.rows(f"SELECT * FROM {DATABASE}.run LIMIT 1")  # noqa: S608 - a constant
         if not rows:
             return None
-        row = rows[0]
-        return Mark(
-            start=str(row["start"]),
-            stop=str(row["stop"]),
-            asked=str(row["asked"]),
-            reached=str(row["reached"]),
-            begun=str(row["begun"]),
-            host=str(row["host"]),
-            pid=int(row["pid"]),
-        )
+        return Mark(**{name: str(rows[0][name]) for name in ("asked", "reached", "begun")})
 
-    def write(self, *, start: str, stop: str, asked: str, reached: str) -> None:
+    def write(self, *, asked: str, reached: str) -> None:
         """Leave the note, in place of another one, before the first byte is applied."""
         self._server.close()
         self._server.rows("SET SESSION sql_log_bin = 0")
         self._server.rows(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
         self._server.rows(
-            f"CREATE TABLE IF NOT EXISTS {DATABASE}.run (id INT PRIMARY KEY, start VARCHAR(500) "
-            "CHARACTER SET utf8mb4, stop VARCHAR(500) CHARACTER SET utf8mb4, asked VARCHAR(500) "
-            "CHARACTER SET utf8mb4, reached VARCHAR(500) CHARACTER SET utf8mb4, begun VARCHAR(40), "
-            "host VARCHAR(255), pid BIGINT) ENGINE=InnoDB"
+            f"CREATE TABLE IF NOT EXISTS {DATABASE}.run (id INT PRIMARY KEY, asked VARCHAR(500) "
+            "CHARACTER SET utf8mb4, reached VARCHAR(500) CHARACTER SET utf8mb4, begun VARCHAR(40)) "
+            "ENGINE=InnoDB"
         )
         self._server.rows(
             f"REPLACE INTO {DATABASE}.run VALUES "  # noqa: S608 - a constant
-            "(1, %s, %s, %s, %s, CONCAT(UTC_TIMESTAMP(), ' UTC'), %s, %s)",
-            (
-                start[:500],
-                stop[:500],
-                asked[:500],
-                reached[:500],
-                socket.gethostname()[:255],
-                os.getpid(),
-            ),
+            "(1, %s, %s, CONCAT(UTC_TIMESTAMP(), ' UTC'))",
+            (asked[:500], reached[:500]),
         )
         self._server.close()
 

@@ -157,8 +157,10 @@ class FileSlice:
         return self.end - self.begin
 
     def open(self) -> Reader:
-        """A reader with a file descriptor of its own."""
-        return _SliceReader(self)
+        """A reader with a file descriptor of its own. Raises SpoolError where there is no file."""
+        reader = _SlicesReader((self,))
+        reader.opened(0)
+        return reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +180,21 @@ class Pieces:
 
     def open(self) -> Reader:
         """A reader across the joints; it holds one file descriptor at most."""
-        return _PiecesReader(self.slices)
+        return _SlicesReader(self.slices)
 
 
-class _BodyReader(io.RawIOBase):
-    """What both readers have in common: a size, and a place that nobody else moves."""
+class _SlicesReader(io.RawIOBase):
+    """Reads by pread, so it shares no position with anybody; holds one file descriptor at most.
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    A read that fails moves nothing, so it can be made again.
+    """
+
+    def __init__(self, slices: tuple[FileSlice, ...]) -> None:
+        self._slices = slices
+        self._ends = list(accumulate(piece.size for piece in slices))
+        self._size = self._ends[-1] if slices else 0
         self._at = 0
+        self._index, self._fd = -1, -1
 
     def __len__(self) -> int:
         return self._size
@@ -210,65 +218,13 @@ class _BodyReader(io.RawIOBase):
         buffer[: len(data)] = data
         return len(data)
 
-    def _wanted(self, size: int | None) -> int:
-        """How many bytes a read of `size` asks for, of those that are left."""
-        left = max(0, self._size - self._at)
-        return left if size is None or size < 0 else min(size, left)
-
-
-class _SliceReader(_BodyReader):
-    """Reads by pread, so it shares no position with anybody."""
-
-    def __init__(self, piece: FileSlice) -> None:
-        super().__init__(piece.size)
-        self._piece = piece
-        self._fd = -1
-        try:
-            self._fd = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as exc:
-            raise SpoolError(f"cannot read {piece.path}: {exc.strerror}") from exc
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        want = self._wanted(size)
-        if want == 0:
-            return b""
-        offset = self._piece.begin + self._at
-        try:
-            data = os.pread(self._fd, want, offset)
-        except OSError as exc:
-            raise SpoolError(f"cannot read {self._piece.path} at {offset}: {exc.strerror}") from exc
-        if not data:
-            raise SpoolError(
-                f"{self._piece.path} ends at {offset}, before {self._piece.end}: it got shorter",
-                hint="something else writes into the spool; it belongs to one streamer alone",
-            )
-        self._at += len(data)
-        return data
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-        super().close()
-
-
-class _PiecesReader(_BodyReader):
-    """Reads slice after slice; a read that fails moves nothing, so it can be made again."""
-
-    def __init__(self, slices: tuple[FileSlice, ...]) -> None:
-        self._slices = slices
-        self._ends = list(accumulate(piece.size for piece in slices))
-        super().__init__(self._ends[-1] if slices else 0)
-        self._index = -1
-        self._reader: Reader | None = None
-
     def read(self, size: int | None = -1, /) -> bytes:
         """All that was asked for, across the joints: a short read in the middle surprises some."""
         if self.closed:
             raise ValueError("read of a closed reader")
-        want = self._wanted(size)
+        left = max(0, self._size - self._at)
+        at, end = self._at, self._at + (left if size is None or size < 0 else min(size, left))
         blocks: list[bytes] = []
-        at, end = self._at, self._at + want
         while at < end:
             blocks.append(self._block(at, end))
             at += len(blocks[-1])
@@ -278,25 +234,37 @@ class _PiecesReader(_BodyReader):
     def _block(self, at: int, end: int) -> bytes:
         """Some of the bytes from `at` on, at most to `end`, all of one slice."""
         index = bisect_right(self._ends, at)
-        begin = self._ends[index] - self._slices[index].size
-        reader = self._opened(index)
-        reader.seek(at - begin)
-        return reader.read(end - at)
+        piece = self.opened(index)
+        offset = piece.end - (self._ends[index] - at)
+        try:
+            data = os.pread(self._fd, min(end, self._ends[index]) - at, offset)
+        except OSError as exc:
+            raise SpoolError(f"cannot read {piece.path} at {offset}: {exc.strerror}") from exc
+        if not data:
+            raise SpoolError(
+                f"{piece.path} ends at {offset}, before {piece.end}: it got shorter",
+                hint="something else writes into the spool; it belongs to one streamer alone",
+            )
+        return data
 
-    def _opened(self, index: int) -> Reader:
-        """That slice's reader; the one before it is closed."""
-        if self._reader is None or self._index != index:
-            self._close_slice()
-            self._reader, self._index = self._slices[index].open(), index
-        return self._reader
+    def opened(self, index: int) -> FileSlice:
+        """That slice, its file open; the one before it is closed. Raises SpoolError."""
+        piece = self._slices[index]
+        if self._index != index:
+            self._drop()
+            try:
+                self._fd, self._index = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC), index
+            except OSError as exc:
+                raise SpoolError(f"cannot read {piece.path}: {exc.strerror}") from exc
+        return piece
 
-    def _close_slice(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
+    def _drop(self) -> None:
+        fd, self._fd, self._index = self._fd, -1, -1
+        if fd >= 0:
+            os.close(fd)
 
     def close(self) -> None:
-        self._close_slice()
+        self._drop()
         super().close()
 
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import boto3
 import botocore.loaders
 import botocore.session
 import tenacity
 from boto3.exceptions import Boto3Error
+from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
@@ -38,9 +39,6 @@ from binlog2s3.store.errors import (
     knows,
     translate,
 )
-
-if TYPE_CHECKING:
-    from botocore.client import BaseClient
 
 T = TypeVar("T")
 Answer = dict[str, Any]
@@ -102,16 +100,16 @@ class Link:
     config: StoreConfig
     session: MakeSession
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    _client: "BaseClient | None" = None
+    _client: BaseClient | None = None
 
-    def get(self) -> "BaseClient":
+    def get(self) -> BaseClient:
         """The client there is, or a new one."""
         with self._lock:
             if self._client is None:
                 self._client = _connect(self.config, self.session)
             return self._client
 
-    def forget(self, client: "BaseClient | None") -> None:
+    def forget(self, client: BaseClient | None) -> None:
         """Drop this client, unless another thread has replaced it already."""
         with self._lock:
             if self._client is client:
@@ -134,7 +132,7 @@ class Link:
             self._client = None
 
 
-def _connect(config: StoreConfig, session: MakeSession) -> "BaseClient":
+def _connect(config: StoreConfig, session: MakeSession) -> BaseClient:
     s3: dict[str, Any] = {"addressing_style": config.addressing_style}
     if config.checksum != "none":
         # A digest goes along with every body, in a signed header, so the body itself need not be

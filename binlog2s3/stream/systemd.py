@@ -53,11 +53,6 @@ class Notifier:
         self._fed_at: float | None = None
         self._failed = False
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether READY was said, or nobody listens."""
-        return "READY=1" in self._told or not self._address
-
     def ready(self) -> None:
         """The configuration is valid and the loops run; said once."""
         self._tell("READY=1")

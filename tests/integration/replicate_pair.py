@@ -10,9 +10,9 @@ from typing import Any
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.recover import target
-from binlog2s3.recover.model import Piece, Progress
+from binlog2s3.recover.model import Piece, Place, Progress
 from binlog2s3.recover.obstacle import obstacles
-from binlog2s3.recover.replicate import LeftOver, Replication, halt, settle
+from binlog2s3.recover.replicate import Replication, left_over, settle
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 from lab.child import ServerFailedError, tail
@@ -78,14 +78,17 @@ class Pair(apply_pair.Pair):
             )
             made.apply(told)
 
-    def settle(self) -> LeftOver | None:
-        """As the next run begins: what was left is stopped and removed; what that was."""
+    def settle(self) -> tuple[bool, Place | None]:
+        """As the next run begins: what was left is removed; whether it was there, and its place."""
         login = self.login()
         with Server(lambda: login) as server:
             found = target.facts(server, login)
-            left = halt(server, found)
+            left, place = left_over(server, found), None
+            if left is not None:
+                left.stop()
+                place = None if found.keeps_gtids else left.reached()
             settle(server, found)
-            return left
+            return left is not None, place
 
     def left(self) -> list[str]:
         """What there is of ours: files, notes, the channel."""

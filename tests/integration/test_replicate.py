@@ -288,12 +288,12 @@ def test_a_target_that_starts_again_goes_no_further(any_pair: Pair, disk_tmp_pat
     with pytest.raises(EndedError):
         pair.apply(files, kill)
     pair.target.start()
-    left = pair.settle()
-    assert left is not None
+    was_there, place = pair.settle()
+    assert was_there
     note = disk_tmp_path / "note"
-    if left.place is not None:
-        note.write_text(str(left.place))
-        assert (str(left.place.binlog), left.place.offset) <= (pair.names[2], files.pieces[-1].end)
+    if place is not None:
+        note.write_text(str(place))
+        assert (str(place.binlog), place.offset) <= (pair.names[2], files.pieces[-1].end)
     assert Process(pair, note).end() == ""
     same(pair, with_gtids=by_gtid)
 
@@ -384,7 +384,7 @@ def test_a_channel_of_somebody_else(pair: Pair) -> None:
         write_rows(pair.source)
         with pytest.raises(RecoveryError, match="has a channel 'binlog2s3' already"):
             pair.apply(pair.files())
-        assert pair.settle() is None
+        assert pair.settle() == (False, None)
         assert pair.left()
     finally:
         pair.target.query(

@@ -70,8 +70,7 @@ def lacking(server: MysqlServer, grants: str) -> tuple[str, ...]:
 def test_facts(server: MysqlServer) -> None:
     """As the server itself says."""
     found = ask(server)
-    ((version, host),) = server.query("SELECT @@version, @@hostname")
-    assert (found.version, found.host_name) == (version, host)
+    assert [(found.version,)] == server.query("SELECT @@version")
     assert (found.flavour, found.server_id, found.log_bin) == (server.binaries.flavour, 5, True)
     assert found.lacks == ()
     assert found.channels == ()
@@ -181,24 +180,19 @@ def test_a_marker(server: MysqlServer) -> None:
     with Server(lambda: login) as asks:
         marker = Marker(asks)
         assert marker.find() is None
-        marker.write(start="l/b.000001:4", stop="l/b.000003:100", asked="b.000001:4", reached="")
+        marker.write(asked="b.000001:4", reached="")
         found = marker.find()
         assert found is not None
-        assert (found.start, found.stop, found.asked) == (
-            "l/b.000001:4",
-            "l/b.000003:100",
-            "b.000001:4",
-        )
-        assert found.reached == ""
+        assert (found.asked, found.reached) == ("b.000001:4", "")
         assert found.begun.endswith(" UTC")
         marker.reach("l/b.000002:157")
         found = marker.find()
         assert found is not None
         assert found.reached == "l/b.000002:157"
-        marker.write(start="l/b.000002:4", stop="l/b.000003:100", asked="", reached="")
+        marker.write(asked="x", reached="")
         found = marker.find()
         assert found is not None
-        assert (found.start, found.reached) == ("l/b.000002:4", "")
+        assert (found.asked, found.reached) == ("x", "")
         marker.remove()
         assert marker.find() is None
     assert server.query(f"SHOW DATABASES LIKE '{DATABASE}'") == []

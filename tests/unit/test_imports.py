@@ -29,7 +29,7 @@ SIDEWAYS = {
     "stream": {"ping", "punch", "remote", "spool", "tail"},
 }
 ROOMS = {
-    "awscrt": {"binlog", "store"},
+    "awscrt": {"binlog"},
     "boto3": {"store"},
     "botocore": {"store"},
     "click": {"cli"},

@@ -8,12 +8,10 @@ Law: what cannot be told is found rather than missed, and said to be uncertain.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.statements import Statement, names_in, statement_of
 
-FindKind = Literal["insert", "update", "delete", "ddl"]
 ROW_KINDS = frozenset({"insert", "update", "delete"})
 
 _ANY = frozenset({"insert", "update", "delete", "ddl", "other"})

@@ -22,7 +22,6 @@ from binlog2s3.errors import ArchiveError, DamageError
 from binlog2s3.inspect.find.match import Judge, Verdict, Wanted
 from binlog2s3.inspect.find.model import Hit
 from binlog2s3.inspect.find.prefilter import Mesh, Region, Sieve, regions
-from binlog2s3.inspect.find.quick import Quick
 
 TEXT_MOST = 16 * 1024
 """Characters of a statement that are kept."""
@@ -83,7 +82,7 @@ class Haystack:
     mesh: Mesh | None
     keep: Callable[[Transaction], bool]
     newest_first: bool
-    _quick: dict[tuple[str, BinlogName, int], "_Opened"] = field(default_factory=dict)
+    _opened: dict[tuple[str, BinlogName, int], "_Opened"] = field(default_factory=dict)
 
     def search(
         self, span: Span, data: Iterable[bytes | ArchiveError], lost: list[Lost]
@@ -121,10 +120,10 @@ class Haystack:
     def _open(self, span: Span) -> "_Opened":
         found = span.found
         key = (found.lineage.id, found.known.name, found.format_at(span.begin))
-        if key not in self._quick:
-            self._quick.clear()
-            self._quick[key] = _Opened(self.blocks.head(found, span.begin))
-        return self._quick[key]
+        if key not in self._opened:
+            self._opened.clear()
+            self._opened[key] = _Opened(self.blocks.head(found, span.begin))
+        return self._opened[key]
 
     # A closer look
 
@@ -168,10 +167,6 @@ class Haystack:
         self, span: Span, opened: "_Opened", data: bytes | None, region: Region
     ) -> list[Transaction]:
         """The transactions of a region; those that are not whole in it are left out."""
-        if data is not None and not span.found.known.damaged:
-            found = opened.quick.transactions(data, region.begin)
-            if found is not None:
-                return found
         scanner = self.blocks.scanner(span.found, region.begin, opened.head)
         damaged = {high: low for low, high in span.found.known.damaged}
         transactions: list[Transaction] = []
@@ -191,10 +186,6 @@ class Haystack:
     ) -> tuple[Content, Verdict]:
         """What a transaction does; `data` are its bytes, if they are at hand."""
         judge = Judge(self.wanted)
-        if data is not None:
-            content = opened.quick.content(data)
-            if content is not None:
-                return content, judge.verdict(content)
         reader = ContentReader(
             opened.form, text_most=TEXT_MOST, looked_most=LOOKED_MOST, on_statement=judge.take
         )
@@ -221,13 +212,12 @@ class Haystack:
 
 
 class _Opened:
-    """How to read a part of a binlog: its format event, and what helps to read fast."""
+    """How to read a part of a binlog: its format event."""
 
     def __init__(self, head: bytes) -> None:
         self.head = head
         self.form: FormatEvent = decode_format(head, offset=0)
         self.trailer = CHECKSUM_SIZE if self.form.checksum == "crc32" else 0
-        self.quick = Quick(self.form)
 
 
 _ALL = Mesh(meaning=bytes(256))

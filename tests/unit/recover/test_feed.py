@@ -275,13 +275,13 @@ def test_there_is_room_as_the_target_executes() -> None:
     assert not window.has_room(100, wait_seconds=0)
     window.reached("b.9", 1 << 40)
     window.reached("b.1", 49)
-    assert window.executed == 0
+    assert window.size() == 0
     window.reached("b.1", 60)
-    assert (window.executed, window.has_room(149, wait_seconds=0)) == (50, True)
+    assert (window.size(), window.has_room(149, wait_seconds=0)) == (50, True)
     window.reached("b.2", 20)
-    assert window.executed == 120
+    assert window.size() == 120
     window.reached("b.1", 90)
-    assert window.executed == 120, "it does not go back"
+    assert window.size() == 120, "it does not go back"
 
 
 def test_who_waits_is_woken() -> None:

@@ -17,7 +17,6 @@ UUID_B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 LOGIN = replace(ROOT, port=3307, user="me", connect_timeout=5.0, prefix="target")
 FACTS = TargetFacts(
     address="127.0.0.1:3307",
-    host_name="db2",
     uuid=UUID_B,
     flavour="mysql",
     version="9.7.4-2",

@@ -242,8 +242,10 @@ def test_a_slice_of_a_file_that_shrank(tmp_path: Path) -> None:
     path = tmp_path / "spooled"
     path.write_bytes(b"0123456789")
     reader = FileSlice(path, 2, 12).open()
-    assert reader.read(100) == b"23456789"
     with pytest.raises(SpoolError, match="ends at 10, before 12") as caught:
+        reader.read(100)
+    assert reader.read(8) == b"23456789"
+    with pytest.raises(SpoolError, match="ends at 10, before 12"):
         reader.read(1)
     assert caught.value.exit_code == 5
     assert caught.value.hint

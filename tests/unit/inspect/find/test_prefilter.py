@@ -10,7 +10,6 @@ from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.scanner import EventType, Scanner, Transaction
 from binlog2s3.inspect.find.match import Judge, Tables, Wanted
 from binlog2s3.inspect.find.prefilter import Mesh, Region, Sieve, mesh_of, regions
-from binlog2s3.inspect.find.quick import Quick
 from binlog2s3.inspect.find.wanted_gtids import Named
 from tests.binlog_writer import (
     BEGIN,
@@ -189,41 +188,6 @@ def test_nothing_falls_through(which: str, seed: int) -> None:
 
 def within(one: Transaction, region: Region) -> bool:
     return region.begin <= one.begin and one.end <= region.end
-
-
-@pytest.mark.parametrize("which", BINLOGS)
-def test_what_is_read_fast_is_what_is_read_closely(which: str) -> None:
-    """Or nothing at all."""
-    told = 0
-    for seed in range(4):
-        data = bytes(BINLOGS[which](seed).data)
-        scanner = Scanner()
-        transactions = scanner.feed(data)
-        assert scanner.format is not None
-        quick = Quick(scanner.format)
-        for one in transactions:
-            reader = ContentReader(scanner.format)
-            reader.feed(data[one.begin : one.end])
-            found = quick.content(data[one.begin : one.end])
-            assert found in (None, reader.content())
-            told += found is not None
-            assert quick.content(data[one.begin : one.end - 1]) is None
-    assert told > 50
-
-
-@pytest.mark.parametrize("which", BINLOGS)
-def test_transactions_are_cut_as_a_scanner_cuts_them(which: str) -> None:
-    """Or not at all: in MariaDB, and in MySQL before 8, their events do not say where they end."""
-    data = bytes(BINLOGS[which](2).data)
-    scanner = Scanner()
-    transactions = scanner.feed(data)
-    assert scanner.format is not None
-    begin, behind = transactions[0].begin, transactions[-1].begin
-    quick = Quick(scanner.format)
-    is_plain = which in ("mysql", "no checksums")
-    assert quick.transactions(data[begin:], begin) == (transactions if is_plain else None)
-    expected = transactions[:-1] if is_plain else None
-    assert quick.transactions(data[begin : behind + 100], begin) == expected
 
 
 def test_gtids_are_found_by_their_events() -> None:
