@@ -382,11 +382,9 @@ class Replication:
         if "max_allowed_packet" in failure.text:
             name = "replica" if self._facts.flavour == "mysql" else "slave"
             hint = f"SET GLOBAL {name}_max_allowed_packet = 1073741824 there; {_AGAIN}"
-        before = "all before it was applied"
-        if reached is not None:
-            before = f"all before {reached} was applied"
+        said = f"{clean(failure.text)[:600]}{code}; all before {reached or 'it'} was applied"
         return RecoveryError(
-            f"the target, {self._where}, refused {named}: {clean(failure.text)[:600]}{code}; {before}",
+            f"the target, {self._where}, refused {named}: {said}",
             hint=hint,
         )
 
