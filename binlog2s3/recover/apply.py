@@ -38,11 +38,6 @@ class At:
     server: Server
     login: Callable[[], Login]
 
-    @property
-    def address(self) -> str:
-        """As messages name it."""
-        return self.login().address
-
 
 class Apply:
     """Brings plans into one target. `facts` were asked before; nothing is changed until `run`.
@@ -94,7 +89,7 @@ class Apply:
         gtids, proved = self._prove(plan, committed)
         return Result(
             how="replication" if plan.pieces else "nothing",
-            where=self._at.address,
+            where=self._facts.address,
             transactions=plan.transactions,
             size=plan.size,
             seconds=monotonic() - began,

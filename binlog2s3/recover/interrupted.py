@@ -20,6 +20,7 @@ from binlog2s3.server.connection import Server
 
 _BY_GTIDS = "its GTIDs"
 """In place of a place: the target's GTIDs tell what was applied."""
+_TRIES = 10
 
 
 class Standing:
@@ -68,8 +69,7 @@ class Standing:
             )
 
     def _refuse_restarted(self, mark: Mark) -> None:
-        started, begun = self._server_start(), datetime.fromisoformat(mark.begun[:19])
-        if started > begun:
+        if mark.started != (started := self._server_start()):
             raise RecoveryError(
                 f"a run that began at {mark.begun} was cut off, the target was started again since "
                 f"({started} UTC), and has tables without transactions: "
@@ -79,11 +79,16 @@ class Standing:
                 f"{target.DATABASE}, or --allow-non-transactional if their rows do not matter",
             )
 
-    def _server_start(self) -> datetime:
-        now = self._server.rows("SELECT UTC_TIMESTAMP() AS it")[0]["it"]
-        up = int(self._server.rows("SHOW GLOBAL STATUS LIKE 'Uptime'")[0]["Value"])
-        assert isinstance(now, datetime)  # noqa: S101 - the driver makes it
-        return now - timedelta(seconds=up)
+    def _server_start(self) -> str:
+        """When the server was started, in UTC, by its own clock: to the second, always the same."""
+        for _ in range(_TRIES):  # both must be of one second
+            before = self._server.rows("SELECT UTC_TIMESTAMP() AS it")[0]["it"]
+            up = int(self._server.rows("SHOW GLOBAL STATUS LIKE 'Uptime'")[0]["Value"])
+            after = self._server.rows("SELECT UTC_TIMESTAMP() AS it")[0]["it"]
+            if before == after:
+                break
+        assert isinstance(after, datetime)  # noqa: S101 - the driver makes it
+        return str(after - timedelta(seconds=up))
 
     def _slave_pos(self) -> Gtids:
         row = self._server.rows("SELECT @@global.gtid_slave_pos AS it")[0]
@@ -107,6 +112,7 @@ class Standing:
         before = self._marker.find()
         self._marker.write(
             asked=asked,
+            started=self._server_start(),
             reached=_BY_GTIDS if self._facts.keeps_gtids else _text(plan.begin),
         )
         try:

@@ -482,12 +482,13 @@ def numbers(version: str) -> tuple[int, ...]:
 class Mark:
     """What a marker in the target says of the run that left it.
 
-    `asked`: what the operator said of the beginning. All before `reached` was applied and nothing
-    behind it, but for what a channel of that run has done since.
+    `asked`: what the operator said of the beginning. `started`: when the server was. All before
+    `reached` was applied and nothing behind it, but for what a channel of that run has done since.
     """
 
     asked: str
     reached: str
+    started: str
     begun: str
 
 
@@ -513,22 +514,22 @@ class Marker:
         rows = self._server.rows(f"SELECT * FROM {DATABASE}.run LIMIT 1")  # noqa: S608 - a constant
         if not rows:
             return None
-        return Mark(**{name: str(rows[0][name]) for name in ("asked", "reached", "begun")})
+        return Mark(**{name: str(rows[0][name]) for name in Mark.__slots__})
 
-    def write(self, *, asked: str, reached: str) -> None:
+    def write(self, *, asked: str, reached: str, started: str) -> None:
         """Leave the note, in place of another one, before the first byte is applied."""
         self._server.close()
         self._server.rows("SET SESSION sql_log_bin = 0")
         self._server.rows(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
         self._server.rows(
             f"CREATE TABLE IF NOT EXISTS {DATABASE}.run (id INT PRIMARY KEY, asked VARCHAR(500) "
-            "CHARACTER SET utf8mb4, reached VARCHAR(500) CHARACTER SET utf8mb4, begun VARCHAR(40)) "
-            "ENGINE=InnoDB"
+            "CHARACTER SET utf8mb4, reached VARCHAR(500) CHARACTER SET utf8mb4, "
+            "started VARCHAR(40), begun VARCHAR(40)) ENGINE=InnoDB"
         )
         self._server.rows(
             f"REPLACE INTO {DATABASE}.run VALUES "  # noqa: S608 - a constant
-            "(1, %s, %s, CONCAT(UTC_TIMESTAMP(), ' UTC'))",
-            (asked[:500], reached[:500]),
+            "(1, %s, %s, %s, CONCAT(UTC_TIMESTAMP(), ' UTC'))",
+            (asked[:500], reached[:500], started),
         )
         self._server.close()
 

@@ -180,7 +180,7 @@ def test_a_marker(server: MysqlServer) -> None:
     with Server(lambda: login) as asks:
         marker = Marker(asks)
         assert marker.find() is None
-        marker.write(asked="b.000001:4", reached="")
+        marker.write(asked="b.000001:4", reached="", started="then")
         found = marker.find()
         assert found is not None
         assert (found.asked, found.reached) == ("b.000001:4", "")
@@ -189,7 +189,7 @@ def test_a_marker(server: MysqlServer) -> None:
         found = marker.find()
         assert found is not None
         assert found.reached == "l/b.000002:157"
-        marker.write(asked="x", reached="")
+        marker.write(asked="x", reached="", started="then")
         found = marker.find()
         assert found is not None
         assert (found.asked, found.reached) == ("x", "")

@@ -1,0 +1,193 @@
+"""`pitr` by TLS, to a target that does not reach it, and what it changes there and what not."""
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from binlog2s3.errors import RecoveryError
+from binlog2s3.recover import serve, target
+from binlog2s3.recover.replicate import Replication
+from binlog2s3.server.connection import Server
+from lab.disk import temporary_directory
+from lab.get import ServerBinaries
+from lab.mysql import MariadbServer, MysqlServer
+from lab.s3 import MinioServer
+from tests.integration.bucket import Bucket
+from tests.integration.recovery_command import Recovery, read_only
+from tests.integration.recovery_truth import RELAXED
+from tests.integration.recovery_world import wait_durable
+from tests.integration.replicate_pair import _NOTHING, start_again
+from tests.integration.stream_process import StreamProcess
+from tests.login import ROOT
+from tests.waiting import wait_until
+
+ROWS = 300
+HOLDS = "SELECT 1 + SLEEP(3)"
+"""So long each server is within this transaction."""
+SEEN = "SELECT id, SHA2(text, 256) FROM shop.orders ORDER BY id"
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A source that was streamed and is gone; what it had."""
+
+    recovery: Recovery
+    binaries: ServerBinaries
+    rows: list[tuple[object, ...]]
+
+    @property
+    def begin(self) -> list[str]:
+        """A MariaDB that is empty does not say so."""
+        if self.binaries.flavour == "mysql":
+            return []
+        return ["--from-binlog=mysql-bin.000001", "--from-position=4"]
+
+    def started(self, directory: Path, *options: str) -> MysqlServer:
+        kind = MysqlServer if self.binaries.flavour == "mysql" else MariadbServer
+        return kind(self.binaries, directory, server_id=2, options=[*RELAXED, *options])
+
+
+@pytest.fixture(scope="module", params=["mysql", "mariadb"])
+def archive(request: pytest.FixtureRequest, minio: MinioServer) -> Iterator[Archive]:
+    binaries: ServerBinaries = request.getfixturevalue(f"{request.param}_binaries")
+    kind = MysqlServer if request.param == "mysql" else MariadbServer
+    bucket = minio.make_bucket()
+    with temporary_directory() as directory:
+        with kind(binaries, directory / "source", options=RELAXED) as source:
+            source.query(
+                "CREATE DATABASE shop",
+                "CREATE TABLE shop.orders (id INT PRIMARY KEY, text LONGTEXT)",
+                "CREATE TABLE shop.held (id INT PRIMARY KEY)",
+                "CREATE TABLE shop.old (id INT PRIMARY KEY) ENGINE=MyISAM",
+                "INSERT INTO shop.old VALUES (1)",
+                "CREATE EVENT shop.nightly ON SCHEDULE EVERY 1 DAY DO DELETE FROM shop.held",
+                *(f"INSERT INTO shop.orders VALUES ({n}, '{n}')" for n in range(ROWS // 2)),
+                "SET SESSION binlog_format = 'STATEMENT'",
+                f"INSERT INTO shop.held {HOLDS}",
+                "SET SESSION binlog_format = 'ROW'",
+                *(f"INSERT INTO shop.orders VALUES ({n}, '{n}')" for n in range(ROWS // 2, ROWS)),
+            )
+            source.query("FLUSH BINARY LOGS")
+            with StreamProcess(directory / "stream", source, minio, bucket) as stream:
+                there = Bucket(minio, bucket)
+                wait_until(there.archived, what="an archived binlog")
+                wait_durable(stream, there, source)
+                stream.kill()
+            rows = source.query(SEEN)
+        yield Archive(Recovery(minio, bucket, read_only(minio)), binaries, rows)
+
+
+@pytest.fixture
+def empty(archive: Archive, disk_tmp_path: Path) -> Iterator[MysqlServer]:
+    with archive.started(disk_tmp_path / "target", "--event-scheduler=OFF") as server:
+        yield server
+
+
+def own_address() -> str:
+    """One of this machine that is not loopback."""
+    with suppress(OSError), closing(socket.socket(type=socket.SOCK_DGRAM)) as probe:
+        probe.connect(("192.0.2.1", 9))
+        return str(probe.getsockname()[0])
+    pytest.skip("this machine has no address but loopback")
+
+
+def channel(server: MysqlServer) -> dict[str, object]:
+    is_mysql = server.binaries.flavour == "mysql"
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW REPLICA STATUS" if is_mysql else "SHOW ALL SLAVES STATUS")
+        names = [str(one[0]).replace("Master", "Source") for one in cursor.description or ()]
+        rows = cursor.fetchall()
+    return dict(zip(names, rows[0], strict=True)) if rows else {}
+
+
+def test_off_loopback_it_is_tls(archive: Archive, empty: MysqlServer) -> None:
+    """The target is told the address, connects by TLS, and has all in the end; nothing is left."""
+    address = own_address()
+    seen: dict[str, object] = {}
+    arguments = ["--latest", "--yes", f"--serve-address={address}", *archive.begin]
+    with archive.recovery.started(empty, *arguments, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+
+        def has_ended() -> bool:
+            there = channel(empty)
+            seen.update({name: value for name, value in there.items() if value not in ("", None)})
+            return process.poll() is not None
+
+        wait_until(has_ended, what="the recovery", interval=0.02)
+        assert process.returncode == 0, process.stderr.read()
+    assert (seen["Source_Host"], seen["Source_SSL_Allowed"]) == (address, "Yes")
+    assert empty.query(SEEN) == archive.rows
+    assert channel(empty) == {}
+
+
+def test_a_target_that_does_not_reach_it(
+    empty: MysqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said so before anything is changed."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        nobody = taken.getsockname()
+    monkeypatch.setattr(serve.Source, "address", nobody)
+    login = replace(ROOT, socket=str(empty.socket))
+    databases = empty.query("SHOW DATABASES")
+    with Server(lambda: login) as server:
+        found = target.facts(server, login)
+        with pytest.raises(RecoveryError, match=f"does not reach this process at .*:{nobody[1]}"):
+            Replication(server, found, _NOTHING, lambda _: iter(())).probe()  # type: ignore[arg-type, return-value]
+    assert channel(empty) == {}
+    assert empty.query("SHOW DATABASES") == databases
+
+
+@pytest.mark.gate
+def test_what_is_changed_there(archive: Archive, empty: MysqlServer) -> None:
+    """A dry run only asks. Workers are given back; events are disabled, and listed."""
+    name = "replica" if archive.binaries.flavour == "mysql" else "slave"
+    workers = f"{name}_parallel_{'workers' if name == 'replica' else 'threads'}"
+    empty.query("SET GLOBAL log_output = 'TABLE'", "SET GLOBAL general_log = ON")
+    done = archive.recovery.run(empty, "--latest", "--dry-run", *archive.begin)
+    empty.query("SET GLOBAL general_log = OFF")
+    assert done.status == 0, done.stderr
+    asked = [
+        (row[0].decode() if isinstance(row[0], bytes) else str(row[0])).strip()
+        for row in empty.query(
+            "SELECT argument FROM mysql.general_log WHERE command_type = 'Query' "
+            "AND argument NOT LIKE '%general_log%'"
+        )
+    ]
+    assert len(asked) > 5
+    allowed = ("SELECT ", "SHOW ", "SET AUTOCOMMIT = ", "SET NAMES ")  # SET: the driver's session
+    assert [one for one in asked if not one.startswith(allowed)] == []
+    before = empty.query(f"SELECT @@global.{workers}")
+    document = archive.recovery.to(empty, "--latest", "--workers=3", *archive.begin)
+    assert empty.query(f"SELECT @@global.{workers}") == before
+    assert empty.query(SEEN) == archive.rows
+    (statement,) = document["result"]["disabled_events"]
+    assert statement.endswith("EVENT `shop`.`nightly` ENABLE;")
+    empty.query(statement)
+    assert empty.query("SELECT status FROM information_schema.events") == [("ENABLED",)]
+
+
+def test_tables_without_transactions(archive: Archive, disk_tmp_path: Path) -> None:
+    """Behind a crash of the target in the middle nobody goes on without a word of the operator."""
+    with archive.started(disk_tmp_path / "target", "--event-scheduler=OFF") as server:
+        held = ["--latest", "--yes", *archive.begin]
+        with archive.recovery.started(server, *held) as process:
+
+            def is_within() -> bool:
+                assert process.poll() is None, process.returncode
+                return any(HOLDS in str(row[7]) for row in server.query("SHOW FULL PROCESSLIST"))
+
+            wait_until(is_within, what="the transaction", interval=0.02)
+            process.kill()
+            server.kill()
+        start_again(server)
+        done = archive.recovery.run(server, *held)
+        assert done.status == 8, done.stderr
+        assert "shop.old" in done.stderr
+        assert "--allow-non-transactional" in done.stderr
+        archive.recovery.to(server, "--latest", "--allow-non-transactional", *archive.begin)
+        assert server.query(SEEN) == archive.rows
