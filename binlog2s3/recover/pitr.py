@@ -92,7 +92,7 @@ class _Recovery:
         about = About(
             source=config.source,
             archive=url(config.s3),
-            target=self._target.address if self._target is not None else "",
+            target=self._target.login().address if self._target is not None else "",
             start=said,
             leaves_hole=config.skip_leaves_hole or (config.applies and not self._by_gtid),
             applies=self._apply is not None,
