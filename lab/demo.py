@@ -1,4 +1,4 @@
-"""`make demo`: a real MySQL under load, streamed into a real S3 store, lost, and brought back.
+"""`make demo`: a real MySQL (--flavour mariadb: MariaDB) under load, streamed into S3, and back.
 
 Starts throwaway servers, runs `binlog2s3 stream` as a process of its own, and shows what reaches
 the bucket. A dump is taken early, later a table is dropped. Then the source is killed, and a second
@@ -26,7 +26,7 @@ from lab.cache import Unavailable, say
 from lab.child import ServerFailedError, end, spawn, tail
 from lab.disk import temporary_directory
 from lab.load import Load, Shape
-from lab.mysql import MysqlServer
+from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import REGION, MinioServer, MotoServer
 from lab.verify import archived_keys, closed_binlogs, compare
 from lab.view import Look, Row, shown, size_text
@@ -185,6 +185,10 @@ def _argv(
     ]
 
 
+def _kind(binaries: get.ServerBinaries) -> type[MysqlServer]:
+    return MariadbServer if binaries.flavour == "mariadb" else MysqlServer
+
+
 def _program() -> list[str]:
     script = Path(sys.executable).with_name("binlog2s3")
     return [str(script)] if script.is_file() else [sys.executable, "-m", "binlog2s3"]
@@ -201,19 +205,19 @@ def _archive(store: MinioServer | MotoServer, bucket: str) -> list[str]:
     ]
 
 
-def run(console: Console, *, seconds: float, threads: int) -> str:
+def run(console: Console, *, seconds: float, threads: int, flavour: get.Flavour) -> str:
     """The whole demo; returns its last line. Raises what went wrong."""
     with ExitStack() as stack:
-        binaries = get.mysql()
+        binaries = get.mariadb() if flavour == "mariadb" else get.mysql()
         folder = stack.enter_context(temporary_directory("binlog2s3-demo-"))
         store = _store(stack, folder / "store")
-        server = stack.enter_context(MysqlServer(binaries, folder / "mysql"))
+        server = stack.enter_context(_kind(binaries)(binaries, folder / "mysql"))
         bucket = store.make_bucket("demo")
         client = stack.enter_context(closing(store.client()))
         spool = folder / "spool"
         spool.mkdir()
         console.print(
-            f"MySQL {server.query('SELECT VERSION()')[0][0]} on port {server.port},"
+            f"{flavour} {server.query('SELECT VERSION()')[0][0]} on port {server.port},"
             f" {store.name} on port {store.port}; {threads} writers for {seconds:.0f} s,"
             f" a new binlog every {FLUSH_SECONDS:.0f} s",
             highlight=False,
@@ -271,7 +275,9 @@ def _recover(
     checksums: Mapping[str, int],
 ) -> None:
     """A second server, from the dump and the bucket alone; raises where it is not as it should."""
-    with MysqlServer(binaries, folder / "second", server_id=2, options=recovery.OPTIONS) as server:
+    with _kind(binaries)(
+        binaries, folder / "second", server_id=2, options=recovery.OPTIONS
+    ) as server:
         recovery.restore(server, folder / DUMP)
         console.print("a second server is restored from the dump", highlight=False)
         argv = [
@@ -282,6 +288,8 @@ def _recover(
             f"--before-gtid={gtid}",
             "--yes",
         ]
+        if binaries.flavour == "mariadb":  # its GTIDs do not say where a dump stands
+            argv.append(f"--from-backup={folder / DUMP}")
         recovery.recover(console, argv, {**os.environ, **store.env()})
         recovery.compare(server, checksums, gtid)
     for table, checksum in checksums.items():
@@ -379,11 +387,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="lab.demo", description=__doc__)
     parser.add_argument("--seconds", type=float, default=25, help="how long to write")
     parser.add_argument("--threads", type=int, default=4, help="how many writers")
+    parser.add_argument("--flavour", choices=["mysql", "mariadb"], default="mysql")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
     console = Console()
     try:
-        line = run(console, seconds=arguments.seconds, threads=arguments.threads)
+        line = run(
+            console,
+            seconds=arguments.seconds,
+            threads=arguments.threads,
+            flavour=arguments.flavour,
+        )
     except KeyboardInterrupt:
         console.print("interrupted; everything is stopped and removed")
         return INTERRUPTED
