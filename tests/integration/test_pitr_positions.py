@@ -263,7 +263,7 @@ def _killed_with_its_channel(
     statement = "SELECT 'Yes' FROM performance_schema.replication_applier_status "
     statement += "WHERE channel_name = 'binlog2s3' AND service_state = 'ON'"
     if server.binaries.flavour == "mariadb":
-        statement = "SHOW ALL SLAVES STATUS"
+        statement = "SELECT 'Yes' FROM information_schema.processlist WHERE command = 'Slave_SQL'"
     with (
         line_locked(server),
         recovery.started(server, "--yes", *arguments) as process,
