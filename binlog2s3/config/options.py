@@ -482,7 +482,7 @@ def split_listen(text: str) -> tuple[str, int]:
 
 def split_serve_address(text: str) -> tuple[str, int | None]:
     """Host and port of HOST, HOST:PORT, IPV6 or [IPV6]:PORT. Raises ValueError."""
-    if re.fullmatch(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*", text):
+    if re.fullmatch(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*", text):
         return text, None
     try:
         return split_listen(text)

@@ -34,6 +34,7 @@ def test_a_target_behind_a_socket() -> None:
         ("192.0.2.1", "192.0.2.1", 0),
         ("192.0.2.1:3307", "192.0.2.1", 3307),
         ("[2001:db8::1]:3307", "2001:db8::1", 3307),
+        ("2001:db8::1", "2001:db8::1", 0),
     ],
 )
 def test_an_address_that_others_reach(wanted: str, host: str, port: int) -> None:
@@ -41,6 +42,12 @@ def test_an_address_that_others_reach(wanted: str, host: str, port: int) -> None
     found = listen(AWAY, wanted)
     assert (found.host, found.port) == (host, port)
     assert found.needs_tls
+
+
+def test_loopback_of_ipv6_needs_no_tls() -> None:
+    """It does not leave the machine."""
+    found = listen(AWAY, "::1")
+    assert (found.host, found.needs_tls) == ("::1", False)
 
 
 @pytest.mark.parametrize("wanted", ["0.0.0.0", "[::]:3307"])
