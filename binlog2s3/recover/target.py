@@ -31,8 +31,8 @@ CHANNEL = "binlog2s3"
 PRIVILEGES: dict[Flavour, str] = {
     "mysql": "GRANT REPLICATION CLIENT, REPLICATION_SLAVE_ADMIN, RELOAD, SESSION_VARIABLES_ADMIN "
     "ON *.* and what else docs/operations.md has for this account",
-    "mariadb": "GRANT SLAVE MONITOR, REPLICATION SLAVE ADMIN, RELOAD, BINLOG ADMIN ON *.* and what "
-    "else docs/operations.md has for this account",
+    "mariadb": "GRANT SLAVE MONITOR, REPLICATION SLAVE ADMIN, RELOAD, BINLOG ADMIN, PROCESS ON *.* "
+    "and what else docs/operations.md has for this account",
 }
 """What the account at the target needs, for hints."""
 
