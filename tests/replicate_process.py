@@ -51,6 +51,7 @@ def main(told: dict[str, Any]) -> int:
                 planned(files, told["version"]),
                 files.opened,
                 state=state,
+                goes_on=bool(found.flavour == "mariadb" and state.gtids()),
                 on_place=lambda place: _write(note, place),
             ).apply(_tell)
         except Binlog2s3Error as error:

@@ -18,10 +18,10 @@ from binlog2s3.errors import ArchiveError, RecoveryError, SourceError, StoreErro
 from binlog2s3.recover import target
 from binlog2s3.recover.config import PitrConfig
 from binlog2s3.recover.interrupted import Standing
-from binlog2s3.recover.listen import listen
+from binlog2s3.recover.listen import bound, listen
 from binlog2s3.recover.model import OnProgress, Plan
 from binlog2s3.recover.obstacle import obstacles
-from binlog2s3.recover.replicate import Replication
+from binlog2s3.recover.replicate import Replication, left_over
 from binlog2s3.recover.serve import OpenStream
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.view import Result
@@ -57,7 +57,8 @@ class Apply:
         `server_ids`: of the servers that wrote these binlogs, as far as they are known. `state`:
         what a MariaDB has before the plan.
         """
-        listen(self._at.login(), self._config.serve_address)
+        there = listen(self._at.login(), self._config.serve_address)
+        bound(there.host, there.port).close()
         for obstacle in obstacles(
             self._at.server, self._facts, plan, server_ids=server_ids, state=state
         ):
@@ -117,10 +118,11 @@ class Apply:
             listen=listen(self._at.login(), self._config.serve_address),
             state=state,
             workers=self._config.workers,
+            goes_on=self.standing.goes_on(),
             on_place=self.standing.reach,
             on_state=self.standing.follow_gtids,
         )
-        if not self.standing.has_channel():
+        if left_over(server, facts) is None:
             way.probe()
         target.refuse_lacking(server, facts)
         if self._config.stop_target_threads:

@@ -101,7 +101,8 @@ class Failure:
 class Channel(ABC):
     """The channel at one target, whether it is there or not."""
 
-    _workers: str
+    workers: str
+    """The setting that says how many appliers there are."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -154,10 +155,10 @@ class Channel(ABC):
             if "lacks the privilege" in str(error) or not error.answered:
                 raise
 
-    def workers(self, number: int) -> int:
-        """Set how many appliers there will be; how many there were."""
-        before = int(self._rows(f"SELECT @@global.{self._workers} AS it")[0]["it"])
-        self._rows(f"SET GLOBAL {self._workers} = %s", (number,))
+    def set_global(self, name: str, value: object) -> object:
+        """Set a setting of all of the server; what it was."""
+        before: object = self._rows(f"SELECT @@global.{name} AS it")[0]["it"]
+        self._rows(f"SET @@global.{name} = %s", (value,))
         return before
 
     def _rows(self, statement: str, values: tuple[object, ...] = ()) -> list[dict[str, Any]]:
@@ -187,7 +188,7 @@ class Channel(ABC):
 class MysqlChannel(Channel):
     """Of MySQL, from 5.7 on."""
 
-    _workers = "replica_parallel_workers"
+    workers = "replica_parallel_workers"
     _for: Final = f"FOR CHANNEL '{CHANNEL}'"
 
     def __init__(self, server: Server, version: str) -> None:
@@ -312,7 +313,7 @@ class MysqlChannel(Channel):
 class MariadbChannel(Channel):
     """Of MariaDB: a named connection. It follows by GTID; `gtid_slave_pos` is where it stands."""
 
-    _workers = "slave_parallel_threads"
+    workers = "slave_parallel_threads"
 
     def state(self) -> State | None:
         """See `Channel`."""

@@ -196,7 +196,7 @@ def _flavour_problems(given: Given) -> Iterable[str]:
 
 
 def _output_problems(given: Given) -> Iterable[str]:
-    for name in ("stop-target-threads", "workers", "allow-non-transactional"):
+    for name in ("serve-address", "stop-target-threads", "workers", "allow-non-transactional"):
         if _is_wanted(given, name) and _is_wanted(given, "output-dir"):
             yield contradiction(given, name, "output-dir", "no target is written to")
 

@@ -8,6 +8,7 @@ the last one, so a directory without it is not whole. What was written is counte
 with the plan: another number of transactions, or other GTIDs, is an error, never a result.
 """
 
+import errno
 import os
 import shlex
 import time
@@ -43,7 +44,6 @@ _RISK = (
     "that was found, or could not be ruled out, are marked UNSAFE. `binlog2s3 pitr` with a target",
     "does not go through text, and has no such risk.",
 )
-_FULL = "make room, then give a directory that is empty or not there yet"
 
 
 def to_directory(
@@ -182,8 +182,10 @@ def _errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        first = "make room, then " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise RecoveryError(
-            f"cannot write {path}: {(error.strerror or str(error)).lower()}", hint=_FULL
+            f"cannot write {path}: {(error.strerror or str(error)).lower()}",
+            hint=f"{first}give a directory that is empty or not there yet",
         ) from error
 
 

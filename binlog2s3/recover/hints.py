@@ -13,6 +13,7 @@ _BEGIN_AGAIN = {
     ),
 }
 """What no second run from here can mend."""
+_THERE_ALREADY = (1007, 1050)
 _PACKET = "raise max_allowed_packet at the target"
 _MEND = {
     1153: _PACKET,
@@ -34,9 +35,13 @@ def advised(code: int, *, reached: Place | None, gtid: str | None, again: str) -
         return _BEGIN_AGAIN[code]
     if code in _MEND:
         return f"{_MEND[code]}; {again}"
-    look = ""
+    look = (
+        "does the base backup end later than where this began? Then restore it again; else "
+        if code in _THERE_ALREADY
+        else ""
+    )
     if reached is not None:
-        look = (
+        look += (
             f"look at it with mysqlbinlog -v --start-position={reached.offset} {reached.binlog} "
             "(binlog2s3 pitr --output-dir writes the binlogs); "
         )

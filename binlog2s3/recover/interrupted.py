@@ -98,9 +98,10 @@ class Standing:
         left = replicate.left_over(self._server, self._facts)
         return (left.reached() if left is not None else None) or _place(mark.reached)
 
-    def has_channel(self) -> bool:
-        """Whether a run that was cut off has left its channel."""
-        return replicate.left_over(self._server, self._facts) is not None
+    def goes_on(self) -> bool:
+        """Whether its GTIDs tell where a run was cut off."""
+        mark = self._marker.find()
+        return mark is not None and mark.reached == _BY_GTIDS
 
     @contextmanager
     def noted(self, plan: Plan, asked: str, *, is_untouched: Callable[[], bool]) -> Iterator[None]:
@@ -113,7 +114,7 @@ class Standing:
         self._marker.write(
             asked=asked,
             started=self._server_start(),
-            reached=_BY_GTIDS if self._facts.keeps_gtids else _text(plan.begin),
+            reached=_BY_GTIDS if self._facts.keeps_gtids or self.goes_on() else _text(plan.begin),
         )
         try:
             replicate.settle(self._server, self._facts)  # the note says how far it came

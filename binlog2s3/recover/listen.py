@@ -7,6 +7,7 @@ one run, but for the moment in which the TLS library reads it from a file of thi
 """
 
 import ipaddress
+import os
 import socket
 import ssl
 import tempfile
@@ -57,6 +58,18 @@ def listen(login: Login, wanted: str | None) -> Listen:
         hint=f"{_OPTION} HOST[:PORT] is an address of this machine that the target reaches"
         + (f": {_OPTION} {own} maybe" if own else ""),
     )
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises RecoveryError where there can be none."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=4)
+    except OSError as error:
+        raise RecoveryError(
+            f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}",
+            hint=f"name another address with {_OPTION}",
+        ) from error
 
 
 def _own(host: str) -> str:

@@ -22,19 +22,19 @@ from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.output import clean, progress_of
+from binlog2s3.output import clean, page_on, progress_of
 from binlog2s3.recover import replicate, target
 from binlog2s3.recover.apply import Apply, At
 from binlog2s3.recover.backup import BackupPoint, read_backup
 from binlog2s3.recover.config import PitrConfig
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
-from binlog2s3.recover.model import Plan, Progress, Request, Start
+from binlog2s3.recover.model import Plan, Request, Start
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts
-from binlog2s3.recover.view import About, Result, confirmed, document, preview, show_result
+from binlog2s3.recover.view import About, Result, confirmed, document, print_plan, print_result
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.store.s3 import S3Store
@@ -86,17 +86,18 @@ class _Recovery:
             state = _state_before(plan, survey) if self._apply is not None else None
             self._check(plan, survey, state)
         self._warnings += [str(error) for error in survey.problems]
-        if self._facts is not None and config.applies:
+        if self._facts is not None and config.output_dir is None:
             self._warnings += target.warnings(self._facts, server_version=plan.server_version)
         plan = replace(plan, warnings=(*self._warnings, *plan.warnings))
+        once = self._apply is not None and not self._by_gtid
         about = About(
             source=config.source,
             archive=url(config.s3),
             target=self._target.login().address if self._target is not None else "",
             start=said,
-            leaves_hole=config.skip_leaves_hole or (config.applies and not self._by_gtid),
+            leaves_hole=config.skip_leaves_hole or once,
             applies=self._apply is not None,
-            once=config.applies and not self._by_gtid,
+            once=once,
         )
         self._show(plan, about)
         if config.dry_run:
@@ -242,7 +243,7 @@ class _Recovery:
         )
 
     def _check(self, plan: Plan, survey: Survey, state: MariadbGtidList | None) -> None:
-        """Whether the target may be a replica of it; a dry run only warns."""
+        """Whether the target may be a replica of it."""
         if self._apply is None:
             return
         places = {(piece.lineage, piece.binlog) for piece in plan.pieces}
@@ -250,14 +251,18 @@ class _Recovery:
         try:
             self._apply.check(plan, [one for one in ids if one is not None], state)
         except RecoveryError as error:
-            if self._config.applies:
-                raise
-            self._warnings.append(f"{error}; {error.hint}")
+            self._refuse(error)
 
     # What stands against it
 
+    def _refuse(self, error: RecoveryError) -> None:
+        """A dry run only warns."""
+        if self._config.applies:
+            raise error
+        self._warnings.append(f"{error}; {error.hint}")
+
     def _refuse_target(self, survey: Survey) -> None:
-        if self._target is None or self._facts is None or not self._config.applies:
+        if self._apply is None or self._target is None or self._facts is None:
             return
         login, lineages = self._target.login(), survey.lineages
         for refusal in target.problems(
@@ -269,7 +274,7 @@ class _Recovery:
             allow_source=self._config.allow_source,
             stop_threads=self._config.stop_target_threads,
         ):
-            raise refusal
+            self._refuse(refusal)
 
     def _confirm(self, plan: Plan, about: About) -> None:
         if self._config.yes or not self._has_work(plan):
@@ -291,21 +296,14 @@ class _Recovery:
     def _applied(
         self, apply: Apply, plan: Plan, blocks: Extract, state: MariadbGtidList | None
     ) -> Result:
-        """Into the target. Ctrl-C says how far it came, and what the next run does."""
-        seen = [0]
+        """Into the target. Ctrl-C says what the next run does."""
         try:
             with showing(sys.stderr) as progress:
-
-                def told(at: Progress) -> None:
-                    seen[0] = at.transactions
-                    progress(at)
-
                 asked = _asked(self._config)
-                return apply.run(plan, blocks.stream, told, asked=asked, state=state)
+                return apply.run(plan, blocks.stream, progress, asked=asked, state=state)
         except KeyboardInterrupt:
             print(  # noqa: T201
-                f"interrupted behind {seen[0]:,} or more of {plan.transactions:,} transactions; "
-                "the same command again goes on from there, and puts away what this one left",
+                "interrupted; the same command again goes on from where the target stands",
                 file=sys.stderr,
             )
             raise
@@ -317,13 +315,13 @@ class _Recovery:
             for warning in plan.warnings:
                 print(f"warning: {clean(warning)}", file=sys.stderr)  # noqa: T201
             return
-        preview(plan, about, sys.stdout)
+        print_plan(plan, about, page_on(sys.stdout))
 
     def _done(self, plan: Plan, about: About, result: Result | None) -> int:
         if self._config.as_json:
             print(json.dumps(document(plan, about, result), indent=1))  # noqa: T201
         elif result is not None:
-            show_result(result, sys.stdout)
+            print_result(result, page_on(sys.stdout))
         return 0
 
 

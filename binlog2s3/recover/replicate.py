@@ -66,8 +66,9 @@ class Replication:
 
     `state`: MariaDB's GTIDs before the plan, which the target is told to begin behind. `on_place`
     is called, without GTIDs, with the place that was reached before the channel goes; `on_state`
-    when `gtid_slave_pos` of a MariaDB is where the plan begins: from then on it tells. As long as
-    it has not `touched` the target, nothing was applied there.
+    when `gtid_slave_pos` of a MariaDB is where the plan begins: from then on it tells. `goes_on`:
+    where that told where a run was cut off. As long as it has not `touched` the target, nothing was
+    applied there.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Replication:
         listen: Listen | None = None,
         state: MariadbGtidList | None = None,
         workers: int | None = None,
+        goes_on: bool = False,
         ahead_most: int | None = None,
         on_place: Callable[[Place], None] = lambda _place: None,
         on_state: Callable[[], None] = lambda: None,
@@ -92,12 +94,13 @@ class Replication:
         self._listen = listen or Listen()
         self._begins_behind = state
         self._workers = workers
+        self._goes_on = goes_on
         self._window = Window() if ahead_most is None else Window(ahead_most)
         self._on_place = on_place
         self._on_state = on_state
         self._channel: Channel = channel_of(server, facts)
         self._account = Account(CHANNEL, secrets.token_urlsafe(24))
-        self._workers_before: int | None = None
+        self._before: dict[str, object] = {}
         self._mark: Mark | None = None
         self._seen: tuple[str, int] = ("", 0)
         self._moved = 0.0
@@ -171,16 +174,13 @@ class Replication:
         try:
             self._server.close()  # it may be in the middle of an answer
             state = self._channel.state()
-            if state is None or not state.ours:
-                return
-            self._channel.stop()
-            if self.touched and not self._facts.keeps_gtids:
+            if state is not None and state.ours:
+                self._channel.stop()
                 place = self._channel.reached()
-                if place is not None:
+                if self.touched and not self._facts.keeps_gtids and place is not None:
                     self._on_place(place)
-            self._channel.remove()
-            if self._workers_before is not None:
-                self._channel.workers(self._workers_before)
+                self._channel.remove()
+            self._give_back()
         except Binlog2s3Error as other:
             if error is None:
                 raise
@@ -243,8 +243,10 @@ class Replication:
                 hint="take that filter away for the time of the recovery",
             )
         self.touched = not receive_only
-        with self._with_workers():
-            self._channel.start(self._account, receive_only=receive_only)
+        self._set(receive_only=receive_only)
+        self._channel.start(self._account, receive_only=receive_only)
+        if self._facts.flavour == "mysql":  # it holds for the threads that were started with it
+            self._give_back()
         deadline = time.monotonic() + _CONNECT_SECONDS
         while not source.has_client.wait(0.1):
             code, text = self._state().receive_error
@@ -267,26 +269,25 @@ class Replication:
             hint=hint,
         )
 
-    @contextmanager
-    def _with_workers(self) -> Iterator[None]:
-        """As many as are wanted while it is started; they stay so many until it is stopped.
+    def _set(self, *, receive_only: bool) -> None:
+        """What the channel needs of the server's settings; each is given back.
 
-        One where several would not keep the order in which the source committed. MariaDB has one
-        number for all, and gives it back when the channel goes.
+        One worker where several would not keep the order in which the source committed. A MariaDB
+        is to refuse to create what is there already; but not where a run was cut off, maybe between
+        such a statement and its GTID.
         """
-        wanted = self._workers if self._channel.keeps_order() else 1
-        if wanted is None:
-            yield
-            return
-        before = self._channel.workers(wanted)
-        if self._facts.flavour == "mariadb":
-            self._workers_before = before
-            yield
-            return
-        try:
-            yield
-        finally:
-            self._channel.workers(before)
+        wanted: dict[str, object] = {}
+        workers = self._workers if self._channel.keeps_order() else 1
+        if workers is not None:
+            wanted[self._channel.workers] = workers
+        if self._facts.flavour == "mariadb" and not receive_only:
+            wanted["slave_ddl_exec_mode"] = "IDEMPOTENT" if self._goes_on else "STRICT"
+        for name, value in wanted.items():
+            self._before[name] = self._channel.set_global(name, value)
+
+    def _give_back(self) -> None:
+        while self._before:
+            self._channel.set_global(*self._before.popitem())
 
     # how far it is
 

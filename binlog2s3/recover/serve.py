@@ -24,6 +24,7 @@ from binlog2s3.binlog.executed import executed
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, StoreError
 from binlog2s3.log import Log
 from binlog2s3.recover.feed import GTID_EVENTS, Feed, NotServedError
+from binlog2s3.recover.listen import bound
 from binlog2s3.recover.model import Checked, Piece, Stream
 from binlog2s3.recover.protocol import (
     NONCE_SIZE,
@@ -175,14 +176,7 @@ class Source:
         self._open: set[socket.socket] = set()
         self._dumping: socket.socket | None = None
         self._number = 0
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._listener = socket.create_server((host, port), family=family, backlog=4)
-        except OSError as error:
-            raise RecoveryError(
-                f"cannot listen on {host}:{port}: {error.strerror}",
-                hint="name another address with --serve-address",
-            ) from error
+        self._listener = bound(host, port)
         self._listener.settimeout(0.5)
         self._thread = threading.Thread(target=self._accept, name="serve", daemon=True)
         self._thread.start()

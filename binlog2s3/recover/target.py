@@ -518,34 +518,32 @@ class Marker:
 
     def write(self, *, asked: str, reached: str, started: str) -> None:
         """Leave the note, in place of another one, before the first byte is applied."""
-        self._server.close()
-        self._server.rows("SET SESSION sql_log_bin = 0")
-        self._server.rows(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
-        self._server.rows(
+        self._unlogged(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+        self._unlogged(
             f"CREATE TABLE IF NOT EXISTS {DATABASE}.run (id INT PRIMARY KEY, asked VARCHAR(500) "
             "CHARACTER SET utf8mb4, reached VARCHAR(500) CHARACTER SET utf8mb4, "
             "started VARCHAR(40), begun VARCHAR(40)) ENGINE=InnoDB"
         )
-        self._server.rows(
+        self._unlogged(
             f"REPLACE INTO {DATABASE}.run VALUES "  # noqa: S608 - a constant
             "(1, %s, %s, %s, CONCAT(UTC_TIMESTAMP(), ' UTC'))",
             (asked[:500], reached[:500], started),
         )
-        self._server.close()
 
     def reach(self, reached: str) -> None:
         """Note how far the run is: before the channel goes that knows it by itself."""
-        self._server.close()
-        self._server.rows("SET SESSION sql_log_bin = 0")
-        self._server.rows(
+        self._unlogged(
             f"UPDATE {DATABASE}.run SET reached = %s",  # noqa: S608 - a constant
             (reached[:500],),
         )
-        self._server.close()
 
     def remove(self) -> None:
         """All is done: take the note away."""
-        self._server.close()  # a new connection: the old one may have been idle for hours
+        self._unlogged(f"DROP DATABASE IF EXISTS {DATABASE}")
+
+    def _unlogged(self, statement: str, values: tuple[str, ...] = ()) -> None:
+        """On a new connection: the old one may have been idle for hours."""
+        self._server.close()
         self._server.rows("SET SESSION sql_log_bin = 0")
-        self._server.rows(f"DROP DATABASE IF EXISTS {DATABASE}")
+        self._server.rows(statement, values)
         self._server.close()

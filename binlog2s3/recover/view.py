@@ -16,7 +16,7 @@ from typing import Any, Literal, TextIO
 from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.config.points import time_text
-from binlog2s3.output import Plain, clean, page_on
+from binlog2s3.output import Plain, clean
 from binlog2s3.recover.model import (
     BeforeGtid,
     Goal,
@@ -95,13 +95,8 @@ class Result:
 # The plan
 
 
-def preview(plan: Plan, about: About, out: TextIO) -> None:
-    """Print a plan: tables and colours on a terminal, plain aligned text elsewhere."""
-    print_plan(plan, about, page_on(out))
-
-
 def print_plan(plan: Plan, about: About, page: Plain) -> None:
-    """Print it onto a page."""
+    """Print a plan onto a page."""
     page.line(f"{about.source}  {goal_text(plan.goal)}", "bold")
     page.line("")
     for name, value, style in _fields(plan, about):
@@ -159,7 +154,8 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
         yield "target", about.target, ""
     if plan.pieces:
         first = plan.pieces[0]
-        yield "from", f"{first.binlog}:{first.begin}{_in_words(about.start)}", ""
+        said = f" ({about.start})" if about.start else ""
+        yield "from", f"{first.binlog}:{first.begin}{said}", ""
     elif about.start:
         yield "from", about.start, ""
     if plan.before is not None:
@@ -192,17 +188,9 @@ def _commits_empty(plan: Plan, about: About) -> bool:
     return bool(plan.skipped) and not about.leaves_hole and plan.flavour == "mysql"
 
 
-def _in_words(start: str) -> str:
-    return f" ({start})" if start else ""
-
-
 def _amount_text(plan: Plan) -> str:
-    amounts = (
-        count_text(len(plan.pieces), "binlog"),
-        size_text(plan.size),
-        count_text(plan.transactions, "transaction"),
-    )
-    return ", ".join(amounts)
+    binlogs = count_text(len(plan.pieces), "binlog")
+    return f"{binlogs}, {size_text(plan.size)}, {count_text(plan.transactions, 'transaction')}"
 
 
 def _way_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
@@ -326,13 +314,8 @@ def confirmed(
     return answers.readline().strip().lower() == "yes"
 
 
-def show_result(result: Result, out: TextIO) -> None:
-    """Print what was done."""
-    print_result(result, page_on(out))
-
-
 def print_result(result: Result, page: Plain) -> None:
-    """Print it onto a page."""
+    """Print what was done."""
     done = f"{count_text(result.transactions, 'transaction')}, {size_text(result.size)}"
     if result.how == "nothing":
         page.line("nothing to do: the target has all of it", "bold green")

@@ -171,6 +171,23 @@ def test_what_is_changed_there(archive: Archive, empty: MysqlServer) -> None:
     assert empty.query("SELECT status FROM information_schema.events") == [("ENABLED",)]
 
 
+@pytest.mark.gate("mysql")
+def test_a_dry_run_warns_of_what_stands_against_it(archive: Archive, empty: MysqlServer) -> None:
+    """Each of them, and shows the plan; without --dry-run the first of them ends it."""
+    empty.query("SET GLOBAL read_only = ON", "SET GLOBAL event_scheduler = ON")
+    try:
+        wanted = ["--latest", "--serve-address=192.0.2.1", *archive.begin]
+        done = archive.recovery.run(empty, "--dry-run", *wanted)
+        assert done.status == 0, done.stderr
+        for words in ("(read_only is ON)", "the event scheduler", "cannot listen on 192.0.2.1:0"):
+            assert words in done.stdout
+        assert "the target replicates it from this process" in done.stdout
+        done = archive.recovery.run(empty, "--yes", *wanted)
+        assert (done.status, "(read_only is ON)" in done.stderr) == (8, True)
+    finally:
+        empty.query("SET GLOBAL read_only = OFF", "SET GLOBAL event_scheduler = OFF")
+
+
 def test_tables_without_transactions(archive: Archive, disk_tmp_path: Path) -> None:
     """Behind a crash of the target in the middle nobody goes on without a word of the operator."""
     with archive.started(disk_tmp_path / "target", "--event-scheduler=OFF") as server:

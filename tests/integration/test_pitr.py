@@ -234,8 +234,8 @@ def test_interrupted_in_the_middle(world: World, command: Recovery, fresh: Fresh
             lock.close()
             _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
-    assert b"interrupted behind " in said
-    assert b"the same command again goes on from there" in said
+    assert b"interrupted; " in said
+    assert b"the same command again goes on from where the target stands" in said
     assert b"Traceback" not in said
     command.to(server, *target.arguments)
     check(server, world, target)

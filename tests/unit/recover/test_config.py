@@ -385,6 +385,10 @@ def test_what_is_missing() -> None:
             "--serve-address: 'a b:1' is not of the form HOST or HOST:PORT",
         ),
         (
+            ("--latest", "--output-dir=/d", "--serve-address=::1"),
+            "--serve-address and --output-dir contradict each other: no target is written to",
+        ),
+        (
             ("--latest", "--output-dir=/d", "--stop-target-threads"),
             "--stop-target-threads and --output-dir contradict each other: no target is written to",
         ),

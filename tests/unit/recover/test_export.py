@@ -253,7 +253,7 @@ def test_a_file_that_cannot_get_its_name_is_no_result(tmp_path: Path) -> None:
     with pytest.raises(RecoveryError, match=r"cannot write .*b\.000002") as caught:
         to_directory(PLANNED, ABOUT, stream(of=hindered), tmp_path / "d")
     assert caught.value.exit_code == 8
-    assert "make room" in caught.value.hint
+    assert caught.value.hint == "give a directory that is empty or not there yet"
     assert f"{OTHER}/b.000002" not in files(tmp_path / "d")
     assert f"{LINEAGE}/b.000001" in files(tmp_path / "d")
     assert not (tmp_path / "d" / README).exists()
@@ -289,7 +289,7 @@ def test_a_full_disk_leaves_no_half_file(device: str, words: str, tmp_path: Path
             os.close(one)
     assert f"{LINEAGE}/b.000001.partial: " in str(caught.value)
     assert caught.value.exit_code == 8
-    assert "make room" in caught.value.hint
+    assert ("make room" in caught.value.hint) == bool(device)
     assert files(tmp_path / "d") == {}
 
 

@@ -18,7 +18,7 @@ from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.points import parse_time
-from binlog2s3.output import Coloured, Plain
+from binlog2s3.output import Coloured, Plain, page_on
 from binlog2s3.recover.model import (
     BeforeGtid,
     Goal,
@@ -39,10 +39,8 @@ from binlog2s3.recover.view import (
     document,
     estimate_seconds,
     goal_text,
-    preview,
     print_plan,
     print_result,
-    show_result,
     stop_text,
 )
 from lab.pitr_examples import ABOUT, LINEAGE, PLAN, RESULT, UUID
@@ -61,7 +59,7 @@ NOTHING = replace(
 
 def plain(plan: Plan, about: About = ABOUT) -> str:
     out = StringIO()
-    preview(plan, about, out)
+    print_plan(plan, about, page_on(out))
     return out.getvalue()
 
 
@@ -298,7 +296,7 @@ def test_results_in_words() -> None:
 
     def shown(result: Result) -> list[str]:
         out = StringIO()
-        show_result(result, out)
+        print_result(result, page_on(out))
         return out.getvalue().splitlines()
 
     assert shown(RESULT) == [
