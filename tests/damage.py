@@ -14,7 +14,7 @@ from typing import Any
 
 from binlog2s3.archive.catalog import Layout
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Heartbeat, Lineage, Position
+from binlog2s3.archive.documents import Heartbeat, Lineage, Position, Turn
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
@@ -127,6 +127,7 @@ def fill(store: Store, put: Callable[[str, bytes], object] | None = None) -> Arc
         gtid_set="",
     )
     store.put(LAYOUT.lineage(OLD), old.to_json())
+    store.put(LAYOUT.turn(1), _turn(1, OLD).to_json())
     for number in range(1, 5):
         before = f"{UUID_A}:1-{3 * (number - 1)}" if number > 1 else ""
         writer = binlog(number, before, UUID_A, 3 * number - 2, 3)
@@ -149,6 +150,10 @@ def fill(store: Store, put: Callable[[str, bytes], object] | None = None) -> Arc
     return archive
 
 
+def _turn(number: int, lineage: str) -> Turn:
+    return Turn(number=number, lineage=lineage, generation=1, token="9c2d41aa")
+
+
 def _fill_new(archive: Archive, like: Lineage) -> None:
     store, begun = archive.store, f"{UUID_A}:1-14"
     new = replace(
@@ -159,6 +164,7 @@ def _fill_new(archive: Archive, like: Lineage) -> None:
         gtid_set=begun,
     )
     store.put(LAYOUT.lineage(NEW), new.to_json())
+    store.put(LAYOUT.turn(2), _turn(2, NEW).to_json())
     for number in range(1, 5):
         before = f"{begun},{UUID_B}:1-{3 * (number - 1)}" if number > 1 else begun
         writer = binlog(number, before, UUID_B, 3 * number - 2, 3, rotate=number < 4)

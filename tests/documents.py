@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from binlog2s3.archive.documents import Entry, Heartbeat, Lineage, Position
+from binlog2s3.archive.documents import Entry, Heartbeat, Lineage, Position, Turn
 from binlog2s3.archive.parts import Block
 from binlog2s3.binlog.names import BinlogName
 
@@ -68,3 +68,14 @@ BEAT = Heartbeat(
     covered_until=TIME,
     status={"format": 1, "state": "streaming"},
 )
+
+
+def turn_of(beat: Heartbeat, number: int | None = None) -> Turn:
+    """What a writer has said of the lineage that it writes, before its first byte."""
+    assert beat.lineage is not None
+    return Turn(
+        number=beat.generation if number is None else number,
+        lineage=beat.lineage,
+        generation=beat.generation,
+        token=beat.token,
+    )

@@ -479,6 +479,7 @@ class Process(_Stream):
             layout=self._layout,
             spool=spool,
             look=lambda: self._writer.look(store),
+            take_turn=lambda lineage: self._writer.take_turn(store, lineage),
             open_uploader=self._open_uploader,
         )
         self._supervisor = self.supervisor = Reading(

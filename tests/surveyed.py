@@ -23,7 +23,7 @@ from binlog2s3.stream.remote import build_entry
 from binlog2s3.stream.tail import Track
 from binlog2s3.workers import Workers
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
-from tests.documents import BEAT, ID, LINEAGE, NAME, TIME
+from tests.documents import BEAT, ID, LINEAGE, NAME, TIME, turn_of
 from tests.memory_store import MemoryStore
 
 LAYOUT = Layout("pre", "orders")
@@ -98,6 +98,8 @@ class Bucket(MemoryStore):
 
     def beat(self, beat: Heartbeat = BEAT) -> None:
         self.put(LAYOUT.writer(beat.generation, beat.token), beat.to_json())
+        if beat.lineage is not None:
+            self.put(LAYOUT.turn(beat.generation), turn_of(beat).to_json())
 
     def survey(self) -> Survey:
         return Survey(self, Catalog(self, LAYOUT), workers())

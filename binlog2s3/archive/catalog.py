@@ -10,10 +10,9 @@ and never guessed at: it is named and left alone.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from binlog2s3.archive.chunks import Chunk, Chunks
-from binlog2s3.archive.documents import Entry, EntryEnd, Heartbeat, Lineage, crc64_of
+from binlog2s3.archive.documents import Entry, EntryEnd, Heartbeat, Lineage, Turn, crc64_of
 from binlog2s3.archive.reader import Range, Readable, State, ranges_of
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError, UnsupportedError
@@ -24,6 +23,7 @@ _MOST_NAMES = 10
 _PROBE = re.compile(r"check-[0-9a-f]{8}/.*")
 _PROBE_UPLOAD = re.compile(r"check-[0-9a-f]{8}/upload")
 _WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8,32})\.json")
+_TURN = re.compile(r"([0-9]{8,18})\.json")
 _SOURCE = re.compile(r"(?!\.\.?/)[A-Za-z0-9._-]{1,64}/")
 
 _LISTINGS = 3
@@ -55,6 +55,15 @@ class Layout:
     def lineage(self, lineage: str) -> str:
         """Key of a lineage's description."""
         return f"{self.archive}{lineage}/lineage.json"
+
+    @property
+    def turns(self) -> str:
+        """Prefix of what says which lineage is written."""
+        return f"{self.archive}turns/"
+
+    def turn(self, number: int) -> str:
+        """Key of one of them; the greatest number counts."""
+        return f"{self.turns}{number:08d}.json"
 
     def binlogs(self, lineage: str) -> str:
         """Prefix of a lineage's archived binlogs."""
@@ -258,6 +267,26 @@ class Catalog:
                 self.foreign.add(key)
         return found
 
+    def turn(self) -> Turn | None:
+        """The last one: the lineage that is written. One listing, one GET; None before the first.
+
+        Raises ArchiveError if it is not of this format.
+        """
+        found = []
+        for info in self._store.list(self._layout.turns):
+            match = _TURN.fullmatch(info.key.removeprefix(self._layout.turns))
+            if match and info.key == self._layout.turn(int(match[1])):
+                found.append(int(match[1]))
+            else:
+                self.foreign.add(info.key)
+        if not found:
+            return None
+        key = self._layout.turn(max(found))
+        turn = Turn.from_json(self._store.get(key), key)
+        if turn.number != max(found) or not _LINEAGE_ID.fullmatch(turn.lineage):
+            raise ArchiveError(f"{key} is no turn of that number", hint="was it changed by hand?")
+        return turn
+
     def lineages(self, unreadable: list[ArchiveError] | None = None) -> list[Lineage]:
         """All lineages, oldest first. One listing and one small GET each.
 
@@ -265,6 +294,8 @@ class Catalog:
         """
         found = []
         for name in self._store.list_names(self._layout.archive):
+            if self._layout.archive + name == self._layout.turns:
+                continue
             if not _LINEAGE_ID.fullmatch(name.rstrip("/")):
                 self.foreign.add(self._layout.archive + name)
                 continue
@@ -278,11 +309,6 @@ class Catalog:
                     raise
                 unreadable.append(error)
         return sorted(found, key=lambda lineage: lineage.id)
-
-    def described_at(self, lineage: Lineage) -> datetime:
-        """When lineage.json was written, by the store's clock."""
-        info = self._store.head(self._layout.lineage(lineage.id))
-        return info.last_modified if info is not None else datetime.now(UTC)
 
     def archived(self, lineage: Lineage) -> Archived:
         """The binlogs and entries of a lineage. Two listings, which page."""

@@ -137,6 +137,32 @@ class Lineage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """From here on a writer, of this generation and token, writes this lineage."""
+
+    number: int
+    lineage: str
+    generation: int
+    token: str
+
+    def to_json(self) -> bytes:
+        """The document turns/<number>.json."""
+        return _render({"format": FORMAT, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Self:
+        """Read a turn; ArchiveError if it is not one of this format."""
+        document = _parse(data, key)
+        with _reading(key):
+            return cls(
+                number=_count(document["number"]),
+                lineage=str(document["lineage"]),
+                generation=_count(document["generation"]),
+                token=str(document["token"]),
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """What is known of an archived binlog without reading it. Sizes in bytes, `_us` in UTC.
 

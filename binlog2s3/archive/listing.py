@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, Literal, cast
 
 from binlog2s3.archive.catalog import Archived, Catalog, Contents, Layout, sources
-from binlog2s3.archive.documents import Heartbeat, Lineage
+from binlog2s3.archive.documents import Heartbeat, Lineage, Turn
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import url
 from binlog2s3.config.values import ListConfig
@@ -148,13 +148,14 @@ def _look(
     beats = catalog.heartbeats([max(ranks)]) if ranks else []
     writer = beats[0] if beats else None
     live = catalog.live_lineages()
+    turn = catalog.turn()
     lineages = ancestry(catalog.lineages(listing.unreadable))
     known = {lineage.id for lineage in lineages}
     listing.warnings += [
         f"{name}: there are chunks of lineage {id_}, but no lineage.json that describes it"
         for id_ in sorted(live - known)
     ]
-    current = current_of(lineages, writer)
+    current = current_of(lineages, turn)
     contents = [catalog.contents(one) for one in lineages if only in (None, one.id)]
     if contents:
         entries = entries_of(catalog, contents)
@@ -289,12 +290,15 @@ def ancestry(lineages: Iterable[Lineage]) -> list[Lineage]:
     return list(placed.values())
 
 
-def current_of(lineages: Sequence[Lineage], writer: Heartbeat | None) -> str:
-    """The id of the lineage that the last writer names; else of the newest that has no child."""
+def current_of(lineages: Sequence[Lineage], turn: Turn | None) -> str:
+    """The id of the lineage that is written, or was the last: described or not, the turn's.
+
+    Before the first turn nothing is written: of the newest that has no child, "" without any.
+    """
+    if turn is not None:
+        return turn.lineage
     ids = {lineage.id for lineage in lineages}
-    if writer is not None and writer.lineage in ids:
-        return writer.lineage
-    parents = {lineage.origin.lineage for lineage in lineages if lineage.origin}
+    parents = {(lineage.parent or {}).get("lineage") for lineage in lineages}
     return max(ids - parents or ids, default="")
 
 

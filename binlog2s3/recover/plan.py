@@ -17,6 +17,7 @@ from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.executed import Executed, Gathering, executed, gathered
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, empty, parse
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.config.points import time_text
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.recover.choice import Choice
 from binlog2s3.recover.goal import At, Search, either
@@ -28,6 +29,8 @@ _SHOWN = 3
 _BACK = 50
 """How many binlogs are looked through for the last transactions that are kept."""
 _MOST_CHARACTERS = 200
+_LAST = 2
+"""How many binlogs of another lineage are looked at for its newest transaction."""
 
 
 def make(request: Request, history: History) -> Plan:
@@ -84,6 +87,7 @@ class _Planner:
         self._check_past(stop)
         self._check_skipped(is_done=not pieces)
         self._check_whole()
+        self._check_others()
         lineage = route.leg(stop.number).lineage
         numbers = range(min(start.number, stop.number), stop.number + 1)
         return Plan(
@@ -495,6 +499,31 @@ class _Planner:
         except Binlog2s3Error:
             content = Content()
         return Shown(lineage=place.lineage, binlog=place.binlog, transaction=one, content=content)
+
+    def _check_others(self) -> None:
+        """See that no newer transactions of other lineages are left out without a word."""
+        route, history = self._route, self._route.history
+        tip = route.line.legs[-1].lineage.id
+        ours = (route.known(number).greatest_commit_us for number in reversed(range(len(route))))
+        newest = next((one for one in ours if one is not None), 0)
+        for other in self._others():
+            try:
+                names = history.names(other)[-_LAST:]
+                history.load(other, names)
+                theirs = [history.known(other, name).greatest_commit_us for name in names]
+            except Binlog2s3Error as error:
+                self._warnings.append(f"lineage {other} may have newer transactions: {error}")
+                continue
+            later = max((one for one in theirs if one is not None), default=0)
+            if later <= newest:
+                continue
+            text = (
+                f"lineage {other}, which is left out, has transactions up to {time_text(later)}: "
+                f"later than all in lineage {tip}"
+            )
+            if self._request.lineage is None and isinstance(self._request.goal, Latest):
+                raise RecoveryError(text, hint=f"choose: --lineage {tip}, or --lineage {other}")
+            self._warnings.append(text)
 
     def _others(self) -> Iterator[str]:
         """Lineages that are no part of this history."""

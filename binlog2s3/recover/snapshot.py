@@ -249,9 +249,10 @@ class Survey:
     def _seen(self) -> _Seen:
         if self._first_look is None:
             writer = self._writer()
+            turn = self._catalog.turn()
             lineages = tuple(self._catalog.lineages(self.unreadable))
             self._first_look = _Seen(
-                writer=writer, lineages=lineages, current=current_of(lineages, writer)
+                writer=writer, lineages=lineages, current=current_of(lineages, turn)
             )
         return self._first_look
 

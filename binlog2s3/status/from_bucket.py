@@ -56,7 +56,7 @@ def look(store: Store, prefix: str, source: str, target: str, *, now: datetime) 
     catalog = Catalog(store, layout)
     sign = life_sign(store, catalog, layout, now)
     chunked = catalog.live_lineages()
-    lineages, wrong = _lineages(catalog, layout)
+    lineages, wrong, current = _lineages(catalog, layout)
     if not (sign.exists or chunked or lineages or wrong or catalog.foreign):
         raise _nothing(store, prefix, source, target)
     wrong += [
@@ -67,7 +67,7 @@ def look(store: Store, prefix: str, source: str, target: str, *, now: datetime) 
     extent = Extent(
         lineages=lineages,
         contents={id_: _contents(catalog, one, sign.beat) for id_, one in lineages.items()},
-        current=_current(lineages, sign.beat),
+        current=current,
         beat=sign.beat,
         writing=sign.alive,
     )
@@ -128,8 +128,7 @@ def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) 
     layout = Layout(prefix, source)
     catalog = Catalog(store, layout)
     sign = life_sign(store, catalog, layout, now)
-    lineages, wrong = _lineages(catalog, layout)
-    current = _current(lineages, sign.beat)
+    lineages, wrong, current = _lineages(catalog, layout)
     durable = sign.beat.durable if sign.beat else None
     lineage = lineages.get(current or "")
     status = _status(_blank(source, target, now), sign, lineage, None, durable)
@@ -303,10 +302,19 @@ def _age(moment: datetime, now: datetime) -> float:
 # What lies in the bucket
 
 
-def _lineages(catalog: Catalog, layout: Layout) -> tuple[dict[str, Lineage], list[str]]:
-    """Those that can be read, by id; and what is wrong with the others, naming keys."""
+def _lineages(catalog: Catalog, layout: Layout) -> tuple[dict[str, Lineage], list[str], str | None]:
+    """Those that can be read, by id; what is wrong with the others, naming keys; the current one.
+
+    That is None where there is none, and where what says so cannot be read.
+    """
     unreadable: list[ArchiveError] = []
     readable: dict[str, Lineage] = {}
+    turn, is_known = None, True
+    try:
+        turn = catalog.turn()
+    except ArchiveError as error:
+        unreadable.append(error)
+        is_known = False
     for lineage in catalog.lineages(unreadable):
         try:
             _ = lineage.origin
@@ -316,14 +324,8 @@ def _lineages(catalog: Catalog, layout: Layout) -> tuple[dict[str, Lineage], lis
             readable[lineage.id] = lineage
     bare = [key for key in catalog.foreign if layout.is_binlog(f"{key}binlogs/x.1")]
     wrong = [*map(str, unreadable), *(f"{key}lineage.json is not there" for key in sorted(bare))]
-    return readable, wrong
-
-
-def _current(lineages: Mapping[str, Lineage], beat: Heartbeat | None) -> str | None:
-    """The lineage that is written, or was the last; the writer's word counts, described or not."""
-    if beat is not None and beat.lineage:
-        return beat.lineage
-    return current_of([*lineages.values()], beat) or None
+    current = current_of([*readable.values()], turn) if is_known else ""
+    return readable, wrong, current or None
 
 
 def _contents(catalog: Catalog, lineage: Lineage, beat: Heartbeat | None) -> Contents:
@@ -346,10 +348,11 @@ def _troubles(
     """The writer's, and what cannot be read: critical of the lineage that is written."""
     yield from sign.troubles
     hint = "was it changed or deleted by hand, or written by a newer binlog2s3?"
-    lost = current if current not in lineages else None
-    of_lost = [text for text in wrong if lost and lost in text]
+    named = (current, sign.beat.lineage if sign.beat is not None else None)
+    lost = next((id_ for id_ in named if id_ and id_ not in lineages), None)
+    of_lost = [text for text in wrong if (lost and lost in text) or "/turns/" in text]
     if lost and not of_lost:
-        of_lost = [f"the lineage that the writer names, {lost}, has no lineage.json"]
+        of_lost = [f"the lineage that is written, {lost}, has no lineage.json"]
     for text in of_lost:
         yield Trouble(code="unreadable", level="critical", text=text, hint=hint)
     others = [text for text in wrong if text not in of_lost]

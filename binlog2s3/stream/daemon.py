@@ -207,6 +207,7 @@ class _Stream:
             layout=layout,
             spool=spool,
             look=lambda: self._writer.look(self._store),
+            take_turn=lambda lineage: self._writer.take_turn(self._store, lineage),
             open_uploader=self._open_uploader,
         )
         catalog = Catalog(self._store, layout)
@@ -307,7 +308,7 @@ class _Stream:
         if known is None or not (self._found.described or self._found.tracks):
             return
         for end, tracks in self._found.left_behind:
-            self._intake.resume(end.lineage, None, end.next_binlog, described=True)
+            self._intake.resume(end.lineage, None, end.next_binlog, described=True, ended=True)
             for track in tracks:
                 self._intake.admit(track)
             self._intake.judge({})

@@ -17,6 +17,7 @@ from typing import Any
 
 from binlog2s3.archive.catalog import Catalog, Layout
 from binlog2s3.archive.documents import EntryEnd, Lineage, Position, lineage_id
+from binlog2s3.archive.listing import current_of
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.checksum import crc64_of_blocks
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, parse
@@ -141,32 +142,20 @@ def _undescribed_lineage(runs: Iterable[Run], source: str, grid: Grid) -> Known 
 
 
 def current(catalog: Catalog, lineages: Sequence[Lineage]) -> Known | None:
-    """Where the history that the last writer wrote ends.
+    """Where the history that the last writer wrote ends; None before the first.
 
-    A lineage that has begun behind it since then is that history's own continuation.
+    Raises ArchiveError where its lineage.json is gone.
     """
-    if not lineages:
+    wanted = current_of(lineages, catalog.turn())
+    if not wanted:
         return None
-    by_id = {lineage.id: lineage for lineage in lineages}
-    writers = catalog.writers()
-    beats = [beat for beat in catalog.heartbeats(sorted(writers)) if beat.lineage in by_id]
-    chosen = by_id[str(beats[-1].lineage)] if beats else None
-    if chosen is None:
-        ends = [known_end(catalog, lineage) for lineage in lineages]
-        parents = {(lineage.parent or {}).get("lineage") for lineage in lineages}
-        leaves = [end for end in ends if end.lineage.id not in parents] or ends
-        return max(leaves, key=lambda known: (known.next_binlog, known.lineage.id))
-    for _ in lineages:
-        children = [
-            one
-            for one in lineages
-            if (one.parent or {}).get("lineage") == chosen.id
-            and catalog.described_at(one) >= writers[beats[-1].rank].last_modified
-        ]
-        if not children:
-            break
-        chosen = children[-1]
-    return known_end(catalog, chosen)
+    for lineage in lineages:
+        if lineage.id == wanted:
+            return known_end(catalog, lineage)
+    raise ArchiveError(
+        f"the last writer wrote lineage {wanted}, and its lineage.json is gone",
+        hint="put it back, from an older version of the bucket maybe; `binlog2s3 verify` names it",
+    )
 
 
 def known_end(catalog: Catalog, lineage: Lineage) -> Known:
@@ -574,14 +563,14 @@ def _has_begun(run: Run) -> bool:
 
 def sweep_spool(spool: Spool, found: Found) -> None:
     """Delete what a run before us archived but had no time to delete, and runs without events."""
-    runs = spool.runs()
+    names = {name for run in spool.runs() for name in run.files()}
     ends = [found.known] if found.known is not None else []
     for known in [*ends, *(end for end, _ in found.left_behind)]:
-        for name in {name for run in runs for name in run.files()}:
+        for name in names:  # a run whose last file is released goes
             if known.lineage.first_binlog <= name < known.next_binlog:
                 spool.release(name, known.lineage.id)
     taken = {segment.path.parent for track in found.tracks for segment in track.segments}
-    for run in runs:
+    for run in spool.runs():
         nobodys = run.facts.lineage is None and run.directory not in taken and not _has_begun(run)
         if nobodys or run.facts.lineage == PROBE:
             spool.discard(run)

@@ -52,12 +52,15 @@ class Intake:
         layout: Layout,
         spool: Spool,
         look: Callable[[], object],
+        take_turn: Callable[[str], object],
         open_uploader: OpenUploader,
     ) -> None:
         self._store = store
         self._layout = layout
         self._spool = spool
         self._look = look
+        self._take_turn = take_turn
+        self._has_turn = False
         self._open_uploader = open_uploader
         self._waiting: list[Track] = []  # until it is known which history they are of
         self._open: list[Track] = []  # not closed yet
@@ -100,10 +103,20 @@ class Intake:
         return not self._waiting and all(uploader.done for uploader in self.uploaders())
 
     def resume(
-        self, lineage: Lineage, durable: Position | None, following: BinlogName, *, described: bool
+        self,
+        lineage: Lineage,
+        durable: Position | None,
+        following: BinlogName,
+        *,
+        described: bool,
+        ended: bool = False,
     ) -> None:
-        """Go on with a lineage that the bucket has, or (not `described`) that the spool begins."""
+        """Go on with a lineage that the bucket has, or (not `described`) that the spool begins.
+
+        `ended`: only what is left of it is brought in, it is not the one that is written.
+        """
         self._leave()
+        self._has_turn = ended
         self.lineage, self._described = lineage, described
         self.coverage = Coverage(durable, following)
         self.uploader = self._open_uploader(lineage, self.coverage)
@@ -111,6 +124,7 @@ class Intake:
     def begin(self, server_uuid: str, flavour: Flavour, parent: Mapping[str, Any] | None) -> None:
         """A new lineage begins with the next binlog that is taken in."""
         self._leave()
+        self._has_turn = False
         self._server_uuid, self._flavour, self._parent = server_uuid, flavour, parent
 
     def _leave(self) -> None:
@@ -248,6 +262,9 @@ class Intake:
         self._described = True
         assert self.lineage is not None and self.uploader is not None  # noqa: S101, PT018
         _check_first(track, self.lineage)
+        if not self._has_turn:
+            self._take_turn(self.lineage.id)
+            self._has_turn = True
         self._note(self.lineage, track)
         self.uploader.add(track)
 

@@ -20,14 +20,22 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from binlog2s3 import __version__
 from binlog2s3.archive.catalog import Catalog, Layout
-from binlog2s3.archive.documents import Heartbeat, Position, WriterState
-from binlog2s3.errors import Binlog2s3Error, SpoolError, StoreError, SupersededError
+from binlog2s3.archive.documents import Heartbeat, Position, Turn, WriterState
+from binlog2s3.errors import (
+    Binlog2s3Error,
+    PreconditionError,
+    SpoolError,
+    StoreError,
+    SupersededError,
+)
 from binlog2s3.log import Log
 from binlog2s3.store.s3 import ObjectInfo, Store
+from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.spool import Spool, Superseder
 
 _log = Log("writer")
@@ -35,6 +43,7 @@ _ANSWER_SECONDS = 5.0  # what a heartbeat may be late: the store's answer, anoth
 _INTERVALS = (1.0, 3600.0)  # least and greatest heartbeat interval, as the option's bounds
 _PAUSES = (0.25, 5.0)
 _AUDIT_EVERY = 10
+_MOST_TURNS = 10
 _AGAIN_SECONDS = 5.0  # after a heartbeat that could not be put
 _FIRST_BEAT_SECONDS = 3.0  # by then it is known what the bucket has
 _HINT = (
@@ -138,6 +147,37 @@ class Writer:
         if greater:
             raise self._superseded(max(greater))
 
+    def take_turn(self, store: Store, lineage: str) -> None:
+        """Say, for ever, that this lineage is written from here on: before its first byte.
+
+        A turn of a writer before us that arrives late finds its number taken. Raises
+        SupersededError if somebody is greater than we, StoreError if `store` refuses.
+        """
+        catalog = Catalog(store, self._layout)
+        for _ in range(_MOST_TURNS):
+            last = catalog.turn()
+            self.look(store)
+            number = last.number + 1 if last is not None else 1
+            turn = Turn(
+                number=number,
+                lineage=lineage,
+                generation=self._me.generation,
+                token=self._me.token,
+            )
+            key, document = self._layout.turn(number), turn.to_json()
+            try:
+                where_absent(partial(_put_turn, store, key, document))
+            except PreconditionError:
+                if store.get(key) != document:  # else ours, where an answer was lost
+                    continue
+            _log.info("turn", number=number, lineage=lineage)
+            return
+        raise StoreError(
+            f"others take the turn of {self._layout.source} again and again",
+            hint=_HINT,
+            transient=True,
+        )
+
     def beat(self) -> None:
         """Look for a greater writer, renew our object, delete those of older writers.
 
@@ -238,6 +278,10 @@ class Writer:
             except BaseException as error:  # noqa: BLE001 - the daemon ends the process with it
                 self._failed(error)
                 return
+
+
+def _put_turn(store: Store, key: str, document: bytes, if_absent: bool) -> None:
+    store.put(key, document, if_absent=if_absent)
 
 
 def _new_token(now: datetime) -> str:

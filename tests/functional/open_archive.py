@@ -15,7 +15,7 @@ from binlog2s3.binlog.scanner import EventType
 from lab.s3 import REGION, MotoServer
 from tests.binlog_writer import NOW_US, UUID_A, BinlogWriter, query_body
 from tests.command import run
-from tests.documents import BEAT, LINEAGE
+from tests.documents import BEAT, LINEAGE, turn_of
 
 NAME = BinlogName.parse("mysql-bin.000001")
 SECOND = 1_000_000
@@ -58,6 +58,7 @@ class OpenArchive:
                 (layout.lineage(lineage.id), lineage.to_json()),
                 (layout.chunk(lineage.id, NAME, chunk), data),
                 (layout.writer(beat.generation, beat.token), beat.to_json()),
+                (layout.turn(1), turn_of(beat, 1).to_json()),
             ):
                 client.put_object(Bucket=bucket, Key=key, Body=body)
 

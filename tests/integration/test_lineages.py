@@ -33,6 +33,7 @@ from tests.integration.lineage_lab import (
     uuid_of,
     write,
 )
+from tests.integration.recovery_command import Recovery, read_only
 from tests.integration.stream_process import StreamProcess, run_to_end
 from tests.waiting import wait_until
 
@@ -251,6 +252,38 @@ def test_a_reset_that_uses_the_same_gtids_again_behind_a_kill_9(
     assert parent(archive, second)["join"] == "unknown"
     assert stream.terminate() == 0
     archive.holds({first: "first", second: "second"}, begins={second: "mysql-bin.000001"})
+
+
+@pytest.mark.gate("gtid")
+def test_host_and_streamer_die_soon_behind_a_reset(
+    server: MysqlServer, archive: Archive, start: Start, minio: MinioServer, disk_tmp_path: Path
+) -> None:
+    """No heartbeat has told of the new history: it is the one that is restored all the same."""
+    recovery = Recovery(minio, archive.bucket.name, read_only(minio))
+    place = disk_tmp_path / "restored"
+    stream = start(server, heartbeat_interval=3600)
+    write(server, "before")
+    wait_until(lambda: len(archive.lineages()) == 1, what="the first lineage")
+    first = only(archive)
+    wait_until(lambda: archive.bucket.heartbeat()["lineage"] == first, what="a heartbeat")
+    reset(server, "INSERT INTO shop.t VALUES ('after')")
+    flush(server)
+    write(server, "after")
+    wait_until(lambda: len(archive.lineages()) == 2, what="the second lineage")
+    second = other(archive, first)
+    key = f"/{second}/binlogs/mysql-bin.000001"
+    wait_until(lambda: key in "".join(archive.bucket.keys()), what=key)
+    stream.kill()
+    assert archive.bucket.heartbeat()["lineage"] == first
+    begin = (f"--from-lineage={second}", "--from-binlog=mysql-bin.000001", "--from-position=4")
+    done = recovery.run(None, "--latest", "--json", f"--output-dir={place}", *begin)
+    assert done.status == 0, done.stderr
+    assert done.document["plan"]["lineage"] == second
+    assert [path.name for path in place.iterdir() if path.is_dir()] == [second]
+    assert done.document["result"]["transactions"] >= 1
+    stream = start(server)
+    assert archive.works(stream, server, "second") == second
+    assert stream.terminate() == 0
 
 
 def test_what_a_reset_left_in_the_spool_alone_is_brought_in(

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import StoreError, SupersededError
 from binlog2s3.stream.spool import Spool, Superseder
@@ -354,7 +355,11 @@ class Afterwards:
         writers = [key for key in self.world.store.objects if key.startswith(LAYOUT.writers)]
         assert writers == [LAYOUT.writer(*process.writer._me.rank)]
         for key in self.world.store.objects:
-            assert lineage.id in key or key in writers or key.endswith("/lineage.json"), key
+            known = key in writers or key.startswith(LAYOUT.turns) or key.endswith("/lineage.json")
+            assert lineage.id in key or known, key
+        turn = Catalog(self.world.store, LAYOUT).turn()
+        assert turn is not None
+        assert turn.lineage == lineage.id
         self.home = True
 
 

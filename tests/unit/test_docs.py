@@ -527,11 +527,13 @@ def test_the_keys_are_as_documented() -> None:
     """The example has the keys that the layout makes."""
     layout, name = Layout("prod", "orders-primary"), BinlogName.parse("mysql-bin.000001")
     lineage = "20260102T030405Z-3e11fa47-a1b2"
+    binlog = layout.binlog(lineage, name)
     keys = [
+        layout.turn(1),
         layout.lineage(lineage),
-        layout.binlog(lineage, name),
+        binlog,
         layout.entry(lineage, name),
         layout.writer(7, "19b7ca9945841aa9"),
     ]
     assert "\n".join(["```", *keys, "```"]) in FORMAT
-    assert f"s3://acme-binlogs/{keys[1]} ." in FORMAT
+    assert f"s3://acme-binlogs/{binlog} ." in FORMAT

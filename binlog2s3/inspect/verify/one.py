@@ -155,7 +155,7 @@ class One:
         """The history that ends in the lineage that was asked for, or is current."""
         lineages = [one for one in self.known_lineages if _has_origin(one)]
         ids = [one.id for one in lineages]
-        tip = self._config.lineage or current_of(lineages, self.look.stock.writer)
+        tip = self._config.lineage or current_of(lineages, self.look.stock.turn)
         self.report.tip = tip
         return line_of(lineages, tip) if tip in ids else None
 
@@ -277,7 +277,7 @@ class One:
         report.notes += [f"{lineage.id}: {note}" for note in found.notes]
         report.read_bytes += found.read
         current = current_of(
-            [one for one in self.known_lineages if _has_origin(one)], self.look.stock.writer
+            [one for one in self.known_lineages if _has_origin(one)], self.look.stock.turn
         )
         report.lineages.append(
             LineageReport(

@@ -34,6 +34,7 @@ Kind = Literal[
     "chunk-bytes",
     "durable-missing",
     "writer-unreadable",
+    "turn-unreadable",
     "foreign",
     "source-differs",
     "source-has-it",
@@ -136,8 +137,13 @@ WORDS: Mapping[Kind, tuple[str, str, str]] = {
     ),
     "writer-unreadable": (
         "a last writer's object that is not of format 1",
-        "which lineage is current, and what is durable, is not known",
+        "what is durable is not known",
         "a running `stream` puts it again; a newer format needs a newer binlog2s3",
+    ),
+    "turn-unreadable": (
+        "the last of `turns/`, where it is not of format 1",
+        "which lineage is current is not known: a recovery is refused",
+        f"{_VERSIONED}; a newer format needs a newer binlog2s3",
     ),
     "foreign": (
         "an object below `archive/` or `live/` that is of no kind of this format",

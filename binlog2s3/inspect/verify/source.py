@@ -43,7 +43,7 @@ class AgainstSource:
         stock = take_stock(self._look.store, self._look.layout)
         uuid = facts.uuid.lower()
         ours = [one for one in self._lineages if one.server_uuid.lower() == uuid]
-        current = current_of(self._lineages, stock.writer)
+        current = current_of(self._lineages, stock.turn)
         if not ours:
             text = (
                 f"the server at {self._address} is {facts.uuid} ({facts.flavour} {facts.version}), "

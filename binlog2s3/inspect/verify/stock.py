@@ -13,7 +13,7 @@ from datetime import datetime
 
 from binlog2s3.archive.catalog import Catalog, Layout
 from binlog2s3.archive.chunks import Chunk, Chunks
-from binlog2s3.archive.documents import Heartbeat
+from binlog2s3.archive.documents import Heartbeat, Turn
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.inspect.verify.report import Defect
@@ -52,10 +52,11 @@ class Shelf:
 
 @dataclass(slots=True)
 class Stock:
-    """A source's part of a bucket. `writer` is the last one, None where there is none."""
+    """A source's part of a bucket. `writer` and `turn` are the last, None where there is none."""
 
     layout: Layout
     writer: Heartbeat | None = None
+    turn: Turn | None = None
     shelves: dict[str, Shelf] = field(default_factory=dict)
     defects: list[Defect] = field(default_factory=list)
 
@@ -73,10 +74,16 @@ def take_stock(store: Store, layout: Layout) -> Stock:
     stock = Stock(layout)
     catalog = Catalog(store, layout)
     _take_writer(store, catalog, stock)
+    try:
+        stock.turn = catalog.turn()
+    except ArchiveError as error:
+        key = layout.turns
+        stock.defects.append(Defect(kind="turn-unreadable", key=key, text=str(error)))
     for info in store.list(layout.live):
         _place_live(stock, info)
     for info in store.list(layout.archive):
-        _place_archived(stock, info)
+        if not info.key.startswith(layout.turns):  # `Catalog.turn` has looked at them
+            _place_archived(stock, info)
     for key in sorted(catalog.foreign):
         stock.foreign(key)
     return stock

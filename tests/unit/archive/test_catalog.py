@@ -15,7 +15,7 @@ from binlog2s3.archive.catalog import Catalog, Layout
 from binlog2s3.archive.documents import EntryEnd, Heartbeat, Lineage, lineage_id
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
-from tests.documents import BEAT, ENTRY, ID, LINEAGE, NAME, TIME, UUID
+from tests.documents import BEAT, ENTRY, ID, LINEAGE, NAME, TIME, UUID, turn_of
 from tests.memory_store import MemoryStore
 
 
@@ -32,6 +32,8 @@ def test_keys_are_those_of_format_1(prefix: str, root: str) -> None:
     assert layout.entry(ID, NAME).startswith(layout.entries(ID))
     assert layout.writer(7, "9c2d41aa").startswith(layout.writers)
     assert layout.lineage(ID).startswith(layout.archive)
+    assert layout.turn(7) == f"{root}archive/orders/turns/00000007.json"
+    assert layout.turn(7).startswith(layout.turns)
 
 
 def test_lineage_ids() -> None:
@@ -298,3 +300,36 @@ def test_a_writer_that_vanishes_or_cannot_be_read_is_left_out(store: MemoryStore
     catalog = Catalog(store, LAYOUT)
     assert catalog.heartbeats([(1, "00000000"), (2, "00000000")]) == []
     assert catalog.foreign == {LAYOUT.writer(1, "00000000")}
+
+
+def test_the_last_turn(store: MemoryStore) -> None:
+    """The greatest number, over the end of the eight digits too; what is no turn is foreign."""
+    catalog = Catalog(store, LAYOUT)
+    assert catalog.turn() is None
+    for number in (9, 99_999_999, 100_000_000):
+        turn = turn_of(BEAT, number)
+        store.put(LAYOUT.turn(number), turn.to_json())
+        assert catalog.turn() == turn
+    assert catalog.lineages() == []
+    assert catalog.foreign == set()
+    others = {f"{LAYOUT.turns}{name}" for name in ("1.json", "x", "0100000001.json")}
+    for key in others:
+        store.put(key, b"{}")
+    assert catalog.turn() == turn
+    assert catalog.foreign == others
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{}",
+        turn_of(BEAT, 2).to_json(),
+        replace(turn_of(BEAT, 1), lineage="/tmp/x").to_json(),
+        replace(turn_of(BEAT, 1), number=True).to_json(),
+    ],
+)
+def test_a_turn_that_is_none(store: MemoryStore, data: bytes) -> None:
+    """Another format, number or name: nothing is guessed."""
+    store.put(LAYOUT.turn(1), data)
+    with pytest.raises(ArchiveError, match=r"turns/00000001\.json"):
+        Catalog(store, LAYOUT).turn()

@@ -25,7 +25,7 @@ from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
 from binlog2s3.inspect.list import Loud, lines_of, loud_before, print_page, render
 from binlog2s3.output import Coloured
 from binlog2s3.workers import Workers
-from tests.documents import BEAT, ENTRY, ID, LINEAGE, UUID
+from tests.documents import BEAT, ENTRY, ID, LINEAGE, UUID, turn_of
 from tests.memory_store import MemoryStore
 
 SOURCE = "orders"
@@ -76,6 +76,8 @@ class Bucket:
 
     def beat(self, beat: Heartbeat) -> None:
         self.store.put(self.layout.writer(beat.generation, beat.token), beat.to_json())
+        if beat.lineage is not None:
+            self.store.put(self.layout.turn(beat.generation), turn_of(beat).to_json())
 
     def listing(
         self, source: str | None = SOURCE, lineage: str | None = None, threads: int = 2
@@ -227,13 +229,13 @@ def test_what_history_has_left_behind_is_unfinished() -> None:
     }
 
 
-def test_the_last_writer_says_which_lineage_is_current() -> None:
-    """Whatever the ids say; without it, or where it names none, the newest that has no child."""
+def test_the_last_turn_says_which_lineage_is_current() -> None:
+    """Whatever the ids say, and described or not; before the first the newest without a child."""
     other = replace(LINEAGE, id="20270101T000000Z-3e11fa47-0000")
     lineages = [LINEAGE, child(), other]
-    assert current_of(lineages, BEAT) == ID
-    assert current_of(lineages, replace(BEAT, lineage=None)) == other.id
-    assert current_of(lineages, replace(BEAT, lineage="of another time")) == other.id
+    assert current_of(lineages, turn_of(BEAT)) == ID
+    assert current_of([other], turn_of(BEAT)) == ID
+    assert current_of(lineages, None) == other.id
     assert current_of([LINEAGE, child("20250101T000000Z-3e11fa47-b2c3")], None) < ID
     assert current_of([], None) == ""
     bucket = Bucket(*lineages)

@@ -434,3 +434,33 @@ def test_a_break_says_how_far_it_goes() -> None:
     error = refused(model, Latest(), model.truth[:1])
     assert f"--to-position {before.name}:{before.size}" in error.hint
     assert planned(model, ToPosition(before.name, before.size), model.truth[:1]).transactions == 1
+
+
+class FailedBack(Model):
+    """The first lineage is written again."""
+
+    @property
+    def current(self) -> str:
+        return self.branches[0].lineage.id
+
+
+def test_newer_transactions_of_another_lineage() -> None:
+    """They are left out of --latest only when the operator has chosen; elsewhere it is said."""
+    model = FailedBack()
+    committed(model, 3)
+    there = model.truth[2]
+    model.fail_over(0, 0)
+    committed(model, 2)
+    first, second = (branch.lineage.id for branch in model.branches)
+    error = refused(model, Latest())
+    assert f"lineage {second}, which is left out, has transactions up to" in str(error)
+    assert error.hint == f"choose: --lineage {first}, or --lineage {second}"
+    assert planned(model, Latest(), lineage=second).transactions == 5
+    for plan in (planned(model, Latest(), lineage=first), planned(model, ToGtid(gtid(there)))):
+        assert plan.transactions == 3
+        assert any(second in warning for warning in plan.warnings)
+    file = model.branches[0].files[0]
+    model.clock_us += 1
+    file.reals.append(Real(99, f"{model.branches[0].lineage.server_uuid}:4", model.clock_us, 100))
+    plan = planned(model, Latest())
+    assert (plan.transactions, plan.warnings) == (4, ())

@@ -85,7 +85,7 @@ def survey_as_history(bucket: Bucket) -> History:
 
 
 def test_lineages_and_the_one_that_is_written() -> None:
-    """All, oldest first; the current one is that of the greatest writer."""
+    """All, oldest first; the current one is that of the last turn."""
     bucket = Bucket()
     younger = replace(bucket.lineage, id="20270101T000000Z-3e11fa47-a1b2")
     bucket.put(LAYOUT.lineage(younger.id), younger.to_json())
@@ -94,6 +94,7 @@ def test_lineages_and_the_one_that_is_written() -> None:
     assert history.current == younger.id
     assert history.covered_us is None
     bucket.beat(replace(IDLE, generation=6, lineage=younger.id))
+    assert bucket.survey().current == younger.id
     bucket.beat(IDLE)
     history = bucket.survey()
     assert history.current == ID
@@ -102,9 +103,10 @@ def test_lineages_and_the_one_that_is_written() -> None:
 
 @pytest.mark.parametrize("lineage", [None, "20270101T000000Z-3e11fa47-ffff"])
 def test_nobody_vouches_for_a_lineage_that_the_writer_does_not_write(lineage: str | None) -> None:
-    """A writer that knows none yet, or one that is not described, covers nothing."""
+    """A writer that knows none yet, or one whose turn has not come, covers nothing."""
     bucket = Bucket()
     bucket.beat(replace(IDLE, lineage=lineage))
+    bucket.delete([LAYOUT.turn(IDLE.generation)])
     survey = bucket.survey()
     assert (survey.current, survey.covered_us) == (ID, None)
 
@@ -171,7 +173,7 @@ def test_an_unknown_lineage() -> None:
 
 
 def test_the_order_of_looking() -> None:
-    """Writers before lineages, live/ before archive/."""
+    """Writers before turns before lineages, live/ before archive/."""
     bucket = Bucket()
     bucket.beat(replace(BEAT, durable=None))
     bucket.archive(SMALL.data)
@@ -180,8 +182,9 @@ def test_the_order_of_looking() -> None:
         key for key in keys if operation in {"list", "list_names"}
     )
     bucket.survey().names(ID)
-    assert [key.split("/")[1] for key in seen] == ["live", "archive", "live", "archive", "archive"]
-    assert seen[0] == LAYOUT.writers
+    kinds = [key.split("/")[1] for key in seen]
+    assert kinds == ["live", "archive", "archive", "live", "archive", "archive"]
+    assert seen[:3] == [LAYOUT.writers, LAYOUT.turns, LAYOUT.archive]
 
 
 # What is known of one

@@ -28,7 +28,7 @@ from binlog2s3.status.model import (
     document,
 )
 from binlog2s3.workers import Workers
-from tests.documents import BEAT, ENTRY, ID, LINEAGE, TIME, UUID
+from tests.documents import BEAT, ENTRY, ID, LINEAGE, TIME, UUID, turn_of
 from tests.memory_store import MemoryStore
 
 SOURCE = "orders"
@@ -105,6 +105,8 @@ class Bucket:
     def beat(self, beat: Heartbeat = LAST, *, at: datetime = BEAT_AT) -> None:
         self.at = at
         self.store.put(self.layout.writer(beat.generation, beat.token), beat.to_json())
+        if beat.lineage is not None:
+            self.store.put(self.layout.turn(beat.generation), turn_of(beat).to_json())
 
     def look(self, now: datetime = NOW) -> Status:
         return look(self.store, "pre", self.layout.source, TARGET, now=now)
@@ -818,11 +820,11 @@ def test_all_sources_are_found() -> None:
 
 
 def test_few_requests_are_made_for_each_source() -> None:
-    """Listing writers and lineages, and reading one object of each; however many binlogs."""
+    """Listing writers, turns and lineages, and one object of each; however many binlogs."""
     bucket = fleet(20)
     bucket.store.calls.clear()
     assert len(bucket.look_all()) == 20
-    assert bucket.store.calls == {"list": 20, "list_names": 2 + 20, "get": 2 * 20}
+    assert bucket.store.calls == {"list": 40, "list_names": 2 + 20, "get": 3 * 20}
 
 
 def test_gaps_are_seen_from_the_lineages() -> None:

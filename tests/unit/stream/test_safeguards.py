@@ -221,6 +221,7 @@ def test_what_follows_an_unproved_end_is_not_uploaded(tmp_path: Path) -> None:
         layout=LAYOUT,
         spool=spool,
         look=lambda: None,
+        take_turn=lambda _: None,
         open_uploader=lambda *_: uploader,  # type: ignore[arg-type]
     )
     intake.begin(UUID_A, "mysql", None)

@@ -40,7 +40,7 @@ from binlog2s3.stream.start import (
 )
 from binlog2s3.stream.tail import Track
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
-from tests.documents import BEAT
+from tests.documents import BEAT, turn_of
 from tests.memory_store import MemoryStore
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
@@ -252,9 +252,11 @@ def test_an_object_that_is_no_whole_binlog_gets_no_entry(
 
 
 def beat(store: MemoryStore, generation: int, lineage: str | None) -> None:
-    """A writer's object that says what it wrote."""
+    """A writer's object, and its turn."""
     made = replace(BEAT, generation=generation, lineage=lineage)
     store.put(LAYOUT.writer(*made.rank), made.to_json())
+    if lineage is not None:
+        store.put(LAYOUT.turn(generation), turn_of(made).to_json())
 
 
 def child(number: int, of: Lineage, first: int = 2) -> Lineage:
@@ -292,47 +294,25 @@ def test_the_history_is_the_one_that_the_last_writer_wrote(store: MemoryStore) -
     beat(store, 1, later.id)
     beat(store, 2, LINEAGE.id)
     beat(store, 3, None)  # it died before it knew
-    beat(store, 4, "20300101T000000Z-00000000-0000")  # of which nobody knows
     assert chosen(catalog) == LINEAGE.id
 
 
-def test_a_lineage_that_began_behind_it_since_is_its_continuation(store: MemoryStore) -> None:
-    """The writer died before it said so."""
-    one, two = child(1, LINEAGE), child(2, child(1, LINEAGE))
+def test_a_lineage_that_is_described_has_no_byte_before_its_turn(store: MemoryStore) -> None:
+    """The writer died between the two: the one before is still the last that was written."""
     put_lineages(store, LINEAGE)
     beat(store, 1, LINEAGE.id)
-    catalog = put_lineages(store, one, two)
-    assert chosen(catalog) == two.id
-
-
-def test_a_lineage_that_is_written_again_is_not_left_for_its_child(store: MemoryStore) -> None:
-    """A fail-over and back: the writer says so later than the child began."""
-    catalog = put_lineages(store, LINEAGE, child(1, LINEAGE))
-    beat(store, 1, LINEAGE.id)
+    catalog = put_lineages(store, child(1, LINEAGE))
+    assert chosen(catalog) == LINEAGE.id
+    store.delete([LAYOUT.writer(*replace(BEAT, generation=1).rank)])
     assert chosen(catalog) == LINEAGE.id
 
 
-def test_lineages_that_name_each_other_end(store: MemoryStore) -> None:
-    """Somebody wrote them by hand: a start is not held up for ever."""
-    one = child(1, LINEAGE)
-    catalog = put_lineages(store, replace(LINEAGE, parent={"lineage": one.id}), one)
-    beat(store, 1, LINEAGE.id)
-    assert chosen(catalog) in (LINEAGE.id, one.id)
-    store.delete([LAYOUT.writer(*replace(BEAT, generation=1).rank)])
-    assert chosen(catalog) in (LINEAGE.id, one.id)
-
-
-def test_without_a_writers_word_the_last_leaf_goes_on(store: MemoryStore) -> None:
-    """The writers' objects are gone: of those that nothing follows, the one that reaches furthest.
-
-    By the binlog that it lacks, not by its age.
-    """
-    archive(store, [2, 3, 4, 5, 6])
-    other = replace(LINEAGE, id="20270102T030405Z-3e11fa47-a1b2")
-    archive(store, [2], lineage=other)
-    assert chosen(Catalog(store, LAYOUT)) == LINEAGE.id
-    catalog = put_lineages(store, child(1, LINEAGE, first=1))
-    assert chosen(catalog) == other.id
+def test_the_lineage_of_the_last_turn_is_gone(store: MemoryStore) -> None:
+    """Nothing is guessed: it is named."""
+    catalog = put_lineages(store, LINEAGE)
+    beat(store, 1, child(1, LINEAGE).id)
+    with pytest.raises(ArchiveError, match=child(1, LINEAGE).id):
+        chosen(catalog)
 
 
 # Where an archive ends, chunks counted in
@@ -367,13 +347,15 @@ def put_chunks(store: MemoryStore, number: int, data: bytes, *cuts: int) -> None
         store.put(LAYOUT.chunk(LINEAGE.id, name(number), chunk), data[begin:end])
 
 
-def put_archived(store: MemoryStore, number: int, made: BinlogWriter) -> None:
+def put_archived(
+    store: MemoryStore, number: int, made: BinlogWriter, lineage: str = LINEAGE.id
+) -> None:
     """A binlog with its entry."""
     track = Track(name(number), Path(), Grid(64))
     track.feed(memoryview(made.data))
-    store.put(LAYOUT.binlog(LINEAGE.id, name(number)), bytes(made.data))
+    store.put(LAYOUT.binlog(lineage, name(number)), bytes(made.data))
     described = build_entry(track, TIME)
-    store.put(LAYOUT.entry(LINEAGE.id, name(number)), described.to_json())
+    store.put(LAYOUT.entry(lineage, name(number)), described.to_json())
 
 
 FIRST = replace(LINEAGE, first_binlog=name(1), gtid_set="")
@@ -762,6 +744,7 @@ def test_what_a_start_finds(spool: Spool, store: MemoryStore, catalog: Catalog) 
     later = replace(first, id="20270101T000000Z-3e11fa47-0001", parent={"lineage": first.id},
                     first_binlog_time=first.first_binlog_time + timedelta(seconds=60))  # fmt: skip
     put_lineages(store, later)
+    beat(store, 9, later.id)
     one, other = written(1, 3), written(1, 2, timestamp=NOW + 60)
     put_run(spool, {1: bytes(one.data)})
     put_run(spool, {1: bytes(other.data)}, lineage=later.id)
@@ -784,6 +767,25 @@ def test_what_was_archived_leaves_the_spool(spool: Spool, store: MemoryStore) ->
     put_run(spool, {1: bytes(one.data), 2: bytes(two.data)})
     found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
     sweep_spool(spool, found)
+    assert [list(run.files()) for run in spool.runs()] == [[name(2)]]
+
+
+def test_a_run_that_goes_does_not_stop_the_start(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """All of it was archived, of the history that was left behind, too: its directory goes."""
+    (first,) = catalog.lineages()
+    later = replace(first, id="20270101T000000Z-3e11fa47-0001", parent={"lineage": first.id},
+                    first_binlog_time=first.first_binlog_time + timedelta(seconds=60))  # fmt: skip
+    put_lineages(store, later)
+    beat(store, 9, later.id)
+    one, other = written(1, 3, end="b.000002"), written(1, 2, end="b.000002", timestamp=NOW + 60)
+    put_archived(store, 1, one)
+    put_archived(store, 1, other, lineage=later.id)
+    put_run(spool, {1: bytes(one.data)})
+    put_run(spool, {1: bytes(other.data)}, lineage=later.id)
+    put_run(spool, {2: bytes(written(4, 3).data)}, lineage=later.id)
+    sweep_spool(spool, find(store, LAYOUT, spool, "s3://b/p", Grid(64)))
     assert [list(run.files()) for run in spool.runs()] == [[name(2)]]
 
 

@@ -64,6 +64,7 @@ class Bench:
         self.store = MemoryStore(min_part_bytes=1)
         self.spool = Spool(directory)
         self.looks = 0
+        self.turns: list[tuple[str, int]] = []
         self.now = 100.0
         self.workers: list[InlineWorkers] = []
         self.intake = Intake(
@@ -71,11 +72,15 @@ class Bench:
             layout=LAYOUT,
             spool=self.spool,
             look=self._look,
+            take_turn=self._take_turn,
             open_uploader=self._open,
         )
 
     def _look(self) -> None:
         self.looks += 1
+
+    def _take_turn(self, lineage: str) -> None:
+        self.turns.append((lineage, len(self.store.objects)))
 
     def _open(self, lineage: Lineage, coverage: Coverage) -> Uploader:
         self.workers.append(InlineWorkers(4))
@@ -218,6 +223,23 @@ def test_another_beginning_is_another_lineage(bench: Bench, change: Mapping[str,
     begin(bench)
     assert bench.lineage.id != other.id
     assert len(bench.lineages()) == 2
+
+
+def test_a_turn_comes_before_the_first_byte(bench: Bench) -> None:
+    """Of a new lineage, and of one that is written again; not of what is left of an ended one."""
+    begin(bench)
+    lineage = bench.lineage
+    assert bench.turns == [(lineage.id, 1)]  # only lineage.json is there
+    bench.settle()
+    bench.admit(2)
+    assert len(bench.turns) == 1
+    bench.intake.resume(lineage, None, name(2), described=True, ended=True)
+    bench.admit(2)
+    assert len(bench.turns) == 1
+    bench.intake.resume(lineage, None, name(2), described=True)
+    assert len(bench.turns) == 1
+    bench.admit(2)
+    assert [id_ for id_, _ in bench.turns] == [lineage.id] * 2
 
 
 def test_a_lineage_says_what_it_came_from(bench: Bench) -> None:

@@ -5,19 +5,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from binlog2s3.archive.catalog import Catalog, Layout
-from binlog2s3.archive.documents import Heartbeat
-from binlog2s3.errors import SupersededError
+from binlog2s3.archive.documents import Heartbeat, Turn
+from binlog2s3.errors import PreconditionError, SupersededError
+from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.stream.spool import Spool, Superseder
 from binlog2s3.stream.writer import Progress, Writer, _new_token, give_way
-from tests.documents import BEAT
+from tests.documents import BEAT, ID
 from tests.memory_store import MemoryStore
 from tests.waiting import wait_until
 
 LAYOUT = Layout("p", "orders")
+OTHER = "20270102T030405Z-b4308ccf-a1b2"
 NOTED = Superseder(
     source="orders", target="s3://b/p", generation=BEAT.generation, token=BEAT.token, host="db1"
 )
@@ -263,3 +266,73 @@ def test_a_claim_that_was_lost_and_arrives_late_ends_nobody(spool: Spool) -> Non
     store.put(LAYOUT.writer(*dead.me.rank), late.get(LAYOUT.writer(*dead.me.rank)))
     after.beat()
     assert list(store.objects) == [LAYOUT.writer(*after.me.rank)]
+
+
+# Whose turn it is
+
+
+def turns(store: MemoryStore) -> list[str]:
+    """The lineages of all turns, in their order."""
+    keys = sorted(key for key in store.objects if key.startswith(LAYOUT.turns))
+    return [Turn.from_json(store.get(key), key).lineage for key in keys]
+
+
+def test_each_turn_has_the_next_number(spool: Spool) -> None:
+    """Also into a lineage that had one: the last is the one that is written."""
+    store = MemoryStore()
+    one = writer(store, spool)
+    one.claim(store)
+    for lineage in (ID, OTHER, ID):
+        one.take_turn(store, lineage)
+        found = Catalog(store, LAYOUT).turn()
+        assert found is not None
+        assert (found.lineage, found.token) == (lineage, one.me.token)
+    assert turns(store) == [ID, OTHER, ID]
+
+
+class Between(MemoryStore):
+    """Something else happens just before, or just behind, what is put below turns/."""
+
+    def __init__(self, before: Callable[[], object], *, answers: bool = True) -> None:
+        super().__init__()
+        self._before = before
+        self._answers = answers
+
+    def put(self, key: str, *args: Any, **options: Any) -> ObjectInfo:
+        """As ever; a lost answer is tried again, as the client does."""
+        if key.startswith(LAYOUT.turns):
+            before, self._before = self._before, lambda: None
+            before()
+            if not self._answers:
+                super().put(key, *args, **options)
+        return super().put(key, *args, **options)
+
+
+def test_a_turn_that_arrives_late_counts_less(spool: Spool) -> None:
+    """A writer before us died on the way to another lineage: ours is the last, and stays so."""
+    dead = MemoryStore()
+    writer(dead, spool).take_turn(dead, OTHER)
+    late = dead.get(LAYOUT.turn(1))
+    store = Between(lambda: MemoryStore.put(store, LAYOUT.turn(1), late))
+    one = writer(store, spool)
+    one.take_turn(store, ID)
+    assert turns(store) == [OTHER, ID]
+    with pytest.raises(PreconditionError):
+        store.put(LAYOUT.turn(2), late, if_absent=True)
+
+
+def test_a_turn_whose_answer_is_lost_is_ours(spool: Spool) -> None:
+    """It is there when it is put again: no second one."""
+    store = Between(lambda: None, answers=False)
+    writer(store, spool).take_turn(store, ID)
+    assert turns(store) == [ID]
+
+
+def test_who_has_been_superseded_takes_no_turn(spool: Spool) -> None:
+    """Though it was frozen before the request: the number is taken, and it looks again."""
+    store = Between(lambda: (two.claim(store), two.take_turn(store, OTHER)))
+    one, two = writer(store, spool), writer(store, spool)
+    one.claim(store)
+    with pytest.raises(SupersededError):
+        one.take_turn(store, ID)
+    assert turns(store) == [OTHER]
