@@ -46,6 +46,7 @@ AHEAD_MOST = 128 << 20
 
 _LOGIN_SECONDS = 10.0
 _IDLE_SECONDS = 60.0  # between two commands
+_FIRST_MOST = 1 << 16
 _SEND_SECONDS = 60.0
 _CONNECTIONS_MOST = 8
 _BATCH = 1 << 18
@@ -429,6 +430,7 @@ class _Client:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.conversation = source.conversation(number)
         self._batch = bytearray()
+        self._is_new = True
 
     def wrap(self, tls: ssl.SSLContext) -> None:
         """TLS from here on. Raises OSError."""
@@ -440,14 +442,29 @@ class _Client:
 
         Raises OSError at `until` (on the monotonic clock), EOFError where it has gone.
         """
-        self._socket.settimeout(max(0.01, until - time.monotonic()))
-        data = self._socket.recv(1 << 16)
+        if self._is_new:  # TLS may begin just behind the first packet, in the same segment
+            self._is_new = False
+            data = self._read(4, until)
+            data += self._read(min(int.from_bytes(data[:3], "little"), _FIRST_MOST), until)
+        else:
+            self._socket.settimeout(max(0.01, until - time.monotonic()))
+            data = self._socket.recv(1 << 16)
         if not data:
             raise EOFError("closed by the client")
         try:
             return self.conversation.receive(data, now=int(time.time()))
         finally:
             self.send([self.conversation.to_send()])
+
+    def _read(self, size: int, until: float) -> bytes:
+        data = b""
+        while len(data) < size:
+            self._socket.settimeout(max(0.01, until - time.monotonic()))
+            more = self._socket.recv(size - len(data))
+            if not more:
+                raise EOFError("closed by the client")
+            data += more
+        return data
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """All of it. Raises OSError."""

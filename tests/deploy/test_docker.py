@@ -82,11 +82,10 @@ def test_the_image_has_what_it_needs_and_no_more(engine: Engine) -> None:
     assert image["Healthcheck"]["Test"] == ["CMD", "binlog2s3", "health"]
     assert image["Config"]["StopSignal"] == "SIGTERM"
     assert in_image(engine, "binlog2s3 --version") == f"binlog2s3, version {__version__}"
-    for program in ("mysqlbinlog", "mysql"):
-        assert re.search(r"Ver 9\.\d", in_image(engine, f"{program} --no-defaults --version"))
-    for program in ("mariadb-binlog", "mariadb"):
-        said = in_image(engine, f"{program} --no-defaults --version")
-        assert "MariaDB" in said, said
+    said = in_image(engine, "mysqlbinlog --no-defaults --version")
+    assert re.search(r"Ver 9\.\d", said), said
+    assert "MariaDB" in in_image(engine, "mariadb-binlog --no-defaults --version")
+    assert in_image(engine, "for p in mysql mariadb; do command -v $p; done; true") == ""
     assert in_image(engine, "id -u; id -g").split() == ["10001", "10001"]
     compilers = "for p in gcc cc c++ ld as make patchelf; do command -v $p; done; true"
     assert in_image(engine, compilers) == ""

@@ -8,7 +8,10 @@ from dataclasses import replace
 import pytest
 
 from binlog2s3.errors import RecoveryError
+from binlog2s3.recover.channel import name_of
 from binlog2s3.recover.listen import Listen, listen, tls_for
+from binlog2s3.recover.protocol import Account, Identity
+from binlog2s3.recover.serve import Served, Source
 from tests.login import ROOT
 
 LOCAL = replace(ROOT, host="127.0.0.1", port=3307, socket=None, prefix="target")
@@ -90,3 +93,37 @@ def test_the_certificate_is_for_the_address() -> None:
     thread.join(10)
     assert first is not None
     assert bytes([192, 0, 2, 7]) in first
+
+
+def test_tls_that_begins_in_the_same_segment() -> None:
+    """A client does not wait between its request and its first TLS record."""
+    identity = Identity(
+        version="9.7.0", flavour="mysql", server_id=7, server_uuid="u", gtid_mode="ON"
+    )
+    served = Served(pieces=(), name_of=name_of, open=lambda _: iter(()))
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    into, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(into, out, server_hostname="127.0.0.1")
+    request = (0x0A00).to_bytes(4, "little") + (1 << 24).to_bytes(4, "little") + bytes(24)
+    with (
+        Source(
+            identity, Account("u", "p"), served, tls=tls_for("127.0.0.1"), needs_tls=True
+        ) as source,
+        socket.create_connection(source.address, timeout=60) as raw,
+    ):
+        assert raw.recv(1 << 16)
+        with pytest.raises(ssl.SSLWantReadError):
+            client.do_handshake()
+        raw.sendall(b"\x20\x00\x00\x01" + request + out.read())
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                raw.sendall(out.read())
+                data = raw.recv(1 << 16)
+                assert data, "the server has closed it"
+                into.write(data)
+    assert client.version() in {"TLSv1.2", "TLSv1.3"}
