@@ -133,6 +133,7 @@ class Shown(Source):
         self.moments.append((now, last, self.size(last)))
         return ServerPosition(
             asked_at=now,
+            settled_at=now,
             uuid=UUID_A,
             binlog=last,
             offset=self.size(last),

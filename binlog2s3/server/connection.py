@@ -15,7 +15,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -59,9 +59,13 @@ class ServerBinlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPosition:
-    """Where the server stands. `asked_at` is its own NOW(6), read before the position."""
+    """Where the server stands. `asked_at` is its own NOW(6), read before the position.
+
+    What is not before this position was committed later than `settled_at`, as its binlog says it.
+    """
 
     asked_at: datetime
+    settled_at: datetime
     uuid: str
     binlog: BinlogName
     offset: int
@@ -69,6 +73,11 @@ class ServerPosition:
 
 
 _ENCRYPTION_HEADER = 512
+_RUNNING = (
+    "(SELECT COALESCE(MAX(time), 0) FROM information_schema.processlist "
+    "WHERE command IN ('Query', 'Execute') AND id <> CONNECTION_ID())"
+)
+"""For how many whole seconds the oldest statement runs that this account can see."""
 _TLS = "check --mysql-ssl-mode and --mysql-ssl-ca against the server's certificate"
 _ACCOUNT = (
     "check --mysql-user, the password file and the account's host part; an account with "
@@ -184,9 +193,20 @@ class Server:
         return tuple(found)
 
     def position(self) -> ServerPosition:
-        """Where the server's binary log ends now, and the server's clock just before."""
+        """Where the server's binary log ends now, and the server's clock just before.
+
+        MySQL from 8.0.2 on stamps a transaction while it holds LOCK_log, for which the position
+        waits. MariaDB and older ones stamp the second in which its last statement began: nothing
+        is settled that is as late as the oldest one that runs. Of other users' it needs PROCESS.
+        """
         identity = "@@server_uuid" if not self._is_mariadb() else "''"
-        row = self._one(f"SELECT UTC_TIMESTAMP(6) AS now, {identity} AS uuid")
+        running = "NULL" if self._stamps_commits() else _RUNNING
+        row = self._one(f"SELECT UTC_TIMESTAMP(6) AS now, {identity} AS uuid, {running} AS seconds")
+        asked_at = row["now"].replace(tzinfo=UTC)
+        settled_at = asked_at
+        if row["seconds"] is not None:
+            whole = timedelta(seconds=int(row["seconds"]) + 2)
+            settled_at = asked_at.replace(microsecond=0) - whole
         status = self._all(self._status_statement())
         if not status:
             raise SourceError(
@@ -198,7 +218,8 @@ class Server:
         if self._is_mariadb():
             gtid_set = str(self._one("SELECT @@gtid_binlog_pos AS pos")["pos"])
         return ServerPosition(
-            asked_at=row["now"].replace(tzinfo=UTC),
+            asked_at=asked_at,
+            settled_at=settled_at,
             uuid=uuid,
             binlog=_name(str(status[0]["File"])),
             offset=int(status[0]["Position"]),
@@ -304,9 +325,14 @@ class Server:
     def _status_statement(self) -> str:
         if self._is_mariadb():
             return "SHOW MASTER STATUS"
-        numbers = re.findall(r"\d+", self._server_version())
-        modern = tuple(int(number) for number in numbers[:2]) >= (8, 2)
-        return "SHOW BINARY LOG STATUS" if modern else "SHOW MASTER STATUS"
+        return "SHOW BINARY LOG STATUS" if self._is_since(8, 2) else "SHOW MASTER STATUS"
+
+    def _stamps_commits(self) -> bool:
+        return not self._is_mariadb() and self._is_since(8, 0, 2)
+
+    def _is_since(self, *wanted: int) -> bool:
+        found = re.findall(r"\d+", self._server_version())
+        return tuple(int(number) for number in found[: len(wanted)]) >= wanted
 
     def _one(self, statement: str) -> dict[str, Any]:
         return self._all(statement)[0]

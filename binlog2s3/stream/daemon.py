@@ -452,7 +452,6 @@ class _Stream:
         coverage = self._intake.coverage
         if position.uuid != self._intake.server_uuid:
             return
-        self._intake.told_time(position.asked_at)
         self._writer.told_time(position.asked_at)
         if coverage is not None:
             coverage.seen(position)

@@ -274,8 +274,9 @@ class Reporter:
         state, troubles = judge(self.vitals(), config.timing)
         coverage = self._intake.coverage
         durable = coverage.durable if coverage is not None else None
-        covered = self._writer.furthest_covered(self._intake.covered_until())
         lineage = self._intake.lineage or self._intake.left
+        named = lineage.id if lineage is not None else None
+        covered = self._writer.furthest_covered(named, self._intake.covered_until())
         lag = self._lag(now, sight, stock, durable, covered)
         me, beaten = self._writer.me, self._writer.beaten_at is not None
         text, moment = self._store_error()
@@ -299,7 +300,7 @@ class Reporter:
                 heartbeat_interval_seconds=me.interval_seconds,
             ),
             server=source,
-            lineage=lineage.id if lineage is not None else None,
+            lineage=named,
             durable=durable,
             covered_until=covered,
             latest=max((m for m in moments if m is not None), default=None),

@@ -134,7 +134,7 @@ class Intake:
         if self.uploader is not None and not self.uploader.empty:
             self.uploader.end_history()
             self._older.append(self.uploader)
-        if self.coverage is not None and self.coverage.until is not None:
+        if self.coverage is not None:
             self._covered_before = self.coverage.until
         for track in self._waiting:
             _log.warning("left in the spool: nothing proves its history", binlog=track.name)
@@ -175,18 +175,14 @@ class Intake:
         return waiting
 
     def covered_until(self) -> datetime | None:
-        """Up to when every commit is in the bucket: not while an older history is on its way.
+        """Up to when every commit of the lineage is in the bucket; of the one left, while none is.
 
-        Asked by any thread.
+        Of a new one not while an older history is on its way. Asked by any thread.
         """
         coverage = self.coverage
-        until = coverage.until if coverage is not None and not self._older else None
-        return until if until is not None else self._covered_before
-
-    def told_time(self, moment: datetime) -> None:
-        """The source's clock: what was covered before by a later one is of no use any more."""
-        if self._covered_before is not None and self._covered_before > moment:
-            self._covered_before = None
+        if coverage is None:
+            return self._covered_before
+        return coverage.until if not self._older else None
 
     def follow(self, listed: Iterable[ServerBinlog]) -> None:
         """A run begins; this is what the server listed before, oldest first."""

@@ -61,7 +61,7 @@ class Coverage:
             if self.until is not None and position.asked_at < self.until:
                 self.until = None
             self._seen = [sight for sight in self._seen if sight[2] <= position.asked_at]
-            self._seen.append((position.binlog, position.offset, position.asked_at))
+            self._seen.append((position.binlog, position.offset, position.settled_at))
             if len(self._seen) > _MOST_SIGHTS:  # nothing gets there for hours: keep every other
                 del self._seen[1::2]
             self._claim()
@@ -119,4 +119,4 @@ class Coverage:
         passed = [at for name, offset, at in self._seen if (name, offset) <= here]
         if passed:
             self._seen = [sight for sight in self._seen if sight[:2] > here]
-            self.until = passed[-1]
+            self.until = max([*passed, self.until or passed[0]])

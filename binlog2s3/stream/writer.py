@@ -92,7 +92,7 @@ class Writer:
         self._progress = progress
         self._failed = failed
         self._stop = stop
-        self._carried: datetime | None = None
+        self._carried: dict[str, datetime] = {}
         self.beaten_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         now = datetime.now(UTC)
@@ -123,8 +123,9 @@ class Writer:
         catalog = Catalog(store, self._layout)
         others = catalog.writers()
         for beat in catalog.heartbeats(sorted(others)):
-            if beat.covered_until and (not self._carried or beat.covered_until > self._carried):
-                self._carried = beat.covered_until
+            if beat.lineage and beat.covered_until:
+                before = self._carried.get(beat.lineage, beat.covered_until)
+                self._carried[beat.lineage] = max(before, beat.covered_until)
             if beat.lineage and beat.durable:
                 self._carried_durable = (beat.lineage, beat.durable)
         generation = max((generation for generation, _ in others), default=0) + 1
@@ -213,7 +214,7 @@ class Writer:
             server_uuid=now.server_uuid,
             durable=self._furthest(now),
             server=now.server,
-            covered_until=self.furthest_covered(now.covered_until),
+            covered_until=self.furthest_covered(now.lineage, now.covered_until),
             status=now.status,
         )
         store.put(self._layout.writer(*self._me.rank), self._me.to_json())
@@ -224,15 +225,16 @@ class Writer:
         """What was last put, or is to be."""
         return self._me
 
-    def furthest_covered(self, until: datetime | None) -> datetime | None:
-        """Up to when all is covered; until we know it, what the writers before us proved."""
-        return until if until is not None else self._carried
+    def furthest_covered(self, lineage: str | None, until: datetime | None) -> datetime | None:
+        """Up to when all is covered; until we know it, what the writers before us proved of it."""
+        return until if until is not None else self._carried.get(lineage or "")
 
     def told_time(self, moment: datetime) -> None:
         """The source's clock. What was proved by a later one is of no use any more."""
-        if self._carried is not None and self._carried > moment:
-            _log.warning("the source's clock was set back", covered_until=self._carried, now=moment)
-            self._carried = None
+        for lineage, until in [*self._carried.items()]:
+            if until > moment:
+                _log.warning("the source's clock was set back", covered_until=until, now=moment)
+                del self._carried[lineage]
 
     def _furthest(self, now: Progress) -> Position | None:
         """What is durable; not less than the writer before us said of the same lineage."""

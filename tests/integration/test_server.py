@@ -14,13 +14,16 @@ import pytest
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.errors import SourceError
-from binlog2s3.server.connection import Server, ServerFacts
+from binlog2s3.server.connection import Server, ServerFacts, ServerPosition
 from lab.get import ServerBinaries
+from lab.load import Load
 from lab.mysql import MariadbServer, MysqlServer
 from lab.verify import closed_binlogs
 from tests.integration.at_rest import open_binlog
 from tests.integration.both_ways import login_to
 from tests.waiting import wait_until
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @contextmanager
@@ -281,3 +284,41 @@ def test_silence_ends_in_time(mysql_tls: MysqlServer) -> None:
     ):
         server.facts()
     assert caught.value.transient
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+def test_what_is_settled(request: pytest.FixtureRequest, flavour: str) -> None:
+    """What comes behind a position was committed later, also by a statement that took long."""
+    server: MysqlServer = request.getfixturevalue(flavour)
+    server.query("CREATE DATABASE shop", "CREATE TABLE shop.t (a INT)")
+    if flavour == "mariadb":
+        server.query(f"GRANT PROCESS ON *.* TO {server.repl_user}@'%'")
+    sights: list[ServerPosition] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        with asking(server) as asks:
+            while not over.is_set():
+                sights.append(asks.position())
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    try:
+        with Load(server, threads=3, seconds=120) as load:
+            server.query("INSERT INTO shop.t SELECT SLEEP(4)")
+            wait_until(lambda: min(load.acknowledged) >= 100, what="transactions")
+    finally:
+        over.set()
+        asker.join()
+    found = []
+    for name, _ in server.binlogs():
+        data = memoryview((server.datadir / name).read_bytes())
+        found += [(BinlogName.parse(name), one.end, one.commit_us) for one in Scanner().feed(data)]
+    assert len(sights) > 20
+    for sight in sights:
+        settled = (sight.settled_at - EPOCH) // timedelta(microseconds=1)
+        behind = (us for name, end, us in found if (name, end) > (sight.binlog, sight.offset))
+        assert min(behind, default=settled + 1) > settled
+    ages = [(sight.asked_at - sight.settled_at).total_seconds() for sight in sights]
+    assert min(ages) <= (3 if flavour == "mariadb" else 0)

@@ -71,7 +71,7 @@ class Parts:
             is_behind=False,
         )
         self.writer: Any = SimpleNamespace(
-            me=BEAT, beaten_at=self.now, furthest_covered=lambda until: until
+            me=BEAT, beaten_at=self.now, furthest_covered=lambda _, until: until
         )
         self.reporter = Reporter(
             SimpleNamespace(
@@ -104,7 +104,12 @@ class Parts:
         asked_at = datetime.now(UTC) + self.source_clock
         self.watch.sight = Sight(
             position=ServerPosition(
-                asked_at=asked_at, uuid=UUID, binlog=name(number), offset=offset, gtid_set=gtids
+                asked_at=asked_at,
+                settled_at=asked_at,
+                uuid=UUID,
+                binlog=name(number),
+                offset=offset,
+                gtid_set=gtids,
             ),
             listed=tuple(ServerBinlog(name=name(n), size=1000, encrypted=False) for n in (1, 2, 3)),
             heard_at=self.now,

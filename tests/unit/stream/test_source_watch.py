@@ -40,6 +40,7 @@ class Server:
         number, offset = self.at
         return ServerPosition(
             asked_at=datetime(2026, 1, 1, tzinfo=UTC),
+            settled_at=datetime(2026, 1, 1, tzinfo=UTC),
             uuid=self.uuid,
             binlog=name(number),
             offset=offset,

@@ -1,5 +1,6 @@
 """How far everything is in the bucket: the unbroken archive and the source's clock."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def track(number: int) -> Track:
 def seen(number: int, seconds: int, offset: int = 4) -> ServerPosition:
     return ServerPosition(
         asked_at=START + timedelta(seconds=seconds),
+        settled_at=START + timedelta(seconds=seconds),
         uuid=UUID_A,
         binlog=name(number),
         offset=offset,
@@ -160,3 +162,15 @@ def test_archived_up_to_the_first_without_an_entry() -> None:
     coverage.archived(track(2))
     assert [coverage.has(name(number)) for number in (1, 2, 3, 4)] == [True, True, True, False]
     assert not coverage.has(BinlogName.parse("other.000001"))
+
+
+def test_a_claim_is_no_later_than_what_is_settled() -> None:
+    """A statement that still runs may be stamped before the position was asked; none goes back."""
+    coverage = Coverage(None, name(1))
+    coverage.reached(name(1), 100, None)
+    coverage.seen(replace(seen(1, 10, 100), settled_at=START + timedelta(seconds=8)))
+    assert coverage.until == START + timedelta(seconds=8)
+    coverage.seen(replace(seen(1, 12, 100), settled_at=START + timedelta(seconds=7)))
+    assert coverage.until == START + timedelta(seconds=8)
+    coverage.seen(replace(seen(1, 5, 100), settled_at=START + timedelta(seconds=3)))  # set back
+    assert coverage.until == START + timedelta(seconds=3)
