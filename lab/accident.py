@@ -113,6 +113,21 @@ def fail_over(site: Site) -> None:
     site.live(replica)
 
 
+def reset(site: Site) -> None:
+    """The source was RESET, and gave its GTIDs to other transactions; then its host was lost."""
+    site.remember("before the reset")
+    site.arrived()
+    site.source.query("RESET BINARY LOGS AND GTIDS")
+    site.trade(60)
+    site.flush()
+    site.variables["LATER"] = str(site.dump("tuesday"))
+    site.trade(60)
+    site.remember("at the end")
+    site.arrived()
+    site.source.kill()
+    site.streamers[-1].stop()
+
+
 def snapshot(site: Site) -> None:
     """The base backup is a snapshot of the data directory of a server at work; then it is lost."""
     site.source.freeze()
@@ -133,6 +148,7 @@ ACCIDENTS: Mapping[str, Callable[[Site], None]] = {
     "lost-all": lost_all,
     "gap": gap,
     "fail-over": fail_over,
+    "reset": reset,
     "snapshot": snapshot,
 }
 

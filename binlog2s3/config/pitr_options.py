@@ -89,7 +89,7 @@ PITR_OPTIONS: tuple[Option, ...] = (
         "from-lineage",
         "text",
         "ID",
-        "The lineage whose binlog that is, where several have one of that name.",
+        "The lineage that the base backup is of, where several have such a place or such GTIDs.",
     ),
     of_command(
         "from-backup",

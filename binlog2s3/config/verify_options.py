@@ -60,6 +60,12 @@ VERIFY_OPTIONS: tuple[Option, ...] = (
     ),
     _own("from-gtid-set", "gtid set", "SET", "The same, of a base backup that has these GTIDs."),
     _own(
+        "from-lineage",
+        "text",
+        "ID",
+        "The lineage that the base backup is of, where several have such a place or such GTIDs.",
+    ),
+    _own(
         "repair",
         "flag",
         "",

@@ -175,8 +175,6 @@ def _start_problems(given: Given) -> Iterable[str]:
         yield f"{given.called('from-binlog')} needs --from-position (4: its beginning)"
     if given.has("from-position") and given.lacks("from-binlog"):
         yield f"{given.called('from-position')} needs --from-binlog"
-    if given.has("from-lineage") and given.lacks("from-binlog") and given.lacks("from-backup"):
-        yield f"{given.called('from-lineage')} needs --from-binlog or --from-backup"
     if given.has("from-backup") and not given.values["from-backup"].exists():
         yield f"{given.called('from-backup')}: {given.values['from-backup']}: there is no such file"
     if _is_wanted(given, "skip-leaves-hole") and given.lacks("skip-gtid"):

@@ -8,6 +8,7 @@ RecoveryError that says what can be reached.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -19,6 +20,7 @@ from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import BeforeGtid, Latest, Reach, Request, ToGtid, ToPosition, ToTime
 from binlog2s3.recover.route import Route
 
+_MOST_CHARACTERS = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -87,21 +89,29 @@ class Search:
 
     # Places
 
-    def place(self, name: BinlogName, offset: int, lineage: str | None = None) -> At:
-        """Where this offset of a binlog, of a lineage, lies, between two transactions."""
-        found = self.route.numbers_of(name, offset)
-        elsewhere = self._elsewhere(name, offset)
-        if lineage is not None:
-            found = [n for n in found if self.route.leg(n).lineage.id == lineage]
-            elsewhere = [one for one in elsewhere if one == lineage]
+    def place(
+        self,
+        name: BinlogName,
+        offset: int,
+        lineage: str | None = None,
+        *,
+        option: str = "--from-lineage",
+    ) -> At:
+        """Where this offset of a binlog, of a lineage, lies, between two transactions.
+
+        `option`: what names the lineage that is meant, where several have such a place.
+        """
+        found, elsewhere = self._holders(name, offset, lineage)
         if not found:
             raise self._nowhere(name, offset, elsewhere)
+        here = list(dict.fromkeys(self.route.leg(number).lineage.id for number in found))
         if len(found) > 1 or (elsewhere and not self.request.lineage):
-            where = [self.route.leg(number).lineage.id for number in found] + elsewhere
+            more = "" if option == "--lineage" else "--lineage {0} "
+            named = [f"{option} {one}" for one in here]
+            named += [f"{more}{option} {{0}}".format(one) for one in elsewhere]
             raise self.refused(
-                f"{name}:{offset} is in several histories: {', '.join(dict.fromkeys(where))}",
-                "--from-lineage says which one the backup is of, --lineage which history to "
-                "follow; a GTID (set) names one place alone",
+                f"{name}:{offset} is in several histories: {', '.join([*here, *elsewhere])}",
+                f"say which one is meant: {', or '.join(named)}",
             )
         (number,) = found
         if not self.route.history.is_boundary(self.route.leg(number).lineage.id, name, offset):
@@ -111,6 +121,33 @@ class Search:
                 "transaction's GTID event begins",
             )
         return At(number, offset)
+
+    def _holders(
+        self, name: BinlogName, offset: int, lineage: str | None
+    ) -> tuple[list[int], list[str]]:
+        """The stretches that have this place, and the lineages that have it elsewhere.
+
+        Of several only those count in which it is between two transactions.
+        """
+        found = self.route.numbers_of(name, offset)
+        elsewhere = self._elsewhere(name, offset)
+        if lineage is not None:
+            found = [n for n in found if self.route.leg(n).lineage.id == lineage]
+            elsewhere = [one for one in elsewhere if one == lineage]
+        if len(found) + len(elsewhere) > 1:
+            ids = [self.route.leg(n).lineage.id for n in found]
+            fit = {one for one in (*ids, *elsewhere) if self._fits(one, name, offset)}
+            if fit:
+                found = [n for n in found if self.route.leg(n).lineage.id in fit]
+                elsewhere = [one for one in elsewhere if one in fit]
+        return found, elsewhere
+
+    def _fits(self, lineage: str, name: BinlogName, offset: int) -> bool:
+        """Whether a place can be between two transactions there."""
+        try:
+            return self.route.history.is_boundary(lineage, name, offset)
+        except ArchiveError:  # nobody can tell
+            return True
 
     def _elsewhere(self, name: BinlogName, offset: int) -> list[str]:
         """The lineages that have this place outside of the route."""
@@ -230,7 +267,7 @@ class Search:
                 number, found = self.gtid(gtid, start.number, have)
                 return At(number, found.begin)
             case ToPosition(binlog, offset):
-                return self.place(binlog, offset, self._chosen(binlog, offset))
+                return self.place(binlog, offset, self._chosen(binlog, offset), option="--lineage")
             case Latest():
                 last = len(self.route) - 1
                 return At(last, self.route.end(last))
@@ -242,6 +279,30 @@ class Search:
             self.route.leg(number).lineage.id for number in self.route.numbers_of(name, offset)
         }
         return wanted if wanted in found else None
+
+    def too_early(self, goal: ToTime) -> RecoveryError:
+        """The error for a time before this history begins, with the lineage that has it."""
+        begins = moment(self.route.known(0).first_us)
+        other = self._lineage_at(goal.at_us)
+        if not other:
+            return self.refused(f"{goal.text} is before the archive begins, at {begins}")
+        return self.refused(
+            f"{goal.text} is before this history begins, at {begins}: lineage {other} has it",
+            f"--lineage {other} chooses that history instead",
+        )
+
+    def _lineage_at(self, at_us: int) -> str:
+        """The lineage outside of the route that began the last before this; "" where none did."""
+        history = self.route.history
+        legs = {leg.lineage.id for leg in self.route.line.legs}
+        found: list[tuple[int, str]] = []
+        for lineage in history.lineages:
+            if lineage.id in legs or not (names := history.names(lineage.id)):
+                continue
+            with suppress(ArchiveError):
+                begins_us = history.known(lineage.id, names[0]).first_us
+                found += [(begins_us, lineage.id)] if begins_us <= at_us else []
+        return max(found)[1] if found else ""
 
     def is_double(self, number: int, first: int) -> Callable[[Transaction], bool]:
         """Whether a transaction of this stretch is also in a leg before, from `first` on."""
@@ -274,7 +335,7 @@ class _Clock:
     def stop(self, goal: ToTime) -> At:
         route, start = self._route, self._start
         if goal.at_us < route.known(0).first_us:
-            raise self._search.refused(f"{goal.text} is before the archive begins")
+            raise self._search.too_early(goal)
         self._check_before(goal)
         for number in range(start.number, len(route)):
             if not _is_later(route.known(number).greatest_commit_us, goal):
@@ -406,3 +467,8 @@ def either(gtids: Gtids, others: Gtids) -> Gtids:
     if isinstance(gtids, MariadbGtidList) and isinstance(others, MariadbGtidList):
         return gtids | others
     raise TypeError
+
+
+def short(text: str) -> str:
+    """GTIDs for a message, which may be a great many."""
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."

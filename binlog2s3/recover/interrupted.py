@@ -19,7 +19,7 @@ from binlog2s3.recover.target import Mark, Marker, TargetFacts
 from binlog2s3.server.connection import Server
 
 _BY_GTIDS = "its GTIDs"
-"""In place of a place: the target's GTIDs tell what was applied."""
+"""In place of a place: the target's GTIDs tell what was applied. The lineage stands behind it."""
 _TRIES = 10
 
 
@@ -30,6 +30,7 @@ class Standing:
         self._server = server
         self._facts = facts
         self._marker = Marker(server)
+        self._follows = ""
 
     def start(self, asked: str) -> Start | None:
         """Where a run that was cut off left the target, if it was the same one.
@@ -40,8 +41,9 @@ class Standing:
         mark = None if self._facts.keeps_gtids else self._marker.find()
         if mark is None or mark.asked != asked:
             return None
-        if mark.reached == _BY_GTIDS:
-            return Start(gtids=self._slave_pos())
+        if _is_by_gtids(mark):
+            follows = mark.reached.removeprefix(_BY_GTIDS).removeprefix(" of ")
+            return Start(gtids=self._slave_pos(), lineage=follows or None)
         reached = self._reached(mark)
         if reached is None:
             return None
@@ -56,7 +58,7 @@ class Standing:
             self._refuse_restarted(mark)
         if self._facts.keeps_gtids:
             return
-        if mark.reached == _BY_GTIDS:
+        if _is_by_gtids(mark):
             if asked.gtids != self._slave_pos() or asked.place is not None:
                 raise _stands_elsewhere(mark, f"gtid_slave_pos {self._slave_pos()}", "")
             return
@@ -65,7 +67,8 @@ class Standing:
             raise _stands_elsewhere(
                 mark,
                 _text(reached),
-                f", or --from-binlog {reached.binlog} and --from-position {reached.offset}",
+                f", or --from-lineage {reached.lineage}, --from-binlog {reached.binlog} and "
+                f"--from-position {reached.offset}",
             )
 
     def _refuse_restarted(self, mark: Mark) -> None:
@@ -101,7 +104,7 @@ class Standing:
     def goes_on(self) -> bool:
         """Whether its GTIDs tell where a run was cut off."""
         mark = self._marker.find()
-        return mark is not None and mark.reached == _BY_GTIDS
+        return mark is not None and _is_by_gtids(mark)
 
     @contextmanager
     def noted(self, plan: Plan, asked: str, *, is_untouched: Callable[[], bool]) -> Iterator[None]:
@@ -111,10 +114,12 @@ class Standing:
         `is_untouched()`: then it is as if this had never begun.
         """
         before = self._marker.find()
+        self._follows = f"{_BY_GTIDS} of {plan.lineage}"
+        by_gtids = self._facts.keeps_gtids or self.goes_on()
         self._marker.write(
             asked=asked,
             started=self._server_start(),
-            reached=_BY_GTIDS if self._facts.keeps_gtids or self.goes_on() else _text(plan.begin),
+            reached=self._follows if by_gtids else _text(plan.begin),
         )
         try:
             replicate.settle(self._server, self._facts)  # the note says how far it came
@@ -128,7 +133,7 @@ class Standing:
 
     def follow_gtids(self) -> None:
         """Note that from now on gtid_slave_pos tells what was applied."""
-        self._marker.reach(_BY_GTIDS)
+        self._marker.reach(self._follows)
 
     def reach(self, place: Place) -> None:
         """Note that all before it was applied, and nothing behind: the channel goes now."""
@@ -137,7 +142,7 @@ class Standing:
     def put_away(self) -> None:
         """What a run left that was cut off, where all that it had to do is done."""
         mark = self._marker.find()
-        if mark is not None and mark.reached != _BY_GTIDS:
+        if mark is not None and not _is_by_gtids(mark):
             reached = self._reached(mark)
             if reached is not None:
                 self.reach(reached)
@@ -153,6 +158,10 @@ def _stands_elsewhere(mark: Mark, where: str, other: str) -> RecoveryError:
         hint=f"the same command as then goes on from there{other}; if the base backup was restored "
         f"again since: DROP DATABASE {target.DATABASE}",
     )
+
+
+def _is_by_gtids(mark: Mark) -> bool:
+    return mark.reached.startswith(_BY_GTIDS)
 
 
 def _text(place: Place) -> str:

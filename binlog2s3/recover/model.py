@@ -64,17 +64,28 @@ Goal = ToTime | ToGtid | BeforeGtid | ToPosition | Latest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """All that the operator, or the base backup itself, says of where that stands."""
+
+    gtids: Gtids | None = None
+    place: tuple[BinlogName, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """What the target has already.
 
     `gtids`: all that it has executed; None where it keeps none or nobody asked. `place`: name and
-    offset of the binlog that its base backup goes up to, of this `lineage` where several have one
-    of that name. Neither: nothing, all is applied from the first binlog of the history on.
+    offset of the binlog that its base backup goes up to. Neither: nothing, all is applied from the
+    first binlog of the history on. `lineage`: which one that is of, where several have such a
+    place, or such GTIDs. `base`: what is said of the base backup itself, which the target may be
+    ahead of; None where only the target tells.
     """
 
     gtids: Gtids | None = None
     place: tuple[BinlogName, int] | None = None
     lineage: str | None = None
+    base: Base | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,6 @@ from functools import partial
 from binlog2s3.archive.catalog import Catalog, Layout, where_to_look
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, parse
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.output import clean, page_on, progress_of
@@ -29,7 +28,7 @@ from binlog2s3.recover.backup import BackupPoint, read_backup
 from binlog2s3.recover.config import PitrConfig
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
-from binlog2s3.recover.model import Plan, Request, Start
+from binlog2s3.recover.model import Base, Plan, Request, Start
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.snapshot import Survey
@@ -172,9 +171,10 @@ class _Recovery:
         if self._by_gtid and self._facts is not None and self._facts.executed is not None:
             have = self._facts.executed
             words.append("what the target has executed")
-        place = None
+        place, base = None, None
         if config.from_gtid_set is not None:
-            have = _with(have, _parsed(config.from_gtid_set, flavour))
+            base = Base(gtids=_parsed(config.from_gtid_set, flavour))
+            have = _with(have, base.gtids)
             words.append("--from-gtid-set")
         elif config.from_binlog is not None and config.from_position is not None:
             place = (config.from_binlog, config.from_position)
@@ -182,7 +182,9 @@ class _Recovery:
         elif config.from_backup is not None:
             point = read_backup(config.from_backup)
             self._warnings += [f"{config.from_backup}: {one}" for one in point.warnings]
-            have, place = self._of_backup(point, have, flavour)
+            base = self._of_backup(point, flavour)
+            have = _with(have, base.gtids)
+            place = base.place if base.gtids is None else None
             words.append(f"the {point.tool} backup {config.from_backup}")
         elif self._target is not None and have is None:
             raise RecoveryError(
@@ -201,25 +203,28 @@ class _Recovery:
                 "and goes on from there; if its base backup was restored again since, DROP "
                 f"DATABASE {target.DATABASE} first"
             )
+            if stands.lineage is None:
+                stands = replace(stands, lineage=config.from_lineage, base=base)
             return stands, "where a run was cut off"
-        return Start(gtids=have, place=place, lineage=config.from_lineage), " and ".join(words)
+        start = Start(gtids=have, place=place, lineage=config.from_lineage, base=base)
+        return start, " and ".join(words)
 
-    def _of_backup(
-        self, point: BackupPoint, have: Gtids | None, flavour: Flavour
-    ) -> tuple[Gtids | None, tuple[BinlogName, int] | None]:
+    def _of_backup(self, point: BackupPoint, flavour: Flavour) -> Base:
+        """All that the backup says of where it stands."""
         if point.flavour not in (None, flavour):
             raise RecoveryError(
                 f"the backup is of a {point.flavour} server, the history is {flavour}'s",
                 hint="is --source the right one?",
             )
-        if point.gtid_set is not None:
-            return _with(have, _parsed(point.gtid_set, flavour)), None
-        if point.binlog is None or point.position is None:
+        gtids = _parsed(point.gtid_set, flavour) if point.gtid_set is not None else None
+        if point.binlog is not None and point.position is not None:
+            return Base(gtids=gtids, place=(point.binlog, point.position))
+        if gtids is None:
             raise RecoveryError(
                 f"{self._config.from_backup} tells neither GTIDs nor a position",
                 hint="--from-binlog NAME and --from-position N say where it stands",
             )
-        return have, (point.binlog, point.position)
+        return Base(gtids=gtids)
 
     def _plan(self, start: Start, survey: Survey) -> Plan:
         try:
@@ -350,8 +355,10 @@ def _parsed(text: str, flavour: Flavour) -> Gtids:
         ) from None
 
 
-def _with(have: Gtids | None, more: Gtids) -> Gtids:
-    return more if have is None else executed(have).plus(more).gtids
+def _with(have: Gtids | None, more: Gtids | None) -> Gtids | None:
+    if have is None or more is None:
+        return more if have is None else have
+    return executed(have).plus(more).gtids
 
 
 def _asked(config: PitrConfig) -> str:

@@ -10,7 +10,6 @@ damage and no join that nobody can prove is crossed in silence.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import islice
 
 from binlog2s3.binlog.content import Content
@@ -20,15 +19,15 @@ from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.config.points import time_text
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.recover.choice import Choice
-from binlog2s3.recover.goal import At, Search, either
+from binlog2s3.recover.goal import At, Search, either, short
 from binlog2s3.recover.model import History, Latest, Piece, Plan, Request, Shown
+from binlog2s3.recover.origin import Origin
 from binlog2s3.recover.route import Route
 from binlog2s3.recover.skip import Skip, both
 
 _SHOWN = 3
 _BACK = 50
 """How many binlogs are looked through for the last transactions that are kept."""
-_MOST_CHARACTERS = 200
 _LAST = 2
 """How many binlogs of another lineage are looked at for its newest transaction."""
 
@@ -55,6 +54,7 @@ class _Planner:
         self._request = request
         self._route = route
         self._search = Search(route, request)
+        self._origin = Origin(self._search)
         self._flavour = route.line.legs[-1].lineage.flavour
         gtids = request.start.gtids
         if gtids is not None and not isinstance(gtids, type(empty(self._flavour))):
@@ -72,8 +72,10 @@ class _Planner:
 
     def plan(self) -> Plan:
         route = self._route
+        self._origin.check_named()
         start = self._start()
         route.load(start.number, len(route))
+        self._check_base(start)
         stop = self._search.stop(start, self._have)
         self._check_end(stop)
         self._check_history(start, stop)
@@ -118,7 +120,7 @@ class _Planner:
             before = route.known(0).gtids_before
             if before:
                 self._warnings.append(
-                    f"the history begins after {_cut(str(before))}: what takes it must have these"
+                    f"the history begins after {short(str(before))}: what takes it must have these"
                 )
             return At(0, 0)
         number = route.first_covered(self._have)
@@ -139,7 +141,8 @@ class _Planner:
             )
         missing = executed(before).beyond(have.gtids)
         return self._search.refused(
-            f"the target lacks GTIDs that were executed before the archive begins: {_cut(missing)}",
+            "the target lacks GTIDs that were executed before the archive begins: "
+            f"{short(missing)}",
             "restore a base backup that has them",
         )
 
@@ -172,8 +175,19 @@ class _Planner:
 
     # What the target has
 
-    def _check_history(self, start: At, stop: At) -> None:
+    def _check_base(self, start: At) -> None:
         """The target has nothing that is not of this history."""
+        have, route = self._have, self._route
+        before = route.known(start.number).gtids_before
+        if have is None or before is None:
+            return
+        everything = either(before, empty(self._flavour))
+        for number in range(start.number, len(route)):
+            everything = either(everything, self._added(number))
+        self._check_branches(have, everything, route.leg(start.number).lineage.id)
+
+    def _check_history(self, start: At, stop: At) -> None:
+        """Gather what the target has to have in the end, and all of the history."""
         have, route = self._have, self._route
         if have is None:
             return
@@ -188,7 +202,6 @@ class _Planner:
                 self._wanted = everything
             everything = either(everything, self._added(number))
         self._everything = everything
-        self._check_branches(have, before, everything)
 
     def _check_past(self, stop: At) -> None:
         """The target has nothing that lies behind the stop."""
@@ -200,26 +213,26 @@ class _Planner:
         if past:
             place = self._route.place(stop.number, stop.offset)
             raise self._search.refused(
-                f"the target is already past {place}: it has {_cut(past)}",
+                f"the target is already past {place}: it has {short(past)}",
                 "restore an older base backup",
             )
 
-    def _check_branches(self, have: Executed, before: Gtids, everything: Gtids) -> None:
+    def _check_branches(self, have: Executed, everything: Gtids, lineage: str) -> None:
         """Nothing of a dead branch, nothing that could be of one, nothing unknown."""
         extra = have.beyond(everything)
         dead = list(self._search.ends())
-        for lineage, gtids in dead:
+        for other, gtids in dead:
             lost = both(parse(extra, self._flavour), gtids) if extra else None
             if lost:
                 raise self._search.refused(
                     f"the target has GTIDs of a dead branch, which this history left: "
-                    f"{_cut(str(lost))} of {lineage}",
-                    f"--lineage {lineage} goes on with that history; else restore a base backup "
-                    "from before they were executed",
+                    f"{short(str(lost))} of {other}",
+                    f"--lineage {other} goes on with that history; else restore a base backup "
+                    f"from before they were executed{self._origin.or_wait(other)}",
                 )
         if extra and not self._request.allow_extra_gtids:
             raise self._search.refused(
-                f"the target has GTIDs that the archive does not know: {_cut(extra)}",
+                f"the target has GTIDs that the archive does not know: {short(extra)}",
                 "is it the right source? Or something wrote to the target since it was restored: "
                 "its event scheduler (start it with event_scheduler=OFF), FLUSH PRIVILEGES, an "
                 "operator; then restore the base backup again. --allow-extra-gtids is for who "
@@ -227,34 +240,10 @@ class _Planner:
             )
         if extra:
             self._warnings.append(
-                f"the target has GTIDs that the archive does not know: {_cut(extra)}"
+                f"the target has GTIDs that the archive does not know: {short(extra)}"
             )
         if self._request.start.place is None:
-            self._check_doubtful(have, before, everything, dead)
-
-    def _check_doubtful(
-        self, have: Executed, before: Gtids, everything: Gtids, dead: list[tuple[str, Gtids]]
-    ) -> None:
-        """No GTID that two branches gave to different transactions."""
-        for lineage, gtids in dead:
-            doubtful = _given_twice(have.gtids, gtids, self._common(lineage, before), everything)
-            if doubtful:
-                raise self._search.refused(
-                    f"{_cut(doubtful)} are GTIDs of two different histories, this one and "
-                    f"{lineage}: they do not tell which one the target has",
-                    "say where its base backup stands: --from-binlog and --from-position",
-                )
-
-    def _common(self, lineage: str, before: Gtids) -> Gtids:
-        """What a lineage and this history have in common, as far as joins prove it."""
-        for leg in self._route.line.legs:
-            if leg.lineage.id == lineage and leg.cut is not None:
-                return parse(leg.cut.gtid_set, self._flavour)
-        for one in self._route.history.lineages:
-            if one.id == lineage and one.origin is not None and one.origin.join == "exact":
-                with suppress(ValueError):  # changed by hand: it proves nothing
-                    return parse(one.origin.gtid_set, self._flavour)
-        return before
+            self._origin.check(have.gtids, everything, dead, begins_in=lineage)
 
     def _added(self, number: int) -> Gtids:
         """The GTIDs that a stretch adds, and perhaps some that were there before."""
@@ -302,7 +291,7 @@ class _Planner:
     def _check_breaks(self, start: At, stop: At) -> None:
         for number, why, missing in self._route.breaks(start.number, stop.number):
             text = f"history is broken before {self._route.stretches[number].name}: {why}"
-            text += f"; missing: {_cut(missing)}" if missing else ""
+            text += f"; missing: {short(missing)}" if missing else ""
             if not self._request.allow_gap:
                 before = self._route.place(number - 1, self._route.end(number - 1))
                 raise self._search.refused(
@@ -421,18 +410,18 @@ class _Planner:
         there = both(self._have.gtids, parse(rest, self._flavour)) if self._have else None
         if there and is_done:
             self._warnings.append(
-                f"the target has {_cut(str(there))} already: committed empty by an earlier run, or "
-                "with all that it did"
+                f"the target has {short(str(there))} already: committed empty by an earlier run, "
+                "or with all that it did"
             )
             return
         if there:
             raise self._search.refused(
-                f"the target has {_cut(str(there))} already: it cannot be left out any more",
+                f"the target has {short(str(there))} already: it cannot be left out any more",
                 "if an earlier run of this command left it out, do not name it again; else restore "
                 "an older base backup",
             )
         raise self._search.refused(
-            f"{_cut(rest)} is not among what would be applied", "--dry-run shows what would be"
+            f"{short(rest)} is not among what would be applied", "--dry-run shows what would be"
         )
 
     def _check_whole(self) -> None:
@@ -450,7 +439,7 @@ class _Planner:
             missing = executed(parse(missing, self._flavour)).beyond(skipped)
         if missing:
             raise self._search.refused(
-                f"the target would lack {_cut(missing)}",
+                f"the target would lack {short(missing)}",
                 "this history is not told well enough by GTIDs: restore a later base backup",
             )
 
@@ -561,32 +550,3 @@ def _last(
         if len(found) > 4 * _SHOWN:
             del found[:-_SHOWN]
     return found[-_SHOWN:]
-
-
-def _given_twice(have: Gtids, gtids: Gtids, common: Gtids, everything: Gtids) -> str:
-    """What a target has that a dead branch gave to other transactions than this history.
-
-    Not where it also has what is of this history alone.
-    """
-    if isinstance(have, GtidSet) and isinstance(gtids, GtidSet):
-        if not (isinstance(common, GtidSet) and isinstance(everything, GtidSet)):
-            return ""
-        twice = have & (gtids - common) & everything
-        return str(twice) if have & everything <= gtids else ""
-    if isinstance(have, MariadbGtidList):
-        ends = [
-            {(domain, server): number for domain, server, number in one.gtids()}
-            for one in (common, gtids, everything)
-            if isinstance(one, MariadbGtidList)
-        ]
-        return ",".join(
-            f"{domain}-{server}-{number}"
-            for domain, server, number in have.gtids()
-            if ends[0].get((domain, server), -1) < number
-            and all(number <= end.get((domain, server), -1) for end in ends[1:])
-        )
-    return ""
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."

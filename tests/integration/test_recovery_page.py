@@ -102,6 +102,12 @@ def check_fail_over(site: Site, second: Second) -> None:
     assert second.checksums() != site.held["at the end"]
 
 
+def check_reset(site: Site, second: Second) -> None:
+    assert second.checksums() == site.held["before the reset"]
+    assert second.checksums() != site.held["at the end"]
+    assert second.gtids() == site.gtids["before the reset"]
+
+
 def check_without_gtids(site: Site, second: Second) -> None:
     assert second.checksums() == site.held["at the end"]
 
@@ -184,6 +190,11 @@ CASES = {
         accident="fail-over",
         sections=(SETTINGS, EMPTY, "5. A fail-over lost transactions"),
         check=check_fail_over,
+    ),
+    "reset": Case(
+        accident="reset",
+        sections=(SETTINGS, EMPTY, "9. The server was reset"),
+        check=check_reset,
     ),
     "snapshot": Case(
         accident="snapshot",

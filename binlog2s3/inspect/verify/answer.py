@@ -7,6 +7,7 @@ Law: the answer is yes only if `pitr --latest` would begin, and nothing on its w
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from binlog2s3.binlog.gtid import Flavour, Gtids, parse
@@ -14,7 +15,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.inspect.verify.report import Answer, Defect
 from binlog2s3.recover.backup import read_backup
-from binlog2s3.recover.model import Latest, Plan, Request, Start
+from binlog2s3.recover.model import Base, Latest, Plan, Request, Start
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.snapshot import Survey
 
@@ -44,13 +45,18 @@ def answer(
     backup: Path | None,
     gtid_set: str | None,
     lineage: str | None,
+    from_lineage: str | None = None,
     defects: Sequence[Defect],
 ) -> Answer:
-    """Whether what was backed up can be brought to the newest that is in the bucket."""
+    """Whether what was backed up can be brought to the newest that is in the bucket.
+
+    `from_lineage`: the lineage that the backup is of, `lineage`: the history that is followed.
+    """
     said = f"the backup {backup}" if backup is not None else f"a backup that has {gtid_set}"
     warnings: tuple[str, ...] = ()
     try:
         start, said, warnings = _start(survey, backup, gtid_set, lineage)
+        start = replace(start, lineage=from_lineage)
         plan = make(Request(goal=Latest(), start=start, lineage=lineage), survey)
     except (ArchiveError, RecoveryError) as error:
         return Answer(
@@ -101,7 +107,8 @@ def _start(
     """Where the backup stands, in words too, and what is to be said of it."""
     flavour = _flavour(survey, lineage)
     if backup is None:
-        return Start(gtids=_parsed(gtid_set or "", flavour)), "--from-gtid-set", ()
+        gtids = _parsed(gtid_set or "", flavour)
+        return Start(gtids=gtids, base=Base(gtids=gtids)), "--from-gtid-set", ()
     try:
         point = read_backup(backup)
     except Binlog2s3Error as error:
@@ -113,13 +120,17 @@ def _start(
             f"the backup is of a {point.flavour} server, the history is {flavour}'s",
             hint="is --source the right one?",
         )
+    place = None
+    if point.binlog is not None and point.position is not None:
+        place = (point.binlog, point.position)
     if point.gtid_set is not None:
-        return Start(gtids=_parsed(point.gtid_set, flavour)), said, warnings
-    if point.binlog is None or point.position is None:
+        gtids = _parsed(point.gtid_set, flavour)
+        return Start(gtids=gtids, base=Base(gtids=gtids, place=place)), said, warnings
+    if place is None:
         raise RecoveryError(
             f"{backup} tells neither GTIDs nor a position", hint="--from-gtid-set says what it has"
         )
-    return Start(place=(point.binlog, point.position)), said, warnings
+    return Start(place=place, base=Base(place=place)), said, warnings
 
 
 def _flavour(survey: Survey, lineage: str | None) -> Flavour:

@@ -39,6 +39,7 @@ class VerifyConfig:
     server: MysqlConfig | None = None
     from_backup: Path | None = None
     from_gtid_set: str | None = None
+    from_lineage: str | None = None
     repair: bool = False
     as_json: bool = False
 
@@ -71,6 +72,7 @@ def build_verify(
             server=_server(values) if values.get("against-source") else None,
             from_backup=values.get("from-backup"),
             from_gtid_set=values.get("from-gtid-set"),
+            from_lineage=values.get("from-lineage"),
             repair=bool(values.get("repair")),
             as_json=bool(values.get("json")),
         ),
@@ -89,6 +91,9 @@ def _problems(given: Given) -> Iterable[str]:
         yield contradiction(given, "from-backup", "from-gtid-set", "give one of them")
     if given.has("from-backup") and not given.values["from-backup"].exists():
         yield f"{given.called('from-backup')}: {given.values['from-backup']}: there is no such file"
+    asks = given.has("from-backup") or given.has("from-gtid-set")
+    if given.has("from-lineage") and not asks:
+        yield f"{given.called('from-lineage')} needs --from-backup or --from-gtid-set"
     if given.has("since") and given.has("last"):
         yield contradiction(given, "since", "last", "give one of them")
     if given.values.get("against-source"):

@@ -119,6 +119,7 @@ class One:
                 self.look.survey,
                 backup=self._config.from_backup,
                 gtid_set=self._config.from_gtid_set,
+                from_lineage=self._config.from_lineage,
                 lineage=self._config.lineage,
                 defects=report.defects,
             )

@@ -361,7 +361,6 @@ def test_what_is_missing() -> None:
             "--from-binlog needs --from-position (4: its beginning)",
         ),
         (("--latest", "--from-position=4"), "--from-position needs --from-binlog"),
-        (("--latest", "--from-lineage=x"), "--from-lineage needs --from-binlog or --from-backup"),
         (("--latest", "--from-backup=/no/x"), "--from-backup: /no/x: there is no such file"),
         (("--latest", "--skip-leaves-hole"), "--skip-leaves-hole needs --skip-gtid"),
         (

@@ -54,6 +54,9 @@ def test_where_a_mariadb_says() -> None:
     mark = {**MARK, "reached": "its GTIDs"}
     found = standing(MARIADB, mark, position="0-1-7").start("x")
     assert found == Start(gtids=MariadbGtidList.parse("0-1-7"))
+    mark = {**MARK, "reached": f"its GTIDs of {LINEAGE}"}
+    found = standing(MARIADB, mark, position="0-1-7").start("x")
+    assert found == Start(gtids=MariadbGtidList.parse("0-1-7"), lineage=LINEAGE)
 
 
 def test_nothing_is_applied_twice() -> None:

@@ -1,0 +1,300 @@
+"""Of which history a base backup is, where its GTIDs alone do not tell.
+
+Place in the flow: `plan` asks here. After a RESET, or on a server that was put back, the same GTIDs
+are given to other transactions, in another lineage. Pure but for what it asks the history.
+
+Law: nobody guesses between two histories. File, position and GTIDs of a backup together name a
+lineage only if the binlog has exactly these GTIDs at exactly this place.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from binlog2s3.archive.ancestry import Leg, Line, line_of
+from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.binlog.executed import executed, gathered
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, empty, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.recover.goal import Search, short
+from binlog2s3.recover.model import Base, History
+from binlog2s3.recover.skip import both
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """How far a line and another one are the same.
+
+    `leg` is the number, on the first line, of the last leg that both have; -1 where they have
+    nothing in common, as before and after a RESET. `gtids`: what was executed there, as far as
+    joins prove it. `goes_on`: whether the first line has more of that leg than the other one.
+    """
+
+    leg: int
+    gtids: Gtids
+    goes_on: bool
+
+    def is_behind(self, line: Line, lineage: str) -> bool:
+        """Whether what the first line has of this lineage lies behind the meeting."""
+        for number, leg in enumerate(line.legs):
+            if leg.lineage.id == lineage:
+                return number > self.leg or (number == self.leg and self.goes_on)
+        return False
+
+
+def meeting(line: Line, other: Line) -> Meeting:
+    """Where two lines part."""
+    flavour: Flavour = line.legs[-1].lineage.flavour
+    numbers = {leg.lineage.id: number for number, leg in enumerate(line.legs)}
+    for theirs in reversed(other.legs):
+        if theirs.lineage.id in numbers:
+            number = numbers[theirs.lineage.id]
+            ours = line.legs[number]
+            return Meeting(
+                leg=number, gtids=_shared(ours, theirs, flavour), goes_on=_ends_later(ours, theirs)
+            )
+    return Meeting(leg=-1, gtids=empty(flavour), goes_on=False)
+
+
+def _shared(one: Leg, other: Leg, flavour: Flavour) -> Gtids:
+    """What was executed where the first of two legs of one lineage ends."""
+    found = [_gtids(leg.cut, flavour) for leg in (one, other) if leg.cut is not None]
+    return both(found[0], found[-1]) if found else empty(flavour)
+
+
+def _gtids(cut: Parent, flavour: Flavour) -> Gtids:
+    with suppress(ValueError):  # changed by hand: it proves nothing
+        return parse(cut.gtid_set, flavour)
+    return empty(flavour)
+
+
+def _ends_later(one: Leg, other: Leg) -> bool:
+    if one.cut is None or other.cut is None:
+        return other.cut is not None
+    return _place(one.cut) > _place(other.cut)
+
+
+def _place(cut: Parent) -> tuple[int, int]:
+    return (BinlogName.parse(cut.binlog).number if cut.binlog else -1, cut.offset)
+
+
+def tip_of(lineages: Sequence[Lineage], lineage: str, line: Line) -> str:
+    """The newest lineage whose history has the part of this one that the line does not have."""
+    if any(leg.lineage.id == lineage for leg in line.legs):
+        return lineage
+    for one in reversed(lineages):
+        if any(leg.lineage.id == lineage for leg in line_of(lineages, one.id).legs):
+            return one.id
+    return lineage
+
+
+def lineages_of(base: Base, history: History) -> frozenset[str]:
+    """Those that have exactly the backup's GTIDs at exactly its place.
+
+    None if it does not say both. What cannot be read proves nothing, and is left out.
+    """
+    if base.gtids is None or base.place is None:
+        return frozenset()
+    return frozenset(_lineages_of(base.gtids, *base.place, history))
+
+
+def _lineages_of(gtids: Gtids, name: BinlogName, offset: int, history: History) -> Iterator[str]:
+    for lineage in history.lineages:
+        leg = line_of(history.lineages, lineage.id).legs[-1]
+        if name == lineage.first_binlog and offset <= leg.begin:
+            continue  # those bytes are its parent's
+        if name in history.names(lineage.id):
+            with suppress(ArchiveError):
+                if _has_at(history, lineage, name, offset, gtids):
+                    yield lineage.id
+
+
+def _has_at(
+    history: History, lineage: Lineage, name: BinlogName, offset: int, gtids: Gtids
+) -> bool:
+    """Whether this lineage had executed these GTIDs, no more and no less, at this place."""
+    known = history.known(lineage.id, name)
+    before = known.gtids_before
+    if type(before) is not type(gtids) or offset > known.size:
+        return False
+    most = executed(before).plus(known.gtids_added)
+    if not executed(gtids).covers(before) or not most.covers(gtids):
+        return False
+    if not history.is_boundary(lineage.id, name, offset):
+        return False
+    inside = history.transactions(lineage.id, name, 0, offset)
+    added = gathered((one.gtid for one in inside if one.gtid is not None), lineage.flavour)
+    if isinstance(before, MariadbGtidList) and isinstance(added, MariadbGtidList):
+        return _last_of(before.then(added)) == _last_of(gtids)
+    return executed(before).plus(added).gtids == gtids
+
+
+def _last_of(gtids: Gtids) -> dict[int, tuple[int, int]]:
+    """Of each domain the last number, and its server: that is all that MariaDB tells a dump."""
+    last: dict[int, tuple[int, int]] = {}
+    for domain, server, number in gtids.gtids() if isinstance(gtids, MariadbGtidList) else ():
+        last[domain] = max((number, server), last.get(domain, (-1, -1)))
+    return last
+
+
+def given_twice(
+    have: Gtids, gtids: Gtids, common: Gtids, everything: Gtids, *, is_open: bool
+) -> str:
+    """What a target has that another lineage gave to other transactions than this history.
+
+    Not where it also has what is of this history alone; but of a lineage that is still written
+    (`is_open`) nobody knows what it will have.
+    """
+    if isinstance(have, GtidSet) and isinstance(gtids, GtidSet):
+        if not (isinstance(common, GtidSet) and isinstance(everything, GtidSet)):
+            return ""
+        twice = have & (gtids - common) & everything
+        return str(twice) if is_open or have & everything <= gtids else ""
+    if isinstance(have, MariadbGtidList):
+        first, other, ours = (
+            {(domain, server): number for domain, server, number in one.gtids()}
+            for one in (common, gtids, everything)
+            if isinstance(one, MariadbGtidList)
+        )
+        return ",".join(
+            f"{domain}-{server}-{number}"
+            for domain, server, number in have.gtids()
+            if first.get((domain, server), -1) < number <= ours.get((domain, server), -1)
+            and other.get((domain, server), -1)
+            > (first.get((domain, server), -1) if is_open else number - 1)
+        )
+    return ""
+
+
+class Origin:
+    """Whether the base backup, and so the target, is of the history that a search goes along."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+        self._line = search.route.line
+        self._history = search.route.history
+        self._start = search.request.start
+        self._of: frozenset[str] | None = None
+
+    def check_named(self) -> None:
+        """See that the lineage which the operator names is there, and part of this history."""
+        lineage = self._start.lineage
+        if lineage is None:
+            return
+        ids = [one.id for one in self._history.lineages]
+        if lineage not in ids:
+            raise RecoveryError(
+                f"there is no lineage {lineage}", hint=f"there are: {', '.join(ids)}"
+            )
+        self._check_on_line([lineage])
+
+    def check(
+        self, have: Gtids, everything: Gtids, others: Iterable[tuple[str, Gtids]], *, begins_in: str
+    ) -> None:
+        """See that no GTID tells two things, unless it is known which one is meant.
+
+        `others`: the lineages outside of this history, with all their GTIDs. `begins_in`: the
+        lineage in which the GTIDs would have the target stand. Raises RecoveryError.
+        """
+        base = self._start.base
+        for lineage, gtids in others:
+            met = self._met(lineage)
+            given = partial(
+                given_twice,
+                gtids=gtids,
+                common=met.gtids,
+                everything=everything,
+                is_open=lineage == self._history.current,
+            )
+            twice = given(have)
+            if not twice:
+                continue
+            # both go on from such a backup: it does not tell along which one the target went since
+            if base is not None and met.leg >= 0 and not (base.gtids and given(base.gtids)):
+                raise self._search.refused(
+                    f"{short(twice)} are GTIDs of two different histories, this one and {lineage}: "
+                    "both go on from the base backup, and along which one the target went since "
+                    "nobody knows",
+                    "restore the base backup again",
+                )
+            if not self._is_settled(met, twice, lineage):
+                raise self._ambiguous(twice, lineage, begins_in)
+
+    def or_wait(self, lineage: str) -> str:
+        """What else it can be that this lineage has a GTID, and this history does not: a hint."""
+        if self._met(lineage).leg >= 0:
+            return ""
+        begins = self._line.legs[0].lineage.first_binlog_time
+        return (
+            f"; if it was made after {_time(begins)}, when this history begins, the bucket does "
+            "not have all of that yet"
+        )
+
+    def _met(self, lineage: str) -> Meeting:
+        return meeting(self._line, line_of(self._history.lineages, lineage))
+
+    def _is_settled(self, met: Meeting, twice: str, lineage: str) -> bool:
+        """Whether the base backup is known to be of this history, and not of that lineage."""
+        origins = self._origins()
+        if origins:
+            self._check_on_line(origins)
+        if origins and all(met.is_behind(self._line, one) for one in origins):
+            return True
+        if origins == {lineage}:
+            raise self._search.refused(
+                f"the base backup is of {lineage}, from behind the place where this history left "
+                "it: a dead branch",
+                f"--lineage {lineage} goes on with that history; else restore a base backup from "
+                "before that place",
+            )
+        chosen, base = self._search.request.lineage, self._start.base
+        if chosen is None or base is None or not (origins or base.place is None):
+            return False
+        self._search.warnings.append(
+            f"{short(twice)} are GTIDs of {lineage}, too: as --lineage says {chosen}, the base "
+            "backup is taken for one of that history"
+        )
+        return True
+
+    def _origins(self) -> frozenset[str]:
+        """The lineages that the base backup can be of; none where nobody knows."""
+        if self._of is None:
+            start = self._start
+            found = lineages_of(start.base, self._history) if start.base else frozenset()
+            if start.lineage is not None and found and start.lineage not in found:
+                raise RecoveryError(
+                    "by its file, position and GTIDs the base backup is of "
+                    f"{' or '.join(sorted(found))}, not of {start.lineage}",
+                    hint=f"--from-lineage {max(found)}",
+                )
+            self._of = frozenset({start.lineage}) if start.lineage is not None else found
+        return self._of
+
+    def _check_on_line(self, origins: Collection[str]) -> None:
+        """See that what the base backup is of is part of this history."""
+        if any(leg.lineage.id in origins for leg in self._line.legs):
+            return
+        of, tip = max(origins), self._line.legs[-1].lineage.id
+        raise self._search.refused(
+            f"the base backup is of {of}, which is no part of the history that ends in {tip}",
+            f"--lineage {tip_of(self._history.lineages, of, self._line)} chooses the history that "
+            "it is of",
+        )
+
+    def _ambiguous(self, twice: str, lineage: str, ours: str) -> RecoveryError:
+        begins = {one.id: _time(one.first_binlog_time) for one in self._history.lineages}
+        other = tip_of(self._history.lineages, lineage, self._line)
+        return self._search.refused(
+            f"{short(twice)} are GTIDs of two different histories, this one and {lineage}: they do "
+            "not tell which one the target has",
+            "say which one the base backup is of: "
+            f"--from-lineage {ours} (begins {begins[ours]}), or "
+            f"--lineage {other} --from-lineage {lineage} (begins {begins[lineage]})",
+        )
+
+
+def _time(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
