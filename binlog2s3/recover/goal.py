@@ -87,13 +87,28 @@ class Search:
 
     # Places
 
-    def place(self, name: BinlogName, offset: int, lineage: str | None = None) -> At:
-        """Where this offset of a binlog, of a lineage, lies, between two transactions."""
+    def place(
+        self,
+        name: BinlogName,
+        offset: int,
+        lineage: str | None = None,
+        server: str | None = None,
+    ) -> At:
+        """Where this offset of a binlog, of a lineage, lies, between two transactions.
+
+        `server` is that of a backup (see `model.Start`): only what that server wrote counts.
+        """
         found = self.route.numbers_of(name, offset)
         elsewhere = self._elsewhere(name, offset)
         if lineage is not None:
             found = [n for n in found if self.route.leg(n).lineage.id == lineage]
             elsewhere = [one for one in elsewhere if one == lineage]
+        if server:
+            there = [self.route.leg(n).lineage.id for n in found] + elsewhere
+            found = [n for n in found if self._wrote(server, self.route.leg(n).lineage.id)]
+            elsewhere = [one for one in elsewhere if self._wrote(server, one)]
+            if not found and not elsewhere:
+                raise self._of_another(name, offset, server, there)
         if not found:
             raise self._nowhere(name, offset, elsewhere)
         if len(found) > 1 or (elsewhere and not self.request.lineage):
@@ -110,7 +125,34 @@ class Search:
                 "`mysqlbinlog` shows the positions: take one behind a COMMIT, or where a "
                 "transaction's GTID event begins",
             )
+        if server == "":
+            self.warnings.append(
+                "the backup has no GTIDs, and does not say which server it is of: "
+                f"{name}:{offset} is right only if that is "
+                f"{self._server_of(self.route.leg(number).lineage.id)}, which wrote this binlog"
+            )
         return At(number, offset)
+
+    def _server_of(self, lineage: str) -> str:
+        return next(o.server_uuid for o in self.route.history.lineages if o.id == lineage)
+
+    def _wrote(self, server: str, lineage: str) -> bool:
+        return self._server_of(lineage).lower() == server.lower()
+
+    def _of_another(
+        self, name: BinlogName, offset: int, server: str, there: list[str]
+    ) -> RecoveryError:
+        """No lineage that has this place is of the server that was backed up."""
+        lineages = there or [lineage.id for lineage in self.route.history.lineages]
+        writers = dict.fromkeys(map(self._server_of, lineages))
+        which = f"{name}:{offset} of the archive is" if there else "the archive is"
+        return self.refused(
+            f"the backup has no GTIDs and is of server {server}, {which} of {', '.join(writers)}: "
+            "the name of a binlog and a position mean nothing on another server",
+            "restore a backup of a server of the archive, or one with GTIDs, which count on every "
+            "server; if that server's binlogs are the same files, --from-gtid-set, or, for pitr, "
+            "--from-binlog and --from-position say where the backup stands",
+        )
 
     def _elsewhere(self, name: BinlogName, offset: int) -> list[str]:
         """The lineages that have this place outside of the route."""

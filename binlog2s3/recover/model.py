@@ -69,12 +69,15 @@ class Start:
 
     `gtids`: all that it has executed; None where it keeps none or nobody asked. `place`: name and
     offset of the binlog that its base backup goes up to, of this `lineage` where several have one
-    of that name. Neither: nothing, all is applied from the first binlog of the history on.
+    of that name. `server`: the server_uuid of the server that the backup is of, "" if the backup
+    does not tell, None if no backup names the place. Neither: nothing, all is applied from the
+    first binlog of the history on.
     """
 
     gtids: Gtids | None = None
     place: tuple[BinlogName, int] | None = None
     lineage: str | None = None
+    server: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
