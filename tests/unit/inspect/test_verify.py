@@ -162,7 +162,7 @@ def test_bytes_that_were_written_anew(has_crc64: bool) -> None:
     store.put(LAYOUT.binlog(OLD, name(2)), bytes(other))
     source = verified(store)
     anew = [note for note in source.notes if "written anew since the entry was" in note]
-    unproved = [note for note in source.notes if "keeps no CRC64NVME" in note]
+    unproved = [note for note in source.notes if "keeps no CRC64NVME of the whole" in note]
     if has_crc64:
         assert kinds(source) == {"checksum"}
         assert unproved == []
@@ -174,6 +174,28 @@ def test_bytes_that_were_written_anew(has_crc64: bool) -> None:
     deep = verified(store, deep=True)
     assert not deep.sound
     assert not any("--deep" in note for note in deep.notes)
+
+
+@pytest.mark.parametrize("has_crc64", [False, True])
+def test_a_chunk_of_other_bytes(has_crc64: bool) -> None:
+    """By looking alone: a defect where the store has a checksum of it, else a note says how many.
+
+    The note is there as well where nothing is wrong: nobody has looked.
+    """
+    store = MemoryStore(crc64=has_crc64)
+    archive = fill(store)
+    notes = [note for note in verified(store).notes if " chunks of mysql-bin.000004: " in note]
+    assert len(notes) == (0 if has_crc64 else 1)
+    assert all(": 3 chunks of" in note and "--deep" in note for note in notes)
+    archive.flip(archive.chunks[1], 20)
+    source = verified(store)
+    if not has_crc64:
+        assert source.sound
+        assert any(note in source.notes for note in notes)
+        return
+    (defect,) = source.defects
+    assert (defect.kind, defect.key) == ("chunk-bytes", archive.chunks[1])
+    assert str(source.history[-1].last) == "mysql-bin.000003"
 
 
 @pytest.mark.parametrize("size", [10**12, 2**63 - 1])
