@@ -352,6 +352,8 @@ def login_rows(config: Config) -> Iterator[Row]:
     if readable:
         hint = "only this program's user should be able to read it: chmod 600"
         yield warn("configuration", "login", f"{found}; others can read {readable[0]}", hint)
+    elif login.doubt:
+        yield warn("configuration", "login", f"{found}; {login.doubt}", "is it meant to be there?")
     else:
         yield ok("configuration", "login", found)
 

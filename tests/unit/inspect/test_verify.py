@@ -23,7 +23,7 @@ from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.verify.command import Verify
 from binlog2s3.inspect.verify.config import VerifyConfig
 from binlog2s3.inspect.verify.one import Doing, One
-from binlog2s3.inspect.verify.report import Report, SourceReport
+from binlog2s3.inspect.verify.report import Defect, Gap, Report, SourceReport
 from binlog2s3.inspect.verify.source import AgainstSource
 from binlog2s3.inspect.verify.view import print_report
 from binlog2s3.inspect.verify.walk import ENTRY_SOON
@@ -174,6 +174,34 @@ def test_bytes_that_were_written_anew(has_crc64: bool) -> None:
     deep = verified(store, deep=True)
     assert not deep.sound
     assert not any("--deep" in note for note in deep.notes)
+
+
+GAPS = [Gap(kind="gap", lineage=OLD, text="between a and b", missing="x:8")]
+DEFECTS = [Defect(kind="size", lineage=OLD, key="k", text="it has 1 byte")]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({}, "no defects"),
+        (
+            {"gaps": GAPS},
+            "no defects, but 1 known gap, which no recovery crosses: it was told when it came",
+        ),
+        ({"defects": DEFECTS}, "1 defect"),
+        (
+            {"defects": DEFECTS, "gaps": GAPS * 2},
+            "1 defect, 2 known gaps, which no recovery crosses",
+        ),
+        ({"answer": examples.NO}, "no defects, and the base backup cannot be brought to now"),
+    ],
+)
+def test_one_verdict(found: dict[str, Any], said: str) -> None:
+    """The last line says all of it: defects, gaps that are known, and the answer."""
+    out = io.StringIO()
+    source = SourceReport(name="test", **found)
+    print_report(Report(target="s3://b", deep=False, sources=[source]), Plain(out))
+    assert out.getvalue().splitlines()[-1] == said
 
 
 @pytest.mark.parametrize("has_crc64", [False, True])
