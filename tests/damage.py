@@ -310,7 +310,7 @@ DAMAGES: Mapping[str, Damage] = {
     "a missing chunk": _as(lambda a: _only(a, a.chunks[1]), "chunk-hole"),
     "a missing last chunk": _as(lambda a: _only(a, a.chunks[2]), "durable-missing"),
     "all chunks missing": _as(lambda a: _only(a, *a.chunks), "durable-missing"),
-    "a rotten chunk": _as(lambda a: a.flip(a.chunks[1], 20), "", "chunk-bytes"),
+    "a rotten chunk": _as(lambda a: a.flip(a.chunks[1], 20), "chunk-bytes"),
     "chunks that disagree": _as(_other_chunk, "chunk-disagrees", "chunk-disagrees chunk-bytes"),
     "a missing lineage.json": _as(
         lambda a: _only(a, LAYOUT.lineage(OLD)), "lineage-missing parent-missing"

@@ -111,6 +111,10 @@ class Layout:
         """Key of the upload that a preflight begins to see what it may, and aborts."""
         return f"{self.archive}check-{token}/upload"
 
+    def probe_entry(self, token: str) -> str:
+        """Key at which a preflight tries whether it may put an entry, and makes none."""
+        return f"{self.archive}check-{token}/entries/probe.json"
+
     def is_probe_upload(self, key: str) -> bool:
         """Whether a key is such an upload's."""
         at = key.removeprefix(self.archive)

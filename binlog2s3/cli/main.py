@@ -308,11 +308,11 @@ def _misspelt(environment: Iterable[str], known: Collection[str]) -> Iterator[tu
 @_options(OPTIONS)
 @click.pass_context
 def stream(ctx: click.Context, /, **given: Any) -> None:
-    """Stream a server's binary logs into S3 until it is told to stop (SIGTERM, Ctrl-C).
+    """Stream a server's binary logs into S3 as they are written.
 
-    What is committed can be read from the bucket about --flush-interval later; a binlog is archived
-    under its own name when the server has closed it. Start it again with the same options and it
-    goes on where it was.
+    It streams until it is told to stop (SIGTERM, Ctrl-C). What is committed can be read from the
+    bucket about --flush-interval later; a binlog is archived under its own name when the server has
+    closed it. Start it again with the same options and it goes on where it was.
     """
     from binlog2s3.stream.daemon import stream as run_stream  # noqa: PLC0415
 
@@ -334,10 +334,11 @@ def stream(ctx: click.Context, /, **given: Any) -> None:
 @click.option("--json", is_flag=True, help="One JSON document, for programs.")
 @click.pass_context
 def list_(ctx: click.Context, /, *, lineage: str | None, json: bool, **given: Any) -> None:
-    """Show what the bucket has: lineages and their binlogs, and what is missing between them.
+    """Show what the bucket has, and what is missing in it.
 
-    It reads the bucket alone, from any machine, and changes nothing. A lineage is one unbroken
-    history of one server. Times are UTC.
+    It lists lineages, their binlogs, and what is missing between them. It reads the bucket alone,
+    from any machine, and changes nothing. A lineage is one unbroken history of one server. Times
+    are UTC.
     """
     from binlog2s3.inspect.list import show as show_list  # noqa: PLC0415
 
@@ -350,12 +351,12 @@ def list_(ctx: click.Context, /, *, lineage: str | None, json: bool, **given: An
 @click.option("--json", is_flag=True, help="One JSON document, for programs.")
 @click.pass_context
 def check(ctx: click.Context, /, *, json: bool, **given: Any) -> None:
-    """Look at everything that `stream` needs, with the same options, before it is needed.
+    """Look at everything that `stream` needs, before it does.
 
-    The server with its settings, the user's privileges, mysqlbinlog, clocks, what may be done in
-    the bucket, how that is set up, the spool's disk: OK, WARN or FAIL, and what to do. It streams
-    nothing. What it puts into the bucket to see that it may is deleted again. The exit code is that
-    of the first part that fails.
+    It takes the options of `stream`. The server with its settings, the user's privileges,
+    mysqlbinlog, clocks, what may be done in the bucket, how that is set up, the spool's disk: OK,
+    WARN or FAIL, and what to do. It streams nothing. What it puts into the bucket to see that it
+    may is deleted again. The exit code is that of the first part that fails.
     """
     from binlog2s3.inspect.check.command import refuse, run  # noqa: PLC0415
 
@@ -381,7 +382,7 @@ def _is_check(arguments: Sequence[str]) -> bool:
 @_options(_STATUS)
 @click.pass_context
 def status(ctx: click.Context, /, **given: Any) -> None:
-    """Show how a stream is: what is not in the bucket yet, and what is wrong.
+    """Show what is not in the bucket yet, and what is wrong.
 
     It asks the streamer by its spool's socket, and where none answers it reads the bucket, from any
     machine; it says which. It changes nothing. Times are UTC. That it can be shown is exit code 0,
@@ -396,7 +397,7 @@ def status(ctx: click.Context, /, **given: Any) -> None:
 @_options(VERIFY_COMMAND)
 @click.pass_context
 def verify(ctx: click.Context, /, **given: Any) -> None:
-    """Prove the archive: against itself, against the server, against a base backup.
+    """Prove the archive, also against its server or a backup.
 
     It says what can be recovered, from when to when, and each defect with what follows and what to
     do; exit 7 if there is any. It reads names, sizes, entries and the store's own checksums, with
@@ -425,7 +426,7 @@ def _said(ctx: click.Context, given: dict[str, Any], options: Sequence[Option]) 
 @_options(FIND_COMMAND)
 @click.pass_context
 def find(ctx: click.Context, /, **given: Any) -> None:
-    """Find transactions in the bucket: by table, type, time, GTID, number of rows.
+    """Find transactions: by table, type, time, GTID, size.
 
     It shows when each was committed, its GTID, where it is, what it does to which tables, its
     statements; and the command of `pitr` that brings a restored server to just before it. It reads
@@ -444,12 +445,12 @@ def find(ctx: click.Context, /, **given: Any) -> None:
 @_options(PITR_COMMAND)
 @click.pass_context
 def pitr(ctx: click.Context, /, **given: Any) -> None:
-    """Bring a server that was restored from a base backup forward, to a point in time.
+    """Bring a restored server forward, to a point in time.
 
-    It reads the bucket, shows what it will do (which binlogs, the last transactions that come
-    along, the first that do not), asks, does it through mysqlbinlog and mysql, and proves it by the
-    server's GTIDs. The bucket is never changed. With GTIDs the same command goes on where it was
-    interrupted. Times are UTC.
+    The server was restored from a base backup. It reads the bucket, shows what it will do (which
+    binlogs, the last transactions that come along, the first that do not), asks, does it through
+    mysqlbinlog and mysql, and proves it by the server's GTIDs. The bucket is never changed. With
+    GTIDs the same command goes on where it was interrupted. Times are UTC.
     """
     from binlog2s3.recover.config import build_pitr  # noqa: PLC0415
 
@@ -470,9 +471,10 @@ def pitr(ctx: click.Context, /, **given: Any) -> None:
 @_options([option for option in _STATUS if option.name == "spool"])
 @click.pass_context
 def health(ctx: click.Context, /, **given: Any) -> None:
-    """Ask the streamer of this host whether it is well: one line, exit 0 or 1.
+    """Ask the streamer of this host whether it is well.
 
-    It is well as long as nothing is critical: what is committed becomes durable, or soon will.
+    The answer is one line, and exit code 0 or 1. It is well as long as nothing is critical: what is
+    committed becomes durable, or soon will.
     """
     from binlog2s3.cli.status import health as show_health  # noqa: PLC0415
 
@@ -517,7 +519,10 @@ def config_(ctx: click.Context, /, *, example: bool, show: bool, **given: Any) -
 @binlog2s3.command(epilog=examples.COMPLETION, context_settings=_SETTINGS)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
 def completion(shell: str) -> None:
-    """Print the script that makes a shell complete commands, options and their words."""
+    """Print the script that makes a shell complete commands.
+
+    It completes options and their words, too.
+    """
     from click.shell_completion import get_completion_class  # noqa: PLC0415
 
     made = get_completion_class(shell)

@@ -3,12 +3,14 @@
 Place: one of the kinds of base backup, the only one that is SQL; see `backup_format`.
 
 Law: only what stands before the first database or table counts, and what stands behind the last
-one: everything between is the dump's data, and data can look like anything.
+one: everything between is the dump's data, and data can look like anything. Several dumps in one
+file have one point only if each of them tells the same one.
 """
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.recover.backup_format import (
@@ -36,6 +38,10 @@ _DATA = re.compile(
     re.MULTILINE,
 )
 _TITLE = re.compile(r"^-- (?P<dump>MySQL|MariaDB) dump (?P<rest>.*)$", re.MULTILINE)
+# How a dump begins; what is compact has neither, and then begins with its coordinates.
+_BEGIN = re.compile(
+    r"^(?:-- (?:MySQL|MariaDB) dump \d|/\*!40101 SET @OLD_CHARACTER_SET_CLIENT=)", re.MULTILINE
+)
 _PUMP = re.compile(r"^-- Dump created by MySQL pump", re.MULTILINE)
 _PREAMBLE = re.compile(
     r"^(?:/\*!40101 SET (?:NAMES |@OLD_|@saved_cs)|SET @MYSQLDUMP_TEMP_LOG_BIN|/\*M!999999\\-)",
@@ -159,16 +165,72 @@ def _gtids_of_dump(
 
 
 def parse_dump(where: str, text: str, tail: str | None, *, whole: bool) -> BackupPoint:
-    """What a dump by mysqldump or mariadb-dump says.
+    """What a dump by mysqldump or mariadb-dump says, or several in one file that agree.
 
     `text` is how it begins, all of it if it is `whole`. `tail` is how it ends, None where that
     cannot be read without reading everything. (Source: `client/mysqldump.cc`; MariaDB's
     `client/mysqldump.c`.)
     """
+    parts = _dumps(text)
+    if whole:
+        return _one_point(where, [_parse_one(where, part, None, whole=True) for part in parts])
+    # of what is too large to be looked at: a dump that ends in `tail`, and those that begin there
+    last, *more = _dumps(tail.partition("\n")[2], begun=True) if tail is not None else [None]
+    points = [_parse_one(where, part, None, whole=True) for part in parts[:-1]]
+    points.append(_parse_one(where, parts[-1], last, whole=False))
+    points += [_parse_one(where, part, None, whole=True) for part in more if part is not None]
+    return _one_point(where, points)
+
+
+def _dumps(text: str, *, begun: bool = False) -> list[str]:
+    """The dumps that a text is made of; `begun`: it begins in the middle of the first one."""
+    headings = _BEGIN if begun or _BEGIN.search(_header(text)) else _CHANGE
+    begins: list[int] = []
+    data_at = -1  # where the data of the dump before begins; nothing in its header is another one
+    if not begun:
+        first = _DATA.search(text)
+        data_at = first.start() if first else len(text)
+    for match in headings.finditer(text):
+        if match.start() > data_at:
+            begins.append(match.start())
+            first = _DATA.search(text, match.end())
+            data_at = first.start() if first else len(text)
+    return [text[a:b] for a, b in pairwise([0, *begins, len(text)])]
+
+
+def _header(text: str) -> str:
+    """What stands before a dump's first database or table."""
+    first = _DATA.search(text)
+    return text[: first.start()] if first else text
+
+
+def _one_point(where: str, points: Sequence[BackupPoint]) -> BackupPoint:
+    """The point of all dumps of one file; raises where they stand at different ones."""
+    first, *more = points
+    for other in more:
+        if (other.binlog, other.position, other.gtid_set) != (
+            first.binlog,
+            first.position,
+            first.gtid_set,
+        ):
+            raise refusal(
+                where,
+                f"it holds {len(points)} dumps that stand at different places, {_stands(first)} "
+                f"and {_stands(other)}: no point is right for both",
+            )
+    return replace(first, warnings=tuple(dict.fromkeys(w for one in points for w in one.warnings)))
+
+
+def _stands(point: BackupPoint) -> str:
+    place = f"{point.binlog}:{point.position}" if point.binlog is not None else ""
+    return " ".join(filter(None, (place, shown(point.gtid_set) if point.gtid_set else "")))
+
+
+def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> BackupPoint:
+    """What one dump says; the arguments are those of `parse_dump`."""
     if _PUMP.search(text):
         raise refusal(where, "a dump by mysqlpump: they are not read")
-    first = _DATA.search(text)
-    header = text[: first.start()] if first else text
+    first, header = _DATA.search(text), _header(text)
     if whole and first:
         tail = text[first.start() :]
     behind, tail_known = "", tail is not None or whole
@@ -192,7 +254,9 @@ def parse_dump(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
     completed = _COMPLETED.search(behind or ("" if first else header))
     if title and tail_known and not completed:
         warnings.append("it does not end with 'Dump completed': it may be cut off")
-    warnings += _doubts_of_dump(header, tool, gtids, coordinates, tail_known=tail_known)
+    warnings += _doubts_of_dump(
+        header, tool, gtids, coordinates, tail_known=tail_known, whole=whole
+    )
     return point(
         where,
         tool,
@@ -216,7 +280,13 @@ def _why_nothing(tool: Tool, warnings: Sequence[str], *, header_ends: bool) -> s
 
 
 def _doubts_of_dump(
-    header: str, tool: Tool, gtids: str, coordinates: Coordinates | None, *, tail_known: bool
+    header: str,
+    tool: Tool,
+    gtids: str,
+    coordinates: Coordinates | None,
+    *,
+    tail_known: bool,
+    whole: bool,
 ) -> Iterator[str]:
     """What a header says between its lines."""
     if not coordinates and tool == "mysqldump":
@@ -234,4 +304,5 @@ def _doubts_of_dump(
         yield (
             f"it was made of database {shown(database[1].rstrip())}: transactions on others cannot "
             "be applied to what it restores"
+            + ("" if whole else "; whether dumps of others follow in the file is not known")
         )

@@ -94,14 +94,16 @@ class Search:
         name: BinlogName,
         offset: int,
         lineage: str | None = None,
+        server: str | None = None,
         *,
         option: str = "--from-lineage",
     ) -> At:
         """Where this offset of a binlog, of a lineage, lies, between two transactions.
 
+        `server` is that of a backup (see `model.Start`): only what that server wrote counts.
         `option`: what names the lineage that is meant, where several have such a place.
         """
-        found, elsewhere = self._holders(name, offset, lineage)
+        found, elsewhere = self._holders(name, offset, lineage, server)
         if not found:
             raise self._nowhere(name, offset, elsewhere)
         here = list(dict.fromkeys(self.route.leg(number).lineage.id for number in found))
@@ -120,10 +122,16 @@ class Search:
                 "`mysqlbinlog` shows the positions: take one behind a COMMIT, or where a "
                 "transaction's GTID event begins",
             )
+        if server == "":
+            self.warnings.append(
+                "the backup has no GTIDs, and does not say which server it is of: "
+                f"{name}:{offset} is right only if that is "
+                f"{self._server_of(self.route.leg(number).lineage.id)}, which wrote this binlog"
+            )
         return At(number, offset)
 
     def _holders(
-        self, name: BinlogName, offset: int, lineage: str | None
+        self, name: BinlogName, offset: int, lineage: str | None, server: str | None
     ) -> tuple[list[int], list[str]]:
         """The stretches that have this place, and the lineages that have it elsewhere.
 
@@ -134,6 +142,12 @@ class Search:
         if lineage is not None:
             found = [n for n in found if self.route.leg(n).lineage.id == lineage]
             elsewhere = [one for one in elsewhere if one == lineage]
+        if server:
+            there = [self.route.leg(n).lineage.id for n in found] + elsewhere
+            found = [n for n in found if self._wrote(server, self.route.leg(n).lineage.id)]
+            elsewhere = [one for one in elsewhere if self._wrote(server, one)]
+            if not found and not elsewhere:
+                raise self._of_another(name, offset, server, there)
         if len(found) + len(elsewhere) > 1:
             ids = [self.route.leg(n).lineage.id for n in found]
             fit = {one for one in (*ids, *elsewhere) if self._fits(one, name, offset)}
@@ -148,6 +162,27 @@ class Search:
             return self.route.history.is_boundary(lineage, name, offset)
         except ArchiveError:  # nobody can tell
             return True
+
+    def _server_of(self, lineage: str) -> str:
+        return next(o.server_uuid for o in self.route.history.lineages if o.id == lineage)
+
+    def _wrote(self, server: str, lineage: str) -> bool:
+        return self._server_of(lineage).lower() == server.lower()
+
+    def _of_another(
+        self, name: BinlogName, offset: int, server: str, there: list[str]
+    ) -> RecoveryError:
+        """No lineage that has this place is of the server that was backed up."""
+        lineages = there or [lineage.id for lineage in self.route.history.lineages]
+        writers = dict.fromkeys(map(self._server_of, lineages))
+        which = f"{name}:{offset} of the archive is" if there else "the archive is"
+        return self.refused(
+            f"the backup has no GTIDs and is of server {server}, {which} of {', '.join(writers)}: "
+            "the name of a binlog and a position mean nothing on another server",
+            "restore a backup of a server of the archive, or one with GTIDs, which count on every "
+            "server; if that server's binlogs are the same files, --from-gtid-set, or, for pitr, "
+            "--from-binlog and --from-position say where the backup stands",
+        )
 
     def _elsewhere(self, name: BinlogName, offset: int) -> list[str]:
         """The lineages that have this place outside of the route."""

@@ -77,14 +77,16 @@ class Start:
 
     `gtids`: all that it has executed; None where it keeps none or nobody asked. `place`: name and
     offset of the binlog that its base backup goes up to. Neither: nothing, all is applied from the
-    first binlog of the history on. `lineage`: which one that is of, where several have such a
-    place, or such GTIDs. `base`: what is said of the base backup itself, which the target may be
-    ahead of; None where only the target tells.
+    first binlog of the history on. `server`: the server_uuid of the server that the backup is of,
+    "" if the backup does not tell, None if no backup names the place. `lineage`: which one that is
+    of, where several have such a place, or such GTIDs. `base`: what is said of the base backup
+    itself, which the target may be ahead of; None where only the target tells.
     """
 
     gtids: Gtids | None = None
     place: tuple[BinlogName, int] | None = None
     lineage: str | None = None
+    server: str | None = None
     base: Base | None = None
 
 

@@ -18,13 +18,14 @@ from functools import partial
 
 from binlog2s3.archive.catalog import Catalog, Layout, where_to_look
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, parse
+from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.output import clean, page_on, progress_of
 from binlog2s3.recover import replicate, target
 from binlog2s3.recover.apply import Apply, At
-from binlog2s3.recover.backup import BackupPoint, read_backup
+from binlog2s3.recover.backup import read_backup
+from binlog2s3.recover.begin import gtids_of, start_of, words_of
 from binlog2s3.recover.config import PitrConfig
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
@@ -171,21 +172,18 @@ class _Recovery:
         if self._by_gtid and self._facts is not None and self._facts.executed is not None:
             have = self._facts.executed
             words.append("what the target has executed")
-        place, base = None, None
+        said = Start()
         if config.from_gtid_set is not None:
-            base = Base(gtids=_parsed(config.from_gtid_set, flavour))
-            have = _with(have, base.gtids)
+            said = Start(base=Base(gtids=gtids_of(config.from_gtid_set, flavour)))
             words.append("--from-gtid-set")
         elif config.from_binlog is not None and config.from_position is not None:
-            place = (config.from_binlog, config.from_position)
+            said = Start(place=(config.from_binlog, config.from_position))
             words.append(f"{config.from_binlog}:{config.from_position}")
         elif config.from_backup is not None:
             point = read_backup(config.from_backup)
             self._warnings += [f"{config.from_backup}: {one}" for one in point.warnings]
-            base = self._of_backup(point, flavour)
-            have = _with(have, base.gtids)
-            place = base.place if base.gtids is None else None
-            words.append(f"the {point.tool} backup {config.from_backup}")
+            said = start_of(point, flavour, config.from_backup)
+            words.append(words_of(point, config.from_backup))
         elif self._target is not None and have is None:
             raise RecoveryError(
                 "the target's GTIDs do not tell where it stands"
@@ -204,27 +202,11 @@ class _Recovery:
                 f"DATABASE {target.DATABASE} first"
             )
             if stands.lineage is None:
-                stands = replace(stands, lineage=config.from_lineage, base=base)
+                stands = replace(stands, lineage=config.from_lineage, base=said.base)
             return stands, "where a run was cut off"
-        start = Start(gtids=have, place=place, lineage=config.from_lineage, base=base)
-        return start, " and ".join(words)
-
-    def _of_backup(self, point: BackupPoint, flavour: Flavour) -> Base:
-        """All that the backup says of where it stands."""
-        if point.flavour not in (None, flavour):
-            raise RecoveryError(
-                f"the backup is of a {point.flavour} server, the history is {flavour}'s",
-                hint="is --source the right one?",
-            )
-        gtids = _parsed(point.gtid_set, flavour) if point.gtid_set is not None else None
-        if point.binlog is not None and point.position is not None:
-            return Base(gtids=gtids, place=(point.binlog, point.position))
-        if gtids is None:
-            raise RecoveryError(
-                f"{self._config.from_backup} tells neither GTIDs nor a position",
-                hint="--from-binlog NAME and --from-position N say where it stands",
-            )
-        return Base(gtids=gtids)
+        if said.base is not None:
+            have = _with(have, said.base.gtids)
+        return replace(said, gtids=have, lineage=config.from_lineage), " and ".join(words)
 
     def _plan(self, start: Start, survey: Survey) -> Plan:
         try:
@@ -343,16 +325,6 @@ def _state_before(plan: Plan, survey: Survey) -> MariadbGtidList | None:
         if one.gtid is not None and one.end <= begin.offset:
             state = state.then(MariadbGtidList.parse(one.gtid))
     return state
-
-
-def _parsed(text: str, flavour: Flavour) -> Gtids:
-    try:
-        return parse(text, flavour)
-    except ValueError as error:
-        raise RecoveryError(
-            f"GTIDs of {flavour} are wanted, for that is the history: {error}",
-            hint="is --source the right one?",
-        ) from None
 
 
 def _with(have: Gtids | None, more: Gtids | None) -> Gtids | None:

@@ -115,7 +115,8 @@ class _Planner:
     def _start(self) -> At:
         given, route = self._request.start.place, self._route
         if given is not None:
-            return self._search.place(*given, self._request.start.lineage)
+            wanted = self._request.start
+            return self._search.place(*given, wanted.lineage, wanted.server)
         if self._have is None:
             before = route.known(0).gtids_before
             if before:

@@ -460,6 +460,8 @@ def _told(error: Exception, login: Login) -> SourceError:
     hint = _HINTS.get(code, "")
     if code == 1045 and os.environ.get("CREDENTIALS_DIRECTORY"):  # systemd.exec(5)
         hint += "; systemd hands over the password file as of the start: restart after a change"
+    if code == 1045 and login.doubt:
+        hint = f"{login.doubt}: is it meant? {hint}"
     return SourceError(
         f"{where}: {text}" + (f" ({code})" if code else ""),
         hint=hint,

@@ -38,6 +38,8 @@ class Login:
     ssl_key: str | None
     connect_timeout: float
     prefix: Prefix = "mysql"
+    doubt: str = ""
+    """What looks wrong with the password, which is not quoted; "" if nothing does."""
 
     @property
     def address(self) -> str:
@@ -98,6 +100,7 @@ def _resolve(config: MysqlConfig) -> Login:
         ssl_key=_path(config.ssl_key, options.get("ssl-key")),
         connect_timeout=config.connect_timeout,
         prefix=config.prefix,
+        doubt=_doubt(config.password_file, password),
     )
     if login.ssl_mode.startswith("VERIFY") and not login.ssl_ca:
         raise SourceError(
@@ -155,6 +158,14 @@ def _read_password(path: Path) -> str:
             "an option file goes to --mysql-defaults-file",
         )
     return text
+
+
+def _doubt(path: Path | None, password: str) -> str:
+    """A blank at an end of a password in a file of its own, where nobody sees it."""
+    if path is None or password == password.strip():
+        return ""
+    where = "ends in" if password != password.rstrip() else "begins with"
+    return f"the password in {path} {where} a blank, which counts as a part of it"
 
 
 def _read_options(path: Path) -> Mapping[str, str]:

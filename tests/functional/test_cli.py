@@ -39,6 +39,14 @@ def errors(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line.removeprefix("error: ") for line in lines]
 
 
+def test_the_commands_fit_their_lines() -> None:
+    """In 80 columns no summary of a command is cut off."""
+    done = run("-h", environment={"COLUMNS": "80"})
+    commands = done.stdout.split("Commands:\n")[1].split("\n\n")[0].splitlines()
+    assert len(commands) >= 10
+    assert [line for line in commands if not line.endswith(".") or line.endswith("...")] == []
+
+
 @pytest.mark.parametrize("command", [("-h",), ("stream", "-h"), ("stream", "--help")])
 def test_help(command: tuple[str, ...]) -> None:
     """Group and command have -h and --help, with examples that can be copied and exit codes."""

@@ -9,7 +9,7 @@ import pytest
 from binlog2s3.config.points import time_text
 from lab.s3 import MotoServer
 from tests import command
-from tests.binlog_writer import NOW_US, UUID_A
+from tests.binlog_writer import NOW_US, UUID_A, UUID_B
 from tests.command import error
 from tests.documents import BEAT, LINEAGE
 from tests.functional.open_archive import NAME, SECOND, OpenArchive
@@ -101,6 +101,27 @@ def test_a_dry_run_for_programs(archive: Archive) -> None:
         for us in (NOW_US + 3 * SECOND - 1,)
     )
     assert before["gtids_added"] == f"{UUID_A}:2"
+
+
+@pytest.mark.parametrize("command", ["pitr", "verify"])
+def test_a_backup_of_another_server(command: str, archive: Archive, tmp_path: Path) -> None:
+    """Without GTIDs it is refused, with both servers; with GTIDs it counts, whoever was dumped."""
+    asked = ["--latest", "--dry-run"] if command == "pitr" else []
+    end = archive.end(2)
+
+    def done(server: str, gtids: str = "") -> "subprocess.CompletedProcess[str]":
+        (tmp_path / "xtrabackup_binlog_info").write_text(f"{NAME}\t{end}{gtids}\n")
+        (tmp_path / "backup-my.cnf").write_text(f"[mysqld]\nserver_uuid={server}\n")
+        return archive.run(command, f"--from-backup={tmp_path}", *asked)
+
+    its_own = done(UUID_A)
+    assert its_own.returncode == 0, its_own.stderr
+    assert f"of server {UUID_A}" in its_own.stdout
+    refused = done(UUID_B)
+    assert refused.returncode == (8 if command == "pitr" else 7)
+    said = refused.stderr + refused.stdout
+    assert f"of server {UUID_B}, {NAME}:{end} of the archive is of {UUID_A}" in said
+    assert done(UUID_B, f"\t{UUID_A}:1-2").returncode == 0
 
 
 def test_files(archive: Archive, tmp_path: Path) -> None:

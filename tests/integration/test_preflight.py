@@ -212,12 +212,16 @@ def test_a_mariadb_replica_that_does_not_log_what_it_applies(
 
 def test_the_table_is_for_people(check: Check) -> None:
     """One line a row with its hint below, a summary at the end."""
-    done = check.run("--mysql-server-id=5")
+    check.server.query("SET GLOBAL server_id = 0")
+    try:
+        done = check.run()
+    finally:
+        check.server.query("SET GLOBAL server_id = 5")
     assert (done.returncode, done.stderr) == (4, "")
     lines = done.stdout.splitlines()
     at = next(n for n, line in enumerate(lines) if re.match(r"  FAIL +settings +server_id ", line))
-    assert "hint: give the streamer another one: --mysql-server-id" in lines[at + 1]
-    assert re.fullmatch(r"1 FAIL, 0 WARN, \d+ OK: exit code 4", lines[-1])
+    assert "hint: SET PERSIST server_id = N there" in lines[at + 1]
+    assert re.fullmatch(r"1 FAIL, 0 WARN, \d+ OK, 1 not looked at: exit code 4", lines[-1])
 
 
 # The server
@@ -375,6 +379,29 @@ def test_a_replica_with_the_streamers_id(check: Check, mysql_binaries: ServerBin
         assert not_well(check.rows()) == {}
 
 
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+def test_the_servers_own_id(
+    request: pytest.FixtureRequest,
+    minio: MinioServer,
+    bucket: str,
+    disk_tmp_path: Path,
+    flavour: str,
+) -> None:
+    """A streamer works with it, so check says OK."""
+    server: MysqlServer = request.getfixturevalue(flavour)
+    own = int(server.query("SELECT @@server_id")[0][0])
+    check = Check(server, minio, bucket, disk_tmp_path, {"mysql-server-id": str(own)})
+    row = check.rows()["settings", "server_id"]
+    assert (row["result"], bool(row["hint"])) == ("ok", True)
+    options = {"mysql-server-id": own}
+    with StreamProcess(disk_tmp_path, server, minio, bucket, options=options) as stream:
+        stream.wait_for_event("new lineage")
+        first = server.binlogs()[-1][0]
+        server.query("CREATE DATABASE d", "FLUSH BINARY LOGS")
+        stream.wait_for_event("binlog archived", binlog=first)
+        assert stream.terminate() == 0
+
+
 PRIVILEGES = {
     "no_client": (["REPLICATION SLAVE"], {"REPLICATION CLIENT"}),
     "no_slave": (["REPLICATION CLIENT"], {"REPLICATION SLAVE"}),
@@ -422,6 +449,38 @@ def test_a_privilege_that_is_missing_on_mariadb(
     rows = check.rows()
     assert rows["privileges", "REPLICATION SLAVE"]["result"] == "ok"
     assert rows["mysqlbinlog", "connection"]["result"] == "ok"
+
+
+LIMITS = ("MAX_USER_CONNECTIONS 2", "MAX_CONNECTIONS_PER_HOUR 1000", "MAX_QUERIES_PER_HOUR 500")
+
+
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+@pytest.mark.parametrize("limit", LIMITS)
+def test_an_account_with_limits(
+    request: pytest.FixtureRequest,
+    minio: MinioServer,
+    bucket: str,
+    disk_tmp_path: Path,
+    flavour: str,
+    limit: str,
+) -> None:
+    """Fewer than a stream needs fail, and the statement of the hint makes it well."""
+    either: MysqlServer = request.getfixturevalue(flavour)
+    name = "limited"
+    either.query(
+        "SET sql_log_bin = 0",
+        f"DROP USER IF EXISTS '{name}'@'127.0.0.1'",
+        f"CREATE USER '{name}'@'127.0.0.1' WITH {limit}",
+        f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{name}'@'127.0.0.1'",
+    )
+    check = Check(either, minio, bucket, disk_tmp_path)
+    check.options |= {"mysql-user": name, "mysql-password-file": None}
+    scarce = "PER_HOUR 1000" in limit
+    row = check.rows(0 if scarce else 4)["privileges", "account limits"]
+    assert (row["result"], limit in row["found"]) == ("warn" if scarce else "fail", True)
+    statement = f"ALTER USER {row['hint'].partition('ALTER USER ')[2]}"
+    either.query("SET sql_log_bin = 0", statement)
+    assert check.rows()["privileges", "account limits"]["found"] == "none"
 
 
 def test_privileges_of_a_role(check: Check) -> None:
@@ -541,11 +600,30 @@ def test_an_action_that_is_denied_in_the_archive(
     lifecycle(minio, check.bucket, wanted_rule("pre/live/"))
     check.environment |= denying(minio, action, resource=f"{check.bucket}/pre/archive/*")
     rows = check.rows(6)
-    assert not_well(rows) == {("store", DENIED_IN_ARCHIVE[action]): "fail"}
+    also = {("store", "put an entry"): "fail"} if action == "s3:PutObject" else {}
+    assert not_well(rows) == {("store", DENIED_IN_ARCHIVE[action]): "fail", **also}
     wanted = f"allow {action} on arn:aws:s3:::{check.bucket}/pre/archive/test/* for"
     assert rows["store", DENIED_IN_ARCHIVE[action]]["hint"].startswith(wanted)
     assert left(minio, check.bucket) == []
     assert versions(minio, check.bucket) == []
+
+
+@pytest.mark.parametrize(
+    ("action", "keys", "name"),
+    [
+        ("s3:PutObject", "archive/test/*/entries/*", "put an entry"),
+        ("s3:DeleteObject", "live/test/writers/*", "delete a writer"),
+    ],
+)
+def test_a_policy_that_leaves_out_a_kind_of_object(
+    check: Check, minio: MinioServer, action: str, keys: str, name: str
+) -> None:
+    """Its row alone fails; nothing is left."""
+    check.environment |= denying(minio, action, resource=f"{check.bucket}/pre/{keys}")
+    rows = check.rows(6)
+    assert not_well(rows) == {("store", name): "fail"}
+    assert f"allow {action} on " in rows["store", name]["hint"]
+    assert left(minio, check.bucket) == []
 
 
 def test_an_upload_that_cannot_be_aborted_is_named(check: Check, minio: MinioServer) -> None:
@@ -680,8 +758,8 @@ def test_old_versions_that_may_not_be_deleted_are_said(check: Check, minio: Mini
     assert {key.split("/")[1] for key in versions(minio, check.bucket)} == {"live"}
 
 
-def test_default_retention_fails_and_nothing_is_put(check: Check, minio: MinioServer) -> None:
-    """Chunks must be deletable; what would be put to see it could not be deleted either."""
+def test_with_default_retention_nothing_is_put(check: Check, minio: MinioServer) -> None:
+    """A stream works there, so it is a warning; what would be put to see more would stay."""
     bucket = check.bucket = minio.make_bucket(ObjectLockEnabledForBucket=True)
     assert not_well(check.rows()) == {("bucket", "old versions"): "warn"}
     with closing(minio.client()) as client:
@@ -692,8 +770,10 @@ def test_default_retention_fails_and_nothing_is_put(check: Check, minio: MinioSe
                 "Rule": {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}},
             },
         )
-    rows = check.rows(6)
-    assert rows["bucket", "Object Lock"]["result"] == "fail"
+    rows = check.rows()
+    assert rows["bucket", "Object Lock"]["result"] == "warn"
+    assert rows["store", "delete a writer"]["result"] == "ok"
+    assert rows["store", "write archive/"]["result"] == "ok"
     assert "GOVERNANCE 1 days" in rows["bucket", "Object Lock"]["found"]
     assert rows["store", "put"]["result"] == "skipped"
     assert versions(minio, bucket) == []

@@ -2,8 +2,9 @@
 
 Place in the flow: beside `probes`, which tries what is done below `live/`.
 
-Law: no object is ever made here, for nobody could delete it: one upload of no binlog is begun, and
-aborted; none is begun that could not be.
+Law: no object is ever made here, for nobody could delete it, or a lock would keep it for years. One
+upload of no binlog is begun, and aborted; none is begun that could not be. An entry is put only
+with a wrong checksum, into a store that has just been seen to refuse such a one below `live/`.
 """
 
 import secrets
@@ -12,29 +13,39 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from binlog2s3.archive.catalog import Layout
+from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.config.values import Config
 from binlog2s3.errors import StoreError
 from binlog2s3.inspect.check.bucket import is_denied, tried_there
-from binlog2s3.inspect.check.probes import LEFT_SECONDS, NO_UPLOAD, aws, skip
+from binlog2s3.inspect.check.probes import LEFT_SECONDS, NO_UPLOAD, aws, short, skip
 from binlog2s3.inspect.check.row import Row, fail, ok
 from binlog2s3.store.contract import Store
 
-ARCHIVE_NAMES = ("abort in archive/", "write archive/", "list parts in archive/")
+ARCHIVE_NAMES = (
+    "abort in archive/",
+    "write archive/",
+    "list parts in archive/",
+    "put an entry",
+)
+_BODY = b"{}"
 """The rows, in their order, but for what became of the abort."""
 
 
 class ArchiveProbes:
     """Tries what is done below `archive/`, by an upload that never becomes an object.
 
-    `clean` aborts what was begun, and must be called. Its key is of no lineage: no reader takes it
-    for a binlog, and the streamer aborts uploads of its own binlogs' keys only.
+    `refusal` is what this store calls bytes that have another checksum, "" if it was not seen to
+    refuse them. `clean` aborts what was begun, and must be called. Its key is of no lineage: no
+    reader takes it for a binlog, and the streamer aborts uploads of its own binlogs' keys only.
     """
 
-    def __init__(self, config: Config, store: Store) -> None:
+    def __init__(self, config: Config, store: Store, refusal: str = "") -> None:
         self._config = config
         self._store = store
         self._layout = Layout(config.s3.prefix, config.stream.source)
-        self.key = self._layout.probe_upload(secrets.token_hex(4))
+        self._refusal = refusal
+        token = secrets.token_hex(4)
+        self.key, self._entry = self._layout.probe_upload(token), self._layout.probe_entry(token)
         self._uploads: list[str] = []
         self._is_begun = False  # or its answer was lost
 
@@ -58,9 +69,14 @@ class ArchiveProbes:
     def _upload_rows(self) -> Sequence[Row]:
         rows = [self._tried(ARCHIVE_NAMES[1], self._begin)]
         if rows[0].result == "fail":
-            rows += skip(ARCHIVE_NAMES[2:], "no upload could be begun")
+            rows += skip(ARCHIVE_NAMES[2:3], "no upload could be begun")
         else:
             rows.append(self._tried(ARCHIVE_NAMES[2], self._list_parts))
+        if self._refusal:
+            rows.append(self._tried(ARCHIVE_NAMES[3], self._put_entry))
+        else:
+            why = "an object would be made, which could not be deleted again"
+            rows += skip(ARCHIVE_NAMES[3:], why)
         cleaned = self.clean()
         return rows if cleaned is None else [*rows, cleaned]
 
@@ -79,6 +95,20 @@ class ArchiveProbes:
     def _list_parts(self) -> str:
         self._store.list_parts(self.key, self._uploads[-1])
         return "allowed"
+
+    def _put_entry(self) -> Row | str:
+        """As the streamer puts it, but for its checksum: who may not is denied before that."""
+        try:
+            self._store.put(self._entry, _BODY, crc64=crc64nvme(_BODY) ^ 1, if_absent=True)
+        except StoreError as error:
+            if error.transient or short(error) != self._refusal:
+                raise
+            return f"allowed; with a wrong checksum, so nothing was made ({self._refusal})"
+        with suppress(StoreError):
+            self._store.delete([self._entry])
+        where = f"s3://{self._config.s3.bucket}/{self._entry}"
+        hint = f"it may still be there, and may go: {aws(self._config)} s3 rm {where}"
+        return fail("store", ARCHIVE_NAMES[3], "the store took bytes of another checksum", hint)
 
     def _sweep(self) -> None:
         """Abort what checks left that were killed, once it is old."""

@@ -81,8 +81,9 @@ def look(config: Config, held: Callable[[], AbstractContextManager[None]]) -> Ge
         yield from _guarded("store", bucket.reading_rows())
         if bucket.heard().reached:
             with held():
-                yield from _probe_rows(Probes(config, store, store.settings))
-                yield from _probe_rows(ArchiveProbes(config, store))
+                probes = Probes(config, store, store.settings)
+                yield from _probe_rows(probes)
+                yield from _probe_rows(ArchiveProbes(config, store, probes.refusal))
         else:
             yield from (skipped("store", name, UNREACHED) for name in (*NAMES, *ARCHIVE_NAMES))
         yield from _guarded("bucket", bucket.setting_rows())

@@ -3,8 +3,8 @@
 Place in the flow: under `command`, beside `bucket`, over the store.
 
 Law: objects are put only below `live/<source>/check-<random>/`, which every reader passes over.
-What was put is taken away again, whatever happens: nothing is put where it could not be deleted, no
-upload is begun that could not be aborted.
+What was put is taken away again, whatever happens: nothing is put where it could not be deleted, or
+where Object Lock would keep it; no upload is begun that could not be aborted.
 """
 
 import re
@@ -24,7 +24,8 @@ from binlog2s3.store.contract import PartInfo, Store
 
 _OBJECT = ("put", "put if absent", "head", "get a range", "CRC64NVME")
 _UPLOAD = ("begin an upload", "list uploads", "copy a part", "list parts", "complete if absent")
-NAMES = ("delete", *_OBJECT, "abort an upload", *_UPLOAD)
+_WRITER = "delete a writer"
+NAMES = ("delete", _WRITER, *_OBJECT, "abort an upload", *_UPLOAD)
 """The rows, in their order, but for what became of the cleaning up."""
 _SIZE = 1000
 LEFT_SECONDS = 3600.0
@@ -55,19 +56,23 @@ class Probes:
         self._keys: set[str] = set()  # what may have been put
         self._uploads: list[str] = []  # what was begun, of `_key`
         self._versioned: bool | None = None
+        self._writer = self._layout.writer(0, secrets.token_hex(8))  # the first one has number 1
+        self.refusal = ""  # how the store calls bytes of another checksum; "": it may take them
 
     def rows(self) -> Iterator[Row]:
         """Everything, in the order of NAMES."""
-        if self._is_locked():
-            yield from skip(NAMES, f"{_STAYS}, for Object Lock's default retention")
-            return
+        is_locked = self._is_locked()
         self._sweep()
         deletes = self._tried("delete", self._delete_nothing)
         yield deletes
         if deletes.result == "fail":
             yield from skip(NAMES[1:], _STAYS)
             return
-        yield from self._object_rows()
+        yield self._tried(_WRITER, self._delete_writer)
+        if is_locked:  # of a delete a marker stays, which no lock keeps; of an upload nothing
+            yield from skip(_OBJECT, f"{_STAYS}, for Object Lock's default retention")
+        else:
+            yield from self._object_rows()
         aborts = self._tried("abort an upload", self._abort_nothing)
         yield aborts
         if aborts.result == "fail":
@@ -82,9 +87,12 @@ class Probes:
         """Whether the bucket keeps each new object; also, whether it keeps old versions."""
         with suppress(StoreError):
             self._versioned = bool(self._settings.versioning())
-        with suppress(StoreError):
+        try:
             return bool(self._settings.default_retention())
-        return False
+        except UnsupportedError:
+            return False
+        except StoreError:
+            return bool(self._versioned)  # without versions there is no lock
 
     # Objects
 
@@ -109,6 +117,11 @@ class Probes:
                 self._keys.discard(key)
             raise
         return f"below {self.prefix}"
+
+    def _delete_writer(self) -> str:
+        """One that is not there: a successor deletes those of writers that are gone."""
+        self._store.delete([self._writer])
+        return "allowed"
 
     def _put(self) -> str:
         self._keys.add(self._object)
@@ -157,8 +170,9 @@ class Probes:
         except StoreError as error:
             if error.transient or is_denied(error):
                 raise
+            refusal = short(error)
         except SpoolError:
-            pass  # a store without it: what was read is compared before it is sent
+            refusal = ""  # a store without it: what was read is compared before it is sent
         else:
             hint = "bytes that change on the way to it would not be noticed"
             return warn("store", name, "a wrong one is accepted", hint)
@@ -166,6 +180,7 @@ class Probes:
         if info is None or info.crc64 is None:
             hint = "archived binlogs are compared by their ETags, or read back"
             return warn("store", name, "the store keeps none", hint)
+        self.refusal = refusal
         return "kept, and a wrong one is refused"
 
     # Uploads
@@ -178,7 +193,7 @@ class Probes:
             return
         yield self._tried("list uploads", self._list_uploads)
         if not self._is_put:
-            yield from skip(_UPLOAD[2:], "there is no object to copy from")
+            yield from skip(_UPLOAD[2:], "there is no object to copy from")  # so none is made
             return
         parts: list[PartInfo] = []
         yield self._tried("copy a part", lambda: self._copy(parts))
@@ -221,7 +236,7 @@ class Probes:
             except StoreError as error:
                 if error.transient or is_denied(error):
                     raise
-                told = told or _short(error)
+                told = told or short(error)
                 continue
             if self._etag == md5(self._body).hex() != part.etag:  # of KMS no ETag is an MD5
                 told = "the copy has other bytes"
@@ -307,7 +322,8 @@ class Probes:
         clean = f"nothing is left below {self.prefix}"
         if self._versioned is not False:
             try:
-                self._settings.delete_versions(self._settings.versions(self.prefix))
+                left = [v for k in (self.prefix, self._writer) for v in self._settings.versions(k)]
+                self._settings.delete_versions(left)
             except StoreError as error:
                 if self._versioned:
                     return self._old_versions(f"{clean} but old versions ({error})")
@@ -343,7 +359,7 @@ def skip(names: Sequence[str], why: str) -> Iterator[Row]:
         yield skipped("store", name, why)
 
 
-def _short(error: StoreError) -> str:
+def short(error: StoreError) -> str:
     """What the store called it, without what it tells besides."""
     code = re.search(r"\((\w+)", str(error))
     return code[1] if code else str(error)

@@ -30,21 +30,29 @@ def prefix_of(rule: Rule) -> str | None:
     return str(rule.get("Prefix") or chosen.get("Prefix") or both.get("Prefix") or "")
 
 
+def _by_size(rule: Rule) -> bool:
+    """Whether it leaves out objects for their size: ours have every size."""
+    chosen = rule.get("Filter") or {}
+    sizes = ("ObjectSizeGreaterThan", "ObjectSizeLessThan")
+    return any(name in one for one in (chosen, chosen.get("And") or {}) for name in sizes)
+
+
 def meets(prefix: str, ours: str) -> bool:
     """Whether some key can begin with both."""
     return prefix.startswith(ours) or ours.startswith(prefix)
 
 
 def retention_row(retention: str) -> Row:
-    """Object Lock that keeps every new object."""
+    """Object Lock that keeps every new object. A delete without a version only hides it."""
     if not retention:
         return ok("bucket", "Object Lock", "no default retention")
-    return fail(
+    return warn(
         "bucket",
         "Object Lock",
-        f"each new object is kept: {retention}",
-        "take the default retention away (put-object-lock-configuration without a Rule): chunks "
-        "and heartbeats must be deletable; lock the objects under archive/ one by one",
+        f"each new object is kept: {retention}; so is every chunk and heartbeat, as an old version",
+        "a stream works there, and the archive is locked; the versions below live/ are paid for "
+        "until their retention ends, and no rule ends them sooner: keep it short, or take the "
+        "default away and lock the objects below archive/ one by one",
     )
 
 
@@ -118,7 +126,7 @@ def ending_rule(rules: Iterable[Rule], live: str) -> str:
     for rule in rules:
         prefix, ending = prefix_of(rule), rule.get("NoncurrentVersionExpiration") or {}
         days = ending.get("NoncurrentDays")
-        if prefix is None or not days or ending.get("NewerNoncurrentVersions"):
+        if prefix is None or not days or ending.get("NewerNoncurrentVersions") or _by_size(rule):
             continue
         if live.startswith(prefix):
             return f"rule {_name(rule)} ends old versions below {prefix!r} after {days} days"

@@ -146,8 +146,9 @@ def _server_id(seen: Seen) -> Row:
     if seen.replicas is not None and seen.our_id in seen.replicas:
         text = f"{own}; a replica is connected as {seen.our_id}, which the streamer would use too"
         return fail("settings", "server_id", f"{text}: they would end each other", another)
-    if own == seen.our_id:
-        return fail("settings", "server_id", f"{own}, and the streamer would use the same", another)
+    if own == seen.our_id:  # the server compares those of its replicas alone
+        found = f"{own}, which the streamer uses too: it works"
+        return ok("settings", "server_id", found, f"to tell them apart, {another}")
     if seen.replicas is None:
         found = f"{own}; the streamer's is {seen.our_id}; its replicas may not be asked for"
         hint = "no replica may have the streamer's: SHOW REPLICAS (SHOW SLAVE HOSTS) shows theirs"

@@ -20,6 +20,8 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.config.values import Config
 from binlog2s3.errors import SourceError, SpoolError
+from binlog2s3.inspect.check.limits import NAME as LIMITS
+from binlog2s3.inspect.check.limits import limits_of, limits_row
 from binlog2s3.inspect.check.row import Row, clock_row, fail, failed, ok, skipped, warn
 from binlog2s3.inspect.check.settings import (
     VARIABLES,
@@ -199,6 +201,7 @@ class SourceCheck:
         if self._account is None or why:
             yield skipped("privileges", _CLIENT, why)
             yield skipped("privileges", _SLAVE, why)
+            yield skipped("privileges", LIMITS, why)
             yield from program
             yield skipped("mysqlbinlog", "connection", why)
             return
@@ -206,6 +209,7 @@ class SourceCheck:
         connection = self._connection_row()
         refusal = self._slave_refusal(self._account, connection)
         yield self._privilege_row(self._account, _SLAVE, refusal)
+        yield limits_row(self._limits(self._account), self._account.quoted)
         yield from program
         yield connection
 
@@ -231,6 +235,20 @@ class SourceCheck:
         except SourceError as error:
             return error
         return None
+
+    def _limits(self, account: Account) -> dict[str, int] | None:
+        """The account's own limits, and what the server allows one account at once."""
+        new = numbers_of(account.version) >= ((5, 7) if account.flavour == "mysql" else (10, 2))
+        rows = self._ask("SHOW CREATE USER CURRENT_USER()") if new else None
+        rows = rows if rows is not None else self._ask("SHOW GRANTS")
+        if rows is None:
+            return None
+        found = limits_of("\n".join(str(next(iter(row.values()))) for row in rows))
+        # of the session, which has the account's, or else the server's
+        at_once = self._ask("SELECT @@session.max_user_connections AS at_once")
+        if at_once and int(at_once[0]["at_once"]):
+            found["MAX_USER_CONNECTIONS"] = int(at_once[0]["at_once"])
+        return found
 
     def _grants(self) -> list[str]:
         return [str(next(iter(row.values()))) for row in self._server.rows("SHOW GRANTS")]
@@ -334,6 +352,8 @@ def login_rows(config: Config) -> Iterator[Row]:
     if readable:
         hint = "only this program's user should be able to read it: chmod 600"
         yield warn("configuration", "login", f"{found}; others can read {readable[0]}", hint)
+    elif login.doubt:
+        yield warn("configuration", "login", f"{found}; {login.doubt}", "is it meant to be there?")
     else:
         yield ok("configuration", "login", found)
 

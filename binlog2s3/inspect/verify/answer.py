@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from binlog2s3.binlog.gtid import Flavour, Gtids, parse
+from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.inspect.verify.report import Answer, Defect
 from binlog2s3.recover.backup import read_backup
+from binlog2s3.recover.begin import gtids_of, start_of, words_of
 from binlog2s3.recover.model import Base, Latest, Plan, Request, Start
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.snapshot import Survey
@@ -107,30 +108,14 @@ def _start(
     """Where the backup stands, in words too, and what is to be said of it."""
     flavour = _flavour(survey, lineage)
     if backup is None:
-        gtids = _parsed(gtid_set or "", flavour)
+        gtids = gtids_of(gtid_set or "", flavour)
         return Start(gtids=gtids, base=Base(gtids=gtids)), "--from-gtid-set", ()
     try:
         point = read_backup(backup)
     except Binlog2s3Error as error:
         raise RecoveryError(str(error), hint=error.hint) from error
-    said = f"the {point.tool} backup {backup}"
     warnings = tuple(f"{backup}: {one}" for one in point.warnings)
-    if point.flavour not in (None, flavour):
-        raise RecoveryError(
-            f"the backup is of a {point.flavour} server, the history is {flavour}'s",
-            hint="is --source the right one?",
-        )
-    place = None
-    if point.binlog is not None and point.position is not None:
-        place = (point.binlog, point.position)
-    if point.gtid_set is not None:
-        gtids = _parsed(point.gtid_set, flavour)
-        return Start(gtids=gtids, base=Base(gtids=gtids, place=place)), said, warnings
-    if place is None:
-        raise RecoveryError(
-            f"{backup} tells neither GTIDs nor a position", hint="--from-gtid-set says what it has"
-        )
-    return Start(place=place, base=Base(place=place)), said, warnings
+    return start_of(point, flavour, backup), words_of(point, backup), warnings
 
 
 def _flavour(survey: Survey, lineage: str | None) -> Flavour:
@@ -141,13 +126,3 @@ def _flavour(survey: Survey, lineage: str | None) -> Flavour:
     if not survey.lineages:
         raise RecoveryError("there is no history in the bucket", hint="see `binlog2s3 list`")
     return survey.lineages[-1].flavour
-
-
-def _parsed(text: str, flavour: Flavour) -> Gtids:
-    try:
-        return parse(text, flavour)
-    except ValueError as error:
-        raise RecoveryError(
-            f"GTIDs of {flavour} are wanted, for that is the history: {error}",
-            hint="is --source the right one?",
-        ) from None

@@ -7,9 +7,12 @@ archive, before it is called missing; what the writer never said is durable, is 
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
+from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import Catalog, Layout
 from binlog2s3.archive.chunks import Chunks, join
 from binlog2s3.archive.documents import Heartbeat, Lineage
@@ -18,6 +21,7 @@ from binlog2s3.binlog.checksum import crc64_hex, crc64_of_blocks
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ObjectMissingError
 from binlog2s3.inspect.verify.report import Defect, Gap, Kind
+from binlog2s3.status.text import count_text
 from binlog2s3.store.contract import Store
 
 _LOOKS = 3
@@ -83,6 +87,36 @@ def _durable(writer: Heartbeat | None, name: BinlogName) -> int:
     if writer is None or writer.durable is None or writer.durable.binlog != str(name):
         return 0
     return writer.durable.offset
+
+
+def check_stored(
+    store: Store, layout: Layout, lineage: Lineage, name: BinlogName, threads: int
+) -> Checked:
+    """What the store's own checksums say of the chunks that a recovery reads; reads no bytes."""
+    checked = Checked()
+    pieces = join(Catalog(store, layout).chunks(lineage, name))
+    keys = [layout.chunk(lineage.id, name, piece.chunk) for piece in pieces]
+    unproved = 0
+    tasks = (partial(store.head, key) for key in keys)
+    with closing(Ahead(tasks, threads=threads)) as ahead:
+        for piece, key, info in zip(pieces, keys, ahead, strict=True):
+            if info is None:
+                continue  # a longer one has its bytes by now, or it is archived
+            unproved += info.crc64 is None
+            if info.crc64 not in (None, piece.chunk.crc64):
+                text = (
+                    f"the store says that its CRC64NVME is {crc64_hex(info.crc64)}, its name "
+                    f"{crc64_hex(piece.chunk.crc64)}"
+                )
+                checked.defects.append(
+                    Defect(kind="chunk-bytes", lineage=lineage.id, binlog=name, key=key, text=text)
+                )
+    if unproved:
+        checked.notes.append(
+            f"{count_text(unproved, 'chunk')} of {name}: the store keeps no CRC64NVME of them, so "
+            "their bytes were not compared; --deep reads them"
+        )
+    return checked
 
 
 def check_all_bytes(  # noqa: PLR0917

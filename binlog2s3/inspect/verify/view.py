@@ -37,11 +37,20 @@ def print_report(report: Report, page: Plain) -> None:
         _print_defect(defect, page)
     page.line("")
     page.line(_looked_text(report), "dim")
-    defects = _left(report)
-    if report.sound:
-        page.line("no defects", "bold green")
-    elif defects:
-        page.line(count_text(len(defects), "defect"), "bold red")
+    page.line(*_verdict(report))
+
+
+def _verdict(report: Report) -> tuple[str, str]:
+    """All of it in one line, and its style: what is wrong, and what is known to be missing."""
+    defects, gaps = len(_left(report)), sum(len(source.gaps) for source in report.sources)
+    words = [count_text(defects, "defect") if defects else "no defects"]
+    if gaps:
+        known = f"{count_text(gaps, 'known gap')}, which no recovery crosses"
+        words.append(known if defects else f"but {known}: it was told when it came")
+    if any(one.answer is not None and not one.answer.possible for one in report.sources):
+        words.append("and the base backup cannot be brought to now")
+    style = "bold red" if not report.sound else "bold yellow" if gaps else "bold green"
+    return ", ".join(words), style
 
 
 def _left(report: Report) -> list[Defect]:

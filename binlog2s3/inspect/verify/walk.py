@@ -29,7 +29,7 @@ from binlog2s3.inspect.verify.chain import (
     of_known,
 )
 from binlog2s3.inspect.verify.entry import read_entry
-from binlog2s3.inspect.verify.open import check_all_bytes, check_chunks
+from binlog2s3.inspect.verify.open import check_all_bytes, check_chunks, check_stored
 from binlog2s3.inspect.verify.report import Defect, Gap, Interval, Kind
 from binlog2s3.inspect.verify.stock import Shelf, Stock
 from binlog2s3.recover.snapshot import Survey
@@ -384,6 +384,11 @@ class Walk:
                     deep = check_all_bytes(look.store, look.layout, lineage, name, known, checked)
                     self._walked.defects += deep.defects
                     self._walked.gaps += deep.gaps
+        elif not why:
+            stored = check_stored(look.store, look.layout, lineage, name, look.threads)
+            self._walked.defects += stored.defects
+            self._walked.notes += stored.notes
+            why = f"a chunk of {name} has other bytes than it had" if stored.defects else ""
         self._walked.transactions += facts.transactions
         self._follow(facts, why)
 

@@ -19,6 +19,7 @@ from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, 
 from binlog2s3.errors import SourceError, StoreError
 from binlog2s3.inspect.check.archive import ARCHIVE_NAMES, ArchiveProbes
 from binlog2s3.inspect.check.bucket import BucketCheck, permission
+from binlog2s3.inspect.check.limits import limits_of, limits_row
 from binlog2s3.inspect.check.probes import NAMES, Probes
 from binlog2s3.inspect.check.row import (
     Row,
@@ -174,7 +175,7 @@ def test_a_server_as_it_should_be() -> None:
     [
         ({"log_bin": "OFF"}, {"log_bin": "fail"}),
         ({"server_id": "0"}, {"server_id": "fail"}),
-        ({"server_id": "4000000000"}, {"server_id": "fail"}),
+        ({"server_id": "4000000000"}, {}),
         ({"binlog_format": "STATEMENT"}, {"binlog_format": "warn"}),
         ({"binlog_format": "MIXED"}, {"binlog_format": "warn"}),
         ({"binlog_row_image": "NOBLOB"}, {"binlog_row_image": "warn"}),
@@ -249,6 +250,43 @@ def test_accounts_as_grant_wants_them() -> None:
     assert account("a@b").client == "REPLICATION CLIENT"
     assert account("a@b", "mariadb", "10.11.2-MariaDB").client == "BINLOG MONITOR"
     assert account("a@b", "mariadb", "10.4.2-MariaDB").client == "REPLICATION CLIENT"
+
+
+@pytest.mark.parametrize(
+    ("limits", "result"),
+    [
+        ({}, "ok"),
+        ({"MAX_USER_CONNECTIONS": 2}, "fail"),
+        ({"MAX_USER_CONNECTIONS": 3}, "warn"),
+        ({"MAX_USER_CONNECTIONS": 6}, "ok"),
+        ({"MAX_CONNECTIONS_PER_HOUR": 2}, "fail"),
+        ({"MAX_CONNECTIONS_PER_HOUR": 50}, "warn"),
+        ({"MAX_CONNECTIONS_PER_HOUR": 5000}, "ok"),
+        ({"MAX_QUERIES_PER_HOUR": 1000}, "fail"),
+        ({"MAX_QUERIES_PER_HOUR": 8000}, "warn"),
+        ({"MAX_QUERIES_PER_HOUR": 100_000}, "ok"),
+        (None, "skipped"),
+    ],
+)
+def test_limits_of_the_account(limits: dict[str, int] | None, result: str) -> None:
+    """Too few for a stream fail, with the statement that lifts them; scarce ones are a warning."""
+    row = limits_row(limits, "'r'@'%'")
+    assert row.result == result
+    if result in ("fail", "warn"):
+        assert limits is not None
+        assert f"ALTER USER 'r'@'%' WITH {next(iter(limits))} 0;" in row.hint
+
+
+def test_limits_in_what_a_server_answers() -> None:
+    """Zero is none; what is quoted is no limit."""
+    said = (
+        "CREATE USER 'MAX_USER_CONNECTIONS 1'@'%' IDENTIFIED BY PASSWORD "
+        "'a''MAX_QUERIES_PER_HOUR 2' REQUIRE NONE "
+        "WITH MAX_QUERIES_PER_HOUR 0 MAX_UPDATES_PER_HOUR 7 "
+        "MAX_CONNECTIONS_PER_HOUR 100 MAX_USER_CONNECTIONS 2 PASSWORD EXPIRE DEFAULT "
+        "COMMENT 'MAX_CONNECTIONS_PER_HOUR 1'"
+    )
+    assert limits_of(said) == {"MAX_CONNECTIONS_PER_HOUR": 100, "MAX_USER_CONNECTIONS": 2}
 
 
 # Rules
@@ -330,6 +368,18 @@ def versioning(status: str, *rules: Mapping[str, Any]) -> list[Row]:
             "warn",
         ),
         ([{**wanted_rule("pre/live/"), "Status": "Disabled"}], "warn"),
+        *(
+            ([{**wanted_rule("pre/live/"), "Filter": chosen}], "warn")
+            for chosen in (
+                {"ObjectSizeGreaterThan": 1000},
+                {"ObjectSizeLessThan": 1 << 40},
+                {"Tag": {"Key": "a", "Value": "b"}},
+                {"And": {"Prefix": "pre/live/", "ObjectSizeGreaterThan": 0}},
+                {"And": {"Prefix": "pre/live/", "ObjectSizeLessThan": 1 << 40}},
+                {"And": {"Prefix": "pre/", "Tags": [{"Key": "a", "Value": "b"}]}},
+            )
+        ),
+        ([{**wanted_rule("pre/live/"), "Filter": {"And": {"Prefix": "pre/live/"}}}], "ok"),
     ],
 )
 def test_versioning_needs_a_rule(rules: list[dict[str, Any]], expected: str) -> None:
@@ -348,9 +398,10 @@ def test_without_versioning_no_rule_is_needed() -> None:
 
 
 def test_default_retention() -> None:
-    """It fails: chunks must be deletable."""
+    """It works: a delete hides a chunk, whose version stays; that costs, so it is a warning."""
     assert retention_row("").result == "ok"
-    assert retention_row("COMPLIANCE 30 days").result == "fail"
+    row = retention_row("COMPLIANCE 30 days")
+    assert (row.result, "COMPLIANCE 30 days" in row.found) == ("warn", True)
 
 
 # What is tried in the bucket
@@ -392,7 +443,7 @@ class Settings:
         return str(self._answer("default_retention"))
 
     def versions(self, prefix: str) -> list[tuple[str, str]]:
-        assert LAYOUT.is_probe(f"{prefix}x")
+        assert LAYOUT.is_probe(f"{prefix}x") or prefix.startswith(f"{LAYOUT.writers}000000-")
         found: list[tuple[str, str]] = self._answer("versions")
         return found
 
@@ -546,7 +597,7 @@ def test_an_error_anywhere_leaves_nothing(operation: str, when: str, number: int
 
 
 def test_what_cannot_be_deleted_is_not_put() -> None:
-    """Where deleting is denied, or each new object is kept."""
+    """Where deleting is denied; and where each new object is kept, all else is tried."""
     store = MemoryStore()
     store.on_call = lambda name: ("before", denied("delete_objects")) if name == "delete" else None
     rows, cleaned = everything(store)
@@ -554,10 +605,15 @@ def test_what_cannot_be_deleted_is_not_put() -> None:
     assert rows["delete"].result == "fail"
     assert "s3:DeleteObject on arn:aws:s3:::b/pre/live/test/* " in rows["delete"].hint
     assert {row.result for row in list(rows.values())[1:]} == {"skipped"}
+    store = MemoryStore()
     rows, cleaned = everything(store, Settings(default_retention="GOVERNANCE 1 days"))
-    assert {row.result for row in rows.values()} == {"skipped"}
-    assert cleaned is None
-    assert (store.calls["put"], store.calls["create_upload"]) == (0, 0)
+    skipped_rows = {"put", "put if absent", "head", "get a range", "CRC64NVME", "copy a part",
+                    "list parts", "complete if absent"}  # fmt: skip
+    assert results(rows.values()) == dict.fromkeys(skipped_rows, "skipped")
+    assert cleaned is not None
+    assert cleaned.result == "ok"
+    assert (store.calls["put"], store.calls["complete_upload"]) == (0, 0)
+    assert (store.objects, store.uploads) == ({}, {})
 
 
 def test_no_upload_is_begun_that_could_not_be_aborted() -> None:
@@ -577,7 +633,7 @@ def test_old_versions_are_deleted_too() -> None:
     """Of a versioned bucket; one that is not is not asked."""
     settings = Settings(versioning="Enabled", versions=[("k", "v")])
     everything(MemoryStore(), settings)
-    assert settings.deleted == [("k", "v")]
+    assert settings.deleted == [("k", "v"), ("k", "v")]  # below live/, and of the writer
     settings = Settings(versions=[("k", "v")])
     everything(MemoryStore(), settings)
     assert settings.deleted == []
@@ -622,9 +678,17 @@ def test_what_an_earlier_check_left_is_swept_away_once_it_is_old() -> None:
 # What is tried in the archive
 
 
-def archive(store: MemoryStore) -> tuple[dict[str, Row], list[Row]]:
+def refusal(store: MemoryStore) -> str:
+    """What it calls a wrong checksum, as a check has seen it."""
+    probes = Probes(config(), store, Settings())
+    list(probes.rows())
+    probes.clean()
+    return probes.refusal
+
+
+def archive(store: MemoryStore, refused: str = "") -> tuple[dict[str, Row], list[Row]]:
     """The rows by name, and what became of cleaning up."""
-    probes = ArchiveProbes(config(), store)
+    probes = ArchiveProbes(config(), store, refused)
     rows = list(probes.rows())
     rows += [row] if (row := probes.clean()) else []
     tried_rows = rows[: len(ARCHIVE_NAMES)]
@@ -638,12 +702,66 @@ def test_an_archive_where_all_is_allowed() -> None:
     keys: set[str] = set()
     store.on_act = lambda name, about, _: keys.update(about) if name == "create_upload" else None
     rows, (cleaned,) = archive(store)
-    assert results([*rows.values(), cleaned]) == {}
+    assert results([*rows.values(), cleaned]) == {"put an entry": "skipped"}
     assert (store.objects, store.uploads) == ({}, {})
     assert not {"put", "delete", "complete_upload", "copy_part"} & store.calls.keys()
     (key,) = keys
     assert key.startswith(LAYOUT.archive)
     assert not LAYOUT.is_binlog(key)
+
+
+def test_an_entry_is_tried_without_being_made() -> None:
+    """By bytes that the store refuses; never where it was not seen to refuse them, or keeps all."""
+    store = MemoryStore()
+    told = refusal(store)
+    assert told
+    keys: list[str] = []
+    store.on_act = lambda name, about, _: keys.extend(about) if name == "put" else None
+    rows, _ = archive(store, told)
+    assert (rows["put an entry"].result, store.objects) == ("ok", {})
+    assert [key.startswith(LAYOUT.archive) for key in keys] == [True]
+    assert "/entries/" in keys[0]
+    store.on_call = lambda name: ("before", denied("put_object")) if name == "put" else None
+    row = archive(store, told)[0]["put an entry"]
+    assert row.result == "fail"
+    assert "s3:PutObject on arn:aws:s3:::b/pre/archive/test/* " in row.hint
+    for careless in (Careless(), MemoryStore(crc64=False)):
+        assert refusal(careless) == ""
+        before = careless.calls["put"]
+        assert archive(careless)[0]["put an entry"].result == "skipped"
+        assert careless.calls["put"] == before
+    locked = Probes(config(), MemoryStore(), Settings(default_retention="GOVERNANCE 1 days"))
+    list(locked.rows())
+    assert locked.refusal == ""
+    row = archive(Careless(), told)[0]["put an entry"]  # it refused, and does so no more
+    assert (row.result, "s3 rm s3://b/pre/archive/" in row.hint) == ("fail", True)
+
+
+def test_a_writer_that_may_not_be_deleted() -> None:
+    """Each writer's object is deleted by the next writer: to be denied that fails."""
+    store = MemoryStore()
+    asked: list[Sequence[str]] = []
+
+    def refuse(name: str, about: Sequence[str], _: Any) -> None:
+        if name == "delete":
+            asked.append(about)
+            if any(key.startswith(LAYOUT.writers) for key in about):
+                raise denied("delete_objects")
+
+    store.on_act = refuse
+    rows, _ = everything(store)
+    assert results(rows.values()) == {"delete a writer": "fail"}
+    assert asked
+    assert (store.objects, store.uploads) == ({}, {})
+
+
+def test_a_bucket_whose_lock_may_not_be_asked() -> None:
+    """With versions it may keep what is put: nothing is; without versions it has no lock."""
+    no = denied("get_object_lock_configuration")
+    for versioned, puts in (("Enabled", False), ("", True)):
+        store = MemoryStore()
+        everything(store, Settings(versioning=versioned, default_retention=no))
+        assert (store.calls["put"] > 0) is puts
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -929,6 +1047,10 @@ def test_the_login(tmp_path: Path) -> None:
     """Read as the streamer reads it; the password is in no row; others should not read it."""
     row = login(tmp_path, 0o600, password_file="secret-1\n")
     assert (row.result, "secret-1" in row.found) == ("ok", False)
+    for blank in (" ", "\t"):
+        row = login(tmp_path, 0o600, password_file=f"secret-1{blank}\n")
+        assert (row.result, "ends in a blank" in row.found) == ("warn", True)
+        assert "secret-1" not in row.found + row.hint
     row = login(tmp_path, 0o644, password_file="secret-1\n")
     assert (row.result, "chmod 600" in row.hint) == ("warn", True)
     row = login(tmp_path, 0o600, defaults_file="[client]\nnonsense ! =\n")

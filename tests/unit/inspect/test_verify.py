@@ -23,7 +23,7 @@ from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.verify.command import Verify
 from binlog2s3.inspect.verify.config import VerifyConfig
 from binlog2s3.inspect.verify.one import Doing, One
-from binlog2s3.inspect.verify.report import Report, SourceReport
+from binlog2s3.inspect.verify.report import Defect, Gap, Report, SourceReport
 from binlog2s3.inspect.verify.source import AgainstSource
 from binlog2s3.inspect.verify.view import print_report
 from binlog2s3.inspect.verify.walk import ENTRY_SOON
@@ -162,7 +162,7 @@ def test_bytes_that_were_written_anew(has_crc64: bool) -> None:
     store.put(LAYOUT.binlog(OLD, name(2)), bytes(other))
     source = verified(store)
     anew = [note for note in source.notes if "written anew since the entry was" in note]
-    unproved = [note for note in source.notes if "keeps no CRC64NVME" in note]
+    unproved = [note for note in source.notes if "keeps no CRC64NVME of the whole" in note]
     if has_crc64:
         assert kinds(source) == {"checksum"}
         assert unproved == []
@@ -174,6 +174,56 @@ def test_bytes_that_were_written_anew(has_crc64: bool) -> None:
     deep = verified(store, deep=True)
     assert not deep.sound
     assert not any("--deep" in note for note in deep.notes)
+
+
+GAPS = [Gap(kind="gap", lineage=OLD, text="between a and b", missing="x:8")]
+DEFECTS = [Defect(kind="size", lineage=OLD, key="k", text="it has 1 byte")]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({}, "no defects"),
+        (
+            {"gaps": GAPS},
+            "no defects, but 1 known gap, which no recovery crosses: it was told when it came",
+        ),
+        ({"defects": DEFECTS}, "1 defect"),
+        (
+            {"defects": DEFECTS, "gaps": GAPS * 2},
+            "1 defect, 2 known gaps, which no recovery crosses",
+        ),
+        ({"answer": examples.NO}, "no defects, and the base backup cannot be brought to now"),
+    ],
+)
+def test_one_verdict(found: dict[str, Any], said: str) -> None:
+    """The last line says all of it: defects, gaps that are known, and the answer."""
+    out = io.StringIO()
+    source = SourceReport(name="test", **found)
+    print_report(Report(target="s3://b", deep=False, sources=[source]), Plain(out))
+    assert out.getvalue().splitlines()[-1] == said
+
+
+@pytest.mark.parametrize("has_crc64", [False, True])
+def test_a_chunk_of_other_bytes(has_crc64: bool) -> None:
+    """By looking alone: a defect where the store has a checksum of it, else a note says how many.
+
+    The note is there as well where nothing is wrong: nobody has looked.
+    """
+    store = MemoryStore(crc64=has_crc64)
+    archive = fill(store)
+    notes = [note for note in verified(store).notes if " chunks of mysql-bin.000004: " in note]
+    assert len(notes) == (0 if has_crc64 else 1)
+    assert all(": 3 chunks of" in note and "--deep" in note for note in notes)
+    archive.flip(archive.chunks[1], 20)
+    source = verified(store)
+    if not has_crc64:
+        assert source.sound
+        assert any(note in source.notes for note in notes)
+        return
+    (defect,) = source.defects
+    assert (defect.kind, defect.key) == ("chunk-bytes", archive.chunks[1])
+    assert str(source.history[-1].last) == "mysql-bin.000003"
 
 
 @pytest.mark.parametrize("size", [10**12, 2**63 - 1])

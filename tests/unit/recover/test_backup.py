@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover import backup
-from binlog2s3.recover.backup import BackupPoint, read_backup
+from binlog2s3.recover.backup import LIMIT, BackupPoint, read_backup
 from tests.sampling import examples
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -250,6 +250,53 @@ def test_a_dump_without_comments(tmp_path: Path) -> None:
     point = read(tmp_path, "\n".join([*statements, CHANGE, "CREATE TABLE t (a int);\n"]))
     assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
     assert (point.tool, point.flavour, point.warnings) == ("mysqldump", "mysql", ())
+
+
+COMPACT = f"{CHANGE.removeprefix('-- ')}CREATE TABLE `t` (`a` int);\nINSERT INTO `t` VALUES (1);\n"
+WITHOUT_TITLE = "\n".join(line for line in MYSQLDUMP.splitlines() if not line.startswith("--")) + (
+    "\n"
+)
+SEVERAL = {
+    "mysqldump": (MYSQLDUMP.replace(PURGED, ""), "LOG_POS=1104", "LOG_POS=1105"),
+    "GTIDs": (MYSQLDUMP, ":1-5:7", ":1-5:7-8"),
+    "without comments": (
+        WITHOUT_TITLE.replace(PURGED, f"{PURGED}{CHANGE.removeprefix('-- ')}"), "1104", "1105"
+    ),
+    "compact": (COMPACT, "LOG_POS=1104", "LOG_POS=1105"),
+    "mariadb-dump": (MARIADB_DUMP, "LOG_POS=785", "LOG_POS=786"),
+    "MariaDB's GTIDs": (MARIADB_DUMP, "0-1-5'", "0-1-6'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [0, LIMIT])
+@pytest.mark.parametrize("what", SEVERAL)
+def test_several_dumps_in_one_file(what: str, size: int, tmp_path: Path) -> None:
+    """Of different places they are refused, as far as they are seen; of the same they have one."""
+    one, old, new = SEVERAL[what]
+    assert old in one
+    at = one.index("CREATE TABLE")
+    rows = "INSERT INTO `x` VALUES (1);\n"
+    large = one[:at] + rows * (size // len(rows)) + one[at:]
+    if what != "compact" or not size:
+        error = refused(written(tmp_path, large + one.replace(old, new)))
+        assert "2 dumps that stand at different places" in str(error)
+    assert stands(read(tmp_path, large + one)) == stands(read(tmp_path, one))
+
+
+def test_a_dump_in_the_data_of_a_dump(tmp_path: Path) -> None:
+    """What is in a row, or in a procedure that is indented, begins no other dump."""
+    rows = "INSERT INTO `t` VALUES ('\\n-- MySQL dump 10.13\\n','x');\n"
+    body = "CREATE PROCEDURE p()\nBEGIN\n  -- MySQL dump 10.13\n  SELECT 1;\nEND ;;\n"
+    position = CHANGE.replace("1104", "4").removeprefix("-- ")
+    point = read(tmp_path, MYSQLDUMP.replace("LOCK TABLES", f"{rows}{body}{position}LOCK TABLES"))
+    assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
+    assert point.warnings == ()
+
+
+def test_a_dump_without_a_place_behind_another_one(tmp_path: Path) -> None:
+    """Nobody knows of which moment it is."""
+    other = MYSQLDUMP.replace(PURGED, "").replace(CHANGE, "")
+    assert "tells neither binlog nor GTIDs" in str(refused(written(tmp_path, MYSQLDUMP + other)))
 
 
 def test_a_dump_of_one_database_is_doubted(tmp_path: Path) -> None:

@@ -383,6 +383,38 @@ def test_the_lineage_of_a_backup_can_be_named() -> None:
     refused(model, Latest(), start=Start(place=(FIRST, HEAD + 100), lineage="nobody's"))
 
 
+def test_a_place_counts_on_the_server_that_wrote_it() -> None:
+    """A backup without GTIDs: its server chooses the lineage, and another server is refused."""
+    model = Model()
+    committed(model, 3)
+    model.fail_over(0, 0)
+    committed(model, 3)
+    place = (FIRST, HEAD + 100)
+    for branch, count in zip(model.branches, (5, 2), strict=True):
+        start = Start(place=place, server=branch.lineage.server_uuid.upper())
+        plan = planned(model, Latest(), start=start)
+        assert (plan.transactions, plan.warnings) == (count, ())
+    stranger = "99999999-0000-0000-0000-000000000000"
+    for at in (place, (BinlogName("mysql-bin", 77), 4)):
+        error = refused(model, Latest(), start=Start(place=at, server=stranger))
+        assert f"is of server {stranger}" in str(error)
+        assert all(branch.lineage.server_uuid in str(error) for branch in model.branches)
+    second = model.branches[1].lineage
+    error = refused(model, Latest(), start=Start(place=place, server=stranger, lineage=second.id))
+    assert f"of the archive is of {second.server_uuid}: " in str(error)
+
+
+def test_a_place_of_a_backup_that_names_no_server() -> None:
+    """It is taken for one of the server that wrote the binlog, and that is said."""
+    model = Model(gtids=False)
+    committed(model, 3)
+    plan = planned(model, Latest(), start=Start(place=(FIRST, HEAD + 100), server=""))
+    assert plan.transactions == 2
+    (warning,) = plan.warnings
+    assert model.branch.lineage.server_uuid in warning
+    assert planned(model, Latest(), start=Start(place=(FIRST, HEAD + 100))).warnings == ()
+
+
 def test_what_an_earlier_run_skipped_is_no_error() -> None:
     """The same command again, with all applied, and of two skipped ones perhaps only one done."""
     model = Model()

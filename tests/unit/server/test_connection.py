@@ -1,5 +1,7 @@
 """What is said of a server that refuses."""
 
+from dataclasses import replace
+
 import pymysql
 import pytest
 
@@ -19,3 +21,13 @@ def test_a_password_that_is_refused(monkeypatch: pytest.MonkeyPatch, by_systemd:
     assert ("restart" in error.hint) is by_systemd
     cut = _translate(pymysql.err.OperationalError(2006, "gone away"), ROOT)
     assert "systemd" not in cut.hint
+
+
+def test_a_password_that_ends_in_a_blank() -> None:
+    """Where the login is refused the hint begins with it, and other refusals do not have it."""
+    doubt = "the password in /etc/pw ends in a blank"
+    login = replace(ROOT, doubt=doubt)
+    denied = pymysql.err.OperationalError(1045, "Access denied for user 'repl'@'localhost'")
+    assert _translate(denied, login).hint.startswith(doubt)
+    full = pymysql.err.OperationalError(1040, "Too many connections")
+    assert doubt not in _translate(full, login).hint
