@@ -777,6 +777,12 @@ def test_with_default_retention_nothing_is_put(check: Check, minio: MinioServer)
     assert "GOVERNANCE 1 days" in rows["bucket", "Object Lock"]["found"]
     assert rows["store", "put"]["result"] == "skipped"
     assert versions(minio, bucket) == []
+    with StreamProcess(check.directory, check.server, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        first = check.server.binlogs()[-1][0]
+        check.server.query("FLUSH BINARY LOGS")
+        stream.wait_for_event("binlog archived", binlog=first)
+        assert stream.terminate() == 0
 
 
 @pytest.mark.parametrize(
