@@ -69,6 +69,7 @@ class ServerPosition:
 
 
 _ENCRYPTION_HEADER = 512
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _TLS = "check --mysql-ssl-mode and --mysql-ssl-ca against the server's certificate"
 _ACCOUNT = (
     "check --mysql-user, the password file and the account's host part; an account with "
@@ -145,6 +146,8 @@ class Server:
         row = self._one("SELECT @@version AS version, @@server_id AS id, @@log_bin AS log_bin")
         tls = bool(self._one("SHOW SESSION STATUS LIKE 'Ssl_cipher'")["Value"])
         version = str(row["version"])
+        if not version.isprintable():
+            raise self._strange("version", version)
         flavour: Flavour = "mariadb" if "mariadb" in version.lower() else "mysql"
         if not int(row["log_bin"]):
             raise SourceError(
@@ -163,13 +166,24 @@ class Server:
                 tls=tls,
             )
         row = self._one("SELECT @@server_uuid AS uuid, @@gtid_mode AS gtid_mode")
+        uuid = str(row["uuid"])
+        if not _UUID.fullmatch(uuid):
+            raise self._strange("server_uuid", uuid)
         return ServerFacts(
-            uuid=str(row["uuid"]),
+            uuid=uuid,
             flavour=flavour,
             version=version,
             server_id=server_id,
             gtid_mode=str(row["gtid_mode"]).upper() == "ON",
             tls=tls,
+        )
+
+    def _strange(self, name: str, value: str) -> SourceError:
+        """What no server says of itself: it would become part of a key, or of a document."""
+        return SourceError(
+            f"{self._used.address} has the {name} {value!r:.100}, which is none",
+            hint="is it a MySQL or MariaDB server, and was its auto.cnf changed by hand?",
+            refused=True,
         )
 
     def binlogs(self) -> tuple[ServerBinlog, ...]:

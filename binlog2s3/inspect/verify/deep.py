@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from binlog2s3.archive.blocks import Ahead
-from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.catalog import Layout, read
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.parts import BLOCK_SIZE, Grid
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
@@ -93,7 +93,7 @@ def _fetch(  # noqa: PLR0917
     if number == 0:
         key = layout.entry(lineage.id, name)
         try:
-            entry = Entry.from_json(store.get(key), key)
+            entry = read(store, key, Entry)
         except (ObjectMissingError, ArchiveError):
             entry = None  # the walk says it
     key, begin = layout.binlog(lineage.id, name), number * BLOCK_SIZE

@@ -10,7 +10,7 @@ import pytest
 
 from binlog2s3.archive.catalog import Catalog, Layout
 from binlog2s3.archive.documents import Heartbeat
-from binlog2s3.errors import SupersededError
+from binlog2s3.errors import ArchiveError, SupersededError
 from binlog2s3.stream.spool import Spool, Superseder
 from binlog2s3.stream.writer import Progress, Writer, _new_token, give_way
 from tests.documents import BEAT
@@ -263,3 +263,14 @@ def test_a_claim_that_was_lost_and_arrives_late_ends_nobody(spool: Spool) -> Non
     store.put(LAYOUT.writer(*dead.me.rank), late.get(LAYOUT.writer(*dead.me.rank)))
     after.beat()
     assert list(store.objects) == [LAYOUT.writer(*after.me.rank)]
+
+
+def test_no_writer_takes_a_generation_that_no_key_can_have(spool: Spool) -> None:
+    """The others would not see it: it is an error that names the object in the way."""
+    store = MemoryStore()
+    last = replace(BEAT, generation=10**18 - 1)
+    put(store, last)
+    with pytest.raises(ArchiveError, match=str(10**18 - 1)) as caught:
+        writer(store, spool).claim(store)
+    assert "delete it" in caught.value.hint
+    assert list(store.objects) == [LAYOUT.writer(*last.rank)]
