@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import pymysql
 from pymysql.cursors import DictCursor
@@ -97,12 +97,19 @@ _HINTS: Mapping[int, str] = {
     2013: _CUT,
     2026: _TLS,
     2061: "give the account another authentication plugin: caching_sha2_password or "
-    "mysql_native_password",
+    "mysql_native_password; one that takes the password in clear text (PAM, LDAP) needs "
+    "--mysql-ssl-mode VERIFY_IDENTITY with --mysql-ssl-ca, or --mysql-socket",
     3032: "SET GLOBAL offline_mode = OFF there, as an administrator: it refuses all others",
     3118: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
     3159: "the server wants TLS: --mysql-ssl-mode REQUIRED",
     4151: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
 }
+_NO_TLS = (
+    "set up TLS at the server, or accept that password and data can be read on the way: "
+    "--mysql-ssl-mode PREFERRED"
+)
+_CLEAR_TEXT = ("mysql_clear_password", "dialog")
+"""Authentication plugins that send the password as it is."""
 _TRANSIENT = frozenset({1040, 1053, 1203, 1205, 1226, 2002, 2003, 2006, 2013, 2014, 2055})
 # What pymysql lets out: its own errors, files of TLS that cannot be used (OSError), a missing
 # package (RuntimeError), and what it stumbles over where something answers that is no MySQL.
@@ -366,6 +373,7 @@ def _connect(login: Login) -> "pymysql.Connection[DictCursor]":
         read_timeout=login.connect_timeout,
         write_timeout=login.connect_timeout,
         program_name="binlog2s3",
+        auth_plugin_map=dict.fromkeys(_refused_plugins(login), _RefusedPlugin),
         defer_connect=True,
     )
     if login.socket:
@@ -374,6 +382,26 @@ def _connect(login: Login) -> "pymysql.Connection[DictCursor]":
     else:
         connection.connect()
     return connection
+
+
+class _RefusedPlugin:
+    """In place of an authentication plugin of pymysql's, at the server's first request for it."""
+
+    def __init__(self, connection: object) -> None:
+        del connection
+
+    def authenticate(self, packet: object) -> NoReturn:
+        """Nothing is answered."""
+        del packet
+        raise pymysql.OperationalError(
+            2061,
+            "it asks for the password in clear text, or nearly so, and nothing proves who asks",
+        )
+
+
+def _refused_plugins(login: Login) -> tuple[str, ...]:
+    """Those of 4.0 can be undone, and need no proof to be refused."""
+    return ("mysql_old_password", *(() if login.proved else _CLEAR_TEXT))
 
 
 def _open_socket(path: str, timeout_seconds: float) -> socket.socket:
@@ -446,6 +474,8 @@ def _told(error: Exception, login: Login) -> SourceError:
     if code == 1524 or "Authentication plugin" in text:
         code = 2061
     hint = _HINTS.get(code, "")
+    if code == 2026 and "doesn't support" in text:
+        hint = _NO_TLS
     if code == 1045 and os.environ.get("CREDENTIALS_DIRECTORY"):  # systemd.exec(5)
         hint += "; systemd hands over the password file as of the start: restart after a change"
     return SourceError(
