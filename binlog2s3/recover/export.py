@@ -355,9 +355,9 @@ def _readme(
     last = max((piece.greatest_commit_us or 0 for piece in plan.pieces), default=0)
     if last:
         lines.append(f"last commit  {time_text(last)}")
-    lines += [f"warning      {clean(warning)}" for warning in plan.warnings]
-    lines += [f"UNSAFE       {name}: {clean(why)}" for name, why in unclear.items()]
-    lines += ["", *_how_to(directory, tool, client, binlogs)]
+    lines += [f"warning      {warning}" for warning in plan.warnings]
+    lines += [f"UNSAFE       {name}: {why}" for name, why in unclear.items()]
+    lines = [*map(clean, lines), "", *_how_to(directory, tool, client, binlogs)]
     if binlogs:
         lines += ["", *_RISK]
     if SKIPPED in files:
