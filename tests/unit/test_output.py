@@ -43,11 +43,11 @@ def test_a_variable_that_means_nothing_is_named_on_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The environment may be somebody else's."""
-    monkeypatch.setenv("BINLOG2S3_SOURC\n", "x")
+    monkeypatch.setenv("BINLOG2S3_METRICS_LISTE\n", "x")
     with pytest.raises(SystemExit):
         main(["list", "--no-such"])
     (warning,) = (one for one in capsys.readouterr().err.split("\n") if one.startswith("warning"))
-    assert warning.startswith("warning: nothing is called BINLOG2S3_SOURC\\n, did you mean")
+    assert warning.startswith("warning: nothing is called BINLOG2S3_METRICS_LISTE\\n, did you mean")
 
 
 def test_errors_hints_and_warnings_are_printed_in_one_place() -> None:
