@@ -99,7 +99,7 @@ def _fetch(  # noqa: PLR0917
     key, begin = layout.binlog(lineage.id, name), number * BLOCK_SIZE
     end = min(begin + BLOCK_SIZE, size)
     try:
-        data = store.get(key) if size <= _SMALL else _gather(store, key, begin, end)
+        data = store.get(key, most=_SMALL) if size <= _SMALL else _gather(store, key, begin, end)
     except StoreError as error:
         if error.transient:
             raise
