@@ -92,6 +92,10 @@ class ObjectMissingError(StoreError):
     """There is no object under this key (404 NoSuchKey)."""
 
 
+class ObjectTooLargeError(StoreError):
+    """The object is larger than the caller reads of it; not a byte of it was read."""
+
+
 class UploadMissingError(StoreError):
     """The multipart upload is gone: completed, aborted or expired (404 NoSuchUpload)."""
 
@@ -112,6 +116,10 @@ class ArchiveError(Binlog2s3Error):
     """The archive contradicts the source or itself: a gap, a fork, damage."""
 
     exit_code = 7
+
+
+class MisplacedError(ArchiveError):
+    """A document that by what it says belongs under another key: another source's, or binlog's."""
 
 
 class ForkError(ArchiveError):

@@ -63,7 +63,9 @@ class _Json(logging.Formatter):
             "event": record.getMessage(),
         }
         line |= {key: value for key, value in _fields(record).items() if key not in line}
-        return json.dumps(line, default=str, ensure_ascii=False)
+        shown = json.dumps(line, default=str, ensure_ascii=False)
+        # what a terminal would obey, and what is no UTF-8, is written as escapes
+        return shown if shown.isprintable() else json.dumps(line, default=str)
 
 
 class _Text(logging.Formatter):

@@ -7,11 +7,12 @@ Law: what is shown comes from the bucket or from a server, so it can neither bre
 a terminal. Nothing is cut: what has no room is folded.
 """
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import zip_longest
-from typing import TextIO
+from typing import Literal, TextIO
 
 from rich.console import Console, Group
 from rich.progress import Progress
@@ -184,6 +185,16 @@ def clean(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def say(kind: Literal["error", "hint", "warning"], text: str, out: TextIO | None = None) -> None:
+    r"""One line for people beside the output, on standard error. All of them are printed here.
+
+    >>> import sys
+    >>> say("error", "no b\n\x1b[31merror: forged", sys.stdout)
+    error: no b\n\x1b[31merror: forged
+    """
+    print(f"{kind}: {clean(text)}", file=out or sys.stderr)
 
 
 def moment_text(moment: datetime) -> str:

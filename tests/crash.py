@@ -146,7 +146,7 @@ class World:
         for other in self._carried.get(key, ()):
             if other.rank == beat.rank:
                 continue
-            if other.covered_until is not None:
+            if other.covered_until is not None and other.lineage == beat.lineage:
                 assert beat.covered_until is not None, key
                 assert beat.covered_until >= other.covered_until, key
             if other.durable is not None and beat.lineage == other.lineage:

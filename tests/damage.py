@@ -281,7 +281,7 @@ DAMAGES: Mapping[str, Damage] = {
     "a missing first binlog": _as(
         lambda a: _only(a, a.key(OLD, 1), a.entry(OLD, 1)), "binlog-missing"
     ),
-    "swapped entries": _as(_swap_entries, "entry-lies checksum", "entry-lies checksum bytes"),
+    "swapped entries": _as(_swap_entries, "entry-lies"),
     "an entry that is no JSON": _as(
         lambda a: a.store.put(a.entry(OLD, 2), b"{"), "entry-unreadable"
     ),

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from binlog2s3.binlog.checksum import composite_etag, crc64nvme, md5
-from binlog2s3.errors import StoreError
+from binlog2s3.errors import ObjectTooLargeError, StoreError
 from binlog2s3.store.contract import Body, ObjectInfo, PartInfo, UploadInfo
 from binlog2s3.store.errors import Failure, translate
 
@@ -182,11 +182,20 @@ class MemoryStore:
 
         return self._do("put", act, key, changes=True)
 
-    def get(self, key: str, begin: int = 0, end: int | None = None) -> bytes:
+    def get(
+        self, key: str, begin: int = 0, end: int | None = None, *, most: int | None = None
+    ) -> bytes:
         """See Store."""
         if end is not None and end <= begin:
             return b""
-        return self._do("get", lambda: self._range(key, begin, end, "get_object"), key)
+
+        def act() -> bytes:
+            data = self._range(key, begin, end, "get_object")
+            if most is not None and len(data) > most:
+                raise ObjectTooLargeError(f"{key!r} has {len(data)} bytes")
+            return data
+
+        return self._do("get", act, key)
 
     def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
         """See Store."""

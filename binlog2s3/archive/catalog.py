@@ -10,21 +10,29 @@ and never guessed at: it is named and left alone.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Protocol, Self, TypeVar
 
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.documents import Entry, EntryEnd, Heartbeat, Lineage, Turn, crc64_of
+from binlog2s3.archive.fields import LINEAGE_ID, SOURCE, too_large
 from binlog2s3.archive.reader import Range, Readable, State, ranges_of
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError, UnsupportedError
+from binlog2s3.errors import (
+    ArchiveError,
+    ObjectMissingError,
+    ObjectTooLargeError,
+    StoreError,
+    UnsupportedError,
+)
 from binlog2s3.store.contract import ObjectInfo, Store
 
-_LINEAGE_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
 _MOST_NAMES = 10
 _PROBE = re.compile(r"check-[0-9a-f]{8}/.*")
 _PROBE_UPLOAD = re.compile(r"check-[0-9a-f]{8}/upload")
 _WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8,32})\.json")
 _TURN = re.compile(r"([0-9]{8,18})\.json")
-_SOURCE = re.compile(r"(?!\.\.?/)[A-Za-z0-9._-]{1,64}/")
+GENERATION_MOST = 10**18 - 1
+"""The greatest generation that a key may have."""
 
 _LISTINGS = 3
 """How often chunks are listed for a hole to close: it may be of the listing alone."""
@@ -101,7 +109,7 @@ class Layout:
     def is_binlog(self, key: str) -> bool:
         """Whether a key could be an archived binlog's."""
         lineage, _, rest = key.removeprefix(self.archive).partition("/")
-        return bool(_LINEAGE_ID.fullmatch(lineage)) and _is_name(rest.removeprefix("binlogs/"))
+        return bool(LINEAGE_ID.fullmatch(lineage)) and _is_name(rest.removeprefix("binlogs/"))
 
     def probes(self, token: str) -> str:
         """Prefix of what a preflight puts to see what it may, and deletes again."""
@@ -133,7 +141,7 @@ class Layout:
             Chunk.parse(chunk)
         except ValueError:
             return False
-        return bool(_LINEAGE_ID.fullmatch(lineage)) and _is_name(binlog)
+        return bool(LINEAGE_ID.fullmatch(lineage)) and _is_name(binlog)
 
     def _root(self) -> str:
         return f"{self.prefix}/" if self.prefix else ""
@@ -178,11 +186,44 @@ class Contents:
         return sorted(self.archived.binlogs.keys() | self.open.keys())
 
 
+def _is_source(folder: str) -> bool:
+    return folder.endswith("/") and bool(SOURCE.fullmatch(folder[:-1]))
+
+
+class Document(Protocol):
+    """A kind of document; `MOST` are the bytes that one may have."""
+
+    MOST: ClassVar[int]
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Self:
+        """Read it; ArchiveError if it is not of this format, or not of this key."""
+
+
+Kind = TypeVar("Kind", bound=Document)
+
+
+def read(store: Store, key: str, kind: type[Kind]) -> Kind:
+    """The document under this key, checked. Every document of the bucket is read here.
+
+    Raises ArchiveError if it is none of this kind and key, or too large; ObjectMissingError.
+    """
+    return kind.from_json(fetch(store, key, kind.MOST), key)
+
+
+def fetch(store: Store, key: str, most: int) -> bytes:
+    """The bytes of a document; ArchiveError if there are more than `most`."""
+    try:
+        return store.get(key, most=most)
+    except ObjectTooLargeError as error:
+        raise too_large(key, most) from error
+
+
 def sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
     """The sources that have an archive under a prefix, and the keys beside them. One listing."""
     layout, found, foreign = Layout(prefix, ""), [], []
     for name in store.list_names(layout.sources):
-        if _SOURCE.fullmatch(name):
+        if _is_source(name):
             found.append(name.rstrip("/"))
         else:
             foreign.append(layout.sources + name)
@@ -194,7 +235,7 @@ def all_sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
     names, foreign = sources(store, prefix)
     root = Layout(prefix, "").live.removesuffix("/")
     for name in store.list_names(root):
-        if not _SOURCE.fullmatch(name):
+        if not _is_source(name):
             foreign.append(f"{root}{name}")
         elif name.rstrip("/") not in names:
             names.append(name.rstrip("/"))
@@ -252,8 +293,10 @@ class Catalog:
     def _writers(self, infos: Iterable[ObjectInfo]) -> dict[tuple[int, str], ObjectInfo]:
         found = {}
         for info in infos:
-            if match := _WRITER.fullmatch(info.key.removeprefix(self._layout.writers)):
-                found[(int(match[1]), match[2])] = info
+            match = _WRITER.fullmatch(info.key.removeprefix(self._layout.writers))
+            rank = (int(match[1]), match[2]) if match else None
+            if rank is not None and self._layout.writer(*rank) == info.key:
+                found[rank] = info
             else:
                 self.foreign.add(info.key)
         return found
@@ -264,7 +307,7 @@ class Catalog:
         for generation, token in ranks:
             key = self._layout.writer(generation, token)
             try:
-                found.append(Heartbeat.from_json(self._store.get(key), key))
+                found.append(read(self._store, key, Heartbeat))
             except ObjectMissingError:
                 continue
             except ArchiveError:
@@ -286,10 +329,7 @@ class Catalog:
         if not found:
             return None
         key = self._layout.turn(max(found))
-        turn = Turn.from_json(self._store.get(key), key)
-        if turn.number != max(found) or not _LINEAGE_ID.fullmatch(turn.lineage):
-            raise ArchiveError(f"{key} is no turn of that number", hint="was it changed by hand?")
-        return turn
+        return read(self._store, key, Turn)
 
     def lineages(self, unreadable: list[ArchiveError] | None = None) -> list[Lineage]:
         """All lineages, oldest first. One listing and one small GET each.
@@ -300,12 +340,12 @@ class Catalog:
         for name in self._store.list_names(self._layout.archive):
             if self._layout.archive + name == self._layout.turns:
                 continue
-            if not _LINEAGE_ID.fullmatch(name.rstrip("/")):
+            if not LINEAGE_ID.fullmatch(name.rstrip("/")):
                 self.foreign.add(self._layout.archive + name)
                 continue
             key = self._layout.lineage(name.rstrip("/"))
             try:
-                found.append(Lineage.from_json(self._store.get(key), key))
+                found.append(read(self._store, key, Lineage))
             except ObjectMissingError:
                 self.foreign.add(self._layout.archive + name)
             except ArchiveError as error:
@@ -336,7 +376,7 @@ class Catalog:
         """The ids of the lineages that have chunks, described or not. One listing."""
         found = set()
         for name in self._store.list_names(self._layout.live):
-            if _LINEAGE_ID.fullmatch(name.rstrip("/")):
+            if LINEAGE_ID.fullmatch(name.rstrip("/")):
                 found.add(name.rstrip("/"))
                 continue
             key = self._layout.live + name
@@ -347,12 +387,12 @@ class Catalog:
     def entry(self, lineage: Lineage, name: BinlogName) -> Entry:
         """All that is known of an archived binlog; ObjectMissingError if it has no entry."""
         key = self._layout.entry(lineage.id, name)
-        return Entry.from_json(self._store.get(key), key)
+        return read(self._store, key, Entry)
 
     def entry_end(self, lineage: Lineage, name: BinlogName) -> EntryEnd:
         """The end of an archived binlog, from its entry; ObjectMissingError if it has none."""
         key = self._layout.entry(lineage.id, name)
-        return EntryEnd.from_json(self._store.get(key), key)
+        return read(self._store, key, EntryEnd)
 
     def chunks(self, lineage: Lineage, name: BinlogName) -> Chunks:
         """The chunks of a binlog. One listing."""
@@ -411,13 +451,12 @@ class Catalog:
         """The checksum of an archived binlog, from its entry; None if it has none yet."""
         key = self._layout.entry(lineage.id, name)
         try:
-            data = self._store.get(key)
+            data = fetch(self._store, key, EntryEnd.MOST)
         except ObjectMissingError:
             return None
-        if EntryEnd.from_json(data, key).size != size:
+        if (said := EntryEnd.from_json(data, key).size) != size:
             raise ArchiveError(
-                f"{self._layout.binlog(lineage.id, name)} has {size} bytes, its entry says "
-                f"{EntryEnd.from_json(data, key).size}",
+                f"{self._layout.binlog(lineage.id, name)} has {size} bytes, its entry says {said}",
                 hint="an older version of one of them may be right, where the bucket is versioned",
             )
         return crc64_of(data, key)

@@ -3,23 +3,42 @@
 Place in the flow: `catalog` finds and reads them; the uploader, the daemon and `verify --repair`
 write them. docs/format.md describes them for strangers.
 
-Law: a document that is not as the format says is never guessed at: it is named and left alone.
+Law: a document that is not as the format says, or not of its key, is never guessed at: it is named
+and left alone. `fields` says what each field may hold.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
+from binlog2s3.archive.fields import (
+    FORMAT,
+    binlog_text,
+    check_place,
+    count,
+    each,
+    gtids,
+    lineage_name,
+    mapping,
+    microseconds,
+    moment,
+    number,
+    or_none,
+    parse,
+    printable,
+    reading,
+    server_uuid,
+    source_name,
+    text,
+)
 from binlog2s3.archive.parts import BLOCK_SIZE, Block
 from binlog2s3.binlog.checksum import crc64_from_hex, crc64_hex
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
 
-FORMAT = 1
-_MOST = 2**63 - 1
 Join = Literal["exact", "gap", "unknown"]
 WriterState = Literal[
     "starting",
@@ -64,16 +83,16 @@ class Parent:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Read it from lineage.json. Raises KeyError, TypeError or ValueError."""
-        name, join = document["binlog"], document["join"]
+        join = document["join"]
         if join not in get_args(Join):
-            raise ValueError(f"{join!r} is no join")
+            raise ValueError(f"{join!r:.40} is no join")
         return cls(
-            lineage=str(document["lineage"]),
-            binlog=str(BinlogName.parse(name)) if name is not None else None,
-            offset=_count(document["offset"]),
-            gtid_set=str(document["gtid_set"]),
+            lineage=lineage_name(document["lineage"]),
+            binlog=or_none(binlog_text, document["binlog"]),
+            offset=count(document["offset"]),
+            gtid_set=gtids(document["gtid_set"]),
             join=join,
-            missing=str(document["missing"]),
+            missing=printable(document["missing"]),
         )
 
 
@@ -91,13 +110,16 @@ class Lineage:
     gtid_set: str
     parent: Mapping[str, Any] | None = None
 
+    MOST: ClassVar[int] = 1 << 20
+    """Bytes of the document."""
+
     @property
     def origin(self) -> Parent | None:
         """The parent, field by field; ArchiveError if it is not as format 1 says."""
         if not self.parent:
             return None
-        with _reading(f"the parent in the lineage.json of {self.id}"):
-            return Parent.from_document(self.parent)
+        with reading(f"the parent in the lineage.json of {self.id}"):
+            return Parent.from_document(mapping(self.parent))
 
     def to_json(self) -> bytes:
         """The document lineage.json."""
@@ -120,20 +142,23 @@ class Lineage:
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Self:
-        """Read lineage.json; ArchiveError if it is not one of this format."""
-        document = _parse(data, key)
-        with _reading(key):
-            return cls(
-                id=str(document["lineage"]),
-                source=str(document["source"]),
-                server_uuid=str(document["server"]["uuid"]),
-                flavour=_flavour(document["server"]["flavour"]),
-                server_version=str(document["server"]["version"]),
+        """Read lineage.json; ArchiveError if it is not one of this format, or not of this key."""
+        document = parse(data, key, cls.MOST)
+        with reading(key):
+            server = mapping(document["server"])
+            found = cls(
+                id=lineage_name(document["lineage"]),
+                source=source_name(document["source"]),
+                server_uuid=server_uuid(server["uuid"]),
+                flavour=_flavour(server["flavour"]),
+                server_version=text(server["version"]),
                 first_binlog=BinlogName.parse(document["first_binlog"]),
-                first_binlog_time=_from_time(document["first_binlog_time"]),
-                gtid_set=str(document["gtid_set"]),
-                parent=document["parent"],
+                first_binlog_time=moment(document["first_binlog_time"]),
+                gtid_set=gtids(document["gtid_set"]),
+                parent=or_none(mapping, document["parent"]),
             )
+        check_place(key, "archive", found.source, found.id, "lineage.json")
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,21 +170,25 @@ class Turn:
     generation: int
     token: str
 
+    MOST: ClassVar[int] = 1 << 20
+
     def to_json(self) -> bytes:
         """The document turns/<number>.json."""
         return _render({"format": FORMAT, **asdict(self)})
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Self:
-        """Read a turn; ArchiveError if it is not one of this format."""
-        document = _parse(data, key)
-        with _reading(key):
-            return cls(
-                number=_count(document["number"]),
-                lineage=str(document["lineage"]),
-                generation=_count(document["generation"]),
-                token=str(document["token"]),
+        """Read a turn; ArchiveError if it is not one of this format, or not of this key."""
+        document = parse(data, key, cls.MOST)
+        with reading(key):
+            turn = cls(
+                number=count(document["number"]),
+                lineage=lineage_name(document["lineage"]),
+                generation=count(document["generation"]),
+                token=text(document["token"]),
             )
+        check_place(key, "turns", f"{turn.number:08d}.json")
+        return turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +217,8 @@ class Entry:
     next_binlog: str | None
     archived_at: datetime
     damaged: tuple[Mapping[str, Any], ...] = ()
+
+    MOST: ClassVar[int] = 64 << 20
 
     def to_json(self) -> bytes:
         """The document entries/<name>.json."""
@@ -225,27 +256,27 @@ class Entry:
     def from_json(cls, data: bytes, key: str) -> Self:
         """Read an entry; ArchiveError if this is none that this version knows."""
         document = _parse_entry(data, key)
-        with _reading(key):
+        with reading(key):
             return cls(
                 name=BinlogName.parse(document["name"]),
-                size=_count(document["size"]),
+                size=count(document["size"]),
                 crc64=crc64_from_hex(document["crc64nvme"]),
-                first_time=_from_time(document["format_event_time"]),
-                server_id=_count(document["server_id"]),
-                least_commit_us=_integer_or_none(document["least_commit_us"]),
-                greatest_commit_us=_integer_or_none(document["greatest_commit_us"]),
+                first_time=moment(document["format_event_time"]),
+                server_id=count(document["server_id"]),
+                least_commit_us=or_none(microseconds, document["least_commit_us"]),
+                greatest_commit_us=or_none(microseconds, document["greatest_commit_us"]),
                 commit_exact=document["commit_times"] == "exact",
-                gtid_set_before=str(document["gtid_set_before"]),
-                gtid_set_added=str(document["gtid_set_added"]),
-                transactions=_count(document["transactions"]),
-                anonymous_transactions=_count(document["anonymous_transactions"]),
-                events=_count(document["events"]),
-                formats=tuple(dict(format_) for format_ in document["formats"]),
-                blocks=tuple(_block(block) for block in document["blocks"]),
-                end=str(document["end"]),
-                next_binlog=_text_or_none(document["next_binlog"]),
-                archived_at=_from_time(document["archived_at"]),
-                damaged=tuple(dict(range_) for range_ in document["damaged"]),
+                gtid_set_before=gtids(document["gtid_set_before"]),
+                gtid_set_added=gtids(document["gtid_set_added"]),
+                transactions=count(document["transactions"]),
+                anonymous_transactions=count(document["anonymous_transactions"]),
+                events=count(document["events"]),
+                formats=each(_format, document["formats"]),
+                blocks=each(_block, document["blocks"]),
+                end=text(document["end"]),
+                next_binlog=or_none(binlog_text, document["next_binlog"]),
+                archived_at=moment(document["archived_at"]),
+                damaged=each(_range, document["damaged"]),
             )
 
 
@@ -259,24 +290,27 @@ class EntryEnd:
     anonymous_transactions: int
     next_binlog: str | None
 
+    MOST: ClassVar[int] = Entry.MOST
+
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Self:
         """Read it from an entry; ArchiveError if this is no entry that this version knows."""
         document = _parse_entry(data, key)
-        with _reading(key):
+        with reading(key):
             return cls(
-                size=_count(document["size"]),
-                gtid_set_before=str(document["gtid_set_before"]),
-                gtid_set_added=str(document["gtid_set_added"]),
-                anonymous_transactions=_count(document["anonymous_transactions"]),
-                next_binlog=document["next_binlog"],
+                size=count(document["size"]),
+                gtid_set_before=gtids(document["gtid_set_before"]),
+                gtid_set_added=gtids(document["gtid_set_added"]),
+                anonymous_transactions=count(document["anonymous_transactions"]),
+                next_binlog=or_none(binlog_text, document["next_binlog"]),
             )
 
 
 def crc64_of(data: bytes, key: str) -> int:
     """The CRC64NVME of the whole binlog that an entry is of; ArchiveError as for an entry."""
-    with _reading(key):
-        return crc64_from_hex(_parse(data, key)["crc64nvme"])
+    document = _parse_entry(data, key)
+    with reading(key):
+        return crc64_from_hex(document["crc64nvme"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,13 +352,27 @@ class Heartbeat:
     covered_until: datetime | None
     status: Mapping[str, Any] | None = None
 
+    MOST: ClassVar[int] = 1 << 20
+
     @property
     def rank(self) -> tuple[int, str]:
         """Greater is the writer that goes on."""
         return (self.generation, self.token)
 
     def to_json(self) -> bytes:
-        """The document of live/<source>/writers/."""
+        """The document of live/<source>/writers/.
+
+        Without GTIDs and status where those would make it larger than a reader takes.
+        """
+        whole = self.rendered()
+        if len(whole) <= self.MOST:
+            return whole
+        places = (replace(one, gtid_set="") if one else None for one in (self.durable, self.server))
+        durable, server = places
+        return replace(self, durable=durable, server=server, status=None).rendered()
+
+    def rendered(self) -> bytes:
+        """All of it, however large."""
         return _render(
             {
                 "format": FORMAT,
@@ -349,139 +397,91 @@ class Heartbeat:
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Self:
-        """Read a writer's object; ArchiveError if it is not one of this format."""
-        document = _parse(data, key)
-        with _reading(key):
-            return cls(
-                generation=_count(document["generation"]),
-                token=str(document["token"]),
-                source=str(document["source"]),
-                host=str(document["host"]),
-                pid=_count(document["pid"]),
-                version=str(document["version"]),
-                since=_from_time(document["since"]),
-                at=_from_time(document["at"]),
-                interval_seconds=float(document["interval_seconds"]),
-                state=str(document["state"]),
-                lineage=_name_or_none(document["lineage"]),
-                server_uuid=str(document["server_uuid"]),
-                durable=_position(document["durable"]),
-                server=_position(document["server"]),
-                covered_until=_from_time(document["covered_until"])
-                if document["covered_until"]
-                else None,
-                status=_mapping_or_none(document.get("status")),
+        """Read a writer's object; ArchiveError if not one of this format, or not of this key."""
+        document = parse(data, key, cls.MOST)
+        with reading(key):
+            found = cls(
+                generation=count(document["generation"]),
+                token=text(document["token"]),
+                source=source_name(document["source"]),
+                host=text(document["host"]),
+                pid=count(document["pid"]),
+                version=text(document["version"]),
+                since=moment(document["since"]),
+                at=moment(document["at"]),
+                interval_seconds=number(document["interval_seconds"]),
+                state=text(document["state"]),
+                lineage=or_none(lineage_name, document["lineage"]),
+                server_uuid=server_uuid(document["server_uuid"]),
+                durable=or_none(_position, document["durable"]),
+                server=or_none(_position, document["server"]),
+                covered_until=or_none(moment, document["covered_until"]),
+                status=or_none(mapping, document.get("status")),
             )
+        name = f"{found.generation:06d}-{found.token}.json"
+        check_place(key, "live", found.source, "writers", name)
+        return found
 
 
-def _position(document: Mapping[str, Any] | None) -> Position | None:
-    if not document:
-        return None
+def _position(value: Any) -> Position:
+    document = mapping(value)
     return Position(
-        binlog=str(BinlogName.parse(document["binlog"])),
-        offset=_count(document["offset"]),
-        gtid_set=str(document["gtid_set"]),
+        binlog=binlog_text(document["binlog"]),
+        offset=count(document["offset"]),
+        gtid_set=gtids(document["gtid_set"]),
     )
 
 
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _MOST:
-        raise ValueError(f"{value!r:.40} is no count or size")
-    return value
-
-
-def _integer_or_none(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
-def _text_or_none(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def _name_or_none(value: Any) -> str | None:
-    if not isinstance(value, str | None):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _mapping_or_none(value: Any) -> Mapping[str, Any] | None:
-    return value if isinstance(value, Mapping) else None
-
-
-def _block(document: Mapping[str, Any]) -> Block:
+def _block(value: Any) -> Block:
+    document = mapping(value)
     return Block(
-        offset=_count(document["offset"]),
-        size=_count(document["size"]),
+        offset=count(document["offset"]),
+        size=count(document["size"]),
         crc64=crc64_from_hex(document["crc64"]),
-        first_offset=_integer_or_none(document["first_offset"]),
-        first_commit_us=_integer_or_none(document["first_commit_us"]),
-        first_gtid=_text_or_none(document["first_gtid"]),
+        first_offset=or_none(count, document["first_offset"]),
+        first_commit_us=or_none(microseconds, document["first_commit_us"]),
+        first_gtid=or_none(gtids, document["first_gtid"]),
     )
 
 
-def _flavour(text: str) -> Flavour:
-    if text == "mysql":
+def _format(value: Any) -> Mapping[str, Any]:
+    document = mapping(value)
+    return {
+        "offset": count(document["offset"]),
+        "server_version": text(document["server_version"]),
+        "checksum": text(document["checksum"]),
+    }
+
+
+def _range(value: Any) -> Mapping[str, Any]:
+    document = mapping(value)
+    return {"begin": count(document["begin"]), "end": count(document["end"])}
+
+
+def _flavour(value: Any) -> Flavour:
+    if value == "mysql":
         return "mysql"
-    if text == "mariadb":
+    if value == "mariadb":
         return "mariadb"
-    raise ValueError(f"{text!r} is no flavour")
+    raise ValueError(f"{value!r:.40} is no flavour")
 
 
 def _render(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def _parse(data: bytes, key: str) -> dict[str, Any]:
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ArchiveError(
-            f"{key} is no JSON: {error}",
-            hint="was it written by something else? `binlog2s3 verify` says what to do",
-        ) from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        found = document.get("format") if isinstance(document, dict) else type(document).__name__
-        raise ArchiveError(
-            f"{key} is of format {found!r}, this version knows {FORMAT}",
-            hint="a newer binlog2s3 may have written it: use that one",
-        )
-    return document
-
-
 def _parse_entry(data: bytes, key: str) -> dict[str, Any]:
-    document = _parse(data, key)
+    document = parse(data, key, Entry.MOST)
     ways = (document.get("encoding"), document.get("encryption"))
     if ways != ("none", "none"):
         raise ArchiveError(
-            f"{key}: its encoding or encryption, {ways}, is not known to this version",
+            f"{key}: its encoding or encryption, {ways!r:.100}, is not known to this version",
             hint="a newer binlog2s3 wrote it: use that one",
         )
+    with reading(key):
+        check_place(key, "entries", f"{binlog_text(document['name'])}.json")
     return document
 
 
-class _reading:  # noqa: N801 - reads as a verb
-    """Turn a missing or wrong field into an ArchiveError that names the document."""
-
-    def __init__(self, key: str) -> None:
-        self._key = key
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (KeyError, TypeError, ValueError, OverflowError)):
-            raise ArchiveError(
-                f"{self._key} is not as format {FORMAT} says: {type(error).__name__} {error}",
-                hint="was it changed by hand?",
-            ) from error
-
-
-def _time(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _from_time(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(f"{text!r} has no time zone")
-    return moment
+def _time(moment_: datetime) -> str:
+    return moment_.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -3,7 +3,8 @@
 Place: `content` feeds what lies in a compressed event, and is fed what was in it.
 
 Law: neither the compressed nor the decompressed bytes are ever held as a whole: what goes on is in
-pieces of at most `PIECE` bytes. Whatever cannot be decompressed raises ValueError.
+pieces of at most `PIECE` bytes. Whatever cannot be decompressed raises ValueError, and so does what
+is more than its own header says, or than any server compresses: nothing expands without end.
 """
 
 import zlib
@@ -17,6 +18,8 @@ PIECE = 128 * 1024
 
 _WINDOW_MOST = 1 << 27
 """The most that the server's own compression levels need."""
+DECOMPRESSED_MOST = 4 << 30
+"""Bytes that one event may have decompressed. No event is larger either."""
 _SKIPPABLE_FRAME = b"\x50\x2a\x4d\x18" + bytes(4)
 """A frame with nothing in it. Behind the payload's own it makes zstd hand out all it still has."""
 _ZSTD, _NONE = 0, 255
@@ -33,23 +36,27 @@ class Sink(Protocol):
 
 
 class _Writer:
-    """A sink as zstandard wants it."""
+    """A sink as zstandard wants it, for so many bytes."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, most: int) -> None:
         self._sink = sink
+        self._left = min(most, DECOMPRESSED_MOST)
 
     def write(self, data: bytes) -> int:
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError("more is compressed in it than its header says")
         self._sink.feed(data)
         return len(data)
 
 
 class Zstd:
-    """The payload of MySQL's TRANSACTION_PAYLOAD."""
+    """The payload of MySQL's TRANSACTION_PAYLOAD, which has `most` bytes when decompressed."""
 
-    def __init__(self, into: Sink) -> None:
+    def __init__(self, into: Sink, most: int = DECOMPRESSED_MOST) -> None:
         self._into = into
         self._writer = zstandard.ZstdDecompressor(max_window_size=_WINDOW_MOST).stream_writer(
-            _Writer(into),  # type: ignore[arg-type]  # it only writes
+            _Writer(into, most),  # type: ignore[arg-type]  # it only writes
             write_size=PIECE,
             closefd=False,
         )
@@ -72,17 +79,18 @@ class Zstd:
 
 
 class Zlib:
-    """What MariaDB compresses; behind the header that `decode_mariadb_header` reads."""
+    """What MariaDB compresses, `most` bytes of it; behind the header of `mariadb_header_size`."""
 
-    def __init__(self, into: Sink) -> None:
+    def __init__(self, into: Sink, most: int = DECOMPRESSED_MOST) -> None:
         self._into = into
+        self._limited = _Writer(into, most)
         self._stream = zlib.decompressobj()
 
     def feed(self, data: bytes) -> None:
         """Take compressed bytes."""
         try:
             while data:
-                self._into.feed(self._stream.decompress(data, PIECE))
+                self._limited.write(self._stream.decompress(data, PIECE))
                 data = self._stream.unconsumed_tail
         except zlib.error as error:
             raise ValueError(f"not compressed by zlib: {error}") from error
@@ -104,6 +112,11 @@ def mariadb_header_size(head: Buffer) -> int:
     return 1 + (head[0] & 0x07)
 
 
+def mariadb_size(head: Buffer) -> int:
+    """How many bytes MariaDB compressed, as the header in front of it says."""
+    return int.from_bytes(head[1 : mariadb_header_size(head)], "big")
+
+
 def mariadb_text(data: Buffer, most: int) -> bytes:
     """The first `most` bytes of what MariaDB compressed."""
     try:
@@ -121,14 +134,16 @@ def _packed(head: Buffer, at: int) -> tuple[int, int]:
     return int.from_bytes(head[at + 1 : at + 1 + size], "little"), at + 1 + size
 
 
-def decode_payload(head: Buffer) -> tuple[bool, int]:
-    """The beginning of a TRANSACTION_PAYLOAD: whether it is compressed, and where it begins.
+def decode_payload(head: Buffer) -> tuple[bool, int, int]:
+    """The beginning of a TRANSACTION_PAYLOAD: whether it is compressed, where it begins, its size.
+
+    The size is that when decompressed, `DECOMPRESSED_MOST` where the event does not say.
 
     Fields of a type (1 size, 2 compression, 3 size when decompressed), a length and a value, each
     length-encoded; the type 0 ends them.
     """
-    compression, at, _ = _payload_fields(head)
-    return compression == _ZSTD, at
+    compression, at, size = _payload_fields(head)
+    return compression == _ZSTD, at, size or DECOMPRESSED_MOST
 
 
 def whole_payload(body: bytes, most: int) -> bytes | None:
@@ -138,6 +153,12 @@ def whole_payload(body: bytes, most: int) -> bytes | None:
         return body[at:]
     if not 0 < size <= most:
         return None
+    try:
+        claimed = zstandard.frame_content_size(body[at:])
+    except zstandard.ZstdError as error:
+        raise ValueError(f"not compressed by zstd: {error}") from error
+    if claimed > size:  # that much would be allocated
+        raise ValueError("more is compressed in it than its header says")
     try:
         return zstandard.ZstdDecompressor(max_window_size=_WINDOW_MOST).decompress(
             body[at:], max_output_size=size, allow_extra_data=False

@@ -21,6 +21,7 @@ from binlog2s3.binlog.compression import (
     Zstd,
     decode_payload,
     mariadb_header_size,
+    mariadb_size,
     mariadb_text,
 )
 from binlog2s3.binlog.events import (
@@ -411,8 +412,8 @@ class ContentReader:
         at = event.rows_at
         try:
             if event.compressed:
+                sink = Zlib(sink, mariadb_size(head[at : at + 5]))
                 at += mariadb_header_size(head[at : at + 1])
-                sink = Zlib(sink)
             sink.feed(head[at:])
         except _UNDECODABLE:
             sink = _Counting(None, done)
@@ -432,7 +433,7 @@ class ContentReader:
         if self._is_inside:
             raise ValueError("a compressed transaction in a compressed transaction")
         self._is_inside = True
-        compressed, at = decode_payload(head)
+        compressed, at, size = decode_payload(head)
         self._compressed |= compressed
 
         def done(whole: bool) -> None:
@@ -440,7 +441,7 @@ class ContentReader:
             self._is_lost |= not whole
 
         inside = _Inside(self._begin, done)
-        sink: Sink = Zstd(inside) if compressed else inside
+        sink: Sink = Zstd(inside, size) if compressed else inside
         sink.feed(head[at:])
         return sink
 
@@ -484,9 +485,9 @@ class NotForClients:
             if not is_plain_name(head[4 : 4 + size]) or size + 4 > len(head):
                 self._broken.append("the name of a user variable")
         elif event_type == EventType.TRANSACTION_PAYLOAD:
-            compressed, at = decode_payload(head)
+            compressed, at, size = decode_payload(head)
             inside = _Inside(self._begin, self._take_end, wanted=_WANTED_OF_TEXT)
-            sink: Sink = Zstd(inside) if compressed else inside
+            sink: Sink = Zstd(inside, size) if compressed else inside
             sink.feed(head[at:])
             return sink
         return None
@@ -504,7 +505,7 @@ class NotForClients:
         at = fixed + int.from_bytes(body[11:13], "little")
         status, db, text = body[fixed:at], body[at : at + body[8]], body[at + body[8] + 1 :]
         if event_type == EventType.QUERY_COMPRESSED:
-            size = int.from_bytes(text[1 : mariadb_header_size(text)], "big")
+            size = mariadb_size(text)
             text = mariadb_text(text, TEXT_LOOKED_MOST + 1)
             if len(text) < min(size, TEXT_LOOKED_MOST + 1):
                 self._broken.append("a compressed statement that cannot be read")

@@ -17,7 +17,8 @@ from struct import Struct
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, MariadbGtidList
+from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, MariadbGtidList, tag_of
+from binlog2s3.binlog.names import BinlogName
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -144,7 +145,8 @@ def decode_format(buf: Buffer, *, offset: int) -> FormatEvent:
     binlog_version, version_text, _, header_size = _FORMAT.unpack_from(buf, HEADER_SIZE)
     if binlog_version != 4 or header_size != HEADER_SIZE:
         raise ValueError(f"binlog version {binlog_version} with {header_size} bytes of header")
-    server_version = version_text.rstrip(b"\0").decode(errors="replace")
+    shown = version_text.rstrip(b"\0").decode(errors="replace")
+    server_version = "".join(c if c.isprintable() else "\ufffd" for c in shown)
     version = tuple(map(int, _VERSION.findall(server_version.split("-")[0])[:3]))
     # MariaDB can be told to show another version, so its longer list of event types counts too
     types = size - HEADER_SIZE - _FORMAT_TYPES
@@ -171,7 +173,7 @@ def decode_format(buf: Buffer, *, offset: int) -> FormatEvent:
 def decode_rotate(buf: Buffer, at: int, end: int) -> Rotate:
     """The body of a rotate event: position u64, then the name of the next binlog."""
     return Rotate(
-        next_binlog=bytes(buf[at + 8 : end]).decode(),
+        next_binlog=str(BinlogName.parse(bytes(buf[at + 8 : end]).decode())),
         position=int.from_bytes(buf[at : at + 8], "little"),
     )
 
@@ -252,7 +254,7 @@ def decode_tagged_gtid(buf: Buffer, at: int, end: int) -> GtidStart:
                 raw.append(value)
         elif field == 3:
             value, at = _varint(buf, at)
-            tag, at = bytes(buf[at : at + value]).decode("ascii"), at + value
+            tag, at = tag_of(bytes(buf[at : at + value])), at + value
         elif field in numbers:
             numbers[field], at = _varint(buf, at)
         else:
@@ -277,7 +279,7 @@ def decode_previous_gtids(buf: Buffer, at: int, end: int) -> GtidSet:
         at += 16
         if tagged:
             length, at = _varint(buf, at)
-            tag, at = bytes(buf[at : at + length]).decode("ascii"), at + length
+            tag, at = tag_of(bytes(buf[at : at + length])), at + length
         intervals = int.from_bytes(buf[at : at + 8], "little")
         at += 8
         if at + 16 * intervals > end:

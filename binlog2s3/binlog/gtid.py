@@ -31,6 +31,14 @@ _INTERVAL = re.compile(r"([0-9]{1,19})(?:\s*-\s*([0-9]{1,19}))?")
 _MARIADB = re.compile(r"([0-9]{1,10})-([0-9]{1,10})-([0-9]{1,20})")
 
 
+def tag_of(raw: bytes) -> str:
+    """The tag that an event has, "" for none; ValueError if no server could have made it."""
+    tag = raw.decode("ascii")
+    if tag and not _TAG.fullmatch(tag):
+        raise ValueError(f"not a tag: {tag!r:.60}")
+    return tag
+
+
 def _merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     """The same numbers as sorted intervals that neither overlap nor touch."""
     merged: list[Interval] = []

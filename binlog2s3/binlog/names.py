@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
+_MOST_BYTES = 200
+"""Room for a suffix within the 255 bytes of a file's name."""
 _NAME = re.compile(r"(?P<prefix>[^/-][^/]*)\.(?P<number>[0-9]{1,18})")
 
 
@@ -19,12 +21,12 @@ class BinlogName:
     def parse(cls, text: str) -> Self:
         """The name that `text` is; ValueError if a server could not have made it.
 
-        Control characters, "/" and a leading "-" are refused, because names become paths, keys
-        and arguments.
+        Control characters, "/", a leading "-" and great lengths are refused, because names become
+        paths, keys and arguments.
         """
         match = _NAME.fullmatch(text)
-        if not match or not text.isprintable():
-            raise ValueError(f"not the name of a binlog: {text!r}")
+        if not match or not text.isprintable() or len(text.encode()) > _MOST_BYTES:
+            raise ValueError(f"not the name of a binlog: {text!r:.{_MOST_BYTES}}")
         digits = match["number"]
         return cls(match["prefix"], int(digits), len(digits))
 

@@ -59,13 +59,16 @@ MADE_UP_BYTES = 8192
 """All that can come in front of a start position lies in so many bytes."""
 
 
+DECODED_MOST = 64 << 20
+"""The most bytes of an event that is decoded: four million intervals of GTIDs."""
+_WHOLE = 1 << 32
 _KEEP = [0] * 256
 """How much of an event, by type, is kept until its end has come: all where it is decoded."""
 for _type, _kind in enumerate(KINDS):
     if _kind == Kind.QUERY:
         _KEEP[_type] = QUERY_PREFIX
     elif _kind >= Kind.GTID:
-        _KEEP[_type] = 1 << 32
+        _KEEP[_type] = _WHOLE
 
 _CRC_RESIDUE = 0x2144DF1C
 """The CRC32 of any bytes followed by their own CRC32, little-endian."""
@@ -299,6 +302,8 @@ class Scanner:
             raise self._damaged(f"no format event but type {event_type} comes first")
         if size < HEADER_SIZE + self._trailer:
             raise self._damaged(f"an event of {size} bytes (type {event_type}) is too small")
+        if _KEEP[event_type] == _WHOLE and size > DECODED_MOST:
+            raise self._damaged(f"an event of {size} bytes (type {event_type}) is too large")
         self._is_placed = end_log_pos == end or self._offset in self._accepted
         if not (
             self._is_placed

@@ -290,7 +290,9 @@ def binlog2s3() -> None:
     options = (option for command in binlog2s3.commands.values() for option in command.params)
     known = {str(option.name).upper() for option in options}
     for name, meant in _misspelt(os.environ, known):
-        click.echo(f"warning: nothing is called {name}, did you mean {meant}?", err=True)
+        from binlog2s3.output import say  # noqa: PLC0415
+
+        say("warning", f"nothing is called {name}, did you mean {meant}?")
 
 
 def _misspelt(environment: Iterable[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -556,6 +558,17 @@ def man(ctx: click.Context, /, *, command: str | None, output_dir: Path | None) 
         raise click.UsageError(f"No such command '{command}'.", ctx)
 
 
+def _show(error: click.ClickException) -> None:
+    """As click shows it, but cleaned: what is wrong may have come from elsewhere."""
+    from binlog2s3.output import clean  # noqa: PLC0415
+
+    message = clean(error.format_message())
+    if isinstance(error, click.UsageError):
+        click.UsageError(message, error.ctx).show()
+    else:
+        click.ClickException(message).show()
+
+
 def main(arguments: Sequence[str] | None = None, timing: Timing = DEFAULT) -> NoReturn:
     """The console script: runs a command and exits with its code. `timing` is for `stream`."""
     try:
@@ -567,13 +580,15 @@ def main(arguments: Sequence[str] | None = None, timing: Timing = DEFAULT) -> No
     except click.Abort:
         sys.exit(130)
     except click.ClickException as error:
-        error.show()
+        _show(error)
         sys.exit(error.exit_code)
     except Binlog2s3Error as error:
+        from binlog2s3.output import say  # noqa: PLC0415
+
         for problem in error.problems if isinstance(error, ConfigError) else (str(error),):
-            click.echo(f"error: {problem}", err=True)
+            say("error", problem)
         if error.hint:
-            click.echo(f"hint: {error.hint}", err=True)
+            say("hint", error.hint)
         sys.exit(error.exit_code)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):

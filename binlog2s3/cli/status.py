@@ -23,7 +23,7 @@ from binlog2s3.cli.status_watch import Pace, Seen, watch
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.values import S3Config, StatusConfig
 from binlog2s3.errors import ArchiveError, ConfigError, SpoolError
-from binlog2s3.output import clean, page_on
+from binlog2s3.output import clean, page_on, say
 from binlog2s3.status.http import ask, ask_health
 from binlog2s3.status.model import FORMAT, Status, Trouble, document
 from binlog2s3.status.text import print_status, print_table
@@ -55,8 +55,7 @@ def _print(seen: Seen, *, as_json: bool) -> None:
     now = datetime.now(UTC)
     if as_json:
         if seen.why:
-            note = f"warning: this is from the bucket alone: {clean(seen.why)}"
-            print(note, file=sys.stderr)  # noqa: T201 - the program's output
+            say("warning", f"this is from the bucket alone: {seen.why}")
         print(json.dumps(_document(seen), indent=1))  # noqa: T201
     elif seen.many:
         print_table(seen.statuses, page_on(sys.stdout), target=seen.target, now=now)

@@ -155,7 +155,8 @@ OPTIONS: tuple[Option, ...] = (
         "choice",
         "MODE",
         "TLS to the server, as the mysql client's --ssl-mode "
-        "(default: PREFERRED, with authorities given VERIFY_CA).",
+        "(default: REQUIRED, with authorities given VERIFY_CA, by a socket or a loopback address "
+        "PREFERRED).",
         choices=SSL_MODES,
     ),
     _in("mysql", "mysql-ssl-ca", "file", "FILE", "Certificate authorities (PEM)."),

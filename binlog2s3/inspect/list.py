@@ -20,7 +20,7 @@ from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.listing import Binlog, Listed, Listing, Missing, State, document, gather
 from binlog2s3.config.bucket import MOST_THREADS, for_reading
 from binlog2s3.config.values import ListConfig
-from binlog2s3.output import Plain, clean, moment_text, page_on, progress_of
+from binlog2s3.output import Plain, clean, moment_text, page_on, progress_of, say
 from binlog2s3.store.s3 import S3Store
 from binlog2s3.workers import Workers
 
@@ -49,8 +49,8 @@ def show(config: ListConfig, *, as_json: bool) -> None:
             listing = gather(store, config, workers, advance)
     finally:
         stop.set()
-    for warning in map(clean, listing.warnings):
-        print(f"warning: {warning}", file=sys.stderr)  # noqa: T201 - the program's output
+    for warning in listing.warnings:
+        say("warning", warning)
     if as_json:
         print(json.dumps(document(listing), indent=1))  # noqa: T201
     else:

@@ -3,24 +3,29 @@
 Place in the flow: `pitr` hands a plan and the stream of its pieces here where --output-dir was
 given; `apply` brings them into a target otherwise.
 
-Law: nothing is overwritten. A file has its name only when all of it is on the disk; README.txt is
-the last one, so a directory without it is not whole. What was written is counted, and compared
-with the plan: another number of transactions, or other GTIDs, is an error, never a result.
+Law: nothing is overwritten, and no link is followed: every file is made in a directory that was
+made here, through that directory's descriptor. A file has its name only when all of it is on the
+disk; README.txt is the last one, so a directory without it is not whole. What was written is
+counted, and compared with the plan: another number of transactions, or other GTIDs, is an error,
+never a result.
 """
 
 import errno
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
+from binlog2s3.archive.fields import LINEAGE_ID
 from binlog2s3.binlog.content import NotForClients
 from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.executed import Gathering
 from binlog2s3.binlog.gtid import Flavour, GtidSet
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.config.points import time_text
 from binlog2s3.errors import RecoveryError
@@ -64,19 +69,20 @@ def to_directory(
     counted = _Counted(plan, on_progress)
     files: list[str] = []
     unclear: dict[str, str] = {}
-    for piece, checked in counted.pieces(stream):
-        name = f"{piece.lineage}/{piece.binlog}"
-        if name in files:
-            raise RecoveryError(f"the plan has {name} twice; this is a defect")
-        with _errors(directory / piece.lineage):
-            _make(directory / piece.lineage)
-        _write(directory / name, _looked_at(name, checked, unclear))
-        files.append(name)
-    counted.check_end()
-    if statements := _to_commit_empty(plan, about):
-        _write(directory / SKIPPED, statements)
-        files.append(SKIPPED)
-    _write(directory / README, [_readme(plan, about, files, unclear, directory).encode()])
+    with ExitStack() as stack:
+        top = stack.enter_context(_Folder(directory))
+        inner: dict[str, _Folder] = {}
+        for piece, checked in counted.pieces(stream):
+            name = f"{piece.lineage}/{piece.binlog}"
+            if piece.lineage not in inner:
+                inner[piece.lineage] = stack.enter_context(top.new(_lineage_of(piece)))
+            inner[piece.lineage].write(_binlog_of(piece), _looked_at(name, checked, unclear))
+            files.append(name)
+        counted.check_end()
+        if statements := _to_commit_empty(plan, about):
+            top.write(SKIPPED, statements)
+            files.append(SKIPPED)
+        top.write(README, [_readme(plan, about, files, unclear, directory).encode()])
     return Result(
         how="output-dir",
         where=str(directory),
@@ -98,6 +104,28 @@ def prepare(directory: Path) -> None:
             f"{directory} is not empty: {first.name} is in it",
             hint="give a directory that is empty or not there yet; nothing is overwritten",
         )
+
+
+def _lineage_of(piece: Piece) -> str:
+    """The name of a piece's directory."""
+    if not LINEAGE_ID.fullmatch(piece.lineage):
+        raise _no_name(piece.lineage)
+    return piece.lineage
+
+
+def _binlog_of(piece: Piece) -> str:
+    """The name of a piece's file."""
+    try:
+        return str(BinlogName.parse(str(piece.binlog)))
+    except ValueError:
+        raise _no_name(str(piece.binlog)) from None
+
+
+def _no_name(text: str) -> RecoveryError:
+    return RecoveryError(
+        f"the plan has the name {text!r:.100}, which is none",
+        hint="was the bucket changed by hand? `binlog2s3 verify` names what is wrong",
+    )
 
 
 # What passes
@@ -206,30 +234,64 @@ def _sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _write(path: Path, parts: Iterator[bytes] | list[bytes]) -> None:
-    """A file that has its name when all of it is on the disk.
+class _Folder:
+    """A directory that is written through its descriptor, whatever its path leads to later."""
 
-    Only its own failures are of the directory: what `parts` raises comes out as it is.
-    """
-    partial = path.with_name(path.name + PARTIAL)
-    try:
-        with _errors(partial):
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            for part in parts:
-                with _errors(partial):
-                    _put(descriptor, part)
-            with _errors(partial):
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    def __init__(self, path: Path, parent: int | None = None) -> None:
+        """Open it; by its last name alone where the parent's descriptor is given."""
+        self._path = path
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         with _errors(path):
-            partial.rename(path)
-            _sync(path.parent)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
+            if parent is None:
+                self._descriptor = os.open(path, flags)
+            else:
+                self._descriptor = os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=parent)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def new(self, name: str) -> "_Folder":
+        """A new directory in it; RecoveryError if there is anything of that name."""
+        with _errors(self._path / name):
+            os.mkdir(name, mode=0o700, dir_fd=self._descriptor)
+            os.fsync(self._descriptor)
+        return _Folder(self._path / name, self._descriptor)
+
+    def write(self, name: str, parts: Iterable[bytes]) -> None:
+        """A file that has its name when all of it is on the disk.
+
+        Only its own failures are of the directory: what `parts` raises comes out as it is.
+        """
+        folder, partial, path = self._descriptor, name + PARTIAL, self._path / (name + PARTIAL)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with _errors(path):
+            descriptor = os.open(partial, flags, 0o600, dir_fd=folder)
+        try:
+            try:
+                for part in parts:
+                    with _errors(path):
+                        _put(descriptor, part)
+                with _errors(path):
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            with _errors(self._path / name):
+                self._must_lack(name)
+                os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.fsync(folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(partial, dir_fd=folder)
+            raise
+
+    def _must_lack(self, name: str) -> None:
+        """A rename would replace what has the name."""
+        with suppress(FileNotFoundError):
+            os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
 
 def _put(descriptor: int, data: bytes) -> None:
@@ -293,9 +355,9 @@ def _readme(
     last = max((piece.greatest_commit_us or 0 for piece in plan.pieces), default=0)
     if last:
         lines.append(f"last commit  {time_text(last)}")
-    lines += [f"warning      {clean(warning)}" for warning in plan.warnings]
-    lines += [f"UNSAFE       {name}: {clean(why)}" for name, why in unclear.items()]
-    lines += ["", *_how_to(directory, tool, client, binlogs)]
+    lines += [f"warning      {warning}" for warning in plan.warnings]
+    lines += [f"UNSAFE       {name}: {why}" for name, why in unclear.items()]
+    lines = [*map(clean, lines), "", *_how_to(directory, tool, client, binlogs)]
     if binlogs:
         lines += ["", *_RISK]
     if SKIPPED in files:

@@ -21,7 +21,7 @@ from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.output import clean, page_on, progress_of
+from binlog2s3.output import page_on, progress_of, say
 from binlog2s3.recover import replicate, target
 from binlog2s3.recover.apply import Apply, At
 from binlog2s3.recover.backup import read_backup
@@ -300,7 +300,7 @@ class _Recovery:
     def _show(self, plan: Plan, about: About) -> None:
         if self._config.as_json:
             for warning in plan.warnings:
-                print(f"warning: {clean(warning)}", file=sys.stderr)  # noqa: T201
+                say("warning", warning)
             return
         print_plan(plan, about, page_on(sys.stdout))
 

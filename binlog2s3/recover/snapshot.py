@@ -297,10 +297,9 @@ class Survey:
         except ObjectMissingError:
             pass
         else:
-            if (entry.name, entry.size) != (name, size):
+            if entry.size != size:
                 raise ArchiveError(
-                    f"{lineage.id}: {name} has {size} bytes, its entry is of {entry.name} and says "
-                    f"{entry.size}",
+                    f"{lineage.id}: {name} has {size} bytes, its entry says {entry.size}",
                     hint="one of them was changed; an older version may be right, where the bucket "
                     "is versioned",
                 )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import pymysql
 from pymysql.cursors import DictCursor
@@ -78,6 +78,7 @@ _RUNNING = (
     "WHERE command IN ('Query', 'Execute') AND id <> CONNECTION_ID())"
 )
 """For how many whole seconds the oldest statement runs that this account can see."""
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _TLS = "check --mysql-ssl-mode and --mysql-ssl-ca against the server's certificate"
 _ACCOUNT = (
     "check --mysql-user, the password file and the account's host part; an account with "
@@ -105,12 +106,19 @@ _HINTS: Mapping[int, str] = {
     2013: _CUT,
     2026: _TLS,
     2061: "give the account another authentication plugin: caching_sha2_password or "
-    "mysql_native_password",
+    "mysql_native_password; one that takes the password in clear text (PAM, LDAP) needs "
+    "--mysql-ssl-mode VERIFY_IDENTITY with --mysql-ssl-ca, or --mysql-socket",
     3032: "SET GLOBAL offline_mode = OFF there, as an administrator: it refuses all others",
     3118: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
     3159: "the server wants TLS: --mysql-ssl-mode REQUIRED",
     4151: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
 }
+_NO_TLS = (
+    "set up TLS at the server, or accept that password and data can be read on the way: "
+    "--mysql-ssl-mode PREFERRED"
+)
+_CLEAR_TEXT = ("mysql_clear_password", "dialog")
+"""Authentication plugins that send the password as it is."""
 _TRANSIENT = frozenset({1040, 1053, 1203, 1205, 1226, 2002, 2003, 2006, 2013, 2014, 2055})
 # What pymysql lets out: its own errors, files of TLS that cannot be used (OSError), a missing
 # package (RuntimeError), and what it stumbles over where something answers that is no MySQL.
@@ -154,6 +162,8 @@ class Server:
         row = self._one("SELECT @@version AS version, @@server_id AS id, @@log_bin AS log_bin")
         tls = bool(self._one("SHOW SESSION STATUS LIKE 'Ssl_cipher'")["Value"])
         version = str(row["version"])
+        if not version.isprintable():
+            raise self._strange("version", version)
         flavour: Flavour = "mariadb" if "mariadb" in version.lower() else "mysql"
         if not int(row["log_bin"]):
             raise SourceError(
@@ -172,13 +182,24 @@ class Server:
                 tls=tls,
             )
         row = self._one("SELECT @@server_uuid AS uuid, @@gtid_mode AS gtid_mode")
+        uuid = str(row["uuid"])
+        if not _UUID.fullmatch(uuid):
+            raise self._strange("server_uuid", uuid)
         return ServerFacts(
-            uuid=str(row["uuid"]),
+            uuid=uuid,
             flavour=flavour,
             version=version,
             server_id=server_id,
             gtid_mode=str(row["gtid_mode"]).upper() == "ON",
             tls=tls,
+        )
+
+    def _strange(self, name: str, value: str) -> SourceError:
+        """What no server says of itself: it would become part of a key, or of a document."""
+        return SourceError(
+            f"{self._used.address} has the {name} {value!r:.100}, which is none",
+            hint="is it a MySQL or MariaDB server, and was its auto.cnf changed by hand?",
+            refused=True,
         )
 
     def binlogs(self) -> tuple[ServerBinlog, ...]:
@@ -378,6 +399,7 @@ def _connect(login: Login) -> "pymysql.Connection[DictCursor]":
         read_timeout=login.connect_timeout,
         write_timeout=login.connect_timeout,
         program_name="binlog2s3",
+        auth_plugin_map=dict.fromkeys(_refused_plugins(login), _RefusedPlugin),
         defer_connect=True,
     )
     if login.socket:
@@ -386,6 +408,26 @@ def _connect(login: Login) -> "pymysql.Connection[DictCursor]":
     else:
         connection.connect()
     return connection
+
+
+class _RefusedPlugin:
+    """In place of an authentication plugin of pymysql's, at the server's first request for it."""
+
+    def __init__(self, connection: object) -> None:
+        del connection
+
+    def authenticate(self, packet: object) -> NoReturn:
+        """Nothing is answered."""
+        del packet
+        raise pymysql.OperationalError(
+            2061,
+            "it asks for the password in clear text, or nearly so, and nothing proves who asks",
+        )
+
+
+def _refused_plugins(login: Login) -> tuple[str, ...]:
+    """Those of 4.0 can be undone, and need no proof to be refused."""
+    return ("mysql_old_password", *(() if login.proved else _CLEAR_TEXT))
 
 
 def _open_socket(path: str, timeout_seconds: float) -> socket.socket:
@@ -458,6 +500,8 @@ def _told(error: Exception, login: Login) -> SourceError:
     if code == 1524 or "Authentication plugin" in text:
         code = 2061
     hint = _HINTS.get(code, "")
+    if code == 2026 and "doesn't support" in text:
+        hint = _NO_TLS
     if code == 1045 and os.environ.get("CREDENTIALS_DIRECTORY"):  # systemd.exec(5)
         hint += "; systemd hands over the password file as of the start: restart after a change"
     if code == 1045 and login.doubt:

@@ -11,6 +11,7 @@ is the manual's: https://dev.mysql.com/doc/refman/9.7/en/option-files.html
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 
 from binlog2s3.config.options import SSL_MODES
@@ -46,6 +47,16 @@ class Login:
         """Where, for messages."""
         return self.socket or f"{self.host}:{self.port}"
 
+    @property
+    def local(self) -> bool:
+        """Whether the way there does not leave this host: a socket, or a loopback address."""
+        return bool(self.socket) or is_loopback(self.host)
+
+    @property
+    def proved(self) -> bool:
+        """Whether it is sure that it is the server that gets the password."""
+        return bool(self.socket) or self.ssl_mode in ("VERIFY_CA", "VERIFY_IDENTITY")
+
     def advised(self, hint: str) -> str:
         """A hint that speaks of --mysql-..., with the options that this server is given by."""
         return _advised(hint, self.prefix)
@@ -54,14 +65,23 @@ class Login:
 def resolve(config: MysqlConfig) -> Login:
     """Merge options, the password file and the option file; options win.
 
-    The option file's ssl-mode counts where the option has its default, PREFERRED. Raises
-    SourceError if a file cannot be read or says what cannot be meant.
+    The option file's ssl-mode counts where the option is not given; the default is REQUIRED, and
+    PREFERRED on this host. Raises SourceError if a file cannot be read or says what cannot be
+    meant.
     """
     try:
         return _resolve(config)
     except SourceError as error:
         error.hint = _advised(error.hint, config.prefix)
         raise
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this is `localhost` or a loopback address. No name is looked up."""
+    try:
+        return host.lower() == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _advised(hint: str, prefix: Prefix) -> str:
@@ -88,13 +108,14 @@ def _resolve(config: MysqlConfig) -> Login:
             f"no target: neither an option nor {config.defaults_file} names its host",
             hint="give --mysql-host or --mysql-socket",
         )
+    host = host or "127.0.0.1"
     login = Login(
-        host=host or "127.0.0.1",
+        host=host,
         port=config.port or _port(options.get("port", "3306"), config.defaults_file),
         socket=str(socket) if socket else None,
         user=user,
         password=password,
-        ssl_mode=_ssl_mode(config, options),
+        ssl_mode=_ssl_mode(config, options, local=bool(socket) or is_loopback(host)),
         ssl_ca=_path(config.ssl_ca, options.get("ssl-ca")),
         ssl_cert=_path(config.ssl_cert, options.get("ssl-cert")),
         ssl_key=_path(config.ssl_key, options.get("ssl-key")),
@@ -115,11 +136,13 @@ def _resolve(config: MysqlConfig) -> Login:
     return login
 
 
-def _ssl_mode(config: MysqlConfig, options: Mapping[str, str]) -> str:
+def _ssl_mode(config: MysqlConfig, options: Mapping[str, str], *, local: bool) -> str:
     if config.ssl_mode is not None:
         return config.ssl_mode
     if "ssl-mode" not in options:
-        return "VERIFY_CA" if config.ssl_ca or "ssl-ca" in options else "PREFERRED"
+        if config.ssl_ca or "ssl-ca" in options:
+            return "VERIFY_CA"
+        return "PREFERRED" if local else "REQUIRED"
     mode = options["ssl-mode"].upper()
     if mode not in SSL_MODES:
         raise SourceError(

@@ -43,6 +43,8 @@ _INSTALL: dict[Flavour, str] = {
 _MODERN = "name mysqlbinlog 8.0 or later, or mariadb-binlog, with --mysqlbinlog"
 _TITLE = {"mysql": "MySQL", "mariadb": "MariaDB"}
 _MAX_START_POSITION = 1 << 32
+_SAFE_PLUGINS = ("client_ed25519.so", "parsec.so", "auth_gssapi_client.so")
+"""Of MariaDB's: those that prove that they know the password, and do not send it."""
 
 # Run before the program, in the same process: dies with the parent, from the first moment on.
 _LAUNCH = """\
@@ -65,6 +67,7 @@ class Tool:
     """A mysqlbinlog that was found and asked who it is. `version` as it prints it.
 
     `all_or_nothing`: MariaDB's from 11.4 on, which verify authority and name together or neither.
+    `plugins`: of MariaDB's, the authentication plugins that never send the password as it is.
     """
 
     path: str
@@ -72,6 +75,7 @@ class Tool:
     version: str
     connection_server_id: bool
     all_or_nothing: bool = False
+    plugins: tuple[Path, ...] = ()
 
 
 def find(flavour: Flavour, given: Path | None = None) -> Tool:
@@ -136,7 +140,16 @@ def _ask(path: str) -> Tool:
         version=number,
         connection_server_id="--connection-server-id" in help_,
         all_or_nothing="--ssl-fp" in help_,
+        plugins=_safe_plugins(path) if flavour == "mariadb" else (),
     )
+
+
+def _safe_plugins(program: str) -> tuple[Path, ...]:
+    """Those of `_SAFE_PLUGINS` that are installed with this program."""
+    installed = Path(program).resolve().parent.parent
+    places = ("lib*/plugin", "lib*/*/plugin", "lib*/*/*/plugin")
+    found = {path.name: path for place in places for path in installed.glob(f"{place}/*.so")}
+    return tuple(found[name] for name in _SAFE_PLUGINS if name in found)
 
 
 def _printed(path: str, option: str) -> str:
@@ -165,7 +178,8 @@ def derive_server_id(source: str, host: str | None = None) -> int:
 class Child:
     """One run of mysqlbinlog, from a position of a binlog on, for ever.
 
-    It writes into `directory`, which must be empty: mysqlbinlog truncates what it finds. With
+    It writes into `directory`, which must be empty: mysqlbinlog truncates what it finds. A
+    subdirectory there may have links to authentication plugins. With
     `one_binlog` it reads that one binlog, as far as it goes by now, and ends.
     """
 
@@ -183,7 +197,7 @@ class Child:
     ) -> None:
         if not 4 <= position < _MAX_START_POSITION:
             raise ValueError(f"mysqlbinlog cannot start at {position}")
-        with _option_file(_options(tool, login)) as descriptor:
+        with _option_file(_options(tool, login, _plugins(tool, directory))) as descriptor:
             arguments = [
                 tool.path,
                 f"--defaults-file=/dev/fd/{descriptor}",  # must come first
@@ -284,12 +298,29 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _options(tool: Tool, login: Login) -> str:
+def _plugins(tool: Tool, directory: Path) -> str:
+    """A directory with no other plugins than the tool's safe ones."""
+    if not tool.plugins:
+        return os.devnull
+    try:
+        place = directory / "plugins"
+        place.mkdir(mode=0o700)
+        for plugin in tool.plugins:
+            (place / plugin.name).symlink_to(plugin)
+    except OSError as error:
+        raise SpoolError(f"cannot write {place}: {error.strerror}") from error
+    return str(place)
+
+
+def _options(tool: Tool, login: Login, plugins: str) -> str:
     """The child's option file; TLS means what it means to `server`, mode by mode.
 
     One thing cannot be said to MariaDB's client: that TLS is required, and the name not checked. It
     goes on without TLS where the server offers none; `server` has refused such a one before. And
     from 11.4 on (`all_or_nothing`) it checks the name for VERIFY_CA as well, rather than nothing.
+
+    MySQL's client refuses to send a password in clear text. MariaDB's sends it to any server that
+    asks, by a plugin that it loads: it gets `plugins` to load from, unless it verifies the server.
     """
     options: dict[str, str | int | None] = {"user": login.user, "password": login.password}
     if login.socket:
@@ -305,9 +336,11 @@ def _options(tool: Tool, login: Login) -> str:
         options["ssl-mode"] = login.ssl_mode
         key = login.ssl_mode in ("DISABLED", "PREFERRED")
         return render_options(options) + ("get-server-public-key\n" if key else "")
+    name = login.ssl_mode == "VERIFY_IDENTITY" or (verify and tool.all_or_nothing)
+    if not login.socket and not name:
+        options["plugin-dir"] = plugins
     if login.ssl_mode == "DISABLED" or (login.ssl_mode == "PREFERRED" and login.socket):
         return render_options(options) + "skip-ssl\n"
-    name = login.ssl_mode == "VERIFY_IDENTITY" or (verify and tool.all_or_nothing)
     return render_options(options) + f"ssl\n{'' if name else 'skip-'}ssl-verify-server-cert\n"
 
 
@@ -337,6 +370,11 @@ _MEANINGS = (
         r"Access denied",
         "check --mysql-user, the password file and the account's host part; an account with "
         "REQUIRE SSL or X509 also answers this to a connection without TLS or client certificate",
+    ),
+    _Meaning(
+        r"Plugin \S+ could not be loaded",
+        "the account's authentication plugin sends the password in clear text, or is not "
+        "installed: --mysql-ssl-mode VERIFY_IDENTITY with --mysql-ssl-ca, or another plugin",
     ),
     _Meaning(
         r"requires secure connection|insecure transport",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import get_args
 
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Catalog, Layout, read
 from binlog2s3.archive.documents import Heartbeat, WriterState
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.errors import ArchiveError, ObjectMissingError
@@ -69,7 +69,7 @@ def life_sign(store: Store, catalog: Catalog, layout: Layout, now: datetime) -> 
         rank = max(writers)
         key, renewed_at = layout.writer(*rank), writers[rank].last_modified
         try:
-            beat = _beat(store, key)
+            beat = read(store, key, Heartbeat)
         except ObjectMissingError:
             continue
         except ArchiveError as error:
@@ -84,13 +84,6 @@ def life_sign(store: Store, catalog: Catalog, layout: Layout, now: datetime) -> 
         hint="a streamer puts one when it starts, and then at each heartbeat",
     )
     return LifeSign(exists=False, clock=now, troubles=(trouble,))
-
-
-def _beat(store: Store, key: str) -> Heartbeat:
-    beat = Heartbeat.from_json(store.get(key), key)
-    if not isinstance(beat.lineage, str | None):
-        raise ArchiveError(f"{key}: its lineage is no text", hint="was it changed by hand?")
-    return beat
 
 
 def _judged(beat: Heartbeat, renewed_at: datetime, now: datetime) -> LifeSign:

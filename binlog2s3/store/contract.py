@@ -294,10 +294,13 @@ class Store(Protocol):
         `archived`: gets the configured storage class; everything else lies in the default one.
         """
 
-    def get(self, key: str, begin: int = 0, end: int | None = None) -> bytes:
+    def get(
+        self, key: str, begin: int = 0, end: int | None = None, *, most: int | None = None
+    ) -> bytes:
         """The bytes, in memory, of exactly this range; `end=None` is up to the object's end.
 
-        ObjectMissingError where there is none, StoreError where it is shorter than `end`.
+        ObjectMissingError where there is none, StoreError where it is shorter than `end`,
+        ObjectTooLargeError where there are more than `most`, of which none is read.
         """
 
     def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:

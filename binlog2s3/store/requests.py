@@ -29,7 +29,7 @@ from botocore.utils import parse_timestamp
 from urllib3.exceptions import HTTPError
 
 from binlog2s3.binlog.checksum import crc64nvme
-from binlog2s3.errors import StoreError
+from binlog2s3.errors import ObjectTooLargeError, StoreError
 from binlog2s3.store.contract import Body, OnError, OnOver, Reader, RetryPolicy, StoreConfig
 from binlog2s3.store.errors import (
     Failure,
@@ -311,10 +311,19 @@ class Requests:
 class Download:
     """A GET in blocks; after an error the next block opens it again, where it broke."""
 
-    def __init__(self, requests: Requests, key: str, begin: int, end: int | None) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        key: str,
+        begin: int,
+        end: int | None,
+        *,
+        most: int | None = None,
+    ) -> None:
         self._requests = requests
         self._key = key
         self._end = end
+        self._most = most
         self._body: Any = None
         self._left = 0
         self.at = begin
@@ -354,6 +363,8 @@ class Download:
             raise StoreError(f"the store sent all of {self._key!r} where a range was asked for")
         if self._end is not None and self._left != self._end - self.at:
             raise StoreError(f"{self._key!r} ends at {self.at + self._left}, before {self._end}")
+        if self._most is not None and self._left > self._most:
+            raise ObjectTooLargeError(f"{self._key!r} has {self._left} bytes, over {self._most}")
 
     def _drop(self) -> None:
         if self._body is not None:

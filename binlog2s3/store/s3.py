@@ -167,12 +167,14 @@ class S3Store:
             last_modified=_date(answer),
         )
 
-    def get(self, key: str, begin: int = 0, end: int | None = None) -> bytes:
+    def get(
+        self, key: str, begin: int = 0, end: int | None = None, *, most: int | None = None
+    ) -> bytes:
         if end is not None and end <= begin:
             return b""
 
         def read() -> bytes:
-            with Download(self._requests, key, begin, end) as download:
+            with Download(self._requests, key, begin, end, most=most) as download:
                 return b"".join(iter(download.block, b""))
 
         return self._requests.retry(read)

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.catalog import Layout, read
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.documents import Entry, EntryEnd
 from binlog2s3.archive.parts import Grid, Part
@@ -267,6 +267,7 @@ class Place:
         Raises ArchiveError if something else stands there.
         """
         document = build_entry(self._track, datetime.now(UTC)).to_json()
+        EntryEnd.from_json(document, self.entry_key)  # nothing is put that could not be read again
         try:
             if self._store.head(self.entry_key) is None:
                 where_absent(
@@ -274,7 +275,7 @@ class Place:
                 )
         except PreconditionError:
             _log.info("entry was there already", key=self.entry_key)
-        there = EntryEnd.from_json(self._store.get(self.entry_key), self.entry_key)
+        there = read(self._store, self.entry_key, EntryEnd)
         if there != end_of(self._track):
             raise ArchiveError(
                 f"{self.entry_key} describes another binlog than the one beside it",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Catalog, Layout, fetch
 from binlog2s3.archive.documents import Lineage, Position
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
@@ -290,10 +290,11 @@ class Intake:
 
     def _put(self, lineage: Lineage) -> Lineage:
         key, document = self._layout.lineage(lineage.id), lineage.to_json()
+        _ = Lineage.from_json(document, key).origin  # nothing is put that could not be read again
         try:
             where_absent(lambda absent: self._store.put(key, document, if_absent=absent))
         except PreconditionError:  # ours, where an answer was lost
-            if self._store.get(key) != document:
+            if fetch(self._store, key, Lineage.MOST) != document:
                 raise
         parent = dict(lineage.parent or {})
         told = {f"parent_{key}": value for key, value in parent.items() if value not in (None, "")}

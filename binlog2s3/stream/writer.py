@@ -24,9 +24,10 @@ from functools import partial
 from typing import Any
 
 from binlog2s3 import __version__
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import GENERATION_MOST, Catalog, Layout, read
 from binlog2s3.archive.documents import Heartbeat, Position, Turn, WriterState
 from binlog2s3.errors import (
+    ArchiveError,
     Binlog2s3Error,
     PreconditionError,
     SpoolError,
@@ -118,7 +119,7 @@ class Writer:
         """Become the writer: put an object of a generation greater than any seen.
 
         What earlier writers proved (covered until, durable) is carried over. Raises StoreError if
-        `store` refuses.
+        `store` refuses, ArchiveError if no generation is greater than one that was seen.
         """
         catalog = Catalog(store, self._layout)
         others = catalog.writers()
@@ -129,6 +130,12 @@ class Writer:
             if beat.lineage and beat.durable:
                 self._carried_durable = (beat.lineage, beat.durable)
         generation = max((generation for generation, _ in others), default=0) + 1
+        if generation > GENERATION_MOST:
+            raise ArchiveError(
+                f"no writer can have a generation greater than {GENERATION_MOST}, which "
+                f"{self._layout.writer(*max(others))} has",
+                hint="no streamer has put that object: delete it",
+            )
         self._me = replace(self._me, generation=generation)
         self._put(store)
         _log.info("writer", generation=generation, token=self._me.token, host=self._me.host)
@@ -165,11 +172,11 @@ class Writer:
                 generation=self._me.generation,
                 token=self._me.token,
             )
-            key, document = self._layout.turn(number), turn.to_json()
+            key = self._layout.turn(number)
             try:
-                where_absent(partial(_put_turn, store, key, document))
+                where_absent(partial(_put_turn, store, key, turn.to_json()))
             except PreconditionError:
-                if store.get(key) != document:  # else ours, where an answer was lost
+                if read(store, key, Turn) != turn:  # else ours, where an answer was lost
                     continue
             _log.info("turn", number=number, lineage=lineage)
             return
@@ -349,8 +356,6 @@ def _patience(beat: Heartbeat | None) -> float:
     """How long a writer at work may leave its object as it is; bounded, whatever it says."""
     least, most = _INTERVALS
     interval = beat.interval_seconds if beat else most / 120  # unreadable: the option's default
-    if math.isnan(interval):
-        interval = most
     return 2 * min(max(interval, least), most) + _ANSWER_SECONDS
 
 

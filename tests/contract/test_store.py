@@ -23,6 +23,7 @@ import pytest
 from binlog2s3.binlog.checksum import composite_etag, crc64nvme, md5
 from binlog2s3.errors import (
     ObjectMissingError,
+    ObjectTooLargeError,
     PreconditionError,
     SpoolError,
     StoreError,
@@ -261,6 +262,15 @@ def test_a_range_behind_the_end_is_no_shorter_answer(store: Store) -> None:
         store.get("a/log", 20, 30)
     with pytest.raises(StoreError):
         b"".join(store.open("a/log", 5, 11))
+
+
+def test_an_object_that_is_too_large_is_not_read(store: Store) -> None:
+    """It is an error of its own, which no attempt follows; one of just that size is read."""
+    store.put("a/log", b"0123456789")
+    assert store.get("a/log", most=10) == b"0123456789"
+    with pytest.raises(ObjectTooLargeError) as caught:
+        store.get("a/log", most=9)
+    assert not caught.value.transient
 
 
 def test_what_is_not_there_is_missing(store: Store) -> None:

@@ -83,6 +83,17 @@ def test_one_event_is_one_line(style: str) -> None:
     assert "100% %s" in stream.getvalue()
 
 
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_no_line_commands_a_terminal(style: str) -> None:
+    """Neither by C1 controls, which JSON leaves as they are, nor by text that goes backwards."""
+    out = io.StringIO()
+    configure(style, "info", out)
+    Log("x").info("said", text="a\x1b[2J\x9b31m\u202eb\u2028c\ud800", plain="büro")
+    line = out.getvalue().removesuffix("\n")
+    assert line.isprintable()
+    assert line.encode()
+
+
 def test_fields_do_not_replace_what_every_line_has() -> None:
     """A field called as one of these is the one that is lost."""
     stream = as_json()

@@ -31,7 +31,7 @@ from binlog2s3.inspect.check.row import EXIT_CODES, Part, Row, exit_code, failed
 from binlog2s3.inspect.check.source import SourceCheck, login_rows
 from binlog2s3.inspect.check.spool import holder, spool_rows, superseded_row
 from binlog2s3.inspect.check.view import Shown
-from binlog2s3.output import clean
+from binlog2s3.output import say
 from binlog2s3.status.model import in_words
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import StoreConfig
@@ -99,7 +99,8 @@ def _probe_rows(probes: Probes | ArchiveProbes) -> Iterator[Row]:
     except BaseException:
         left = probes.clean()
         if left is not None and left.result == "fail":
-            print(f"error: {clean(left.found)}\nhint: {clean(left.hint)}", file=sys.stderr)  # noqa: T201
+            say("error", left.found)
+            say("hint", left.hint)
         raise
     left = probes.clean()
     if left is not None:

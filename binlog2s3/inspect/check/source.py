@@ -37,7 +37,6 @@ from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, find
 
 _READ_SECONDS = 20.0
 _ENOUGH_BYTES = 64
-_LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 _LARGEST_START = (1 << 32) - 1
 _SLAVE, _CLIENT = "REPLICATION SLAVE", "REPLICATION CLIENT"
 _UNREACHED = "the server was not reached"
@@ -387,7 +386,7 @@ def _tls_row(login: Login, status: Mapping[str, str]) -> Row:
         hint = "" if verified else "--mysql-ssl-ca and VERIFY_CA prove that it is the server's"
         known = "certificate verified" if verified else "certificate not verified"
         return ok("server", "TLS", f"{version}, {cipher}; {known} ({login.ssl_mode})", hint)
-    if login.socket or login.host in _LOCAL:
+    if login.local:
         return ok("server", "TLS", "none; the connection does not leave this host")
     return warn(
         "server",

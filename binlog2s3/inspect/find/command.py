@@ -21,7 +21,7 @@ from binlog2s3.inspect.find.config import FindConfig
 from binlog2s3.inspect.find.progress import Showing, showing
 from binlog2s3.inspect.find.scan import Search
 from binlog2s3.inspect.find.view import About, Document, Printed
-from binlog2s3.output import clean, page_on, progress_of
+from binlog2s3.output import page_on, progress_of, say
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.store.s3 import S3Store
 from binlog2s3.workers import Workers
@@ -93,7 +93,7 @@ class _Finding:
         if text not in self.warnings:
             self.warnings.append(text)
             if self.config.as_json:
-                print(f"warning: {clean(text)}", file=sys.stderr)  # noqa: T201
+                say("warning", text)
 
 
 def _check(config: FindConfig, store: S3Store, survey: Survey) -> None:

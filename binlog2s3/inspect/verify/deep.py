@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from binlog2s3.archive.blocks import Ahead
-from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.catalog import Layout, read
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.parts import BLOCK_SIZE, Grid
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
@@ -93,13 +93,13 @@ def _fetch(  # noqa: PLR0917
     if number == 0:
         key = layout.entry(lineage.id, name)
         try:
-            entry = Entry.from_json(store.get(key), key)
+            entry = read(store, key, Entry)
         except (ObjectMissingError, ArchiveError):
             entry = None  # the walk says it
     key, begin = layout.binlog(lineage.id, name), number * BLOCK_SIZE
     end = min(begin + BLOCK_SIZE, size)
     try:
-        data = store.get(key) if size <= _SMALL else _gather(store, key, begin, end)
+        data = store.get(key, most=_SMALL) if size <= _SMALL else _gather(store, key, begin, end)
     except StoreError as error:
         if error.transient:
             raise

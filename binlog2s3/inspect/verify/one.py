@@ -14,13 +14,19 @@ from functools import partial
 
 from binlog2s3.archive.ancestry import Line, line_of
 from binlog2s3.archive.blocks import Ahead
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Catalog, Layout, read
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.listing import current_of
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
+from binlog2s3.errors import (
+    ArchiveError,
+    DamageError,
+    MisplacedError,
+    ObjectMissingError,
+    StoreError,
+)
 from binlog2s3.inspect.verify.answer import answer
 from binlog2s3.inspect.verify.chain import Facts, along, joined
 from binlog2s3.inspect.verify.config import VerifyConfig
@@ -139,18 +145,18 @@ class One:
         for id_, shelf in sorted(self.look.stock.shelves.items()):
             key = self.look.layout.lineage(id_)
             try:
-                lineage = Lineage.from_json(self._store.get(key), key)
+                lineage = read(self._store, key, Lineage)
             except ObjectMissingError:
                 what = f"{len(shelf.binlogs)} binlogs and {len(shelf.chunks)} open ones"
                 self._wrong("lineage-missing", id_, key, f"it is not there, {what} are")
                 continue
             except ArchiveError as error:
-                self._wrong("lineage-unreadable", id_, key, str(error))
+                lies = isinstance(error, MisplacedError)
+                self._wrong("lineage-lies" if lies else "lineage-unreadable", id_, key, str(error))
                 continue
-            for problem in own_problems(lineage, id_, self.report.name):
+            for problem in own_problems(lineage):
                 self._wrong("lineage-lies", id_, key, problem)
-            if lineage.id == id_:
-                yield lineage
+            yield lineage
 
     def _line(self) -> Line | None:
         """The history that ends in the lineage that was asked for, or is current."""

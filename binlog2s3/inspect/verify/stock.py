@@ -6,20 +6,19 @@ Law: writers first, then `live/`, then `archive/`: in this order a binlog that i
 never missed.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Catalog, Layout, read
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.documents import Heartbeat, Turn
+from binlog2s3.archive.fields import LINEAGE_ID
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.inspect.verify.report import Defect
 from binlog2s3.store.contract import ObjectInfo, Store
 
-_LINEAGE_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
 _LOOKS = 3
 
 
@@ -96,7 +95,7 @@ def _take_writer(store: Store, catalog: Catalog, stock: Stock) -> None:
             return
         key = stock.layout.writer(*max(ranks))
         try:
-            stock.writer = Heartbeat.from_json(store.get(key), key)
+            stock.writer = read(store, key, Heartbeat)
         except ObjectMissingError:
             continue
         except ArchiveError as error:
@@ -118,7 +117,7 @@ def _place_live(stock: Stock, info: ObjectInfo) -> None:
     except ValueError:
         stock.foreign(info.key)
         return
-    if name is None or not _LINEAGE_ID.fullmatch(lineage):
+    if name is None or not LINEAGE_ID.fullmatch(lineage):
         stock.foreign(info.key)
     elif chunk.size != info.size:
         why = f"it has {info.size} bytes, a chunk of that name has {chunk.size}"
@@ -129,7 +128,7 @@ def _place_live(stock: Stock, info: ObjectInfo) -> None:
 
 def _place_archived(stock: Stock, info: ObjectInfo) -> None:
     lineage, _, rest = info.key.removeprefix(stock.layout.archive).partition("/")
-    if not _LINEAGE_ID.fullmatch(lineage):
+    if not LINEAGE_ID.fullmatch(lineage):
         stock.foreign(info.key)
         return
     shelf, lying = stock.shelf(lineage), Lying(info.size, info.last_modified)

@@ -15,11 +15,11 @@ from functools import partial
 from itertools import pairwise
 
 from binlog2s3.archive.blocks import Ahead
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Catalog, Layout, fetch
 from binlog2s3.archive.documents import Entry, Heartbeat, Lineage
 from binlog2s3.binlog.checksum import crc64_hex
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.errors import ArchiveError, MisplacedError, ObjectMissingError
 from binlog2s3.inspect.verify.chain import (
     Facts,
     Intervals,
@@ -198,7 +198,7 @@ class Walk:
         info = store.head(layout.binlog(id_, name))
         if info is not None or name in self._shelf.entries:
             try:
-                data = store.get(key)
+                data = fetch(store, key, Entry.MOST)
             except ObjectMissingError:
                 return _Seen(name=name, info=info)
         if data is None:
@@ -223,9 +223,6 @@ class Walk:
         facts = Facts(name=seen.name, size=seen.info.size, whole=True, unread=True)
         if seen.entry is not None:
             facts = of_entry(seen.entry, seen.info.size, self._lineage.flavour)
-            facts = facts if facts.name == seen.name else Facts(
-                name=seen.name, size=seen.info.size, whole=True, unread=True
-            )  # fmt: skip
             self._check_first(seen.entry)
             why = why or self._damaged(seen.entry)
         self._walked.transactions += facts.transactions
@@ -249,7 +246,9 @@ class Walk:
         name, entry = seen.name, seen.entry
         key, entry_key = self._key(name), self._look.layout.entry(self._lineage.id, name)
         if seen.error is not None:
-            self._wrong("entry-unreadable", name, entry_key, str(seen.error))
+            lies = isinstance(seen.error, MisplacedError)
+            kind: Kind = "entry-lies" if lies else "entry-unreadable"
+            self._wrong(kind, name, entry_key, str(seen.error))
             return f"the entry of {name} cannot be read"
         if entry is None:
             self._without_entry(name, entry_key, info)

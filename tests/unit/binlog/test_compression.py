@@ -5,12 +5,14 @@ import pytest
 import zstandard
 
 from binlog2s3.binlog.compression import (
+    DECOMPRESSED_MOST,
     PIECE,
     Zlib,
     Zstd,
     decode_payload,
     mariadb_header_size,
     mariadb_text,
+    whole_payload,
 )
 from tests.binlog_writer import packed
 
@@ -130,7 +132,8 @@ def test_the_head_of_a_compressed_transaction() -> None:
         compression = packed(2) + packed(len(what)) + what
         for fields in ([size, unknown, compression], [compression], [compression, size]):
             head = b"".join(fields) + b"\0"
-            assert decode_payload(head + b"\2\2\2") == (expected, len(head))
+            most = 1 << 40 if size in fields else DECOMPRESSED_MOST
+            assert decode_payload(head + b"\2\2\2") == (expected, len(head), most)
     with pytest.raises(ValueError, match="unknown compression"):
         decode_payload(b"\2\1\7\0")
     for cut in range(1, len(head)):
@@ -149,3 +152,31 @@ def test_the_head_of_what_mariadb_compressed() -> None:
     for first in (0x00, 0x02, 0x80, 0x85, 0x90, 0xFF):
         with pytest.raises(ValueError, match="unknown compression"):
             mariadb_header_size(bytes([first]))
+
+
+@pytest.mark.parametrize("kind", ["zstd", "zlib"])
+@pytest.mark.parametrize("cut", [1000, 10 * MIB])
+def test_what_expands_beyond_what_its_header_says_is_refused(kind: str, cut: int) -> None:
+    """Of a few kilobytes that are many megabytes no more comes than was announced."""
+    into = Taken()
+    stream: Zstd | Zlib
+    if kind == "zstd":
+        stream, compressed = Zstd(into, MIB), zstandard.ZstdCompressor().compress(bytes(64 * MIB))
+    else:
+        stream, compressed = Zlib(into, MIB), zlib.compress(bytes(64 * MIB))
+
+    def feed() -> None:
+        for at in range(0, len(compressed), cut):
+            stream.feed(compressed[at : at + cut])
+
+    with pytest.raises(ValueError, match="more is compressed"):
+        feed()
+    assert sum(map(len, into.pieces)) <= MIB
+
+
+@pytest.mark.parametrize("size", [101, 1 << 31, 1 << 40, 1 << 62])
+def test_no_memory_is_taken_for_what_a_frame_claims(size: int) -> None:
+    """The event says 100 bytes, the zstd frame in it very many."""
+    frame = b"\x28\xb5\x2f\xfd\xe0" + size.to_bytes(8, "little") + b"\x01\x00\x00"
+    with pytest.raises(ValueError, match="more is compressed"):
+        whole_payload(b"\x03\x01\x64\x00" + frame, 32 * MIB)

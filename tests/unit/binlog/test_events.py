@@ -122,3 +122,25 @@ def test_the_writers_numbers_are_the_servers() -> None:
     assert varint(128) == b"\x01\x02"
     assert len(varint(2**56 - 1)) == 8
     assert varint(2**56) == b"\xff" + (2**56).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "x", "../x.000001", "/x.000001", "-x.000001", "a\n.000001", "\x1b[2J.1", "x" * 300 + ".1"],
+)
+def test_a_rotate_event_to_what_is_no_name_cannot_be_read(name: str) -> None:
+    """What it names becomes part of an entry, of paths and of messages."""
+    body = struct.pack("<Q", 4) + name.encode()
+    with pytest.raises(ValueError, match="not the name of a binlog"):
+        decode_rotate(body, 0, len(body))
+
+
+@pytest.mark.parametrize("tag", ["'; DROP TABLE t; --", "a b", "\n", "1", "x" * 33])
+def test_a_tag_that_no_server_makes_cannot_be_read(tag: str) -> None:
+    """It becomes part of the statements that commit a GTID empty."""
+    body = tagged_body(UUID_B, tag, 9, commit_us=NOW_US, original_us=NOW_US, length=200)
+    with pytest.raises(ValueError, match="not a tag"):
+        decode_tagged_gtid(body, 0, len(body))
+    many = previous_gtids_body(GtidSet({(UUID_A, tag): [(1, 5)]}))
+    with pytest.raises(ValueError, match="not a tag"):
+        decode_previous_gtids(many, 0, len(many))

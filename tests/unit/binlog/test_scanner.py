@@ -5,6 +5,7 @@ import zlib
 
 import pytest
 
+from binlog2s3.binlog.events import HEADER
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, EventType, Rotate, Scanner
@@ -689,3 +690,19 @@ def test_a_big_event_is_never_held() -> None:
         held = max(held, len(scanner._head))
     assert held < 70_000
     assert scanner.transactions == 1
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [EventType.PREVIOUS_GTIDS, EventType.GTID, EventType.ROTATE, EventType.FORMAT_DESCRIPTION],
+)
+def test_an_event_that_claims_gigabytes_is_damage_at_once(kind: EventType) -> None:
+    """Of those that are decoded, which are held: not a byte of its body is waited for."""
+    writer = BinlogWriter()
+    scanner = Scanner()
+    scanner.feed(bytes(writer.data))
+    at = len(writer.data)
+    size = 3 << 30
+    header = HEADER.pack(0, kind, 7, size, (at + size) % 2**32, 0)
+    with pytest.raises(DamageError, match="too large"):
+        scanner.feed(header)

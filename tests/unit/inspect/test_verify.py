@@ -657,7 +657,7 @@ def test_a_plan_is_told_that_an_entry_cannot_be(change: dict[str, Any]) -> None:
     archive = fill(store)
     archive.change(archive.entry(OLD, 2), **change)
     survey = Survey(store, Catalog(store, LAYOUT), Workers(1))
-    with pytest.raises(ArchiveError, match=r"entry of mysql-bin\.000002 .* is damaged"):
+    with pytest.raises(ArchiveError, match=r"mysql-bin\.000002"):
         survey.known(OLD, BinlogName.parse("mysql-bin.000002"))
     assert survey.known(OLD, BinlogName.parse("mysql-bin.000001")).size > 0
 

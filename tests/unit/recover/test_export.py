@@ -259,6 +259,37 @@ def test_a_file_that_cannot_get_its_name_is_no_result(tmp_path: Path) -> None:
     assert not (tmp_path / "d" / README).exists()
 
 
+@pytest.mark.parametrize("lineage", ["/tmp/x", "..", "../../x", "", "x", f"{LINEAGE}/.."])
+def test_no_name_leads_out_of_the_directory(lineage: str, tmp_path: Path) -> None:
+    """Whatever the plan was made of: what is no lineage's id becomes no path."""
+    plan = replace(PLANNED, pieces=(TWO[0], replace(TWO[1], lineage=lineage)))
+    with pytest.raises(RecoveryError, match="which is none"):
+        to_directory(plan, ABOUT, stream(plan), tmp_path / "d")
+    outside = replace(TWO[0], binlog=BinlogName("../../x", 1))
+    plan = replace(PLANNED, pieces=(outside,))
+    with pytest.raises(RecoveryError, match="which is none"):
+        to_directory(plan, ABOUT, stream(plan, of=lambda _: PARTS[FIRST]), tmp_path / "e")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "e"]
+
+
+@pytest.mark.parametrize("link", [OTHER, README, f"{README}.partial"])
+def test_no_link_in_the_directory_is_followed(link: str, tmp_path: Path) -> None:
+    """Somebody else may write there, and puts links in while the first binlog is written."""
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "mine").write_text("mine")
+    to = target if link == OTHER else target / "mine"
+
+    def planted(one: Piece) -> Iterator[Checked]:
+        if one is TWO[0]:
+            (tmp_path / "d" / link).symlink_to(to)
+        yield from PARTS[one.binlog]
+
+    with pytest.raises(RecoveryError, match="file exists"):
+        to_directory(PLANNED, ABOUT, stream(of=planted), tmp_path / "d")
+    assert files(target) == {"mine": b"mine"}
+
+
 def put_under(partial: Path, descriptor: int) -> None:
     """Make what is open as this file write into something else."""
     for path in Path("/proc/self/fd").iterdir():

@@ -54,6 +54,28 @@ def test_defaults() -> None:
     assert found.address == "127.0.0.1:3306"
 
 
+@pytest.mark.parametrize(
+    ("given_", "mode"),
+    [
+        ({"host": "db1"}, "REQUIRED"),
+        ({"host": "192.0.2.7"}, "REQUIRED"),
+        ({"host": "localhost.example.com"}, "REQUIRED"),
+        ({"host": "127.0.0.1.example.com"}, "REQUIRED"),
+        ({"host": "0.0.0.0"}, "REQUIRED"),
+        ({"host": "LOCALHOST"}, "PREFERRED"),
+        ({"host": "127.9.9.9"}, "PREFERRED"),
+        ({"host": "::1"}, "PREFERRED"),
+        ({"socket": Path("/run/my.sock")}, "PREFERRED"),
+        ({"host": "db1", "ssl_ca": Path("/ca.pem")}, "VERIFY_CA"),
+        ({"host": "db1", "ssl_mode": "PREFERRED"}, "PREFERRED"),
+    ],
+)
+def test_a_server_on_another_host_needs_tls(given_: dict[str, Any], mode: str) -> None:
+    """By default; without it is only for a connection that never leaves this host, or on demand."""
+    for prefix in ("mysql", "target"):
+        assert login(user="repl", prefix=prefix, **given_).ssl_mode == mode
+
+
 def test_everything_from_the_option_file(option_file: Path) -> None:
     """Its [client] group, and [binlog2s3] over it; other groups are not ours."""
     found = login(defaults_file=option_file)

@@ -276,6 +276,26 @@ def test_tls_options(told: Any, tool: Tool, mode: str, has: list[str], lacks: li
         assert word not in options
 
 
+@pytest.mark.parametrize("mode", ["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA"])
+def test_mariadbs_client_has_no_plugin_that_sends_the_password(
+    told: Any, tmp_path: Path, mode: str
+) -> None:
+    """Unless it verifies who asks, or asks by a socket; others that are there it can load."""
+    options, _, _ = told(MARIADB, login={"ssl_mode": mode})
+    assert 'plugin-dir="/dev/null"' in options.splitlines()
+    plugin = tmp_path / "client_ed25519.so"
+    plugin.touch()
+    options, _, _ = told(replace(MARIADB, plugins=(plugin,)), login={"ssl_mode": mode})
+    place = Path(parse_options(options, "f")["plugin-dir"])
+    assert [path.resolve() for path in place.iterdir()] == [plugin]
+
+
+def test_a_server_that_is_proved_may_ask_for_anything(told: Any) -> None:
+    """PAM's accounts are for those: by a socket, or with the certificate and its name verified."""
+    for login in ({"ssl_mode": "VERIFY_IDENTITY"}, {"ssl_mode": "PREFERRED", "socket": "/s"}):
+        assert "plugin-dir" not in told(MARIADB, login=login)[0]
+
+
 def test_socket_options(told: Any) -> None:
     """A socket stands instead of host and port."""
     options, _, _ = told(login={"socket": "/run/my.sock"})

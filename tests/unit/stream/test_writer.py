@@ -11,7 +11,7 @@ import pytest
 
 from binlog2s3.archive.catalog import Catalog, Layout
 from binlog2s3.archive.documents import Heartbeat, Turn
-from binlog2s3.errors import PreconditionError, SupersededError
+from binlog2s3.errors import ArchiveError, PreconditionError, SupersededError
 from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.stream.spool import Spool, Superseder
 from binlog2s3.stream.writer import Progress, Writer, _new_token, give_way
@@ -336,3 +336,14 @@ def test_who_has_been_superseded_takes_no_turn(spool: Spool) -> None:
     with pytest.raises(SupersededError):
         one.take_turn(store, ID)
     assert turns(store) == [OTHER]
+
+
+def test_no_writer_takes_a_generation_that_no_key_can_have(spool: Spool) -> None:
+    """The others would not see it: it is an error that names the object in the way."""
+    store = MemoryStore()
+    last = replace(BEAT, generation=10**18 - 1)
+    put(store, last)
+    with pytest.raises(ArchiveError, match=str(10**18 - 1)) as caught:
+        writer(store, spool).claim(store)
+    assert "delete it" in caught.value.hint
+    assert list(store.objects) == [LAYOUT.writer(*last.rank)]

@@ -1,0 +1,205 @@
+"""What a document of the bucket, and each field of it, may hold. Pure.
+
+Place in the flow: `documents` reads every kind of document with these, and nothing else does.
+Another kind needs a class with `MOST` and `from_json`, made of the same functions.
+
+Law: what passes here can safely become part of a path, a key, a statement or a line of a log.
+Names follow the grammar of docs/format.md, texts are printable, numbers have bounds, and a document
+is of its own key. Everything else is an ArchiveError that names the document.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, MisplacedError
+
+FORMAT = 1
+LINEAGE_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
+SOURCE = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9._-]{1,64}")
+
+_MOST_NUMBER = 2**63 - 1
+_MOST_DIGITS = 20
+_MOST_US = 253_402_300_799_999_999
+"""The last microsecond of the year 9999."""
+_MOST_TEXT = 1024
+_MOST_ERROR = 200
+_SERVER_UUID = re.compile(r"[0-9A-Za-z-]{0,64}")
+_GTIDS = re.compile(r"[0-9A-Za-z_:, -]*")
+_BYTES_PER_OBJECT = 16
+"""A list or object is never shorter, on average. Empty ones would take 30 times their size."""
+
+Value = TypeVar("Value")
+
+
+def parse(data: bytes, key: str, most: int) -> dict[str, Any]:
+    """The fields of a document of format 1; ArchiveError if it is none, or larger than `most`."""
+    if len(data) > most:
+        raise too_large(key, most)
+    try:
+        document = _loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ArchiveError(
+            f"{key} is no JSON: {error!s:.{_MOST_ERROR}}",
+            hint="was it written by something else? `binlog2s3 verify` says what to do",
+        ) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        found = document.get("format") if isinstance(document, dict) else type(document).__name__
+        raise ArchiveError(
+            f"{key} is of format {found!r:.40}, this version knows {FORMAT}",
+            hint="a newer binlog2s3 may have written it: use that one",
+        )
+    return document
+
+
+def _loads(data: bytes) -> Any:
+    if data.count(b"{") + data.count(b"[") > 64 + len(data) // _BYTES_PER_OBJECT:
+        raise ValueError("it has too many lists and objects")
+    return json.loads(
+        data.decode(),
+        object_pairs_hook=_fields,
+        parse_int=_integer,
+        parse_float=_finite,
+        parse_constant=_finite,
+    )
+
+
+def too_large(key: str, most: int) -> ArchiveError:
+    """The error for a document that is not read, because of its size."""
+    return ArchiveError(
+        f"{key} is larger than {most} bytes, which no document of its kind is",
+        hint="was it written by something else? `binlog2s3 verify` says what to do",
+    )
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a field is there twice")
+    return found
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text:.40} is no number")
+    return number
+
+
+class reading:  # noqa: N801 - reads as a verb
+    """Turn a missing or wrong field into an ArchiveError that names the document."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (KeyError, TypeError, ValueError, OverflowError, AttributeError)):
+            raise ArchiveError(
+                f"{self._key} is not as format {FORMAT} says: "
+                f"{f'{type(error).__name__} {error}':.{_MOST_ERROR}}",
+                hint="was it changed by hand?",
+            ) from error
+
+
+def check_place(key: str, *names: str) -> None:
+    """Raise MisplacedError unless the key ends with these names: the document is of another one."""
+    own = "/".join(names)
+    if key != own and not key.endswith(f"/{own}"):
+        raise MisplacedError(
+            f"{key} is not where it belongs: by what it says its key ends with {own}",
+            hint="was it copied by hand? nothing is taken from it",
+        )
+
+
+def count(value: Any) -> int:
+    """A number of bytes, events and the like."""
+    if type(value) is not int or not 0 <= value <= _MOST_NUMBER:
+        raise ValueError(f"{value!r:.40} is no count or size")
+    return value
+
+
+def microseconds(value: Any) -> int:
+    """A moment, in microseconds since 1970."""
+    if count(value) > _MOST_US:
+        raise ValueError(f"{value} is behind the year 9999")
+    return int(value)
+
+
+def number(value: Any) -> float:
+    """A number, perhaps with a fraction."""
+    if type(value) not in (int, float):
+        raise TypeError(f"{value!r:.40} is no number")
+    return float(value)
+
+
+def or_none(read: Callable[[Any], Value], value: Any) -> Value | None:
+    """What `read` makes of it; None of null."""
+    return None if value is None else read(value)
+
+
+def text(value: Any) -> str:
+    """A printable text on one line."""
+    if not isinstance(value, str) or not value.isprintable() or len(value) > _MOST_TEXT:
+        raise ValueError(f"{value!r:.40} is no text of up to {_MOST_TEXT} printable characters")
+    return value
+
+
+def _matching(pattern: "re.Pattern[str]", what: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise ValueError(f"{value!r:.60} is no {what}")
+        return value
+
+    return read
+
+
+lineage_name = _matching(LINEAGE_ID, "lineage's id")
+source_name = _matching(SOURCE, "source's name")
+server_uuid = _matching(_SERVER_UUID, "server's uuid")
+gtids = _matching(_GTIDS, "GTID set")
+
+
+def binlog_text(value: Any) -> str:
+    """A binlog's name, as text."""
+    return str(BinlogName.parse(value))
+
+
+def printable(value: Any) -> str:
+    """As `text`, of any length: GTID sets and names of binlogs, for people."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError(f"{value!r:.40} is no printable text")
+    return value
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """An object, whose fields the caller looks at."""
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r:.40} is no object")
+    return value
+
+
+def each(read: Callable[[Any], Value], values: Any) -> tuple[Value, ...]:
+    """What `read` makes of each value of a list."""
+    if not isinstance(values, list):
+        raise TypeError(f"{values!r:.40} is no list")
+    return tuple(map(read, values))
+
+
+def moment(value: Any) -> datetime:
+    """A time with its zone, in UTC."""
+    found = datetime.fromisoformat(value)
+    if found.tzinfo is None:
+        raise ValueError(f"{value!r:.40} has no time zone")
+    return found.astimezone(UTC)

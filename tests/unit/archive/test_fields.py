@@ -1,0 +1,214 @@
+"""What the documents of a bucket may hold: each is checked where it is read."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from binlog2s3.archive.catalog import Catalog, Document, Layout, read
+from binlog2s3.archive.documents import Entry, EntryEnd, Heartbeat, Lineage
+from binlog2s3.errors import ArchiveError, MisplacedError
+from tests.documents import BEAT, ENTRY, ID, LINEAGE, NAME, UUID
+from tests.memory_store import MemoryStore
+
+LAYOUT = Layout("p", "orders")
+CHILD = replace(
+    LINEAGE,
+    parent={
+        "lineage": ID,
+        "binlog": "mysql-bin.000001",
+        "offset": 157,
+        "gtid_set": f"{UUID}:1-5",
+        "join": "exact",
+        "missing": "",
+    },
+)
+KINDS: Mapping[str, tuple[type[Document], str, bytes]] = {
+    "lineage": (Lineage, LAYOUT.lineage(ID), CHILD.to_json()),
+    "entry": (Entry, LAYOUT.entry(ID, NAME), ENTRY.to_json()),
+    "end": (EntryEnd, LAYOUT.entry(ID, NAME), ENTRY.to_json()),
+    "writer": (Heartbeat, LAYOUT.writer(*BEAT.rank), BEAT.to_json()),
+}
+EVERY = pytest.mark.parametrize("what", KINDS)
+
+TRAVERSAL = (
+    "/tmp/x",
+    "..",
+    "../../x",
+    "a/../../b",
+    "",
+    ".",
+    "x\0y",
+    "x\ny",
+    "\x1b[2J",
+    7,
+    None,
+    [],
+)
+NAMES = (*TRAVERSAL, "mysql-bin.1/../../x.1", "-rf.000001", "../x.000001", "x." + "1" * 19, "x.1\n")
+TEXTS = ("\x1b[2J", "a\nerror: forged", "\u202e", "\x9b2J", "\ud800", 7, [], "x" * 2000)
+GTIDS = ("'; DROP TABLE t; --", "\x1b[2J", "a\nb", 7, [], "x\u202e")
+NUMBERS = (-1, 1.5, True, "1", 10**18 * 10, 10**30, [], {})
+
+
+def changed(data: bytes, path: str, value: object) -> bytes:
+    """The document with the value at this place, whose steps are parted by dots."""
+    document: Any = json.loads(data)
+    inner, *steps = document, *path.split(".")
+    for step in steps[:-1]:
+        inner = inner[int(step)] if isinstance(inner, list) else inner[step]
+    last = steps[-1]
+    inner[int(last) if isinstance(inner, list) else last] = value
+    return json.dumps(document).encode()
+
+
+WRONG = [
+    *(("lineage", "lineage", value) for value in TRAVERSAL),
+    *(("lineage", "source", value) for value in TRAVERSAL),
+    *(("lineage", "first_binlog", value) for value in NAMES),
+    *(("lineage", "gtid_set", value) for value in GTIDS),
+    *(("lineage", "server.version", value) for value in TEXTS),
+    *(("lineage", "server.uuid", value) for value in (*TEXTS, "../x")),
+    *(("lineage", "first_binlog_time", value) for value in (*NUMBERS, "x", "0001-01-01T00:00+14")),
+    *(("lineage", "parent.lineage", value) for value in TRAVERSAL),
+    *(("lineage", "parent.binlog", value) for value in NAMES if value is not None),
+    *(("lineage", "parent.gtid_set", value) for value in GTIDS),
+    *(("lineage", "parent.missing", value) for value in TEXTS[:-1]),
+    *(("lineage", "parent.offset", value) for value in NUMBERS),
+    *(("entry", "name", value) for value in NAMES),
+    *((kind, "next_binlog", value) for kind in ("entry", "end") for value in NAMES if value),
+    *((kind, "gtid_set_before", value) for kind in ("entry", "end") for value in GTIDS),
+    *((kind, "gtid_set_added", value) for kind in ("entry", "end") for value in GTIDS),
+    *((kind, "size", value) for kind in ("entry", "end") for value in NUMBERS),
+    *(("entry", "end", value) for value in TEXTS),
+    *(("entry", "least_commit_us", value) for value in NUMBERS),
+    *(("entry", "blocks.0.first_gtid", value) for value in GTIDS),
+    *(("entry", "blocks.0.first_offset", value) for value in NUMBERS),
+    *(("entry", "formats.0.server_version", value) for value in TEXTS),
+    *(("entry", "damaged", value) for value in ([{}], [[]], [{"begin": "x", "end": 9}], {}, 7)),
+    *(("writer", "host", value) for value in TEXTS),
+    *(("writer", "version", value) for value in TEXTS),
+    *(("writer", "state", value) for value in TEXTS),
+    *(("writer", "token", value) for value in (*TEXTS, "../../x")),
+    *(("writer", "source", value) for value in TRAVERSAL),
+    *(("writer", "lineage", value) for value in TRAVERSAL if value is not None),
+    *(("writer", "durable.binlog", value) for value in NAMES),
+    *(("writer", "durable.gtid_set", value) for value in GTIDS),
+    *(("writer", "server.offset", value) for value in NUMBERS),
+    *(("writer", "interval_seconds", value) for value in ("1", True, [], 10**30)),
+]
+
+
+@pytest.mark.parametrize(("what", "path", "value"), WRONG)
+def test_no_field_holds_what_the_grammar_does_not_allow(
+    what: str, path: str, value: object
+) -> None:
+    """Nothing that becomes a path, a key, a statement or a line of a log; the key is named."""
+    kind, key, data = KINDS[what]
+    store = MemoryStore()
+    store.put(key, changed(data, path, value))
+
+    def all_of_it() -> object:
+        found = read(store, key, kind)
+        return found.origin if isinstance(found, Lineage) else found
+
+    with pytest.raises(ArchiveError) as caught:
+        all_of_it()
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
+
+
+MISPLACED: list[tuple[str, Callable[[], tuple[str, bytes]]]] = [
+    ("lineage", lambda: (Layout("p", "other").lineage(ID), LINEAGE.to_json())),
+    ("lineage", lambda: (LAYOUT.lineage(ID.replace("a1b2", "a1b3")), LINEAGE.to_json())),
+    ("entry", lambda: (LAYOUT.entry(ID, NAME.next()), ENTRY.to_json())),
+    ("end", lambda: (LAYOUT.entry(ID, NAME.next()), ENTRY.to_json())),
+    ("writer", lambda: (Layout("p", "other").writer(*BEAT.rank), BEAT.to_json())),
+    ("writer", lambda: (LAYOUT.writer(8, BEAT.token), BEAT.to_json())),
+    ("writer", lambda: (LAYOUT.writer(7, "19b7ca9945841aa8"), BEAT.to_json())),
+]
+
+
+@pytest.mark.parametrize(("what", "made"), MISPLACED)
+def test_a_document_of_another_key_is_refused(
+    what: str, made: Callable[[], tuple[str, bytes]]
+) -> None:
+    """Another source's, lineage's, binlog's or writer's; where it belongs it is read."""
+    kind, key, data = KINDS[what]
+    store = MemoryStore()
+    store.put(key, data)
+    assert read(store, key, kind)
+    other, moved = made()
+    store.put(other, moved)
+    with pytest.raises(MisplacedError, match="not where it belongs"):
+        read(store, other, kind)
+
+
+@EVERY
+def test_a_document_is_read_up_to_a_limit(what: str) -> None:
+    """Lineage and writer 1 MiB, entry 64 MiB; of a larger one not a byte is read."""
+    kind, key, data = KINDS[what]
+    assert (64 << 20 if what in ("entry", "end") else 1 << 20) == kind.MOST
+    store = MemoryStore()
+    store.put(key, data + b" " * (kind.MOST - len(data)))
+    assert read(store, key, kind)
+    store.put(key, data + b" " * (kind.MOST - len(data) + 1))
+    with pytest.raises(ArchiveError, match=f"larger than {kind.MOST} bytes"):
+        read(store, key, kind)
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "more",
+    [
+        b'"format": 1, "format": 1',
+        b'"later": ' + b"[" * 100_000 + b"]" * 100_000,
+        b'"later": [' + b"[]," * 100_000 + b"[]]",
+        b'"later": ' + b"9" * 5_000,
+        b'"later": ' + b"9" * 21,
+        b'"later": NaN',
+        b'"later": -Infinity',
+        b'"later": 1e999',
+        b'"later": "\xed\xa0\x80"',
+    ],
+)
+def test_what_json_leaves_open_is_refused(what: str, more: bytes) -> None:
+    """A field given twice, depth, many lists, huge numbers, what is no number or no text."""
+    kind, key, data = KINDS[what]
+    store = MemoryStore()
+    store.put(key, b"{" + more + b"," + data.strip()[1:])
+    with pytest.raises(ArchiveError, match="is no JSON"):
+        read(store, key, kind)
+
+
+def test_a_writer_never_puts_more_than_readers_take() -> None:
+    """Very large GTID sets are left out, which the format allows, and the status."""
+    assert BEAT.durable is not None
+    many = ",".join(f"{UUID}:{number}" for number in range(1, 60_000, 2))
+    beat = replace(BEAT, durable=replace(BEAT.durable, gtid_set=many))
+    found = Heartbeat.from_json(beat.to_json(), LAYOUT.writer(*BEAT.rank))
+    assert found.durable is not None
+    assert (found.durable.binlog, found.durable.gtid_set) == (BEAT.durable.binlog, "")
+    assert (found.status, found.state) == (None, BEAT.state)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "0" * 12 + "0000007-19b7ca9945841aa9.json",
+        "9" * 19 + "-19b7ca9945841aa9.json",
+        "9" * 5000 + "-19b7ca9945841aa9.json",
+        "0000007-19b7ca9945841aa9.json",
+        "000007-19b7ca9945841aa9.json\n",
+        "000007-../x.json",
+    ],
+)
+def test_a_writer_of_another_name_is_foreign(name: str) -> None:
+    """Its generation has 6 to 18 digits, as they are written: no key is made up of others."""
+    store = MemoryStore()
+    store.put(f"{LAYOUT.writers}{name}", BEAT.to_json())
+    catalog = Catalog(store, LAYOUT)
+    assert catalog.writers() == {}
+    assert catalog.foreign == {f"{LAYOUT.writers}{name}"}

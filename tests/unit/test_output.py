@@ -1,0 +1,67 @@
+"""What is printed beside the output: one line each, with nothing that a terminal obeys."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from binlog2s3.cli.main import main
+from binlog2s3.output import say
+
+ROOT = Path(__file__).parents[2]
+EVIL = "x\x1b[2J\x9b31m\u202e\r\nerror: forged\nhint: forged"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list", f"--config=/{EVIL}"],
+        ["stream", f"--source={EVIL}", f"--mysql-host={EVIL}"],
+        [f"list{EVIL}"],
+        ["list", f"--{EVIL}"],
+        ["status", EVIL],
+        ["completion", EVIL],
+    ],
+)
+def test_no_error_has_escapes_or_lines_of_others(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On every way out: our errors and hints, and those of the command line."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code not in (0, None)
+    out, err = capsys.readouterr()
+    assert not out
+    lines = err.split("\n")
+    assert any("forged" in line for line in lines)
+    for line in lines:
+        assert line.isprintable()
+        assert not line.startswith(("error: forged", "hint: forged"))
+
+
+def test_a_variable_that_means_nothing_is_named_on_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The environment may be somebody else's."""
+    monkeypatch.setenv("BINLOG2S3_METRICS_LISTE\n", "x")
+    with pytest.raises(SystemExit):
+        main(["list", "--no-such"])
+    (warning,) = (one for one in capsys.readouterr().err.split("\n") if one.startswith("warning"))
+    assert warning.startswith("warning: nothing is called BINLOG2S3_METRICS_LISTE\\n, did you mean")
+
+
+def test_errors_hints_and_warnings_are_printed_in_one_place() -> None:
+    """Nobody else makes such a line."""
+    made = re.compile(r"""(?:print|echo|write)\(\s*f?["'](?:error|hint|warning): """)
+    found = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "binlog2s3").rglob("*.py")
+        if made.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == {"binlog2s3/cli/main.py"}  # what the kernel says of standard output
+
+
+def test_a_line_is_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """A plain text is printed as it is."""
+    say("hint", "büro: see /tmp/x")
+    assert capsys.readouterr().err == "hint: büro: see /tmp/x\n"
