@@ -9,7 +9,6 @@ bytes are, and numbers that are there are right. No event is held as a whole, ex
 """
 
 import codecs
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -23,14 +22,7 @@ from binlog2s3.binlog.compression import (
     mariadb_header_size,
     mariadb_text,
 )
-from binlog2s3.binlog.events import (
-    CHECKSUM_SIZE,
-    HEADER,
-    HEADER_SIZE,
-    Buffer,
-    EventType,
-    FormatEvent,
-)
+from binlog2s3.binlog.events import CHECKSUM_SIZE, Buffer, EventType, FormatEvent
 from binlog2s3.binlog.statements import read_statement, without_secrets
 from binlog2s3.binlog.tables import (
     ROWS_EVENTS,
@@ -41,6 +33,7 @@ from binlog2s3.binlog.tables import (
     decode_table_map,
     table_id,
 )
+from binlog2s3.binlog.walk import HEAD_MOST, UNDECODABLE, Inside, Walk, wanted_types
 
 ChangeKind = Literal["insert", "update", "delete", "ddl", "other"]
 
@@ -78,9 +71,6 @@ class Content:
     compressed: bool = False
 
 
-_HEAD_MOST = 128 * 1024
-"""So many bytes of an event's body hold all that is decoded but rows: status variables and extra
-information have at most 64 KiB each, 4096 columns 12 KiB."""
 STATEMENT_MOST = 16 * 1024
 """Bytes of a statement that are looked at, unless more are asked for."""
 TEXT_LOOKED_MOST = 16 << 20
@@ -88,164 +78,31 @@ TEXT_LOOKED_MOST = 16 << 20
 LOOKED_MOST = 60 * 1024
 """More of it may not be in the head of its event."""
 _TABLES_MOST = 1000
-_UNDECODABLE = (ValueError, IndexError, KeyError, OverflowError, struct.error)
 
 OnStatement: TypeAlias = Callable[[str, str, bool], None]
 """Hears of each statement: its text, the database it was run in, whether the text was cut."""
-_Begin: TypeAlias = Callable[[int, bytes], Sink | None]
-"""Takes an event's type and the beginning of its body; what it returns takes all of the rest."""
 
-_WANTED = bytes(
-    event_type in ROWS_EVENTS
-    or event_type
-    in (
-        EventType.QUERY,
-        EventType.QUERY_COMPRESSED,
-        EventType.LOAD,
-        EventType.NEW_LOAD,
-        EventType.EXECUTE_LOAD_QUERY,
-        EventType.INCIDENT,
-        EventType.TABLE_MAP,
-        EventType.ROWS_QUERY,
-        EventType.ANNOTATE_ROWS,
-        EventType.TRANSACTION_PAYLOAD,
-    )
-    for event_type in range(256)
+_WANTED = wanted_types(
+    *ROWS_EVENTS,
+    EventType.QUERY,
+    EventType.QUERY_COMPRESSED,
+    EventType.LOAD,
+    EventType.NEW_LOAD,
+    EventType.EXECUTE_LOAD_QUERY,
+    EventType.INCIDENT,
+    EventType.TABLE_MAP,
+    EventType.ROWS_QUERY,
+    EventType.ANNOTATE_ROWS,
+    EventType.TRANSACTION_PAYLOAD,
 )
-
-
-_WANTED_OF_TEXT = bytes(
-    event_type
-    in (
-        EventType.QUERY,
-        EventType.QUERY_COMPRESSED,
-        EventType.EXECUTE_LOAD_QUERY,
-        EventType.TABLE_MAP,
-        EventType.USER_VAR,
-        EventType.TRANSACTION_PAYLOAD,
-    )
-    for event_type in range(256)
+_WANTED_OF_TEXT = wanted_types(
+    EventType.QUERY,
+    EventType.QUERY_COMPRESSED,
+    EventType.EXECUTE_LOAD_QUERY,
+    EventType.TABLE_MAP,
+    EventType.USER_VAR,
+    EventType.TRANSACTION_PAYLOAD,
 )
-
-
-class _Events:
-    """Cuts bytes into events; shows each that is wanted: its head, then the rest to a sink.
-
-    `lost`: there was something that is no event, or that cannot be decoded.
-    """
-
-    def __init__(self, trailer: int, begin: _Begin, *, wanted: bytes = _WANTED) -> None:
-        """`trailer`: the size of each event's checksum; `wanted`: 1 for each type that is."""
-        self._trailer = trailer
-        self._is_wanted = wanted
-        self._begin = begin
-        self.lost = False
-        self._is_broken = False  # nobody knows where the next event begins
-        self._head = bytearray()  # header and body of the event that has begun, up to `_wanted`
-        self._wanted = HEADER_SIZE
-        self._size = 0  # of it, without checksum; 0 until its header has come
-        self._rest = 0  # bytes of a body that are yet to go to `_sink`
-        self._skip = 0  # bytes to pass over
-        self._sink: Sink | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all events could be read, and none is open."""
-        return not (self.lost or self._head or self._rest or self._skip)
-
-    def feed(self, data: Buffer) -> None:
-        """Take the next bytes, cut anywhere."""
-        with memoryview(data) as view:
-            at, size = 0, len(view)
-            while at < size and not self._is_broken:
-                if self._skip:
-                    skipped = min(self._skip, size - at)
-                    self._skip -= skipped
-                    at += skipped
-                elif self._rest:
-                    piece = bytes(view[at : at + self._rest])
-                    at += len(piece)
-                    self._pass_on(piece)
-                else:
-                    at = self._take(view, at if self._head else self._walk(view, at))
-
-    def _walk(self, view: memoryview, at: int) -> int:
-        """The fast path: take events that lie whole in `view`, but for large ones."""
-        unpack, last, trailer = HEADER.unpack_from, len(view) - HEADER_SIZE, self._trailer
-        least = HEADER_SIZE + trailer
-        while at <= last:
-            _, event_type, _, size, _, _ = unpack(view, at)
-            end = at + size
-            if size < least or end > len(view):
-                break
-            if self._is_wanted[event_type]:
-                if size > _HEAD_MOST:
-                    break
-                self._take_whole(event_type, bytes(view[at + HEADER_SIZE : end - trailer]))
-            at = end
-        return at
-
-    def _take_whole(self, event_type: int, body: bytes) -> None:
-        try:
-            sink = self._begin(event_type, body)
-            if sink is not None:
-                sink.close(whole=True)
-        except _UNDECODABLE:
-            self.lost = True
-
-    def _take(self, view: memoryview, at: int) -> int:
-        """Take bytes of an event's head."""
-        piece = view[at : at + self._wanted - len(self._head)]
-        self._head += piece
-        if len(self._head) == self._wanted and not self._size:
-            self._take_header()
-        if self._size and len(self._head) == self._wanted:
-            self._take_head()
-        return at + len(piece)
-
-    def _take_header(self) -> None:
-        _, event_type, _, size, _, _ = HEADER.unpack_from(self._head)
-        if size < HEADER_SIZE + self._trailer:
-            self.lost = self._is_broken = True
-        elif self._is_wanted[event_type]:
-            self._size = size - self._trailer
-            self._wanted = min(self._size, HEADER_SIZE + _HEAD_MOST)
-        else:
-            self._skip = size - HEADER_SIZE
-            self._head.clear()
-
-    def _take_head(self) -> None:
-        self._rest = self._size - self._wanted
-        try:
-            self._sink = self._begin(self._head[4], bytes(self._head[HEADER_SIZE:]))
-        except _UNDECODABLE:
-            self.lost = True
-        self._head.clear()
-        self._wanted, self._size = HEADER_SIZE, 0
-        if not self._rest or self._sink is None:
-            self._close(whole=True)
-
-    def _pass_on(self, piece: bytes) -> None:
-        """Give the sink what is its own."""
-        self._rest -= len(piece)
-        whole = True
-        try:
-            if self._sink is not None:
-                self._sink.feed(piece)
-        except _UNDECODABLE:
-            whole = False
-        if not self._rest or not whole:
-            self._close(whole=whole)
-
-    def _close(self, *, whole: bool) -> None:
-        """The event is over, or nobody wants more of it."""
-        self._skip, self._rest = self._rest + self._trailer, 0
-        sink, self._sink = self._sink, None
-        try:
-            if sink is not None:
-                sink.close(whole=whole)
-        except _UNDECODABLE:
-            self.lost = True
 
 
 class _Counting:
@@ -261,22 +118,6 @@ class _Counting:
 
     def close(self, *, whole: bool) -> None:
         self._done(self._counter.rows if whole and self._counter is not None else None)
-
-
-class _Inside:
-    """The events in a compressed transaction, which have no checksums."""
-
-    def __init__(
-        self, begin: _Begin, done: Callable[[bool], None], *, wanted: bytes = _WANTED
-    ) -> None:
-        self._events = _Events(0, begin, wanted=wanted)
-        self._done = done
-
-    def feed(self, data: bytes) -> None:
-        self._events.feed(data)
-
-    def close(self, *, whole: bool) -> None:
-        self._done(whole and self._events.is_whole)
 
 
 class ContentReader:
@@ -304,7 +145,7 @@ class ContentReader:
         self._on_statement = on_statement
         self._flavour = format_event.flavour
         trailer = CHECKSUM_SIZE if format_event.checksum == "crc32" else 0
-        self._events = _Events(trailer, self._begin)
+        self._events = Walk(trailer, self._begin, wanted=_WANTED)
         self._is_lost = False
         self._is_inside = False
         self._compressed = False
@@ -414,7 +255,7 @@ class ContentReader:
                 at += mariadb_header_size(head[at : at + 1])
                 sink = Zlib(sink)
             sink.feed(head[at:])
-        except _UNDECODABLE:
+        except UNDECODABLE:
             sink = _Counting(None, done)
         return sink
 
@@ -439,7 +280,7 @@ class ContentReader:
             self._is_inside = False
             self._is_lost |= not whole
 
-        inside = _Inside(self._begin, done)
+        inside = Inside(self._begin, done, wanted=_WANTED)
         sink: Sink = Zstd(inside) if compressed else inside
         sink.feed(head[at:])
         return sink
@@ -456,7 +297,7 @@ class NotForClients:
     def __init__(self, format_event: FormatEvent) -> None:
         """`format_event`: of the binlog that the events are of."""
         trailer = CHECKSUM_SIZE if format_event.checksum == "crc32" else 0
-        self._events = _Events(trailer, self._begin, wanted=_WANTED_OF_TEXT)
+        self._events = Walk(trailer, self._begin, wanted=_WANTED_OF_TEXT)
         self._broken: list[str] = []
 
     @property
@@ -485,7 +326,7 @@ class NotForClients:
                 self._broken.append("the name of a user variable")
         elif event_type == EventType.TRANSACTION_PAYLOAD:
             compressed, at = decode_payload(head)
-            inside = _Inside(self._begin, self._take_end, wanted=_WANTED_OF_TEXT)
+            inside = Inside(self._begin, self._take_end, wanted=_WANTED_OF_TEXT)
             sink: Sink = Zstd(inside) if compressed else inside
             sink.feed(head[at:])
             return sink
@@ -525,11 +366,11 @@ class _Whole:
         self._done = done
 
     def feed(self, data: bytes) -> None:
-        if len(self._data) <= TEXT_LOOKED_MOST + _HEAD_MOST:
+        if len(self._data) <= TEXT_LOOKED_MOST + HEAD_MOST:
             self._data += data
 
     def close(self, *, whole: bool) -> None:
-        is_held = whole and len(self._data) <= TEXT_LOOKED_MOST + _HEAD_MOST
+        is_held = whole and len(self._data) <= TEXT_LOOKED_MOST + HEAD_MOST
         self._done(bytes(self._data) if is_held else None)
 
 
