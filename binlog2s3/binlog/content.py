@@ -48,7 +48,8 @@ CHANGES_MOST = 10_000
 class Change:
     """What one kind of change does to one table.
 
-    `table` is "db.table", "db.*" where it is a database, "" where it cannot be told (statements).
+    `table` is as `table_name` has it ("db.table"), "db.*" where it is a database, "" where it
+    cannot be told (statements).
     `rows` is None where the binlog has statements and not rows, or they cannot be counted.
     """
 

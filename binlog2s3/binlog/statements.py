@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from binlog2s3.binlog.tables import database_name, table_name
+
 StatementKind = Literal["insert", "update", "delete", "ddl", "other"]
 
 _TOKEN = re.compile(
@@ -88,7 +90,17 @@ class _Tokens:
         return at == len(words)
 
     def name(self, db: str) -> str:
-        """The name that comes next, with its database; "" if there is none."""
+        """The table that comes next, as `table_name` has it; "" if there is none."""
+        database, table = self._pair(db)
+        return table_name(database, table) if database else ""
+
+    def database(self) -> str:
+        """All tables of the database that comes next, as `database_name` has it; or ""."""
+        given, name = self._pair(" ")
+        return database_name(name) if given == " " else ""
+
+    def _pair(self, db: str) -> tuple[str, str]:
+        """Database and table that come next; ("", "") if there are none."""
         parts: list[str] = []
         while len(parts) < 2:
             kind, text = self.peek()
@@ -97,14 +109,14 @@ class _Tokens:
             elif kind == "quoted" and len(text) > 2 and text[-1] == text[0]:
                 parts.append(text[1:-1].replace(text[0] * 2, text[0]))
             else:
-                return ""
+                return "", ""
             self.take()
             if self.keyword() != "." or len(parts) == 2:
                 break
             self.take()
         if len(parts) == 1:
             parts.insert(0, db)
-        return ".".join(parts) if parts[0] and self.keyword() != "." else ""
+        return (parts[0], parts[1]) if parts[0] and self.keyword() != "." else ("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +133,7 @@ class Statement:
 
 
 def statement_of(text: str, db: str, *, cut: bool = False) -> Statement | None:
-    """What a statement is, and the tables ("db.table") it is about; None: it changes nothing.
+    """What a statement is, and the tables (`table_name`) it is about; None: it changes nothing.
 
     `db` is the database it was run in. `cut`: the text goes on where it ends here. A database that
     is created or dropped is "db.*".
@@ -216,9 +228,8 @@ def _defined(tokens: _Tokens, word: str, db: str) -> tuple[str, ...]:
         tokens.take()
         tokens.skip(_BEFORE_TABLE)
         if tokens.keyword() in _OF_DATABASE:
-            return (f"{db}.*" if db else "",)
-        name = tokens.name("*")
-        return (f"{name[2:]}.*" if name.startswith("*.") else "",)
+            return (database_name(db) if db else "",)
+        return (tokens.database(),)
     if what in _TABLES:
         tokens.take()
         tokens.skip(_BEFORE_TABLE)

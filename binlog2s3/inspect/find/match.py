@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.statements import Statement, names_in, statement_of
+from binlog2s3.binlog.tables import database_name, table_name
 
 ROW_KINDS = frozenset({"insert", "update", "delete"})
 
@@ -29,6 +30,11 @@ class Tables:
 
     pairs: tuple[tuple[str, str], ...]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """As text: "db.table", or "db.*" of a whole database."""
+        return tuple(_name(*pair) for pair in self.pairs)
+
     def has(self, name: str) -> bool:
         """Whether a change's "db.table", or "db.*" of a whole database, is among them."""
         return any(_covers(pair, name) for pair in self.pairs)
@@ -43,11 +49,15 @@ class Tables:
         return any(_covers((db.casefold(), t.casefold()), folded) for db, t in self.pairs)
 
 
+def _name(db: str, table: str) -> str:
+    return database_name(db) if table == "*" else table_name(db, table)
+
+
 def _covers(pair: tuple[str, str], name: str) -> bool:
-    db, table = pair
-    if not name.startswith(f"{db}."):
-        return False
-    return table == "*" or name in (f"{db}.{table}", f"{db}.*")
+    whole = database_name(pair[0])
+    if pair[1] == "*":
+        return name.startswith(whole[:-1])
+    return name in (table_name(*pair), whole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

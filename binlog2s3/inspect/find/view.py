@@ -71,7 +71,7 @@ def sought_text(sought: Sought) -> str:
     if wanted.kinds:
         words.append(" or ".join(kind for kind in _KINDS if kind in wanted.kinds))
     if wanted.tables is not None:
-        words.append(f"of {', '.join(f'{db}.{table}' for db, table in wanted.tables.pairs)}")
+        words.append(f"of {', '.join(wanted.tables.names)}")
     if wanted.min_rows:
         words.append(f"with at least {count_text(wanted.min_rows, 'row')}")
     if sought.gtids:
@@ -231,9 +231,7 @@ def head_document(about: About, sought: Sought) -> dict[str, Any]:
         "source": about.source,
         "archive": about.archive,
         "sought": {
-            "tables": [f"{db}.{table}" for db, table in wanted.tables.pairs]
-            if wanted.tables
-            else [],
+            "tables": list(wanted.tables.names) if wanted.tables else [],
             "types": [kind for kind in _KINDS if kind in wanted.kinds],
             "from": _time(sought.since_us),
             "to": _time(sought.until_us),

@@ -4,6 +4,7 @@ import pytest
 
 from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.statements import read_statement
+from binlog2s3.binlog.tables import table_name
 from binlog2s3.inspect.find.match import Judge, Tables, Verdict, Wanted, parse_table
 
 ORDERS = Tables((("shop", "orders"),))
@@ -159,6 +160,27 @@ def test_rows_by_table_and_type_together() -> None:
     assert verdict(Wanted(tables=SHOP, min_rows=12), insert, delete).found
     assert not verdict(Wanted(tables=SHOP, min_rows=13), insert, delete).found
     assert not verdict(Wanted(tables=ORDERS, min_rows=6), insert, delete).found
+
+
+@pytest.mark.parametrize("kind", ["rows", "ddl"])
+def test_a_dot_in_a_name_is_no_end_of_it(kind: str) -> None:
+    """`x`.`y.t` and `x.y`.`t` are two tables, of two databases; "*" may be a table's name."""
+    tables = {"x": "y.t", "x.y": "t", "*": "t"}
+    for db, table in tables.items():
+        for other, other_table in tables.items():
+            same = db == other
+            for pair in ((other, other_table), (other, "*")):
+                wanted = Wanted(tables=Tables((pair,)))
+                if kind == "rows":
+                    change = Change(kind="insert", table=table_name(db, table), rows=1)
+                    assert verdict(wanted, change).found == same, (db, pair)
+                else:
+                    text = f"DROP TABLE `{db}`.`{table}`"
+                    assert judged(text, wanted) == (SURE if same else NO), (db, pair)
+                    dropped = f"DROP DATABASE `{db}`"
+                    assert judged(dropped, wanted) == (SURE if same else NO), (db, pair)
+    starred = table_name("shop", "*")
+    assert not verdict(Wanted(tables=ORDERS), Change(kind="insert", table=starred)).found
 
 
 def test_servers_may_keep_names_in_small_letters() -> None:
