@@ -23,7 +23,7 @@ from binlog2s3.binlog.compression import (
     mariadb_text,
 )
 from binlog2s3.binlog.events import CHECKSUM_SIZE, Buffer, EventType, FormatEvent
-from binlog2s3.binlog.statements import read_statement, without_secrets
+from binlog2s3.binlog.statements import Statement, statement_of, without_secrets, writing_of
 from binlog2s3.binlog.tables import (
     ROWS_EVENTS,
     RowCounter,
@@ -80,8 +80,9 @@ LOOKED_MOST = 60 * 1024
 """More of it may not be in the head of its event."""
 _TABLES_MOST = 1000
 
-OnStatement: TypeAlias = Callable[[str, str, bool], None]
-"""Hears of each statement: its text, the database it was run in, whether the text was cut."""
+OnStatement: TypeAlias = Callable[[Statement], None]
+"""Hears of each statement."""
+ROW_KINDS = frozenset({"insert", "update", "delete"})
 
 _WANTED = wanted_types(
     *ROWS_EVENTS,
@@ -206,15 +207,16 @@ class ContentReader:
             self._compressed = True
             raw = mariadb_text(raw, self._looked_most + 1)
         text, cut = _text(raw, self._looked_most)
-        found = read_statement(text, db, cut=cut)
+        writing = writing_of(head[fixed:at])
+        found = statement_of(text, db, cut=cut, writing=writing)
         if found is None:
             return
-        kind, tables = found
-        for table in tables:
-            self._add(kind, table, None)
-        self._keep(without_secrets(text) if kind in ("ddl", "other") else text)
+        for table in found.tables:
+            self._add(found.kind, table, None)
+        is_open = found.kind in ROW_KINDS
+        self._keep(text if is_open else without_secrets(text, writing))
         if self._on_statement is not None:
-            self._on_statement(text, db, cut)
+            self._on_statement(found)
 
     def _keep(self, text: str) -> None:
         if len(self._statements) < STATEMENTS_MOST:

@@ -9,13 +9,11 @@ Law: what cannot be told is found rather than missed, and said to be uncertain.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from binlog2s3.binlog.content import Change, Content
-from binlog2s3.binlog.statements import Statement, names_in, statement_of
+from binlog2s3.binlog.content import ROW_KINDS, Change, Content
+from binlog2s3.binlog.statements import Statement
 from binlog2s3.binlog.tables import database_name, table_name
 
-ROW_KINDS = frozenset({"insert", "update", "delete"})
-
-_ANY = frozenset({"insert", "update", "delete", "ddl", "other"})
+_ANY = frozenset({"insert", "update", "delete", "ddl", "drop", "other"})
 _CALLS = frozenset({"SELECT", "WITH", "DO", "CALL", "VALUES", "(", "EXECUTE", "PREPARE"})
 """What may change any row, by a function that it calls."""
 _UPKEEP = frozenset(
@@ -97,16 +95,16 @@ class Judge:
     wanted: Wanted
     maybe: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
+    dropped: set[str] = field(default_factory=set)
 
-    def take(self, text: str, db: str, cut: bool) -> None:
-        """A statement, the database it was run in, whether only its beginning is here."""
-        found = statement_of(text, db, cut=cut)
-        if found is None:
-            return
-        if "" in found.tables:
-            self.told.add(found.kind)
-        kinds = kinds_of(found) & (self.wanted.kinds or _ANY)
-        if kinds and may_be_about(found, text, db, self.wanted.tables, cut=cut):
+    def take(self, statement: Statement) -> None:
+        """One of its statements."""
+        if "" in statement.tables:
+            self.told.add(statement.kind)
+        if statement.word == "DROP":
+            self.dropped.update(statement.tables)
+        kinds = kinds_of(statement) & (self.wanted.kinds or _ANY)
+        if kinds and may_be_about(statement, self.wanted.tables):
             self.maybe |= kinds
 
     def verdict(self, content: Content) -> Verdict:
@@ -130,7 +128,8 @@ class Judge:
 
     def _matches(self, change: Change) -> bool:
         wanted = self.wanted
-        if not wanted.has_kind(change.kind):
+        is_drop = change.kind == "ddl" and change.table in self.dropped and wanted.has_kind("drop")
+        if not wanted.has_kind(change.kind) and not is_drop:
             return False
         if wanted.tables is None:
             return True
@@ -153,40 +152,39 @@ class Judge:
         rows = sum(change.rows or 0 for change in counted)
         if rows >= self.wanted.min_rows:
             return Verdict(found=True, matched=counted)
-        if any(change.rows is None for change in counted) or maybe - {"ddl"}:
+        if any(change.rows is None for change in counted) or maybe - {"ddl", "drop"}:
             return Verdict(found=True, certain=False, matched=counted)
         return _NO
 
 
 def kinds_of(statement: Statement) -> frozenset[str]:
-    """What a statement may do, as far as its first word tells."""
+    """What a statement may do, as far as its text tells."""
     if statement.kind != "other":
-        return frozenset({statement.kind})
+        return frozenset({statement.kind, *statement.also})
     if statement.word in _UPKEEP:
         return frozenset({"other"})
     return (ROW_KINDS | {"other"}) if statement.word in _CALLS else _ANY
 
 
-def may_be_about(
-    statement: Statement, text: str, db: str, tables: Tables | None, *, cut: bool
-) -> bool:
+def may_be_about(statement: Statement, tables: Tables | None) -> bool:
     """Whether a statement may concern these tables."""
     if tables is None or any(tables.may_have(name) for name in statement.tables if name):
         return True
-    if not text.isascii() and not all(f"{a}{b}".isascii() for a, b in tables.pairs):
+    if not statement.clear.text.isascii() and not all(map(str.isascii, tables.names)):
         return True  # in a charset that nobody asked for, names look different
     if statement.whole:
         return False
-    if cut or (statement.word in _CALLS):
+    if statement.clear.cut or statement.word in _CALLS:
         return True
-    return _mentions(text, db, tables)
+    return _mentions(statement, tables)
 
 
-def _mentions(text: str, db: str, tables: Tables) -> bool:
-    """Whether one of these names stands in a text, or a whole database of theirs."""
-    names = [name.casefold() for name in names_in(text)]
+def _mentions(statement: Statement, tables: Tables) -> bool:
+    """Whether one of these names stands in a statement, or a whole database of theirs."""
+    names = [name.casefold() for name in statement.clear.names()]
+    db = statement.db.casefold()
     return any(
-        _mentions_one(names, db.casefold(), wanted_db.casefold(), table.casefold())
+        _mentions_one(names, db, wanted_db.casefold(), table.casefold())
         for wanted_db, table in tables.pairs
     )
 
@@ -265,10 +263,10 @@ def _no_table(text: str) -> ValueError:
     )
 
 
-KIND_OF_WORD: Mapping[bytes, str] = {
-    b"INSERT": "insert",
-    b"REPLACE": "insert",
-    b"UPDATE": "update",
-    b"DELETE": "delete",
+KINDS_OF_WORD: Mapping[bytes, tuple[tuple[bytes, frozenset[str]], ...]] = {
+    b"INSERT": ((b"", frozenset({"insert"})), (b"duplicate", frozenset({"update"}))),
+    b"REPLACE": ((b"", frozenset({"insert", "delete"})),),
+    b"UPDATE": ((b"", frozenset({"update"})), (b"portion", frozenset({"insert"}))),
+    b"DELETE": ((b"", frozenset({"delete"})), (b"portion", frozenset({"insert", "update"}))),
 }
-"""Statements that cannot be another kind, by their first word."""
+"""What statements can be at most: by their first word, and others in them, in small letters."""

@@ -19,9 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from binlog2s3.binlog.compression import mariadb_text, whole_payload
+from binlog2s3.binlog.content import ROW_KINDS
 from binlog2s3.binlog.events import HEADER_SIZE, EventType
 from binlog2s3.binlog.tables import KIND_OF_ROWS
-from binlog2s3.inspect.find.match import KIND_OF_WORD, ROW_KINDS, Tables, Wanted, needles_of
+from binlog2s3.inspect.find.match import KINDS_OF_WORD, Tables, Wanted, needles_of
 
 _HEAD = struct.Struct("<4xB4xI")
 """Type and size."""
@@ -288,15 +289,13 @@ def _plain_length(data: bytes, at: int, size: int) -> int:
 def _may_be_meant(raw: bytes, mesh: Mesh) -> bool:
     """Plain INSERTs, UPDATEs and DELETEs are told by their first word and the names in them."""
     word = _WORD.match(raw)
-    kind = KIND_OF_WORD.get(word[1].upper()) if word else None
-    if kind is None:
-        return True
-    if mesh.kinds and kind not in mesh.kinds:
-        return False
-    if not mesh.names:
+    kinds = KINDS_OF_WORD.get(word[1].upper()) if word else None
+    if kinds is None:
         return True
     small = raw.lower()
-    return any(name in small for name in mesh.names)
+    if mesh.kinds and not any(mesh.kinds & kind and other in small for other, kind in kinds):
+        return False
+    return not mesh.names or any(name in small for name in mesh.names)
 
 
 @dataclass(frozen=True, slots=True)

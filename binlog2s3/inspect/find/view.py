@@ -83,7 +83,7 @@ def sought_text(sought: Sought) -> str:
     return " ".join(words) or "all transactions"
 
 
-_KINDS = ("insert", "update", "delete", "ddl")
+_KINDS = ("insert", "update", "delete", "ddl", "drop")
 
 
 # For people

@@ -9,6 +9,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from binlog2s3.binlog.client_text import NO_BACKSLASH_ESCAPES
 from binlog2s3.binlog.content import (
     CHANGES_MOST,
     STATEMENTS_MOST,
@@ -18,6 +19,7 @@ from binlog2s3.binlog.content import (
     ContentReader,
 )
 from binlog2s3.binlog.scanner import EventType, FormatEvent, Scanner
+from binlog2s3.binlog.statements import Statement
 from tests.binlog_writer import (
     BEGIN,
     COMMIT,
@@ -34,8 +36,16 @@ from tests.binlog_writer import (
 Event = tuple[int, bytes]
 
 MIB = 1 << 20
+
+
+def status_of(sql_mode: int, *, charset: int = 255) -> bytes:
+    """The status variables of a QUERY event that say how its text is written."""
+    return b"\0\0\0\0\0\1" + struct.pack("<QBHHH", sql_mode, 4, charset, 8, 8)
+
+
 GTID = (UUID_A, "", 5)
 STATEMENT_END = 1
+LATIN1 = status_of(0, charset=8)
 
 
 def table_map(number: int, table: str, *, db: str = "shop") -> Event:
@@ -225,6 +235,29 @@ def test_ddl_is_one_change_for_each_table() -> None:
     )
 
 
+def test_how_a_text_is_written_is_in_its_event() -> None:
+    """The sql_mode, and the charset: where strings end depends on them."""
+    text = "ALTER TABLE a COMMENT 'C:\\', RENAME TO b, COMMENT ''"
+    for status, names in (
+        (status_of(NO_BACKSLASH_ESCAPES), {"a", "b"}),
+        (status_of(0), {"a"}),
+        (b"", {"a"}),
+    ):
+        format_event, data = bytes_of([(EventType.QUERY, query_body(text, status=status))])
+        heard: list[Statement] = []
+        ContentReader(format_event, on_statement=heard.append).feed(data)
+        assert {"a", "b"} & {*heard[0].clear.names()} == names
+        assert heard[0].clear.cut == (not status)
+    sjis = (
+        query_body("", status=status_of(0, charset=13))[:-1] + b"\0" + b"UPDATE a SET x = '\x95\\'"
+    )
+    format_event, data = bytes_of([(EventType.QUERY, sjis)])
+    heard = []
+    ContentReader(format_event, on_statement=heard.append).feed(data)
+    assert heard[0].clear.text == "UPDATE a SET x = '"
+    assert heard[0].tables == ("t.a",)
+
+
 def test_load_data_is_an_insert() -> None:
     """Its event has more in front of the text than others."""
     plain = query_body("LOAD DATA INFILE 'x' INTO TABLE a")
@@ -270,7 +303,9 @@ def test_texts_are_cut_and_decoded_whatever_they_are() -> None:
     for number, text in enumerate(content.statements):
         assert text.startswith(f"UPDATE a SET x = {number}, y = 'ää")
     assert changes(content) == [("update", "t.a", None)]
-    latin = query_body("")[:-1] + b"\0" + "CREATE TABLE größe (x INT)".encode("latin-1")
+    latin = (
+        query_body("", status=LATIN1)[:-1] + b"\0" + "CREATE TABLE größe (x INT)".encode("latin-1")
+    )
     content = read([(EventType.QUERY, latin)])
     assert changes(content) == [("ddl", "t.größe", None)]
     broken = query_body("")[:-1] + b"\0" + b"DROP TABLE \xff\xfe"
