@@ -34,6 +34,7 @@ from binlog2s3.binlog.tables import (
     table_id,
 )
 from binlog2s3.binlog.walk import HEAD_MOST, UNDECODABLE, Inside, Walk, wanted_types
+from binlog2s3.binlog.xa import Xa, decode_xa_prepare, xa_end, xa_word
 
 ChangeKind = Literal["insert", "update", "delete", "ddl", "other"]
 
@@ -64,12 +65,16 @@ class Content:
 
     `statements` are the texts of DDL and of statements, cut to `TEXT_MOST` characters, the first
     `STATEMENTS_MOST` of them, without passwords; also of those behind rows, where the binlog has
-    them. `compressed`: something in it was compressed.
+    them. `compressed`: something in it was compressed. `xa`: it is one phase of an XA transaction.
+    `undone`: some of it, or all, was rolled back. `lost`: something in it could not be read.
     """
 
     changes: tuple[Change, ...] = ()
     statements: tuple[str, ...] = ()
     compressed: bool = False
+    xa: Xa | None = None
+    undone: bool = False
+    lost: bool = False
 
 
 STATEMENT_MOST = 16 * 1024
@@ -96,6 +101,7 @@ _WANTED = wanted_types(
     EventType.ROWS_QUERY,
     EventType.ANNOTATE_ROWS,
     EventType.TRANSACTION_PAYLOAD,
+    EventType.XA_PREPARE,
 )
 _WANTED_OF_TEXT = wanted_types(
     EventType.QUERY,
@@ -151,6 +157,9 @@ class ContentReader:
         self._is_lost = False
         self._is_inside = False
         self._compressed = False
+        self._xa: Xa | None = None
+        self._is_undone = False
+        self._is_begun = False  # as an XA transaction
         self._statements: list[str] = []
         self._rows: dict[tuple[ChangeKind, str], int | None] = {}
         self._tables: dict[int, Table] = {}
@@ -170,6 +179,9 @@ class ContentReader:
             ),
             statements=tuple(self._statements),
             compressed=self._compressed,
+            xa=self._xa,
+            undone=self._is_undone,
+            lost=lost,
         )
 
     def _begin(self, event_type: int, head: bytes) -> Sink | None:
@@ -187,6 +199,8 @@ class ContentReader:
             self._keep(_text(head, self._looked_most)[0])
         elif event_type in _STATEMENTS:
             self._take_statement(event_type, head)
+        elif event_type == EventType.XA_PREPARE:
+            self._xa = decode_xa_prepare(head)
         else:
             self._add(_WITHOUT_TEXT[event_type], "", None)
         return sink
@@ -210,6 +224,7 @@ class ContentReader:
         writing = writing_of(head[fixed:at])
         found = statement_of(text, db, cut=cut, writing=writing)
         if found is None:
+            self._take_frame(text)
             return
         for table in found.tables:
             self._add(found.kind, table, None)
@@ -217,6 +232,19 @@ class ContentReader:
         self._keep(text if is_open else without_secrets(text, writing))
         if self._on_statement is not None:
             self._on_statement(found)
+
+    def _take_frame(self, text: str) -> None:
+        """What only frames a transaction: the second phase of XA, or that something is undone.
+
+        XA COMMIT behind XA START in one transaction, as old servers write it, is a plain COMMIT.
+        """
+        word = xa_word(text)
+        if word == "START":
+            self._is_begun = True
+        elif word and not self._is_begun:
+            self._xa = xa_end(text)
+        elif word == "ROLLBACK" or text.lstrip()[:8].upper() == "ROLLBACK":
+            self._is_undone = True
 
     def _keep(self, text: str) -> None:
         if len(self._statements) < STATEMENTS_MOST:

@@ -7,7 +7,7 @@ Law: what cannot be told is found rather than missed, and said to be uncertain.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from binlog2s3.binlog.content import ROW_KINDS, Change, Content
 from binlog2s3.binlog.statements import Statement
@@ -71,6 +71,11 @@ class Wanted:
         """Whether every transaction is found."""
         return self.tables is None and not self.kinds and not self.min_rows
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether changes of rows are looked for."""
+        return not self.kinds or not self.kinds.isdisjoint(ROW_KINDS)
+
     def has_kind(self, kind: str) -> bool:
         """Whether changes of this kind are looked for."""
         return not self.kinds or kind in self.kinds
@@ -108,7 +113,16 @@ class Judge:
             self.maybe |= kinds
 
     def verdict(self, content: Content) -> Verdict:
-        """What the transaction is, by what it was read to do."""
+        """What the transaction is, by what it was read to do.
+
+        What was rolled back is not certain, and what could not be read may be anything.
+        """
+        found = self._verdict(content)
+        if content.lost or (content.undone and found.found):
+            return replace(found, found=True, certain=False)
+        return found
+
+    def _verdict(self, content: Content) -> Verdict:
         wanted = self.wanted
         if wanted.is_any:
             return Verdict(found=True, matched=content.changes)

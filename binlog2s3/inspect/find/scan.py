@@ -20,7 +20,8 @@ from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.history import Past
 from binlog2s3.inspect.find.model import Hit, Sought, Tally
-from binlog2s3.inspect.find.one_binlog import Haystack, Lost, spans_of
+from binlog2s3.inspect.find.one_binlog import Haystack, Lost
+from binlog2s3.inspect.find.phases import Phases
 from binlog2s3.inspect.find.prefilter import mesh_of
 from binlog2s3.inspect.find.tasks import Agenda, Item, Part
 from binlog2s3.inspect.find.wanted_gtids import Named
@@ -111,6 +112,7 @@ class Search:
             mesh=None if plain else mesh_of(sought.wanted, test),
             keep=lambda _: True,
             newest_first=sought.order == "newest",
+            other=Phases(line, self._survey.blocks).other,
         )
         with closing(Ahead(plan.tasks(self._fetch), threads=self._threads, first=2)) as ahead:
             for first in ahead:
@@ -205,7 +207,7 @@ class Search:
             yield partial(self._pass, size)
             return
         yield partial(self._enter, found)
-        parts = self._parts(line, number, found)
+        parts = self._parts(line, number)
         searched = 0
         for part in reversed(parts) if self._sought.order == "newest" else parts:
             searched += part.span.size
@@ -218,10 +220,9 @@ class Search:
             yield partial(self._warn, f"not looked at: {problems[self._problems]}")
             self._problems += 1
 
-    def _parts(self, line: Past, number: int, found: Found) -> list[Part]:
-        end = min(line.end(number, found.known), found.known.transaction_end)
+    def _parts(self, line: Past, number: int) -> list[Part]:
         keep = self._keep_of(line, number)
-        return [Part(span, keep) for span in spans_of(found, end)]
+        return [Part(span, keep) for span in line.spans(number)]
 
     def _keep_of(self, line: Past, number: int) -> Callable[[Transaction], bool]:
         sought, named = self._sought, line.named

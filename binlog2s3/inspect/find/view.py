@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from binlog2s3.binlog.content import Change
 from binlog2s3.config.points import time_text
 from binlog2s3.inspect.find.match import Verdict
-from binlog2s3.inspect.find.model import Hit, Sought, Tally
+from binlog2s3.inspect.find.model import Hit, Sought, Tally, Tie
 from binlog2s3.output import Plain
 from binlog2s3.status.text import count_text, size_text
 
@@ -117,8 +117,10 @@ class Printed:
             where += f"  {hit.lineage}"
         head = f"{when}  {one.gtid or 'no GTID'}  {where}"
         self.page.line(head, "green" if hit.verdict.certain else "yellow")
-        if not hit.verdict.certain:
-            self.page.field("", "perhaps: what it does cannot be told for sure", 4, "yellow")
+        if why := _why_uncertain(hit):
+            self.page.field("", why, 4, "yellow")
+        if hit.tie is not None and hit.tie.is_settled:
+            self.page.field("", _tie_text(hit.tie), 4)
         for line in _content_lines(hit):
             self.page.field("", line, 4)
 
@@ -156,6 +158,31 @@ def _is_later(sought: Sought, tally: Tally) -> bool:
     return covered is not None and (sought.until_us is None or sought.until_us > covered)
 
 
+def _why_uncertain(hit: Hit) -> str:
+    """What there is to say before what a transaction does, "" where that is certain."""
+    if hit.verdict.certain:
+        return ""
+    if hit.tie is not None and not hit.tie.is_settled:
+        return _tie_text(hit.tie)
+    if hit.content.undone:
+        return "perhaps: some of it, or all, was rolled back"
+    return "perhaps: what it does cannot be told for sure"
+
+
+def _tie_text(tie: Tie) -> str:
+    """One phase of an XA transaction, and the other."""
+    other, phase = "", tie.xa.phase
+    if tie.transaction is not None:
+        place = tie.transaction.gtid or f"{tie.binlog}:{tie.transaction.begin}"
+        other = f"{place} at {_moment(tie.transaction.commit_us)}"
+    if phase == "prepare":
+        if not other:
+            return "prepared: neither its XA COMMIT nor its XA ROLLBACK is in sight"
+        return f"prepared, and {tie.state} by {other}"
+    verb = "commits" if phase == "commit" else "rolls back"
+    return f"{verb} what {other} prepared" if other else f"{verb} what was prepared out of sight"
+
+
 def _content_lines(hit: Hit) -> list[str]:
     """What a transaction does, on few lines; what was looked for comes first."""
     content, matched = hit.content, hit.verdict.matched
@@ -165,13 +192,19 @@ def _content_lines(hit: Hit) -> list[str]:
         parts = [_change_text(change) for change in changes[:_MOST_CHANGES]]
         parts += [f"and {len(changes) - len(parts)} more"] if len(changes) > len(parts) else []
         lines.append(", ".join(parts) + (" (compressed)" if content.compressed else ""))
-    elif not content.statements:
+    elif not (content.statements or content.lost or _stands_for_unknown(hit)):
         lines.append("no changes")
     lines += [_cut(" ".join(one.split())) for one in content.statements[:_MOST_STATEMENTS]]
     if len(content.statements) > _MOST_STATEMENTS:
         more = len(content.statements) - _MOST_STATEMENTS
         lines.append(f"and {count_text(more, 'statement')} more")
     return lines
+
+
+def _stands_for_unknown(hit: Hit) -> bool:
+    """Whether it is an XA COMMIT of something that nobody has found."""
+    xa, tie = hit.content.xa, hit.tie
+    return xa is not None and xa.phase == "commit" and (tie is None or tie.transaction is None)
 
 
 def _change_text(change: Change) -> str:
@@ -276,10 +309,26 @@ def hit_document(hit: Hit, about: About, sought: Sought) -> dict[str, Any]:
         "commit_time": "exact" if one.commit_exact else "seconds",
         "original_commit": committed if original == one.commit_us else _time(original),
         "certain": hit.verdict.certain,
+        "xa": _tie(hit.tie),
         "compressed": content.compressed,
         "changes": [_change(change, hit.verdict) for change in content.changes],
         "statements": list(content.statements),
         "pitr": pitr_text(hit, about, sought),
+    }
+
+
+def _tie(tie: Tie | None) -> dict[str, Any] | None:
+    if tie is None:
+        return None
+    other = tie.transaction
+    return {
+        "phase": tie.xa.phase,
+        "state": tie.state,
+        "xid": str(tie.xa.xid) if tie.xa.xid is not None else None,
+        "binlog": str(tie.binlog) if tie.binlog is not None else None,
+        "begin": other.begin if other is not None else None,
+        "gtid": other.gtid if other is not None else None,
+        "committed": _moment(other.commit_us) if other is not None else None,
     }
 
 

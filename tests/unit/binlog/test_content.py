@@ -3,6 +3,7 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import zstandard
@@ -20,6 +21,7 @@ from binlog2s3.binlog.content import (
 )
 from binlog2s3.binlog.scanner import EventType, FormatEvent, Scanner
 from binlog2s3.binlog.statements import Statement
+from binlog2s3.binlog.xa import Xa, Xid
 from tests.binlog_writer import (
     BEGIN,
     COMMIT,
@@ -269,11 +271,39 @@ def test_load_data_is_an_insert() -> None:
 
 def test_what_frames_a_transaction_is_no_change() -> None:
     """BEGIN, COMMIT, savepoints, XA."""
-    names = ("SAVEPOINT a", "ROLLBACK TO a", "XA START X'61',X'',1", "XA END X'61',X'',1")
+    names = ("SAVEPOINT a", "XA START X'61',X'',1", "XA END X'61',X'',1")
     assert read([BEGIN, *map(statement, names), XID]) == Content()
     assert read([BEGIN, COMMIT]) == Content()
-    assert read([statement("XA START X'61',X'',1"), XA_PREPARE]) == Content()
-    assert read([statement("XA COMMIT X'61',X'',1")]) == Content()
+
+
+def test_what_is_rolled_back_is_told() -> None:
+    """All of it, or a part."""
+    for end in ("ROLLBACK", "ROLLBACK TO a", "rollback to savepoint `a`"):
+        assert read([BEGIN, statement(end), XID]) == Content(undone=True)
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_the_phases_of_xa_are_told(is_compressed: bool) -> None:
+    """By name; a commit in one phase, or behind its own start, is none."""
+    begun = statement("XA START X'61',X'',1")
+    name = Xid(1, b"x", b"")
+
+    def told(*events: Event) -> Content:
+        return read([compressed(list(events))] if is_compressed else list(events))
+
+    assert told(begun, XA_PREPARE).xa == Xa("prepare", name)
+    assert told(begun, (EventType.XA_PREPARE, b"\1" + XA_PREPARE[1][1:])).xa is None
+    two = (EventType.XA_PREPARE, b"\0" + struct.pack("<III", 7, 2, 1) + b"abc")
+    assert told(begun, two).xa == Xa("prepare", Xid(7, b"ab", b"c"))
+    assert told(statement("XA COMMIT X'6162',X'63',7")).xa == Xa("commit", Xid(7, b"ab", b"c"))
+    assert told(statement("xa rollback X'78',X'',1")).xa == Xa("rollback", name)
+    assert told(statement("XA COMMIT 'x'")).xa == Xa("commit", None)
+    assert told(begun, statement("XA COMMIT X'61',X'',1")) == replace(
+        Content(), compressed=is_compressed
+    )
+    assert told(begun, statement("XA ROLLBACK X'61',X'',1")).undone
+    short = (EventType.XA_PREPARE, b"\0" + struct.pack("<III", 7, 20, 1) + b"abc")
+    assert told(begun, short).lost
 
 
 def test_other_statements_and_incidents_are_told_as_such() -> None:

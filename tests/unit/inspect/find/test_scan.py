@@ -1,5 +1,6 @@
 """Where a search looks, and where it need not; what it says of what it could not look at."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +14,16 @@ from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import Tables, Wanted
 from binlog2s3.inspect.find.model import Hit, Sought, Tally
 from binlog2s3.inspect.find.scan import Search
-from tests.binlog_writer import BEGIN, NOW_US, UUID_A, UUID_B, XID, BinlogWriter, statement
+from tests.binlog_writer import (
+    BEGIN,
+    NOW_US,
+    ROLLBACK,
+    UUID_A,
+    UUID_B,
+    XID,
+    BinlogWriter,
+    statement,
+)
 from tests.documents import BEAT, ID, LINEAGE, NAME
 from tests.surveyed import BLOCK, KEY, LAYOUT, MARIADB, Bucket
 from tests.unit.binlog.test_content import rows, table_map
@@ -392,6 +402,155 @@ def test_a_join_that_nothing_proves_ends_the_search() -> None:
         assert {hit.lineage for hit in hits} == {OTHER}
         (warning,) = warnings
         assert "--lineage all" in warning
+
+
+def xa_history(*ends: str, apart: int = 0) -> Bucket:
+    """Transaction 1 prepares `a`, a row of shop.orders; `apart` others; then each of `ends`."""
+    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+    first = BinlogWriter()
+    first.previous_gtids(GtidSet.parse(""))
+    events = [table_map(7, "orders"), rows(EventType.WRITE_ROWS, 7, 3)]
+    begun = [statement("XA START X'61',X'',1"), *events, statement("XA END X'61',X'',1")]
+    first.transaction([*begun, XA_PREPARE_A], gtid=(UUID_A, "", 1), commit_us=NOW_US)
+    first.rotate("mysql-bin.000002")
+    bucket.archive(first.data, name=name(1))
+    made = BinlogWriter()
+    made.previous_gtids(GtidSet.parse(f"{UUID_A}:1"))
+    row = rows(EventType.WRITE_ROWS, 7, 1, value=b"x" * 400_000)
+    for gno in range(2, 2 + apart):
+        made.transaction(
+            [BEGIN, table_map(7, "stock"), row, XID], gtid=(UUID_A, "", gno), commit_us=NOW_US
+        )
+    for number, end in enumerate(ends):
+        made.transaction(
+            [statement(end)],
+            gtid=(UUID_A, "", 2 + apart + number),
+            commit_us=NOW_US + (number + 1) * 3600 * SECOND,
+        )
+    made.rotate("mysql-bin.000003")
+    bucket.archive(made.data, name=name(2))
+    return bucket
+
+
+XA_PREPARE_A = (EventType.XA_PREPARE, b"\0" + struct.pack("<III", 1, 1, 0) + b"a")
+COMMIT_A, ROLLBACK_A = "XA COMMIT X'61',X'',1", "XA ROLLBACK X'61',X'',1"
+COMMIT_B = "XA COMMIT X'62',X'',1"
+
+
+def tied(hits: Sequence[Hit]) -> dict[int, tuple[str, str, int | None, bool]]:
+    """By number: phase, state, the other's number, certain."""
+    return {
+        numbers([hit])[0]: (
+            hit.tie.xa.phase,
+            hit.tie.state,
+            int(hit.tie.transaction.gtid.split(":")[1])
+            if hit.tie.transaction and hit.tie.transaction.gtid
+            else None,
+            hit.verdict.certain,
+        )
+        for hit in hits
+        if hit.tie is not None
+    }
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+@pytest.mark.parametrize(
+    "wanted", [Wanted(), Wanted(tables=ORDERS), Wanted(tables=ORDERS, min_rows=3)]
+)
+def test_a_prepared_transaction_is_told_with_what_became_of_it(order: str, wanted: Wanted) -> None:
+    """Committed, rolled back, or neither; over binlogs and blocks; by its own name only."""
+    for ends, apart, expected in (
+        (
+            [COMMIT_A],
+            0,
+            {1: ("prepare", "committed", 2, True), 2: ("commit", "committed", 1, True)},
+        ),
+        (
+            [COMMIT_B, COMMIT_A],
+            25,
+            {
+                1: ("prepare", "committed", 28, True),
+                27: ("commit", "committed", None, False),
+                28: ("commit", "committed", 1, True),
+            },
+        ),
+        ([ROLLBACK_A], 0, {1: ("prepare", "rolled back", 2, False)}),
+        ([], 0, {1: ("prepare", "prepared", None, False)}),
+        (
+            [ROLLBACK_A, COMMIT_A],
+            0,
+            {1: ("prepare", "rolled back", 2, False), 3: ("commit", "committed", None, False)},
+        ),
+    ):
+        bucket = xa_history(*ends, apart=apart)
+        hits, warnings, _ = searched(bucket, Sought(wanted=wanted), order=order)
+        found = tied(hits)
+        assert warnings == []
+        if wanted.is_any:
+            found = {gno: one for gno, one in found.items() if one[0] != "rollback"}
+        assert found == expected, ends
+        for hit in hits:
+            if hit.tie is not None and hit.tie.transaction and hit.tie.xa.phase != "rollback":
+                assert [(c.table, c.rows) for c in hit.content.changes] == [("shop.orders", 3)]
+
+
+def test_a_window_around_an_xa_commit_has_what_it_commits() -> None:
+    """The rows were written an hour before; that the table is another one is known, too."""
+    bucket = xa_history(COMMIT_A)
+    window = {"since_us": NOW_US + 3599 * SECOND, "until_us": NOW_US + 3601 * SECOND}
+    for tables, expected in ((ORDERS, [2]), (Tables((("shop", "stock"),)), [])):
+        for kinds in (frozenset({"insert"}), frozenset[str]()):
+            wanted = Wanted(tables=tables, kinds=kinds)
+            hits, _, _ = searched(bucket, Sought(wanted=wanted), **window)
+            assert numbers(hits) == expected
+    for kind in ("delete", "ddl"):
+        wanted = Wanted(tables=ORDERS, kinds=frozenset({kind}))
+        assert searched(bucket, Sought(wanted=wanted))[0] == []
+    alone = xa_history(COMMIT_B)
+    wanted = Wanted(tables=ORDERS)
+    hits, _, _ = searched(alone, Sought(wanted=wanted), **window)
+    assert tied(hits) == {2: ("commit", "committed", None, False)}
+    wanted = Wanted(tables=ORDERS, kinds=frozenset({"ddl"}))
+    assert searched(alone, Sought(wanted=wanted))[0] == []
+
+
+def test_a_phase_behind_a_gap_is_out_of_sight() -> None:
+    """Between them may lie the end of this one, and another one of its name."""
+    bucket = xa_history(COMMIT_A)
+    del bucket.objects[LAYOUT.binlog(ID, name(2))]
+    del bucket.objects[LAYOUT.entry(ID, name(2))]
+    made = BinlogWriter()
+    made.previous_gtids(GtidSet.parse(f"{UUID_A}:1-2"))
+    made.transaction([statement(COMMIT_A)], gtid=(UUID_A, "", 3), commit_us=NOW_US)
+    made.rotate()
+    bucket.archive(made.data, name=name(3))
+    hits, _, _ = searched(bucket)
+    assert tied(hits) == {
+        1: ("prepare", "prepared", None, False),
+        3: ("commit", "committed", None, False),
+    }
+
+
+def test_what_ends_with_rollback_is_not_certain() -> None:
+    """As servers write it where not all of it could be rolled back; nor what cannot be read."""
+    made = BinlogWriter()
+    made.previous_gtids(GtidSet.parse(""))
+    insert = statement("INSERT INTO shop.orders VALUES (1)")
+    for gno, events in enumerate(
+        (
+            [BEGIN, insert, ROLLBACK],
+            [BEGIN, insert, statement("ROLLBACK TO `a`"), XID],
+            [BEGIN, insert, XID],
+            [BEGIN, (EventType.TRANSACTION_PAYLOAD, b"\0" + b"x" * 50)],
+        ),
+        1,
+    ):
+        made.transaction(events, gtid=(UUID_A, "", gno), commit_us=NOW_US)
+    made.rotate()
+    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+    bucket.archive(made.data, name=name(1))
+    hits, _, _ = searched(bucket, Sought(wanted=Wanted(tables=ORDERS)), order="oldest")
+    assert [hit.verdict.certain for hit in hits] == [False, False, True, False]
 
 
 def test_servers_without_gtid_events() -> None:
