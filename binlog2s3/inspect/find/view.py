@@ -98,6 +98,7 @@ class Printed:
     sought: Sought
     found: int = 0
     _first: list[Hit] = field(default_factory=list)
+    _newest_us: int = 0
 
     def begin(self) -> None:
         """What is looked for, and where."""
@@ -111,6 +112,7 @@ class Printed:
         if len(self._first) < _COMMANDS:
             self._first.append(hit)
         one = hit.transaction
+        self._newest_us = max(self._newest_us, one.commit_us)
         when = _moment(one.commit_us) if one.commit_exact else f"{_moment(one.commit_us)[:19]}Z"
         where = f"{hit.binlog}:{one.begin}"
         if self.sought.everywhere:
@@ -132,8 +134,8 @@ class Printed:
         for warning in warnings:
             page.line(f"warning: {warning}", "yellow")
         page.line(_looked_text(self.found, tally, self.sought), "bold")
-        if _is_later(self.sought, tally):
-            page.line(f"the bucket has what was committed until {time_text(tally.covered_us or 0)}")
+        if text := self._covered_text(tally):
+            page.line(text)
         if tally.ended_early:
             page.line(
                 f"there may be more: it ended at --limit {self.sought.limit} (0: show all)",
@@ -151,11 +153,18 @@ class Printed:
                 "none --to-position BINLOG:POSITION"
             )
 
+    def _covered_text(self, tally: Tally) -> str:
+        """Where what is looked for may not be in the bucket yet: up to when all is there.
 
-def _is_later(sought: Sought, tally: Tally) -> bool:
-    """Whether what is looked for may not be in the bucket yet."""
-    covered = tally.covered_us
-    return covered is not None and (sought.until_us is None or sought.until_us > covered)
+        The writer says so now and then, and sends on meanwhile; one transaction that is later does
+        not prove that all before it are there, by a clock that may have stepped.
+        """
+        covered, until_us = tally.covered_us, self.sought.until_us
+        if covered is None or (until_us is not None and until_us <= covered):
+            return ""
+        if covered < self._newest_us:
+            return "more that was committed since may not be in the bucket yet"
+        return f"the bucket has what was committed until {time_text(covered)}"
 
 
 def _why_uncertain(hit: Hit) -> str:

@@ -3,6 +3,8 @@
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from io import StringIO
 
 import pytest
 
@@ -14,6 +16,8 @@ from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import Tables, Wanted
 from binlog2s3.inspect.find.model import Hit, Sought, Tally
 from binlog2s3.inspect.find.scan import Search
+from binlog2s3.inspect.find.view import About, Printed
+from binlog2s3.output import Plain
 from tests.binlog_writer import (
     BEGIN,
     NOW_US,
@@ -305,6 +309,23 @@ def test_an_entry_that_is_none_leaves_its_binlog_out() -> None:
     hits, warnings, _ = searched(bucket)
     assert numbers(hits) == [*range(30, 20, -1), *range(10, 0, -1)]
     assert any(f"not looked at: {name(2)}" in one for one in warnings)
+
+
+@pytest.mark.parametrize("seconds", [9, 19, 20, 21, 99])
+def test_what_is_shown_is_in_the_bucket(seconds: int) -> None:
+    """The writer's word may be older than what is there: then its time is not printed."""
+    bucket = archive(100, 100)
+    covered = datetime.fromtimestamp(NOW_US // SECOND + seconds, UTC)
+    bucket.beat(replace(BEAT, lineage=ID, durable=None, covered_until=covered, generation=9))
+    hits, _, tally = searched(bucket)
+    assert tally.covered_us == NOW_US + seconds * SECOND
+    out = StringIO()
+    view = Printed(Plain(out), About(source="orders", archive="s3://x"), Sought(wanted=ANY))
+    for hit in hits:
+        view.hit(hit)
+    view.end(tally, ())
+    assert ("committed until" in out.getvalue()) == (seconds >= 20)
+    assert ("may not be in the bucket yet" in out.getvalue()) == (seconds < 20)
 
 
 def test_a_damaged_event_is_named() -> None:
