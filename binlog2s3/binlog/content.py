@@ -208,21 +208,12 @@ class ContentReader:
     # statements
 
     def _take_statement(self, event_type: int, head: bytes) -> None:
-        fixed = _QUERY_FIXED + (_LOAD_FIXED if event_type == EventType.EXECUTE_LOAD_QUERY else 0)
-        db_size = head[8]
-        at = fixed + int.from_bytes(head[11:13], "little")
-        if at + db_size + 1 > len(head):
-            raise ValueError("query event too short")
-        db, _ = _text(head[at : at + db_size], db_size)
-        raw = head[at + db_size + 1 :]
-        if raw == b"BEGIN":
+        said = _said(event_type, head, self._looked_most)
+        if said.text == "BEGIN":
             return  # what most of them are
-        if event_type == EventType.QUERY_COMPRESSED:
-            self._compressed = True
-            raw = mariadb_text(raw, self._looked_most + 1)
-        text, cut = _text(raw, self._looked_most)
-        writing = writing_of(head[fixed:at])
-        found = statement_of(text, db, cut=cut, writing=writing)
+        self._compressed |= event_type == EventType.QUERY_COMPRESSED
+        text, writing = said.text, writing_of(said.status)
+        found = statement_of(text, said.db, cut=said.cut, writing=writing)
         if found is None:
             self._take_frame(text)
             return
@@ -403,6 +394,35 @@ class _Whole:
     def close(self, *, whole: bool) -> None:
         is_held = whole and len(self._data) <= TEXT_LOOKED_MOST + HEAD_MOST
         self._done(bytes(self._data) if is_held else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the event of a statement says."""
+
+    text: str
+    cut: bool
+    db: str
+    status: bytes
+
+
+def _said(event_type: int, head: bytes, looked_most: int) -> _Said:
+    fixed = _QUERY_FIXED + (_LOAD_FIXED if event_type == EventType.EXECUTE_LOAD_QUERY else 0)
+    db_size = head[8]
+    at = fixed + int.from_bytes(head[11:13], "little")
+    if at + db_size + 1 > len(head):
+        raise ValueError("query event too short")
+    raw = head[at + db_size + 1 :]
+    if event_type == EventType.QUERY_COMPRESSED:
+        raw = mariadb_text(raw, looked_most + 1)
+    db, _ = _text(head[at : at + db_size], db_size)
+    return _Said(*_text(raw, looked_most), db, head[fixed:at])
+
+
+def statement_in(event_type: int, head: bytes) -> Statement | None:
+    """What the event of a statement says; `head` is the beginning of its body. ValueError."""
+    said = _said(event_type, head, STATEMENT_MOST)
+    return statement_of(said.text, said.db, cut=said.cut, writing=writing_of(said.status))
 
 
 def _counted(data: bytes) -> tuple[bytes, bytes]:

@@ -80,7 +80,8 @@ class Tally:
     """What was looked through so far, in bytes of `of_size`; `left_out`: without being read.
 
     `ended_early`: the limit was reached before the end. `covered_us`: all that was committed until
-    then is in the bucket, None: nobody knows.
+    then is in the bucket, None: nobody knows. `close`: tables with names like those that were asked
+    for, where nothing was certainly found.
     """
 
     binlogs: int = 0
@@ -90,3 +91,4 @@ class Tally:
     lineages: tuple[str, ...] = ()
     ended_early: bool = False
     covered_us: int | None = None
+    close: tuple[str, ...] = ()

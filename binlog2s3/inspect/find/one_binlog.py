@@ -23,6 +23,7 @@ from binlog2s3.binlog.xa import Phase, Xa
 from binlog2s3.errors import ArchiveError, DamageError
 from binlog2s3.inspect.find.match import Judge, Verdict, Wanted
 from binlog2s3.inspect.find.model import Hit, Tie
+from binlog2s3.inspect.find.near import Near
 from binlog2s3.inspect.find.prefilter import Mesh, Region, Sieve, regions
 
 TEXT_MOST = 16 * 1024
@@ -85,7 +86,7 @@ Piece = tuple[int, bytes]
 class Haystack:
     """Searches spans. `keep` says which transactions count, before they are read.
 
-    `other` looks for the other phase of an XA transaction in this span.
+    `other` looks for the other phase of an XA transaction in this span, `near` at names of tables.
     """
 
     blocks: Blocks
@@ -94,6 +95,7 @@ class Haystack:
     keep: Callable[[Transaction], bool]
     newest_first: bool
     other: Callable[[Span, Transaction, Xa], Other | None] | None = None
+    near: Near | None = None
     _opened: dict[tuple[str, BinlogName, int], "_Opened"] = field(default_factory=dict)
 
     def search(
@@ -120,6 +122,8 @@ class Haystack:
                 pieces.append((at + low, piece))
         if error is not None:
             lost.append(Lost(error, end, span.end))
+        if self.near is not None and pieces is not None:
+            self.near.look(opened.form, (piece for _, piece in pieces))
         yield from self._look(span, opened, pieces, self._regions(sieve, span, end), sieve)
 
     def phases(self, span: Span) -> tuple[list[Other], bool]:

@@ -20,6 +20,7 @@ from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.history import Past
 from binlog2s3.inspect.find.model import Hit, Sought, Tally
+from binlog2s3.inspect.find.near import Near
 from binlog2s3.inspect.find.one_binlog import Haystack, Lost
 from binlog2s3.inspect.find.phases import Phases
 from binlog2s3.inspect.find.prefilter import mesh_of
@@ -50,6 +51,8 @@ class Search:
         self._warn = warn
         self._advance = advance
         self._problems = 0
+        tables = sought.wanted.tables
+        self._near = Near(tables) if tables is not None else None
         self.tally = Tally()
 
     def hits(self) -> Generator[Hit, None, None]:
@@ -63,6 +66,8 @@ class Search:
             with closing(self._in_line(line)) as hits:
                 for hit in hits:
                     yield hit
+                    if hit.verdict.certain:
+                        self._near = None
                     found += 1
                     left[flavour] -= 1
                     if found == self._sought.limit:
@@ -70,6 +75,7 @@ class Search:
                         return
                     if not left[flavour] and not self._sought.everywhere:
                         return  # all GTIDs
+        self.tally.close = self._near.close() if self._near is not None else ()
 
     # Where
 
@@ -120,7 +126,7 @@ class Search:
                 if not isinstance(item, Part):
                     item()
                     continue
-                stack.keep = item.keep
+                stack.keep, stack.near = item.keep, self._near
                 yield from self._in_part(stack, item, first, ahead)
 
     def _in_part(

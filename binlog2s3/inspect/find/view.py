@@ -134,6 +134,8 @@ class Printed:
         for warning in warnings:
             page.line(f"warning: {warning}", "yellow")
         page.line(_looked_text(self.found, tally, self.sought), "bold")
+        if tally.close:
+            page.line(f"tables with names like that: {', '.join(tally.close)}", "yellow")
         if text := self._covered_text(tally):
             page.line(text)
         if tally.ended_early:
@@ -299,6 +301,7 @@ def tail_document(found: int, tally: Tally, warnings: Sequence[str]) -> dict[str
             "of_bytes": tally.of_size,
             "covered_until": _time(tally.covered_us),
         },
+        "close_tables": list(tally.close),
         "warnings": list(warnings),
     }
 
