@@ -11,7 +11,7 @@ could be executed as a statement of its own, with the rights of whoever applies 
 
 import re
 
-_NO_BACKSLASH_ESCAPES, _ANSI_QUOTES = 1 << 20, 1 << 2
+NO_BACKSLASH_ESCAPES, ANSI_QUOTES = 1 << 20, 1 << 2
 _SIZES = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4}
 """Status variables of a QUERY event with a fixed size (libbinlogevents `Query_event`)."""
 _COUNTED = {5: 0, 6: 0, 2: 1}
@@ -38,13 +38,13 @@ def _whole(strings: bytes) -> "re.Pattern[bytes]":
 
 _MODES = {
     0: _whole(_ESCAPED),
-    _ANSI_QUOTES: _whole(_ESCAPED_ANSI),
-    _NO_BACKSLASH_ESCAPES: _whole(_LITERAL),
-    _NO_BACKSLASH_ESCAPES | _ANSI_QUOTES: _whole(_LITERAL),
+    ANSI_QUOTES: _whole(_ESCAPED_ANSI),
+    NO_BACKSLASH_ESCAPES: _whole(_LITERAL),
+    NO_BACKSLASH_ESCAPES | ANSI_QUOTES: _whole(_LITERAL),
 }
 _CLIENT_COMMAND = re.compile(rb"^\s*delimiter\b", re.IGNORECASE | re.MULTILINE)
 _NAME_BYTES = re.compile(rb"[^`\\\x00-\x1f\x7f]*+")
-_CHARSETS = frozenset(
+CHARSETS = frozenset(
     {
         *(5, 8, 15, 31, 47, 48, 49, 94),  # latin1
         *(11, 65, 63),  # ascii, binary
@@ -67,10 +67,10 @@ def unclear(statement: bytes, status: bytes) -> str:
 
     `status` are the status variables of its QUERY event.
     """
-    sql_mode, charset = _settings(status)
+    sql_mode, charset = settings(status)
     if statement.isascii():
         charset = 8
-    if charset not in _CHARSETS:
+    if charset not in CHARSETS:
         return f"its charset ({charset if charset is not None else 'not told'})"
     if sql_mode is None:
         if b"\\" in statement:
@@ -78,14 +78,14 @@ def unclear(statement: bytes, status: bytes) -> str:
         sql_mode = 0
     if _CLIENT_COMMAND.search(statement):
         return "a line that is a command of the client"
-    match = _MODES[sql_mode & (_NO_BACKSLASH_ESCAPES | _ANSI_QUOTES)].match(statement)
+    match = _MODES[sql_mode & (NO_BACKSLASH_ESCAPES | ANSI_QUOTES)].match(statement)
     at = match.end() if match else 0
     if at == len(statement):
         return ""
     return f"a string, a comment or a control character at byte {at}"
 
 
-def _settings(status: bytes) -> tuple[int | None, int | None]:
+def settings(status: bytes) -> tuple[int | None, int | None]:
     """sql_mode and the client's charset, None where they are not told."""
     sql_mode = charset = None
     at = 0

@@ -9,7 +9,6 @@ bytes are, and numbers that are there are right. No event is held as a whole, ex
 """
 
 import codecs
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -24,15 +23,8 @@ from binlog2s3.binlog.compression import (
     mariadb_size,
     mariadb_text,
 )
-from binlog2s3.binlog.events import (
-    CHECKSUM_SIZE,
-    HEADER,
-    HEADER_SIZE,
-    Buffer,
-    EventType,
-    FormatEvent,
-)
-from binlog2s3.binlog.statements import read_statement, without_secrets
+from binlog2s3.binlog.events import CHECKSUM_SIZE, Buffer, EventType, FormatEvent
+from binlog2s3.binlog.statements import Statement, statement_of, without_secrets, writing_of
 from binlog2s3.binlog.tables import (
     ROWS_EVENTS,
     RowCounter,
@@ -42,6 +34,8 @@ from binlog2s3.binlog.tables import (
     decode_table_map,
     table_id,
 )
+from binlog2s3.binlog.walk import HEAD_MOST, UNDECODABLE, Inside, Walk, wanted_types
+from binlog2s3.binlog.xa import Xa, decode_xa_prepare, xa_end, xa_word
 
 ChangeKind = Literal["insert", "update", "delete", "ddl", "other"]
 
@@ -56,7 +50,8 @@ CHANGES_MOST = 10_000
 class Change:
     """What one kind of change does to one table.
 
-    `table` is "db.table", "db.*" where it is a database, "" where it cannot be told (statements).
+    `table` is as `table_name` has it ("db.table"), "db.*" where it is a database, "" where it
+    cannot be told (statements).
     `rows` is None where the binlog has statements and not rows, or they cannot be counted.
     """
 
@@ -71,17 +66,18 @@ class Content:
 
     `statements` are the texts of DDL and of statements, cut to `TEXT_MOST` characters, the first
     `STATEMENTS_MOST` of them, without passwords; also of those behind rows, where the binlog has
-    them. `compressed`: something in it was compressed.
+    them. `compressed`: something in it was compressed. `xa`: it is one phase of an XA transaction.
+    `undone`: some of it, or all, was rolled back. `lost`: something in it could not be read.
     """
 
     changes: tuple[Change, ...] = ()
     statements: tuple[str, ...] = ()
     compressed: bool = False
+    xa: Xa | None = None
+    undone: bool = False
+    lost: bool = False
 
 
-_HEAD_MOST = 128 * 1024
-"""So many bytes of an event's body hold all that is decoded but rows: status variables and extra
-information have at most 64 KiB each, 4096 columns 12 KiB."""
 STATEMENT_MOST = 16 * 1024
 """Bytes of a statement that are looked at, unless more are asked for."""
 TEXT_LOOKED_MOST = 16 << 20
@@ -89,164 +85,33 @@ TEXT_LOOKED_MOST = 16 << 20
 LOOKED_MOST = 60 * 1024
 """More of it may not be in the head of its event."""
 _TABLES_MOST = 1000
-_UNDECODABLE = (ValueError, IndexError, KeyError, OverflowError, struct.error)
 
-OnStatement: TypeAlias = Callable[[str, str, bool], None]
-"""Hears of each statement: its text, the database it was run in, whether the text was cut."""
-_Begin: TypeAlias = Callable[[int, bytes], Sink | None]
-"""Takes an event's type and the beginning of its body; what it returns takes all of the rest."""
+OnStatement: TypeAlias = Callable[[Statement], None]
+"""Hears of each statement."""
+ROW_KINDS = frozenset({"insert", "update", "delete"})
 
-_WANTED = bytes(
-    event_type in ROWS_EVENTS
-    or event_type
-    in (
-        EventType.QUERY,
-        EventType.QUERY_COMPRESSED,
-        EventType.LOAD,
-        EventType.NEW_LOAD,
-        EventType.EXECUTE_LOAD_QUERY,
-        EventType.INCIDENT,
-        EventType.TABLE_MAP,
-        EventType.ROWS_QUERY,
-        EventType.ANNOTATE_ROWS,
-        EventType.TRANSACTION_PAYLOAD,
-    )
-    for event_type in range(256)
+_WANTED = wanted_types(
+    *ROWS_EVENTS,
+    EventType.QUERY,
+    EventType.QUERY_COMPRESSED,
+    EventType.LOAD,
+    EventType.NEW_LOAD,
+    EventType.EXECUTE_LOAD_QUERY,
+    EventType.INCIDENT,
+    EventType.TABLE_MAP,
+    EventType.ROWS_QUERY,
+    EventType.ANNOTATE_ROWS,
+    EventType.TRANSACTION_PAYLOAD,
+    EventType.XA_PREPARE,
 )
-
-
-_WANTED_OF_TEXT = bytes(
-    event_type
-    in (
-        EventType.QUERY,
-        EventType.QUERY_COMPRESSED,
-        EventType.EXECUTE_LOAD_QUERY,
-        EventType.TABLE_MAP,
-        EventType.USER_VAR,
-        EventType.TRANSACTION_PAYLOAD,
-    )
-    for event_type in range(256)
+_WANTED_OF_TEXT = wanted_types(
+    EventType.QUERY,
+    EventType.QUERY_COMPRESSED,
+    EventType.EXECUTE_LOAD_QUERY,
+    EventType.TABLE_MAP,
+    EventType.USER_VAR,
+    EventType.TRANSACTION_PAYLOAD,
 )
-
-
-class _Events:
-    """Cuts bytes into events; shows each that is wanted: its head, then the rest to a sink.
-
-    `lost`: there was something that is no event, or that cannot be decoded.
-    """
-
-    def __init__(self, trailer: int, begin: _Begin, *, wanted: bytes = _WANTED) -> None:
-        """`trailer`: the size of each event's checksum; `wanted`: 1 for each type that is."""
-        self._trailer = trailer
-        self._is_wanted = wanted
-        self._begin = begin
-        self.lost = False
-        self._is_broken = False  # nobody knows where the next event begins
-        self._head = bytearray()  # header and body of the event that has begun, up to `_wanted`
-        self._wanted = HEADER_SIZE
-        self._size = 0  # of it, without checksum; 0 until its header has come
-        self._rest = 0  # bytes of a body that are yet to go to `_sink`
-        self._skip = 0  # bytes to pass over
-        self._sink: Sink | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all events could be read, and none is open."""
-        return not (self.lost or self._head or self._rest or self._skip)
-
-    def feed(self, data: Buffer) -> None:
-        """Take the next bytes, cut anywhere."""
-        with memoryview(data) as view:
-            at, size = 0, len(view)
-            while at < size and not self._is_broken:
-                if self._skip:
-                    skipped = min(self._skip, size - at)
-                    self._skip -= skipped
-                    at += skipped
-                elif self._rest:
-                    piece = bytes(view[at : at + self._rest])
-                    at += len(piece)
-                    self._pass_on(piece)
-                else:
-                    at = self._take(view, at if self._head else self._walk(view, at))
-
-    def _walk(self, view: memoryview, at: int) -> int:
-        """The fast path: take events that lie whole in `view`, but for large ones."""
-        unpack, last, trailer = HEADER.unpack_from, len(view) - HEADER_SIZE, self._trailer
-        least = HEADER_SIZE + trailer
-        while at <= last:
-            _, event_type, _, size, _, _ = unpack(view, at)
-            end = at + size
-            if size < least or end > len(view):
-                break
-            if self._is_wanted[event_type]:
-                if size > _HEAD_MOST:
-                    break
-                self._take_whole(event_type, bytes(view[at + HEADER_SIZE : end - trailer]))
-            at = end
-        return at
-
-    def _take_whole(self, event_type: int, body: bytes) -> None:
-        try:
-            sink = self._begin(event_type, body)
-            if sink is not None:
-                sink.close(whole=True)
-        except _UNDECODABLE:
-            self.lost = True
-
-    def _take(self, view: memoryview, at: int) -> int:
-        """Take bytes of an event's head."""
-        piece = view[at : at + self._wanted - len(self._head)]
-        self._head += piece
-        if len(self._head) == self._wanted and not self._size:
-            self._take_header()
-        if self._size and len(self._head) == self._wanted:
-            self._take_head()
-        return at + len(piece)
-
-    def _take_header(self) -> None:
-        _, event_type, _, size, _, _ = HEADER.unpack_from(self._head)
-        if size < HEADER_SIZE + self._trailer:
-            self.lost = self._is_broken = True
-        elif self._is_wanted[event_type]:
-            self._size = size - self._trailer
-            self._wanted = min(self._size, HEADER_SIZE + _HEAD_MOST)
-        else:
-            self._skip = size - HEADER_SIZE
-            self._head.clear()
-
-    def _take_head(self) -> None:
-        self._rest = self._size - self._wanted
-        try:
-            self._sink = self._begin(self._head[4], bytes(self._head[HEADER_SIZE:]))
-        except _UNDECODABLE:
-            self.lost = True
-        self._head.clear()
-        self._wanted, self._size = HEADER_SIZE, 0
-        if not self._rest or self._sink is None:
-            self._close(whole=True)
-
-    def _pass_on(self, piece: bytes) -> None:
-        """Give the sink what is its own."""
-        self._rest -= len(piece)
-        whole = True
-        try:
-            if self._sink is not None:
-                self._sink.feed(piece)
-        except _UNDECODABLE:
-            whole = False
-        if not self._rest or not whole:
-            self._close(whole=whole)
-
-    def _close(self, *, whole: bool) -> None:
-        """The event is over, or nobody wants more of it."""
-        self._skip, self._rest = self._rest + self._trailer, 0
-        sink, self._sink = self._sink, None
-        try:
-            if sink is not None:
-                sink.close(whole=whole)
-        except _UNDECODABLE:
-            self.lost = True
 
 
 class _Counting:
@@ -262,22 +127,6 @@ class _Counting:
 
     def close(self, *, whole: bool) -> None:
         self._done(self._counter.rows if whole and self._counter is not None else None)
-
-
-class _Inside:
-    """The events in a compressed transaction, which have no checksums."""
-
-    def __init__(
-        self, begin: _Begin, done: Callable[[bool], None], *, wanted: bytes = _WANTED
-    ) -> None:
-        self._events = _Events(0, begin, wanted=wanted)
-        self._done = done
-
-    def feed(self, data: bytes) -> None:
-        self._events.feed(data)
-
-    def close(self, *, whole: bool) -> None:
-        self._done(whole and self._events.is_whole)
 
 
 class ContentReader:
@@ -305,10 +154,13 @@ class ContentReader:
         self._on_statement = on_statement
         self._flavour = format_event.flavour
         trailer = CHECKSUM_SIZE if format_event.checksum == "crc32" else 0
-        self._events = _Events(trailer, self._begin)
+        self._events = Walk(trailer, self._begin, wanted=_WANTED)
         self._is_lost = False
         self._is_inside = False
         self._compressed = False
+        self._xa: Xa | None = None
+        self._is_undone = False
+        self._is_begun = False  # as an XA transaction
         self._statements: list[str] = []
         self._rows: dict[tuple[ChangeKind, str], int | None] = {}
         self._tables: dict[int, Table] = {}
@@ -328,6 +180,9 @@ class ContentReader:
             ),
             statements=tuple(self._statements),
             compressed=self._compressed,
+            xa=self._xa,
+            undone=self._is_undone,
+            lost=lost,
         )
 
     def _begin(self, event_type: int, head: bytes) -> Sink | None:
@@ -345,6 +200,8 @@ class ContentReader:
             self._keep(_text(head, self._looked_most)[0])
         elif event_type in _STATEMENTS:
             self._take_statement(event_type, head)
+        elif event_type == EventType.XA_PREPARE:
+            self._xa = decode_xa_prepare(head)
         else:
             self._add(_WITHOUT_TEXT[event_type], "", None)
         return sink
@@ -352,28 +209,34 @@ class ContentReader:
     # statements
 
     def _take_statement(self, event_type: int, head: bytes) -> None:
-        fixed = _QUERY_FIXED + (_LOAD_FIXED if event_type == EventType.EXECUTE_LOAD_QUERY else 0)
-        db_size = head[8]
-        at = fixed + int.from_bytes(head[11:13], "little")
-        if at + db_size + 1 > len(head):
-            raise ValueError("query event too short")
-        db, _ = _text(head[at : at + db_size], db_size)
-        raw = head[at + db_size + 1 :]
-        if raw == b"BEGIN":
+        said = _said(event_type, head, self._looked_most)
+        if said.text == "BEGIN":
             return  # what most of them are
-        if event_type == EventType.QUERY_COMPRESSED:
-            self._compressed = True
-            raw = mariadb_text(raw, self._looked_most + 1)
-        text, cut = _text(raw, self._looked_most)
-        found = read_statement(text, db, cut=cut)
+        self._compressed |= event_type == EventType.QUERY_COMPRESSED
+        text, writing = said.text, writing_of(said.status)
+        found = statement_of(text, said.db, cut=said.cut, writing=writing)
         if found is None:
+            self._take_frame(text)
             return
-        kind, tables = found
-        for table in tables:
-            self._add(kind, table, None)
-        self._keep(without_secrets(text) if kind in ("ddl", "other") else text)
+        for table in found.tables:
+            self._add(found.kind, table, None)
+        is_open = found.kind in ROW_KINDS
+        self._keep(text if is_open else without_secrets(text, writing))
         if self._on_statement is not None:
-            self._on_statement(text, db, cut)
+            self._on_statement(found)
+
+    def _take_frame(self, text: str) -> None:
+        """What only frames a transaction: the second phase of XA, or that something is undone.
+
+        XA COMMIT behind XA START in one transaction, as old servers write it, is a plain COMMIT.
+        """
+        word = xa_word(text)
+        if word == "START":
+            self._is_begun = True
+        elif word and not self._is_begun:
+            self._xa = xa_end(text)
+        elif word == "ROLLBACK" or text.lstrip()[:8].upper() == "ROLLBACK":
+            self._is_undone = True
 
     def _keep(self, text: str) -> None:
         if len(self._statements) < STATEMENTS_MOST:
@@ -415,7 +278,7 @@ class ContentReader:
                 sink = Zlib(sink, mariadb_size(head[at : at + 5]))
                 at += mariadb_header_size(head[at : at + 1])
             sink.feed(head[at:])
-        except _UNDECODABLE:
+        except UNDECODABLE:
             sink = _Counting(None, done)
         return sink
 
@@ -440,7 +303,7 @@ class ContentReader:
             self._is_inside = False
             self._is_lost |= not whole
 
-        inside = _Inside(self._begin, done)
+        inside = Inside(self._begin, done, wanted=_WANTED)
         sink: Sink = Zstd(inside, size) if compressed else inside
         sink.feed(head[at:])
         return sink
@@ -457,7 +320,7 @@ class NotForClients:
     def __init__(self, format_event: FormatEvent) -> None:
         """`format_event`: of the binlog that the events are of."""
         trailer = CHECKSUM_SIZE if format_event.checksum == "crc32" else 0
-        self._events = _Events(trailer, self._begin, wanted=_WANTED_OF_TEXT)
+        self._events = Walk(trailer, self._begin, wanted=_WANTED_OF_TEXT)
         self._broken: list[str] = []
 
     @property
@@ -486,7 +349,7 @@ class NotForClients:
                 self._broken.append("the name of a user variable")
         elif event_type == EventType.TRANSACTION_PAYLOAD:
             compressed, at, size = decode_payload(head)
-            inside = _Inside(self._begin, self._take_end, wanted=_WANTED_OF_TEXT)
+            inside = Inside(self._begin, self._take_end, wanted=_WANTED_OF_TEXT)
             sink: Sink = Zstd(inside, size) if compressed else inside
             sink.feed(head[at:])
             return sink
@@ -526,12 +389,41 @@ class _Whole:
         self._done = done
 
     def feed(self, data: bytes) -> None:
-        if len(self._data) <= TEXT_LOOKED_MOST + _HEAD_MOST:
+        if len(self._data) <= TEXT_LOOKED_MOST + HEAD_MOST:
             self._data += data
 
     def close(self, *, whole: bool) -> None:
-        is_held = whole and len(self._data) <= TEXT_LOOKED_MOST + _HEAD_MOST
+        is_held = whole and len(self._data) <= TEXT_LOOKED_MOST + HEAD_MOST
         self._done(bytes(self._data) if is_held else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the event of a statement says."""
+
+    text: str
+    cut: bool
+    db: str
+    status: bytes
+
+
+def _said(event_type: int, head: bytes, looked_most: int) -> _Said:
+    fixed = _QUERY_FIXED + (_LOAD_FIXED if event_type == EventType.EXECUTE_LOAD_QUERY else 0)
+    db_size = head[8]
+    at = fixed + int.from_bytes(head[11:13], "little")
+    if at + db_size + 1 > len(head):
+        raise ValueError("query event too short")
+    raw = head[at + db_size + 1 :]
+    if event_type == EventType.QUERY_COMPRESSED:
+        raw = mariadb_text(raw, looked_most + 1)
+    db, _ = _text(head[at : at + db_size], db_size)
+    return _Said(*_text(raw, looked_most), db, head[fixed:at])
+
+
+def statement_in(event_type: int, head: bytes) -> Statement | None:
+    """What the event of a statement says; `head` is the beginning of its body. ValueError."""
+    said = _said(event_type, head, STATEMENT_MOST)
+    return statement_of(said.text, said.db, cut=said.cut, writing=writing_of(said.status))
 
 
 def _counted(data: bytes) -> tuple[bytes, bytes]:

@@ -3,24 +3,107 @@
 Place: `content` asks for each QUERY event.
 
 Law: a table is named only where the text can mean no other; all else is "". No SQL is understood
-beyond that, and no text is refused.
+beyond that, and no text is refused. Where strings end is what the sql_mode says, that the server
+has written into the event; where it cannot be told, nothing behind that place is.
 """
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
-StatementKind = Literal["insert", "update", "delete", "ddl", "other"]
+from binlog2s3.binlog.client_text import ANSI_QUOTES, CHARSETS, NO_BACKSLASH_ESCAPES, settings
+from binlog2s3.binlog.tables import database_name, table_name
 
-_TOKEN = re.compile(
-    r"""(?P<space>\s++|/\*M?!\d*|\*/|/\*.*?(?:\*/|\Z)|\#[^\n]*+|--(?=\s|\Z)[^\n]*+)
-    |(?P<quoted>`(?:[^`]++|``)*+(?:`|\Z)|"(?:[^"\\]++|""|\\.)*+(?:"|\Z))
-    |(?P<text>'(?:[^'\\]++|''|\\.)*+(?:'|\Z))
-    |(?P<word>[\w$]++)
-    |(?P<mark>.)""",
-    re.DOTALL | re.VERBOSE,
-)
+StatementKind = Literal["insert", "update", "delete", "ddl", "other"]
+Effect = Literal["insert", "update", "delete", "ddl", "other", "drop"]
+
+_ESCAPED, _PLAIN = r"(?:[^{0}\\]++|{0}{0}|\\.)*+", r"(?:[^{0}]++|{0}{0})*+"
+
+
+def _token(single: str, double: str) -> "re.Pattern[str]":
+    """Tokens, where a string in single quotes, and one in double quotes, has this within it."""
+    parts = (
+        r"(?P<space>\s++|/\*M?!\d*|\*/|/\*.*?(?:\*/|\Z)|\#[^\n]*+|--(?=\s|\Z)[^\n]*+)",
+        rf'(?P<quoted>`(?:[^`]++|``)*+(?:`|\Z)|"{double.format(chr(34))}(?:"|\Z))',
+        rf"(?P<text>'{single.format(chr(39))}(?:'|\Z))",
+        r"(?P<word>[\w$]++)",
+        r"(?P<mark>.)",
+    )
+    return re.compile("|".join(parts), re.DOTALL)
+
+
+_TOKENS = {
+    (True, False): _token(_ESCAPED, _ESCAPED),
+    (True, True): _token(_ESCAPED, _PLAIN),
+    (False, False): _token(_PLAIN, _PLAIN),
+    (False, True): _token(_PLAIN, _PLAIN),
+}
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How a statement is written: its sql_mode, None where nobody says.
+
+    Not `apart`: its charset has characters of which a part is ASCII, as a quote or a backslash.
+    """
+
+    sql_mode: int | None = None
+    apart: bool = True
+
+    @property
+    def tokens(self) -> "re.Pattern[str]":
+        """What its tokens are."""
+        mode = self.sql_mode or 0
+        return _TOKENS[not mode & NO_BACKSLASH_ESCAPES, bool(mode & ANSI_QUOTES)]
+
+    def clear(self, text: str, *, cut: bool) -> "Clear":
+        """As much of the beginning of a text as can be told; `cut`: it goes on behind its end."""
+        size = len(text)
+        if self.sql_mode is None:
+            text = text.partition("\\")[0]
+        if not self.apart and (found := _NOT_ASCII.search(text)):
+            text = text[: found.start()]
+        return Clear(text=text, cut=cut or len(text) < size, tokens=self.tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clear:
+    """The beginning of a statement, of which it is known what is a name and what is in quotes.
+
+    `cut`: the statement goes on behind it.
+    """
+
+    text: str
+    cut: bool
+    tokens: "re.Pattern[str]"
+
+    def names(self) -> Iterator[str]:
+        """All that may be a name in it, and the marks; texts in quotes are none of it."""
+        for match in self.tokens.finditer(self.text):
+            kind, found = match.lastgroup, match[0]
+            if kind == "quoted":
+                yield found[1:-1].replace(found[0] * 2, found[0])
+            elif kind in ("word", "mark"):
+                yield found
+
+    def keywords(self) -> list[str]:
+        """Its words that are in no quotes, in capitals."""
+        tokens = self.tokens.finditer(self.text)
+        return [match[0].upper() for match in tokens if match.lastgroup == "word"]
+
+
+PLAIN = Writing(sql_mode=0)
+"""How most servers write."""
+
+
+def writing_of(status: bytes) -> Writing:
+    """By the status variables of the QUERY event."""
+    sql_mode, charset = settings(status)
+    return Writing(sql_mode=sql_mode, apart=charset in CHARSETS)
+
 
 _Token = tuple[str, str]
 """Kind and text, as it stands there."""
@@ -38,16 +121,17 @@ _OF_DATABASE = frozenset(
 )
 """What follows ALTER DATABASE where it names none."""
 _TABLES = frozenset({"TABLE", "TABLES", "SEQUENCE"})
-_BEHIND_DELETE = frozenset({"", ";", "WHERE", "ORDER", "LIMIT", "RETURNING", "FOR"})
+_BEHIND_DELETE = frozenset({"", ";", "WHERE", "ORDER", "LIMIT", "RETURNING", "FOR", "BEFORE"})
+_BEHIND_ANALYZE = frozenset({"", "TABLE", "TABLES", "LOCAL", "NO_WRITE_TO_BINLOG"})
 _BEHIND_LIST = frozenset({"", ";", "RESTRICT", "CASCADE"})
 
 
 class _Tokens:
     """The tokens of a text, one after the other."""
 
-    def __init__(self, text: str, *, cut: bool) -> None:
-        self._matches = _TOKEN.finditer(text)
-        self._end = len(text) if cut else len(text) + 1
+    def __init__(self, clear: Clear) -> None:
+        self._matches = clear.tokens.finditer(clear.text)
+        self._end = len(clear.text) + (not clear.cut)
         self._now: _Token | None = None
 
     def peek(self) -> _Token:
@@ -88,7 +172,17 @@ class _Tokens:
         return at == len(words)
 
     def name(self, db: str) -> str:
-        """The name that comes next, with its database; "" if there is none."""
+        """The table that comes next, as `table_name` has it; "" if there is none."""
+        database, table = self._pair(db)
+        return table_name(database, table) if database else ""
+
+    def database(self) -> str:
+        """All tables of the database that comes next, as `database_name` has it; or ""."""
+        given, name = self._pair(" ")
+        return database_name(name) if given == " " else ""
+
+    def _pair(self, db: str) -> tuple[str, str]:
+        """Database and table that come next; ("", "") if there are none."""
         parts: list[str] = []
         while len(parts) < 2:
             kind, text = self.peek()
@@ -97,81 +191,134 @@ class _Tokens:
             elif kind == "quoted" and len(text) > 2 and text[-1] == text[0]:
                 parts.append(text[1:-1].replace(text[0] * 2, text[0]))
             else:
-                return ""
+                return "", ""
             self.take()
             if self.keyword() != "." or len(parts) == 2:
                 break
             self.take()
         if len(parts) == 1:
             parts.insert(0, db)
-        return ".".join(parts) if parts[0] and self.keyword() != "." else ""
+        return (parts[0], parts[1]) if parts[0] and self.keyword() != "." else ("", "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """What a statement is: its first word in capitals, its kind, the tables that it is about.
 
-    `whole`: it is about no others.
+    `also`: what it may do besides, to them or to others; "drop" is of every DROP. `whole`: it is
+    about no other tables. `db` is the database that it was run in.
     """
 
     word: str
     kind: StatementKind
     tables: tuple[str, ...]
+    also: frozenset[Effect]
     whole: bool
+    db: str
+    clear: Clear
 
 
-def statement_of(text: str, db: str, *, cut: bool = False) -> Statement | None:
-    """What a statement is, and the tables ("db.table") it is about; None: it changes nothing.
+def statement_of(
+    text: str, db: str, *, cut: bool = False, writing: Writing = PLAIN
+) -> Statement | None:
+    """What a statement is, and the tables (`table_name`) it is about; None: it changes nothing.
 
     `db` is the database it was run in. `cut`: the text goes on where it ends here. A database that
     is created or dropped is "db.*".
     """
-    tokens = _Tokens(text, cut=cut)
-    word = tokens.keyword()
-    tokens.take()
-    if word in _NOTHING:
+    clear = writing.clear(text, cut=cut)
+    tokens = _Tokens(clear)
+    word = _first_word(tokens)
+    if word in _NOTHING and not (word == "BEGIN" and tokens.keyword() == "NOT"):
         return None
     kind, tables_of = _KINDS.get(word, ("other", None))
     tables = (tables_of(tokens, word, db) if tables_of else ()) or ("",)
     whole = all(tables)
     if word in ("DROP", "RENAME"):
-        whole = whole and not cut and tokens.keyword() in _BEHIND_LIST
+        whole = whole and not clear.cut and tokens.keyword() in _BEHIND_LIST
     elif word == "ALTER":  # it may exchange partitions with another one, or become one
         whole = whole and tables[0].endswith(".*")
-    return Statement(word, kind, tables, whole)
+    return Statement(
+        word=word,
+        kind=kind,
+        tables=tables,
+        also=_also(word, tables, clear),
+        whole=whole,
+        db=db,
+        clear=clear,
+    )
 
 
-def read_statement(
-    text: str, db: str, *, cut: bool = False
-) -> tuple[StatementKind, tuple[str, ...]] | None:
-    """Kind and tables of `statement_of`."""
-    found = statement_of(text, db, cut=cut)
-    return None if found is None else (found.kind, found.tables)
+def _first_word(tokens: _Tokens) -> str:
+    """That of the statement itself: MariaDB's SET STATEMENT and ANALYZE carry out another one."""
+    while True:
+        word = tokens.keyword()
+        tokens.take()
+        behind = tokens.keyword()
+        if word == "SET" and behind == "STATEMENT":
+            if not tokens.find("FOR"):
+                return "SET STATEMENT"
+        elif word == "ANALYZE" and behind not in _BEHIND_ANALYZE:
+            tokens.skip({"FORMAT", "=", "JSON", "TRADITIONAL"})
+        else:
+            return word
 
 
-def names_in(text: str) -> Iterator[str]:
-    """All that may be a name in a statement, and the marks; texts in quotes are None of it."""
-    for match in _TOKEN.finditer(text):
-        kind, found = match.lastgroup, match[0]
-        if kind == "quoted":
-            yield found[1:-1].replace(found[0] * 2, found[0])
-        elif kind in ("word", "mark"):
-            yield found
+_NOTHING_ELSE: frozenset[Effect] = frozenset()
+_MAY_BE: dict[str, tuple[str, frozenset[Effect]]] = {
+    "INSERT": ("DUPLICATE", frozenset({"update"})),  # ON DUPLICATE KEY UPDATE
+    "REPLACE": ("", frozenset({"delete"})),
+    "LOAD": ("REPLACE", frozenset({"delete"})),
+    "UPDATE": ("PORTION", frozenset({"insert"})),  # MariaDB's FOR PORTION OF splits rows
+    "DELETE": ("PORTION", frozenset({"insert", "update"})),
+    "TRUNCATE": ("", frozenset({"delete"})),
+    "ALTER": ("PARTITION", frozenset({"insert", "delete"})),  # dropped, truncated, exchanged
+    "DROP": ("", frozenset({"drop"})),
+}
+"""By first word: what a statement may do besides its kind if another word is in it."""
+
+
+def _also(word: str, tables: tuple[str, ...], clear: Clear) -> frozenset[Effect]:
+    """What else a statement may do, by words in it; what is cut may have any."""
+    if word == "CREATE":
+        words = [*clear.keywords(), ""]
+        found: set[Effect] = {"drop"} if "REPLACE" in words else set()
+        if all(tables) and (clear.cut or _is_filled(words)):
+            found.add("insert")
+        return frozenset(found)
+    other, effects = _MAY_BE.get(word, ("", _NOTHING_ELSE))
+    if not other or clear.cut:
+        return effects
+    return effects if other in clear.text.upper() and other in clear.keywords() else _NOTHING_ELSE
+
+
+def _is_filled(words: list[str]) -> bool:
+    """Whether a CREATE TABLE of these words may put rows into the table."""
+    return (
+        "SELECT" in words
+        or words.count("TABLE") > 1
+        or any(a == "VALUES" and b not in ("LESS", "IN") for a, b in pairwise(words))
+    )
 
 
 _SECRET = re.compile(r"\b(?:IDENTIFIED|PASSWORD)\b", re.IGNORECASE)
-_LITERAL = re.compile(
-    r"""'(?:[^'\\]++|''|\\.)*+(?:'|\Z)|"(?:[^"\\]++|""|\\.)*+(?:"|\Z)|\b0x[0-9a-f]++""",
-    re.DOTALL | re.IGNORECASE,
-)
+_HEX = re.compile(r"0x[0-9a-f]++\Z", re.IGNORECASE)
 
 
-def without_secrets(text: str) -> str:
-    """A DDL or account statement whose literals behind IDENTIFIED or PASSWORD are not shown."""
+def without_secrets(text: str, writing: Writing = PLAIN) -> str:
+    """A DDL or account statement whose literals behind IDENTIFIED or PASSWORD are not shown.
+
+    Nor is what follows a place from which on nobody can tell what is a literal.
+    """
     found = _SECRET.search(text)
     if found is None:
         return text
-    return text[: found.end()] + _LITERAL.sub("'...'", text[found.end() :])
+    clear = writing.clear(text, cut=False)
+    shown = []
+    for match in clear.tokens.finditer(clear.text):
+        is_literal = match[0][0] in "'\"" or _HEX.match(match[0])
+        shown.append("'...'" if is_literal and match.end() > found.end() else match[0])
+    return "".join(shown) + ("..." if clear.cut else "")
 
 
 def _inserted(tokens: _Tokens, _word: str, db: str) -> tuple[str, ...]:
@@ -198,7 +345,7 @@ def _updated(tokens: _Tokens, _word: str, db: str) -> tuple[str, ...]:
 
 def _deleted(tokens: _Tokens, _word: str, db: str) -> tuple[str, ...]:
     """The table of a DELETE from one table."""
-    tokens.skip({"LOW_PRIORITY", "QUICK", "IGNORE"})
+    tokens.skip({"LOW_PRIORITY", "QUICK", "IGNORE", "HISTORY"})
     if tokens.keyword() != "FROM":
         return ()
     tokens.take()
@@ -216,9 +363,8 @@ def _defined(tokens: _Tokens, word: str, db: str) -> tuple[str, ...]:
         tokens.take()
         tokens.skip(_BEFORE_TABLE)
         if tokens.keyword() in _OF_DATABASE:
-            return (f"{db}.*" if db else "",)
-        name = tokens.name("*")
-        return (f"{name[2:]}.*" if name.startswith("*.") else "",)
+            return (database_name(db) if db else "",)
+        return (tokens.database(),)
     if what in _TABLES:
         tokens.take()
         tokens.skip(_BEFORE_TABLE)

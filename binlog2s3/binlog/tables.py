@@ -192,7 +192,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table map: "db.table", and its columns if all of them are known."""
+    """A table map: its name as `table_name` has it, its columns if all of them are known."""
 
     name: str
     columns: tuple[Column, ...] | None
@@ -214,6 +214,26 @@ class Table:
         return found
 
 
+def table_name(database: str, table: str) -> str:
+    """The name of a table as text, which no other table has.
+
+    "db.table"; a name that has a dot or a backquote, or is "*", is in backquotes, as in SQL: the
+    table `y.t` of `x` and the table `t` of `x.y` are different ones.
+    """
+    return f"{_quoted(database)}.{_quoted(table)}"
+
+
+def database_name(database: str) -> str:
+    """The text for every table of a database: "db.*"."""
+    return f"{_quoted(database)}.*"
+
+
+def _quoted(name: str) -> str:
+    if "." not in name and "`" not in name and name != "*":
+        return name
+    return f"`{name.replace('`', '``')}`"
+
+
 def decode_table_map(body: bytes, flavour: Flavour) -> Table:
     """The body of a TABLE_MAP event; only the names where the rest cannot be told."""
     names: list[str] = []
@@ -224,7 +244,7 @@ def decode_table_map(body: bytes, flavour: Flavour) -> Table:
             raise ValueError("table map event too short")
         names.append(body[at : at + size].decode(errors="replace"))
         at += size + 1
-    name = ".".join(names)
+    name = table_name(*names)
     try:
         count, at = _packed(body, at)
         types = body[at : at + count]

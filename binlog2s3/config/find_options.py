@@ -26,8 +26,9 @@ FIND_OPTIONS: tuple[Option, ...] = (
         "choice",
         "TYPE",
         "Transactions that do this, to the table if one is given; ddl is all that defines: "
-        "CREATE, ALTER, DROP, TRUNCATE, RENAME, GRANT and so on; may be given several times.",
-        choices=("insert", "update", "delete", "ddl"),
+        "CREATE, ALTER, DROP, TRUNCATE, RENAME, GRANT and so on, drop is every DROP; may be given "
+        "several times.",
+        choices=("insert", "update", "delete", "ddl", "drop"),
         otherwise="any",
         repeatable=True,
     ),

@@ -56,13 +56,13 @@ def test_help_has_an_example_for_each_case() -> None:
 def test_all_problems_at_once() -> None:
     """Exit 3, before anything is connected to."""
     done = run(
-        *("--table=orders", "--type=drop", "--between=2026-01-02", "--gtid=x", "--min-rows=0"),
+        *("--table=orders", "--type=drip", "--between=2026-01-02", "--gtid=x", "--min-rows=0"),
         *("--limit=-1", "--order=random", "--json"),
     )
     assert (done.returncode, done.stdout) == (3, "")
     *errors, hint = done.stderr.splitlines()
     assert [line.removeprefix("error: ")[:36] for line in errors] == [
-        "--type: 'drop' is not one of insert,",
+        "--type: 'drip' is not one of insert,",
         "--gtid: not a server uuid: 'x' in GT",
         "--min-rows: '0' is below the least, ",
         "--order: 'random' is not one of newe",

@@ -15,6 +15,7 @@ from binlog2s3.binlog.gtid import Flavour, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError
+from binlog2s3.inspect.find.one_binlog import Span, spans_of
 from binlog2s3.inspect.find.wanted_gtids import Named
 from binlog2s3.recover.route import Route
 from binlog2s3.recover.snapshot import Survey
@@ -65,6 +66,11 @@ class Past:
     def end(self, number: int, known: Known) -> int:
         """The same, as it was found to be."""
         return known.size if self.alone else self.leg(number).end_of(known.name, known.size)
+
+    def spans(self, number: int) -> list[Span]:
+        """What of a stretch there is to be searched."""
+        found = self.found(number)
+        return spans_of(found, min(self.end(number, found.known), found.known.transaction_end))
 
     def load(self, numbers: Iterable[int]) -> None:
         """Have their entries read together."""

@@ -7,14 +7,13 @@ Law: what cannot be told is found rather than missed, and said to be uncertain.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from binlog2s3.binlog.content import Change, Content
-from binlog2s3.binlog.statements import Statement, names_in, statement_of
+from binlog2s3.binlog.content import ROW_KINDS, Change, Content
+from binlog2s3.binlog.statements import Statement
+from binlog2s3.binlog.tables import database_name, table_name
 
-ROW_KINDS = frozenset({"insert", "update", "delete"})
-
-_ANY = frozenset({"insert", "update", "delete", "ddl", "other"})
+_ANY = frozenset({"insert", "update", "delete", "ddl", "drop", "other"})
 _CALLS = frozenset({"SELECT", "WITH", "DO", "CALL", "VALUES", "(", "EXECUTE", "PREPARE"})
 """What may change any row, by a function that it calls."""
 _UPKEEP = frozenset(
@@ -28,6 +27,11 @@ class Tables:
     """Tables that are looked for, as (database, table); the table "*" is every one of it."""
 
     pairs: tuple[tuple[str, str], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """As text: "db.table", or "db.*" of a whole database."""
+        return tuple(_name(*pair) for pair in self.pairs)
 
     def has(self, name: str) -> bool:
         """Whether a change's "db.table", or "db.*" of a whole database, is among them."""
@@ -43,11 +47,15 @@ class Tables:
         return any(_covers((db.casefold(), t.casefold()), folded) for db, t in self.pairs)
 
 
+def _name(db: str, table: str) -> str:
+    return database_name(db) if table == "*" else table_name(db, table)
+
+
 def _covers(pair: tuple[str, str], name: str) -> bool:
-    db, table = pair
-    if not name.startswith(f"{db}."):
-        return False
-    return table == "*" or name in (f"{db}.{table}", f"{db}.*")
+    whole = database_name(pair[0])
+    if pair[1] == "*":
+        return name.startswith(whole[:-1])
+    return name in (table_name(*pair), whole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +70,11 @@ class Wanted:
     def is_any(self) -> bool:
         """Whether every transaction is found."""
         return self.tables is None and not self.kinds and not self.min_rows
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether changes of rows are looked for."""
+        return not self.kinds or not self.kinds.isdisjoint(ROW_KINDS)
 
     def has_kind(self, kind: str) -> bool:
         """Whether changes of this kind are looked for."""
@@ -87,20 +100,29 @@ class Judge:
     wanted: Wanted
     maybe: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
+    dropped: set[str] = field(default_factory=set)
 
-    def take(self, text: str, db: str, cut: bool) -> None:
-        """A statement, the database it was run in, whether only its beginning is here."""
-        found = statement_of(text, db, cut=cut)
-        if found is None:
-            return
-        if "" in found.tables:
-            self.told.add(found.kind)
-        kinds = kinds_of(found) & (self.wanted.kinds or _ANY)
-        if kinds and may_be_about(found, text, db, self.wanted.tables, cut=cut):
+    def take(self, statement: Statement) -> None:
+        """One of its statements."""
+        if "" in statement.tables:
+            self.told.add(statement.kind)
+        if statement.word == "DROP":
+            self.dropped.update(statement.tables)
+        kinds = kinds_of(statement) & (self.wanted.kinds or _ANY)
+        if kinds and may_be_about(statement, self.wanted.tables):
             self.maybe |= kinds
 
     def verdict(self, content: Content) -> Verdict:
-        """What the transaction is, by what it was read to do."""
+        """What the transaction is, by what it was read to do.
+
+        What was rolled back is not certain, and what could not be read may be anything.
+        """
+        found = self._verdict(content)
+        if content.lost or (content.undone and found.found):
+            return replace(found, found=True, certain=False)
+        return found
+
+    def _verdict(self, content: Content) -> Verdict:
         wanted = self.wanted
         if wanted.is_any:
             return Verdict(found=True, matched=content.changes)
@@ -120,7 +142,8 @@ class Judge:
 
     def _matches(self, change: Change) -> bool:
         wanted = self.wanted
-        if not wanted.has_kind(change.kind):
+        is_drop = change.kind == "ddl" and change.table in self.dropped and wanted.has_kind("drop")
+        if not wanted.has_kind(change.kind) and not is_drop:
             return False
         if wanted.tables is None:
             return True
@@ -143,40 +166,39 @@ class Judge:
         rows = sum(change.rows or 0 for change in counted)
         if rows >= self.wanted.min_rows:
             return Verdict(found=True, matched=counted)
-        if any(change.rows is None for change in counted) or maybe - {"ddl"}:
+        if any(change.rows is None for change in counted) or maybe - {"ddl", "drop"}:
             return Verdict(found=True, certain=False, matched=counted)
         return _NO
 
 
 def kinds_of(statement: Statement) -> frozenset[str]:
-    """What a statement may do, as far as its first word tells."""
+    """What a statement may do, as far as its text tells."""
     if statement.kind != "other":
-        return frozenset({statement.kind})
+        return frozenset({statement.kind, *statement.also})
     if statement.word in _UPKEEP:
         return frozenset({"other"})
     return (ROW_KINDS | {"other"}) if statement.word in _CALLS else _ANY
 
 
-def may_be_about(
-    statement: Statement, text: str, db: str, tables: Tables | None, *, cut: bool
-) -> bool:
+def may_be_about(statement: Statement, tables: Tables | None) -> bool:
     """Whether a statement may concern these tables."""
     if tables is None or any(tables.may_have(name) for name in statement.tables if name):
         return True
-    if not text.isascii() and not all(f"{a}{b}".isascii() for a, b in tables.pairs):
+    if not statement.clear.text.isascii() and not all(map(str.isascii, tables.names)):
         return True  # in a charset that nobody asked for, names look different
     if statement.whole:
         return False
-    if cut or (statement.word in _CALLS):
+    if statement.clear.cut or statement.word in _CALLS:
         return True
-    return _mentions(text, db, tables)
+    return _mentions(statement, tables)
 
 
-def _mentions(text: str, db: str, tables: Tables) -> bool:
-    """Whether one of these names stands in a text, or a whole database of theirs."""
-    names = [name.casefold() for name in names_in(text)]
+def _mentions(statement: Statement, tables: Tables) -> bool:
+    """Whether one of these names stands in a statement, or a whole database of theirs."""
+    names = [name.casefold() for name in statement.clear.names()]
+    db = statement.db.casefold()
     return any(
-        _mentions_one(names, db.casefold(), wanted_db.casefold(), table.casefold())
+        _mentions_one(names, db, wanted_db.casefold(), table.casefold())
         for wanted_db, table in tables.pairs
     )
 
@@ -255,10 +277,10 @@ def _no_table(text: str) -> ValueError:
     )
 
 
-KIND_OF_WORD: Mapping[bytes, str] = {
-    b"INSERT": "insert",
-    b"REPLACE": "insert",
-    b"UPDATE": "update",
-    b"DELETE": "delete",
+KINDS_OF_WORD: Mapping[bytes, tuple[tuple[bytes, frozenset[str]], ...]] = {
+    b"INSERT": ((b"", frozenset({"insert"})), (b"duplicate", frozenset({"update"}))),
+    b"REPLACE": ((b"", frozenset({"insert", "delete"})),),
+    b"UPDATE": ((b"", frozenset({"update"})), (b"portion", frozenset({"insert"}))),
+    b"DELETE": ((b"", frozenset({"delete"})), (b"portion", frozenset({"insert", "update"}))),
 }
-"""Statements that cannot be another kind, by their first word."""
+"""What statements can be at most: by their first word, and others in them, in small letters."""

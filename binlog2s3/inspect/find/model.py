@@ -9,6 +9,7 @@ from typing import Literal
 from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.binlog.xa import Xa
 from binlog2s3.inspect.find.match import Verdict, Wanted
 
 _SECOND_US = 1_000_000
@@ -41,15 +42,37 @@ class Sought:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """That a transaction is one phase of an XA transaction: what became of that, and by which one.
+
+    `binlog` and `transaction` are of the other phase, None where it is not in sight.
+    """
+
+    xa: Xa
+    state: Literal["prepared", "committed", "rolled back"]
+    binlog: BinlogName | None = None
+    transaction: Transaction | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether both phases are known, and it was committed."""
+        return self.state == "committed" and self.transaction is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A transaction that was found, where, what it does, and how sure that is."""
+    """A transaction that was found, where, what it does, and how sure that is.
+
+    Of an XA COMMIT the content is that of what it commits, where that is in sight.
+    """
 
     lineage: str
     binlog: BinlogName
     transaction: Transaction
     content: Content
     verdict: Verdict
+    tie: Tie | None = None
 
 
 @dataclass(slots=True)
@@ -57,7 +80,8 @@ class Tally:
     """What was looked through so far, in bytes of `of_size`; `left_out`: without being read.
 
     `ended_early`: the limit was reached before the end. `covered_us`: all that was committed until
-    then is in the bucket, None: nobody knows.
+    then is in the bucket, None: nobody knows. `close`: tables with names like those that were asked
+    for, where nothing was certainly found.
     """
 
     binlogs: int = 0
@@ -67,3 +91,4 @@ class Tally:
     lineages: tuple[str, ...] = ()
     ended_early: bool = False
     covered_us: int | None = None
+    close: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.parts import BLOCK_SIZE
@@ -18,9 +19,11 @@ from binlog2s3.binlog.content import LOOKED_MOST, Content, ContentReader
 from binlog2s3.binlog.events import CHECKSUM_SIZE, FormatEvent, decode_format
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.binlog.xa import Phase, Xa
 from binlog2s3.errors import ArchiveError, DamageError
 from binlog2s3.inspect.find.match import Judge, Verdict, Wanted
-from binlog2s3.inspect.find.model import Hit
+from binlog2s3.inspect.find.model import Hit, Tie
+from binlog2s3.inspect.find.near import Near
 from binlog2s3.inspect.find.prefilter import Mesh, Region, Sieve, regions
 
 TEXT_MOST = 16 * 1024
@@ -66,6 +69,15 @@ class Lost:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class Other:
+    """One phase of an XA transaction, and the span that it lies in."""
+
+    span: Span
+    transaction: Transaction
+    xa: Xa
+
+
 Piece = tuple[int, bytes]
 """An offset in the binlog, and the bytes from there on."""
 
@@ -74,7 +86,7 @@ Piece = tuple[int, bytes]
 class Haystack:
     """Searches spans. `keep` says which transactions count, before they are read.
 
-    `test` compares the GTID in an event's bytes, where GTIDs are looked for.
+    `other` looks for the other phase of an XA transaction in this span, `near` at names of tables.
     """
 
     blocks: Blocks
@@ -82,6 +94,8 @@ class Haystack:
     mesh: Mesh | None
     keep: Callable[[Transaction], bool]
     newest_first: bool
+    other: Callable[[Span, Transaction, Xa], Other | None] | None = None
+    near: Near | None = None
     _opened: dict[tuple[str, BinlogName, int], "_Opened"] = field(default_factory=dict)
 
     def search(
@@ -108,7 +122,17 @@ class Haystack:
                 pieces.append((at + low, piece))
         if error is not None:
             lost.append(Lost(error, end, span.end))
+        if self.near is not None and pieces is not None:
+            self.near.look(opened.form, (piece for _, piece in pieces))
         yield from self._look(span, opened, pieces, self._regions(sieve, span, end), sieve)
+
+    def phases(self, span: Span) -> tuple[list[Other], bool]:
+        """The phases of XA transactions in a span, and whether all of it could be read."""
+        lost: list[Lost] = []
+        blocks = (bytes(self.blocks.block(span.found, number)) for number in span.numbers)
+        hits = self.search(span, blocks, lost)
+        others = [Other(span, hit.transaction, hit.content.xa) for hit in hits if hit.content.xa]
+        return others, not lost
 
     def _regions(self, sieve: Sieve, span: Span, end: int) -> list[Region]:
         if end <= span.begin:
@@ -153,7 +177,7 @@ class Haystack:
                     if data is None
                     else data[one.begin - region.begin : one.end - region.begin]
                 )
-                content, verdict = self._read(span, opened, own, one)
+                content, verdict, tie = self._judge(span, opened, own, one)
                 if verdict.found:
                     yield Hit(
                         lineage=span.found.lineage.id,
@@ -161,6 +185,7 @@ class Haystack:
                         transaction=one,
                         content=content,
                         verdict=verdict,
+                        tie=tie,
                     )
 
     def _scan(
@@ -181,18 +206,55 @@ class Haystack:
             ) from error
         return [_whole(one, damaged) for one in transactions]
 
-    def _read(
+    def _judge(
         self, span: Span, opened: "_Opened", data: bytes | None, one: Transaction
-    ) -> tuple[Content, Verdict]:
-        """What a transaction does; `data` are its bytes, if they are at hand."""
+    ) -> tuple[Content, Verdict, Tie | None]:
+        """What a transaction does, and what it is; `data` are its bytes, if they are at hand."""
         judge = Judge(self.wanted)
+        content = self._read(span, opened, data, one, judge)
+        if content.xa is None or self.other is None:
+            return content, judge.verdict(content), None
+        return self._tied(span, one, content, content.xa, judge)
+
+    def _tied(
+        self, span: Span, one: Transaction, content: Content, xa: Xa, judge: Judge
+    ) -> tuple[Content, Verdict, Tie | None]:
+        """The same of one phase of an XA transaction: with the other one, where it is in sight.
+
+        An XA COMMIT does what it commits; if nobody knows what that is, it may be anything.
+        """
+        verdict = judge.verdict(content)
+        stands_for_rows = xa.phase == "commit" and self.wanted.has_rows
+        if self.other is None or not (verdict.found or stands_for_rows):
+            return content, verdict, None
+        other = self.other(span, one, xa)
+        if stands_for_rows:
+            verdict = Verdict(found=True, certain=False)
+            if other is not None:
+                try:
+                    opened = self._open(other.span)
+                    content = self._read(other.span, opened, None, other.transaction, judge)
+                    verdict = judge.verdict(content)
+                except ArchiveError:
+                    other = None
+        state = _STATES[xa.phase if xa.phase != "prepare" or other is None else other.xa.phase]
+        if state != "committed":
+            verdict = replace(verdict, certain=False)
+        tie = Tie(xa, state)
+        if other is not None:
+            tie = Tie(xa, state, other.span.found.known.name, other.transaction)
+        return content, verdict, tie
+
+    def _read(
+        self, span: Span, opened: "_Opened", data: bytes | None, one: Transaction, judge: Judge
+    ) -> Content:
+        """What a transaction says that it does; the judge hears of its statements."""
         reader = ContentReader(
             opened.form, text_most=TEXT_MOST, looked_most=LOOKED_MOST, on_statement=judge.take
         )
         for view in self._all(span, data, one.begin, one.end):
             reader.feed(view)
-        content = reader.content()
-        return content, judge.verdict(content)
+        return reader.content()
 
     def _all(
         self, span: Span, data: bytes | None, begin: int, end: int
@@ -220,6 +282,11 @@ class _Opened:
         self.trailer = CHECKSUM_SIZE if self.form.checksum == "crc32" else 0
 
 
+_STATES: dict[Phase, Literal["prepared", "committed", "rolled back"]] = {
+    "prepare": "prepared",
+    "commit": "committed",
+    "rollback": "rolled back",
+}
 _ALL = Mesh(meaning=bytes(256))
 
 

@@ -19,9 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from binlog2s3.binlog.compression import mariadb_text, whole_payload
+from binlog2s3.binlog.content import ROW_KINDS
 from binlog2s3.binlog.events import HEADER_SIZE, EventType
 from binlog2s3.binlog.tables import KIND_OF_ROWS
-from binlog2s3.inspect.find.match import KIND_OF_WORD, ROW_KINDS, Tables, Wanted, needles_of
+from binlog2s3.inspect.find.match import KINDS_OF_WORD, Tables, Wanted, needles_of
 
 _HEAD = struct.Struct("<4xB4xI")
 """Type and size."""
@@ -29,6 +30,7 @@ _SHORT = struct.Struct("<H")
 _QUERY_FIXED, _LOAD_FIXED = 13, 13
 _FRAMES = (b"\0BEGIN", b"\0COMMIT")
 _WORD = re.compile(rb"\s*([A-Za-z]+)\s")
+_XA = re.compile(rb"\s*XA\s", re.IGNORECASE)
 _TEXT_MOST = 16 * 1024
 _PAYLOAD_MOST = 32 << 20
 _GTID_LENGTH = HEADER_SIZE + 42 + 7
@@ -54,7 +56,8 @@ class Mesh:
     """What a sieve looks for, made ready once: what each type of event means, bytes to find.
 
     `names`: a plain statement that has none of these (in small letters) cannot be meant. `both`:
-    rows are meant only where one of the needles and one of the events of rows is.
+    rows are meant only where one of the needles and one of the events of rows is. `phases`: of the
+    statements only those of XA are meant.
     """
 
     meaning: bytes
@@ -63,11 +66,12 @@ class Mesh:
     kinds: frozenset[str] = frozenset()
     gtid: GtidTest | None = None
     both: bool = False
+    phases: bool = False
 
     @property
     def jumps(self) -> bool:
         """Whether a transaction without statements needs no look at its events."""
-        return not any(self.meaning[kind] for kind in KIND_OF_ROWS)
+        return not self.phases and not any(self.meaning[kind] for kind in KIND_OF_ROWS)
 
 
 def mesh_of(wanted: Wanted, gtid: GtidTest | None = None) -> Mesh:
@@ -100,6 +104,18 @@ def mesh_of(wanted: Wanted, gtid: GtidTest | None = None) -> Mesh:
         names=_names_of(wanted.tables),
         kinds=wanted.kinds,
     )
+
+
+def xa_mesh() -> Mesh:
+    """What has to be looked at for both phases of XA transactions."""
+    meaning = bytearray(256)
+    for kind in _GTID_EVENTS:
+        meaning[kind] = _START
+    for kind in _QUERIES:
+        meaning[kind] = _QUERY
+    meaning[EventType.TRANSACTION_PAYLOAD] = _PAYLOAD
+    meaning[EventType.XA_PREPARE] = _MARK
+    return Mesh(meaning=bytes(meaning), phases=True)
 
 
 def _names_of(tables: Tables | None) -> tuple[bytes, ...]:
@@ -250,6 +266,7 @@ class Sieve:
             if end - text_at <= 6 and data[text_at - 1 : end] in _FRAMES:
                 return False
             raw = data[text_at:end]
+            self.compressed |= _XA.match(raw) is not None  # it may stand for rows elsewhere
         elif event_type == EventType.EXECUTE_LOAD_QUERY:
             raw = data[text_at + _LOAD_FIXED : end]
         else:
@@ -287,16 +304,16 @@ def _plain_length(data: bytes, at: int, size: int) -> int:
 
 def _may_be_meant(raw: bytes, mesh: Mesh) -> bool:
     """Plain INSERTs, UPDATEs and DELETEs are told by their first word and the names in them."""
+    if mesh.phases:
+        return _XA.match(raw) is not None
     word = _WORD.match(raw)
-    kind = KIND_OF_WORD.get(word[1].upper()) if word else None
-    if kind is None:
-        return True
-    if mesh.kinds and kind not in mesh.kinds:
-        return False
-    if not mesh.names:
+    kinds = KINDS_OF_WORD.get(word[1].upper()) if word else None
+    if kinds is None:
         return True
     small = raw.lower()
-    return any(name in small for name in mesh.names)
+    if mesh.kinds and not any(mesh.kinds & kind and other in small for other, kind in kinds):
+        return False
+    return not mesh.names or any(name in small for name in mesh.names)
 
 
 @dataclass(frozen=True, slots=True)

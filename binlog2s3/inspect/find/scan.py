@@ -1,7 +1,8 @@
 """Looking through a source's history for transactions: which binlogs, which blocks, in which order.
 
 Place in the flow: `find` asks, `one_binlog` searches what is chosen here. Entries say what need not
-be read: by their commit times, by their GTIDs; blocks by their first commit times.
+be read: by their commit times, by their GTIDs. A block's entry has the time of its first commit
+alone, which says nothing of the others: the clock may have stepped and come back within the block.
 
 Law: what cannot be read, and what is missing, is passed over and told as a warning, at its place in
 the search. A transaction that two lineages have is found in the first one of the two.
@@ -10,7 +11,6 @@ the search. A transaction that two lineages have is found in the first one of th
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import partial
-from itertools import pairwise
 
 from binlog2s3.archive.blocks import MOST_THREADS, Ahead, Found
 from binlog2s3.archive.known import Known
@@ -20,7 +20,9 @@ from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.history import Past
 from binlog2s3.inspect.find.model import Hit, Sought, Tally
-from binlog2s3.inspect.find.one_binlog import Haystack, Lost, Span, spans_of
+from binlog2s3.inspect.find.near import Near
+from binlog2s3.inspect.find.one_binlog import Haystack, Lost
+from binlog2s3.inspect.find.phases import Phases
 from binlog2s3.inspect.find.prefilter import mesh_of
 from binlog2s3.inspect.find.tasks import Agenda, Item, Part
 from binlog2s3.inspect.find.wanted_gtids import Named
@@ -29,7 +31,6 @@ from binlog2s3.recover.snapshot import Survey
 
 _BATCH = 64
 """So many entries are read at a time."""
-_SLACK_US = 60_000_000
 
 
 class Search:
@@ -50,6 +51,8 @@ class Search:
         self._warn = warn
         self._advance = advance
         self._problems = 0
+        tables = sought.wanted.tables
+        self._near = Near(tables) if tables is not None else None
         self.tally = Tally()
 
     def hits(self) -> Generator[Hit, None, None]:
@@ -63,6 +66,8 @@ class Search:
             with closing(self._in_line(line)) as hits:
                 for hit in hits:
                     yield hit
+                    if hit.verdict.certain:
+                        self._near = None
                     found += 1
                     left[flavour] -= 1
                     if found == self._sought.limit:
@@ -70,6 +75,7 @@ class Search:
                         return
                     if not left[flavour] and not self._sought.everywhere:
                         return  # all GTIDs
+        self.tally.close = self._near.close() if self._near is not None else ()
 
     # Where
 
@@ -112,6 +118,7 @@ class Search:
             mesh=None if plain else mesh_of(sought.wanted, test),
             keep=lambda _: True,
             newest_first=sought.order == "newest",
+            other=Phases(line, self._survey.blocks).other,
         )
         with closing(Ahead(plan.tasks(self._fetch), threads=self._threads, first=2)) as ahead:
             for first in ahead:
@@ -119,7 +126,7 @@ class Search:
                 if not isinstance(item, Part):
                     item()
                     continue
-                stack.keep = item.keep
+                stack.keep, stack.near = item.keep, self._near
                 yield from self._in_part(stack, item, first, ahead)
 
     def _in_part(
@@ -206,7 +213,7 @@ class Search:
             yield partial(self._pass, size)
             return
         yield partial(self._enter, found)
-        parts = self._parts(line, number, found)
+        parts = self._parts(line, number)
         searched = 0
         for part in reversed(parts) if self._sought.order == "newest" else parts:
             searched += part.span.size
@@ -219,35 +226,9 @@ class Search:
             yield partial(self._warn, f"not looked at: {problems[self._problems]}")
             self._problems += 1
 
-    def _parts(self, line: Past, number: int, found: Found) -> list[Part]:
-        end = min(line.end(number, found.known), found.known.transaction_end)
+    def _parts(self, line: Past, number: int) -> list[Part]:
         keep = self._keep_of(line, number)
-        return [Part(span, keep) for span in self._in_time(found.known, spans_of(found, end))]
-
-    def _in_time(self, known: Known, spans: list[Span]) -> list[Span]:
-        """Those spans that can have a commit time that is looked for.
-
-        By the blocks' first commit times, if these only grow and the binlog's least one agrees; and
-        not where it may be in a binlog's last block, which the greatest one tells of alone.
-        """
-        sought = self._sought
-        if (sought.since_us, sought.until_us) == (None, None) or not known.commit_exact:
-            return spans
-        firsts = [known.blocks[span.begin // BLOCK_SIZE].first_commit_us for span in spans]
-        times = [one for one in firsts if one is not None]
-        if len(times) != len(spans) or len(times) < 2 or known.least_commit_us is None:
-            return spans
-        grows = all(b >= a - _SLACK_US for a, b in pairwise(times))
-        if not grows or known.least_commit_us < times[0] - _SLACK_US:
-            return spans
-        if sought.since_us is not None and sought.since_us > times[-1] + _SLACK_US:
-            return spans[-1:]
-        bounds = [*times[1:], known.greatest_commit_us or times[-1]]
-        return [
-            span
-            for span, low, high in zip(spans, times, bounds, strict=True)
-            if sought.in_time(low - _SLACK_US, high + _SLACK_US, exact=True)
-        ]
+        return [Part(span, keep) for span in line.spans(number)]
 
     def _keep_of(self, line: Past, number: int) -> Callable[[Transaction], bool]:
         sought, named = self._sought, line.named
@@ -274,7 +255,10 @@ class Search:
         return line.named is None or line.named.touches(known)
 
     def _between(self, line: Past, behind: int) -> Iterator[Item]:
-        """What is missing before the stretch `behind`, if it may have been in time."""
+        """What is missing before the stretch `behind`, if it may have been in time.
+
+        By the whole range of both its neighbours, in which the clock may have stepped.
+        """
         stretches = line.route.stretches
         if behind == 0 or (line.alone and stretches[behind - 1].leg != stretches[behind].leg):
             return
@@ -282,8 +266,8 @@ class Search:
         high: int | None = None
         try:
             breaks = list(line.route.breaks(behind - 1, behind))
-            low = line.known(behind - 1).greatest_commit_us
-            high = line.known(behind).least_commit_us
+            low = line.known(behind - 1).least_commit_us
+            high = line.known(behind).greatest_commit_us
         except ArchiveError:
             breaks = [(behind, stretches[behind].broken, stretches[behind].missing)]
         sought = self._sought

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from binlog2s3.binlog.content import Change
 from binlog2s3.config.points import time_text
 from binlog2s3.inspect.find.match import Verdict
-from binlog2s3.inspect.find.model import Hit, Sought, Tally
+from binlog2s3.inspect.find.model import Hit, Sought, Tally, Tie
 from binlog2s3.output import Plain
 from binlog2s3.status.text import count_text, size_text
 
@@ -71,7 +71,7 @@ def sought_text(sought: Sought) -> str:
     if wanted.kinds:
         words.append(" or ".join(kind for kind in _KINDS if kind in wanted.kinds))
     if wanted.tables is not None:
-        words.append(f"of {', '.join(f'{db}.{table}' for db, table in wanted.tables.pairs)}")
+        words.append(f"of {', '.join(wanted.tables.names)}")
     if wanted.min_rows:
         words.append(f"with at least {count_text(wanted.min_rows, 'row')}")
     if sought.gtids:
@@ -83,7 +83,7 @@ def sought_text(sought: Sought) -> str:
     return " ".join(words) or "all transactions"
 
 
-_KINDS = ("insert", "update", "delete", "ddl")
+_KINDS = ("insert", "update", "delete", "ddl", "drop")
 
 
 # For people
@@ -98,6 +98,7 @@ class Printed:
     sought: Sought
     found: int = 0
     _first: list[Hit] = field(default_factory=list)
+    _newest_us: int = 0
 
     def begin(self) -> None:
         """What is looked for, and where."""
@@ -111,14 +112,17 @@ class Printed:
         if len(self._first) < _COMMANDS:
             self._first.append(hit)
         one = hit.transaction
+        self._newest_us = max(self._newest_us, one.commit_us)
         when = _moment(one.commit_us) if one.commit_exact else f"{_moment(one.commit_us)[:19]}Z"
         where = f"{hit.binlog}:{one.begin}"
         if self.sought.everywhere:
             where += f"  {hit.lineage}"
         head = f"{when}  {one.gtid or 'no GTID'}  {where}"
         self.page.line(head, "green" if hit.verdict.certain else "yellow")
-        if not hit.verdict.certain:
-            self.page.field("", "perhaps: what it does cannot be told for sure", 4, "yellow")
+        if why := _why_uncertain(hit):
+            self.page.field("", why, 4, "yellow")
+        if hit.tie is not None and hit.tie.is_settled:
+            self.page.field("", _tie_text(hit.tie), 4)
         for line in _content_lines(hit):
             self.page.field("", line, 4)
 
@@ -130,8 +134,10 @@ class Printed:
         for warning in warnings:
             page.line(f"warning: {warning}", "yellow")
         page.line(_looked_text(self.found, tally, self.sought), "bold")
-        if _is_later(self.sought, tally):
-            page.line(f"the bucket has what was committed until {time_text(tally.covered_us or 0)}")
+        if tally.close:
+            page.line(f"tables with names like that: {', '.join(tally.close)}", "yellow")
+        if text := self._covered_text(tally):
+            page.line(text)
         if tally.ended_early:
             page.line(
                 f"there may be more: it ended at --limit {self.sought.limit} (0: show all)",
@@ -149,11 +155,43 @@ class Printed:
                 "none --to-position BINLOG:POSITION"
             )
 
+    def _covered_text(self, tally: Tally) -> str:
+        """Where what is looked for may not be in the bucket yet: up to when all is there.
 
-def _is_later(sought: Sought, tally: Tally) -> bool:
-    """Whether what is looked for may not be in the bucket yet."""
-    covered = tally.covered_us
-    return covered is not None and (sought.until_us is None or sought.until_us > covered)
+        The writer says so now and then, and sends on meanwhile; one transaction that is later does
+        not prove that all before it are there, by a clock that may have stepped.
+        """
+        covered, until_us = tally.covered_us, self.sought.until_us
+        if covered is None or (until_us is not None and until_us <= covered):
+            return ""
+        if covered < self._newest_us:
+            return "more that was committed since may not be in the bucket yet"
+        return f"the bucket has what was committed until {time_text(covered)}"
+
+
+def _why_uncertain(hit: Hit) -> str:
+    """What there is to say before what a transaction does, "" where that is certain."""
+    if hit.verdict.certain:
+        return ""
+    if hit.tie is not None and not hit.tie.is_settled:
+        return _tie_text(hit.tie)
+    if hit.content.undone:
+        return "perhaps: some of it, or all, was rolled back"
+    return "perhaps: what it does cannot be told for sure"
+
+
+def _tie_text(tie: Tie) -> str:
+    """One phase of an XA transaction, and the other."""
+    other, phase = "", tie.xa.phase
+    if tie.transaction is not None:
+        place = tie.transaction.gtid or f"{tie.binlog}:{tie.transaction.begin}"
+        other = f"{place} at {_moment(tie.transaction.commit_us)}"
+    if phase == "prepare":
+        if not other:
+            return "prepared: neither its XA COMMIT nor its XA ROLLBACK is in sight"
+        return f"prepared, and {tie.state} by {other}"
+    verb = "commits" if phase == "commit" else "rolls back"
+    return f"{verb} what {other} prepared" if other else f"{verb} what was prepared out of sight"
 
 
 def _content_lines(hit: Hit) -> list[str]:
@@ -165,13 +203,19 @@ def _content_lines(hit: Hit) -> list[str]:
         parts = [_change_text(change) for change in changes[:_MOST_CHANGES]]
         parts += [f"and {len(changes) - len(parts)} more"] if len(changes) > len(parts) else []
         lines.append(", ".join(parts) + (" (compressed)" if content.compressed else ""))
-    elif not content.statements:
+    elif not (content.statements or content.lost or _stands_for_unknown(hit)):
         lines.append("no changes")
     lines += [_cut(" ".join(one.split())) for one in content.statements[:_MOST_STATEMENTS]]
     if len(content.statements) > _MOST_STATEMENTS:
         more = len(content.statements) - _MOST_STATEMENTS
         lines.append(f"and {count_text(more, 'statement')} more")
     return lines
+
+
+def _stands_for_unknown(hit: Hit) -> bool:
+    """Whether it is an XA COMMIT of something that nobody has found."""
+    xa, tie = hit.content.xa, hit.tie
+    return xa is not None and xa.phase == "commit" and (tie is None or tie.transaction is None)
 
 
 def _change_text(change: Change) -> str:
@@ -231,9 +275,7 @@ def head_document(about: About, sought: Sought) -> dict[str, Any]:
         "source": about.source,
         "archive": about.archive,
         "sought": {
-            "tables": [f"{db}.{table}" for db, table in wanted.tables.pairs]
-            if wanted.tables
-            else [],
+            "tables": list(wanted.tables.names) if wanted.tables else [],
             "types": [kind for kind in _KINDS if kind in wanted.kinds],
             "from": _time(sought.since_us),
             "to": _time(sought.until_us),
@@ -259,6 +301,7 @@ def tail_document(found: int, tally: Tally, warnings: Sequence[str]) -> dict[str
             "of_bytes": tally.of_size,
             "covered_until": _time(tally.covered_us),
         },
+        "close_tables": list(tally.close),
         "warnings": list(warnings),
     }
 
@@ -278,10 +321,26 @@ def hit_document(hit: Hit, about: About, sought: Sought) -> dict[str, Any]:
         "commit_time": "exact" if one.commit_exact else "seconds",
         "original_commit": committed if original == one.commit_us else _time(original),
         "certain": hit.verdict.certain,
+        "xa": _tie(hit.tie),
         "compressed": content.compressed,
         "changes": [_change(change, hit.verdict) for change in content.changes],
         "statements": list(content.statements),
         "pitr": pitr_text(hit, about, sought),
+    }
+
+
+def _tie(tie: Tie | None) -> dict[str, Any] | None:
+    if tie is None:
+        return None
+    other = tie.transaction
+    return {
+        "phase": tie.xa.phase,
+        "state": tie.state,
+        "xid": str(tie.xa.xid) if tie.xa.xid is not None else None,
+        "binlog": str(tie.binlog) if tie.binlog is not None else None,
+        "begin": other.begin if other is not None else None,
+        "gtid": other.gtid if other is not None else None,
+        "committed": _moment(other.commit_us) if other is not None else None,
     }
 
 

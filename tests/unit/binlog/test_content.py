@@ -3,12 +3,14 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from binlog2s3.binlog.client_text import NO_BACKSLASH_ESCAPES
 from binlog2s3.binlog.content import (
     CHANGES_MOST,
     STATEMENTS_MOST,
@@ -18,6 +20,8 @@ from binlog2s3.binlog.content import (
     ContentReader,
 )
 from binlog2s3.binlog.scanner import EventType, FormatEvent, Scanner
+from binlog2s3.binlog.statements import Statement
+from binlog2s3.binlog.xa import Xa, Xid
 from tests.binlog_writer import (
     BEGIN,
     COMMIT,
@@ -34,8 +38,16 @@ from tests.binlog_writer import (
 Event = tuple[int, bytes]
 
 MIB = 1 << 20
+
+
+def status_of(sql_mode: int, *, charset: int = 255) -> bytes:
+    """The status variables of a QUERY event that say how its text is written."""
+    return b"\0\0\0\0\0\1" + struct.pack("<QBHHH", sql_mode, 4, charset, 8, 8)
+
+
 GTID = (UUID_A, "", 5)
 STATEMENT_END = 1
+LATIN1 = status_of(0, charset=8)
 
 
 def table_map(number: int, table: str, *, db: str = "shop") -> Event:
@@ -225,6 +237,29 @@ def test_ddl_is_one_change_for_each_table() -> None:
     )
 
 
+def test_how_a_text_is_written_is_in_its_event() -> None:
+    """The sql_mode, and the charset: where strings end depends on them."""
+    text = "ALTER TABLE a COMMENT 'C:\\', RENAME TO b, COMMENT ''"
+    for status, names in (
+        (status_of(NO_BACKSLASH_ESCAPES), {"a", "b"}),
+        (status_of(0), {"a"}),
+        (b"", {"a"}),
+    ):
+        format_event, data = bytes_of([(EventType.QUERY, query_body(text, status=status))])
+        heard: list[Statement] = []
+        ContentReader(format_event, on_statement=heard.append).feed(data)
+        assert {"a", "b"} & {*heard[0].clear.names()} == names
+        assert heard[0].clear.cut == (not status)
+    sjis = (
+        query_body("", status=status_of(0, charset=13))[:-1] + b"\0" + b"UPDATE a SET x = '\x95\\'"
+    )
+    format_event, data = bytes_of([(EventType.QUERY, sjis)])
+    heard = []
+    ContentReader(format_event, on_statement=heard.append).feed(data)
+    assert heard[0].clear.text == "UPDATE a SET x = '"
+    assert heard[0].tables == ("t.a",)
+
+
 def test_load_data_is_an_insert() -> None:
     """Its event has more in front of the text than others."""
     plain = query_body("LOAD DATA INFILE 'x' INTO TABLE a")
@@ -236,11 +271,39 @@ def test_load_data_is_an_insert() -> None:
 
 def test_what_frames_a_transaction_is_no_change() -> None:
     """BEGIN, COMMIT, savepoints, XA."""
-    names = ("SAVEPOINT a", "ROLLBACK TO a", "XA START X'61',X'',1", "XA END X'61',X'',1")
+    names = ("SAVEPOINT a", "XA START X'61',X'',1", "XA END X'61',X'',1")
     assert read([BEGIN, *map(statement, names), XID]) == Content()
     assert read([BEGIN, COMMIT]) == Content()
-    assert read([statement("XA START X'61',X'',1"), XA_PREPARE]) == Content()
-    assert read([statement("XA COMMIT X'61',X'',1")]) == Content()
+
+
+def test_what_is_rolled_back_is_told() -> None:
+    """All of it, or a part."""
+    for end in ("ROLLBACK", "ROLLBACK TO a", "rollback to savepoint `a`"):
+        assert read([BEGIN, statement(end), XID]) == Content(undone=True)
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_the_phases_of_xa_are_told(is_compressed: bool) -> None:
+    """By name; a commit in one phase, or behind its own start, is none."""
+    begun = statement("XA START X'61',X'',1")
+    name = Xid(1, b"x", b"")
+
+    def told(*events: Event) -> Content:
+        return read([compressed(list(events))] if is_compressed else list(events))
+
+    assert told(begun, XA_PREPARE).xa == Xa("prepare", name)
+    assert told(begun, (EventType.XA_PREPARE, b"\1" + XA_PREPARE[1][1:])).xa is None
+    two = (EventType.XA_PREPARE, b"\0" + struct.pack("<III", 7, 2, 1) + b"abc")
+    assert told(begun, two).xa == Xa("prepare", Xid(7, b"ab", b"c"))
+    assert told(statement("XA COMMIT X'6162',X'63',7")).xa == Xa("commit", Xid(7, b"ab", b"c"))
+    assert told(statement("xa rollback X'78',X'',1")).xa == Xa("rollback", name)
+    assert told(statement("XA COMMIT 'x'")).xa == Xa("commit", None)
+    assert told(begun, statement("XA COMMIT X'61',X'',1")) == replace(
+        Content(), compressed=is_compressed
+    )
+    assert told(begun, statement("XA ROLLBACK X'61',X'',1")).undone
+    short = (EventType.XA_PREPARE, b"\0" + struct.pack("<III", 7, 20, 1) + b"abc")
+    assert told(begun, short).lost
 
 
 def test_other_statements_and_incidents_are_told_as_such() -> None:
@@ -270,7 +333,9 @@ def test_texts_are_cut_and_decoded_whatever_they_are() -> None:
     for number, text in enumerate(content.statements):
         assert text.startswith(f"UPDATE a SET x = {number}, y = 'ää")
     assert changes(content) == [("update", "t.a", None)]
-    latin = query_body("")[:-1] + b"\0" + "CREATE TABLE größe (x INT)".encode("latin-1")
+    latin = (
+        query_body("", status=LATIN1)[:-1] + b"\0" + "CREATE TABLE größe (x INT)".encode("latin-1")
+    )
     content = read([(EventType.QUERY, latin)])
     assert changes(content) == [("ddl", "t.größe", None)]
     broken = query_body("")[:-1] + b"\0" + b"DROP TABLE \xff\xfe"

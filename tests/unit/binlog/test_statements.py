@@ -2,7 +2,17 @@ import random
 
 import pytest
 
-from binlog2s3.binlog.statements import read_statement, without_secrets
+from binlog2s3.binlog.client_text import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
+from binlog2s3.binlog.statements import PLAIN, Writing, statement_of, without_secrets
+
+
+def read_statement(
+    text: str, db: str, *, cut: bool = False, writing: Writing = PLAIN
+) -> tuple[str, tuple[str, ...]] | None:
+    """Kind and tables."""
+    found = statement_of(text, db, cut=cut, writing=writing)
+    return None if found is None else (found.kind, found.tables)
+
 
 ONE_TABLE = {
     "insert into a values (1)": ("insert", "t.a"),
@@ -25,7 +35,7 @@ ONE_TABLE = {
     "CREATE TABLE a (x INT)": ("ddl", "t.a"),
     "create or replace temporary table if not exists a (x INT)": ("ddl", "t.a"),
     "CREATE TABLE`a`(x INT)": ("ddl", "t.a"),
-    "CREATE TABLE `a.b``c`.`d` (x INT)": ("ddl", "a.b`c.d"),
+    "CREATE TABLE `a.b``c`.`d` (x INT)": ("ddl", "`a.b``c`.d"),
     'CREATE TABLE "a" (x INT)': ("ddl", "t.a"),
     "CREATE TABLE größe (x INT)": ("ddl", "t.größe"),
     "CREATE SEQUENCE a": ("ddl", "t.a"),
@@ -42,6 +52,9 @@ ONE_TABLE = {
     "DROP INDEX IF EXISTS i ON a": ("ddl", "t.a"),
     "CREATE DATABASE IF NOT EXISTS `a`": ("ddl", "a.*"),
     "DROP SCHEMA a": ("ddl", "a.*"),
+    "DROP DATABASE `a.b`": ("ddl", "`a.b`.*"),
+    "DROP DATABASE a.b": ("ddl", ""),
+    "DROP TABLE a.`*`": ("ddl", "a.`*`"),
     "ALTER DATABASE a CHARACTER SET utf8mb4": ("ddl", "a.*"),
     "ALTER DATABASE CHARACTER SET utf8mb4": ("ddl", "t.*"),
     "CREATE VIEW a AS SELECT 1": ("ddl", ""),
@@ -61,6 +74,12 @@ ONE_TABLE = {
     "WITH a AS (SELECT 1) UPDATE b SET x = 1": ("other", ""),
     "'INSERT' INTO a": ("other", ""),
     "SELECT f()": ("other", ""),
+    "SET STATEMENT max_statement_time=5, a='FOR' FOR DELETE FROM o.a": ("delete", "o.a"),
+    "SET STATEMENT max_statement_time=5": ("other", ""),
+    "ANALYZE FORMAT=JSON UPDATE a SET x = 1": ("update", "t.a"),
+    "ANALYZE NO_WRITE_TO_BINLOG TABLE a": ("other", ""),
+    "DELETE HISTORY FROM a BEFORE SYSTEM_TIME '2026-01-01'": ("delete", "t.a"),
+    "BEGIN NOT ATOMIC DELETE FROM a; END": ("other", ""),
     "\0\xff": ("other", ""),
 }
 
@@ -70,6 +89,104 @@ def test_a_statement_of_at_most_one_table(text: str) -> None:
     """Kind and table, however it is written; no table where it could be several or none."""
     kind, table = ONE_TABLE[text]
     assert read_statement(text, "t") == (kind, (table,))
+
+
+ALSO = {
+    "INSERT INTO a VALUES (1) ON DUPLICATE KEY UPDATE x = 2": {"update"},
+    "INSERT INTO a VALUES ('on duplicate key update')": set(),
+    "REPLACE INTO a VALUES (1)": {"delete"},
+    "LOAD DATA INFILE 'x' REPLACE INTO TABLE a": {"delete"},
+    "LOAD DATA INFILE 'replace' IGNORE INTO TABLE a": set(),
+    "UPDATE a SET x = 1": set(),
+    "UPDATE a FOR PORTION OF p FROM '1' TO '2' SET x = 1": {"insert"},
+    "DELETE FROM a FOR PORTION OF p FROM '1' TO '2'": {"insert", "update"},
+    "DELETE FROM a": set(),
+    "TRUNCATE a": {"delete"},
+    "ALTER TABLE a DROP PARTITION p": {"insert", "delete"},
+    "ALTER TABLE a ADD x INT": set(),
+    "DROP TABLE a": {"drop"},
+    "DROP VIEW a": {"drop"},
+    "CREATE TABLE a (x INT)": set(),
+    "CREATE TABLE a SELECT 1": {"insert"},
+    "CREATE TABLE a AS VALUES ROW(1)": {"insert"},
+    "CREATE TABLE a TABLE b": {"insert"},
+    "CREATE TABLE a (x INT) PARTITION BY RANGE (x) (PARTITION p VALUES LESS THAN (1))": set(),
+    "CREATE OR REPLACE TABLE a (x INT)": {"drop"},
+    "CREATE VIEW a AS SELECT 1": set(),
+    "SET STATEMENT a = 1 FOR REPLACE INTO a VALUES (1)": {"delete"},
+}
+
+
+@pytest.mark.parametrize("text", ALSO)
+def test_what_a_statement_may_do_besides(text: str) -> None:
+    """Rows that it replaces or splits, those that it takes away with what they are in."""
+    found = statement_of(text, "t")
+    assert found is not None
+    assert found.also == ALSO[text]
+
+
+def test_what_is_cut_may_do_anything_that_its_kind_may() -> None:
+    """What follows is not known."""
+    for text, also in (
+        ("INSERT INTO a VALUES (1), ", {"update"}),
+        ("LOAD DATA INFILE 'x", {"delete"}),
+        ("CREATE TABLE a (", {"insert"}),
+    ):
+        found = statement_of(text, "t", cut=True)
+        assert found is not None
+        assert found.also == also
+
+
+@pytest.mark.parametrize(
+    ("sql_mode", "string", "ends"),
+    [
+        (0, r"'C:\\'", True),
+        (0, r"'C:\'", False),
+        (NO_BACKSLASH_ESCAPES, r"'C:\\'", True),
+        (NO_BACKSLASH_ESCAPES, r"'C:\'", True),
+        (NO_BACKSLASH_ESCAPES | ANSI_QUOTES, r"'C:\'", True),
+        (ANSI_QUOTES, r"'C:\\'", True),
+        (ANSI_QUOTES, r"'C:\'", False),
+        (None, r"'C:'", True),
+    ],
+)
+def test_where_a_string_ends_is_what_the_sql_mode_says(
+    sql_mode: int | None, string: str, *, ends: bool
+) -> None:
+    """The name behind it is one; a name in it is none."""
+    text = f"ALTER TABLE a COMMENT {string}, RENAME TO b, COMMENT ''"
+    found = statement_of(text, "t", writing=Writing(sql_mode=sql_mode))
+    assert found is not None
+    assert ("b" in list(found.clear.names())) is ends
+    assert not found.clear.cut
+
+
+def test_a_quoted_name_may_end_with_a_backslash() -> None:
+    """With ANSI_QUOTES there are no escapes in it."""
+    found = statement_of('ALTER TABLE "a\\" RENAME TO "b"', "t", writing=Writing(ANSI_QUOTES))
+    assert found is not None
+    assert found.tables == ("t.a\\",)
+    assert "b" in list(found.clear.names())
+
+
+def test_what_nobody_can_tell_ends_the_text() -> None:
+    """A backslash without a sql_mode; a charset in which half a character may be a quote."""
+    for writing, text in (
+        (Writing(), "ALTER TABLE a COMMENT 'C:\\', RENAME TO b"),
+        (Writing(sql_mode=0, apart=False), "ALTER TABLE a COMMENT 'ï\\', RENAME TO b"),
+    ):
+        found = statement_of(text, "t", writing=writing)
+        assert found is not None
+        assert found.clear.cut
+        assert found.tables == ("t.a",)
+    found = statement_of("UPDATE a SET x = 'ä'", "t", writing=Writing(sql_mode=0))
+    assert found is not None
+    assert not found.clear.cut
+
+
+def test_no_text_is_too_deep() -> None:
+    """Statements within statements are a loop."""
+    assert statement_of("ANALYZE " * 9000 + "SET STATEMENT x FOR " * 9000 + "DELETE", "t")
 
 
 def test_statements_of_many_tables() -> None:
@@ -137,3 +254,13 @@ def test_no_text_is_refused() -> None:
 def test_passwords_are_not_shown(text: str, shown: str) -> None:
     """Nor their hashes, also where the text ends within one."""
     assert without_secrets(text) == shown
+
+
+def test_passwords_are_not_shown_whatever_the_sql_mode() -> None:
+    """With a backslash before the quote that ends one; and nothing where that cannot be told."""
+    text = "CREATE USER a IDENTIFIED BY 'one\\', b IDENTIFIED BY 'two'"
+    mode = Writing(sql_mode=NO_BACKSLASH_ESCAPES)
+    assert without_secrets(text, mode) == (
+        "CREATE USER a IDENTIFIED BY '...', b IDENTIFIED BY '...'"
+    )
+    assert without_secrets(text, Writing()) == "CREATE USER a IDENTIFIED BY '...'..."

@@ -143,7 +143,7 @@ def test_times_that_are_ambiguous_in_mariadb_are_not_counted(name: str) -> None:
 def test_names_of_tables() -> None:
     """Whatever they are; a table map that ends too early has only its name, or is none."""
     body = table_map([INT], db="größe", table="a.b `c`")
-    assert decode_table_map(body, "mysql").name == "größe.a.b `c`"
+    assert decode_table_map(body, "mysql").name == "größe.`a.b ``c```"
     named = len(body) - 8
     for cut in range(len(body) - 5):
         if cut < named:

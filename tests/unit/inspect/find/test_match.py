@@ -2,22 +2,27 @@
 
 import pytest
 
+from binlog2s3.binlog.client_text import NO_BACKSLASH_ESCAPES
 from binlog2s3.binlog.content import Change, Content
-from binlog2s3.binlog.statements import read_statement
+from binlog2s3.binlog.statements import PLAIN, Writing, statement_of
+from binlog2s3.binlog.tables import table_name
 from binlog2s3.inspect.find.match import Judge, Tables, Verdict, Wanted, parse_table
 
 ORDERS = Tables((("shop", "orders"),))
 SHOP = Tables((("shop", "*"),))
 
 
-def judged(text: str, wanted: Wanted, *, db: str = "shop", cut: bool = False) -> tuple[bool, bool]:
+def judged(
+    text: str, wanted: Wanted, *, db: str = "shop", cut: bool = False, writing: Writing = PLAIN
+) -> tuple[bool, bool]:
     """Found, and for sure."""
     judge = Judge(wanted)
-    judge.take(text, db, cut)
-    read = read_statement(text, db, cut=cut)
-    kind, tables = read or ("other", ())
-    content = Content(changes=tuple(Change(kind=kind, table=table) for table in tables))
-    verdict = judge.verdict(content)
+    statement = statement_of(text, db, cut=cut, writing=writing)
+    changes: tuple[Change, ...] = ()
+    if statement is not None:
+        judge.take(statement)
+        changes = tuple(Change(kind=statement.kind, table=table) for table in statement.tables)
+    verdict = judge.verdict(Content(changes=changes))
     return verdict.found, verdict.certain
 
 
@@ -108,11 +113,11 @@ def test_a_statement_by_database(text: str, expected: tuple[bool, bool]) -> None
     ("text", "kinds"),
     [
         ("INSERT INTO a VALUES (1)", {"insert"}),
-        ("REPLACE INTO a VALUES (1)", {"insert"}),
+        ("REPLACE INTO a VALUES (1)", {"insert", "delete"}),
         ("LOAD DATA INFILE 'x' INTO TABLE a", {"insert"}),
         ("UPDATE a, b SET x = 1", {"update"}),
         ("DELETE FROM a", {"delete"}),
-        ("TRUNCATE a", {"ddl"}),
+        ("TRUNCATE a", {"ddl", "delete"}),
         ("GRANT ALL ON *.* TO me", {"ddl"}),
         ("REVOKE ALL ON *.* FROM me", {"ddl"}),
         ("SET PASSWORD FOR me = 'x'", {"ddl"}),
@@ -159,6 +164,74 @@ def test_rows_by_table_and_type_together() -> None:
     assert verdict(Wanted(tables=SHOP, min_rows=12), insert, delete).found
     assert not verdict(Wanted(tables=SHOP, min_rows=13), insert, delete).found
     assert not verdict(Wanted(tables=ORDERS, min_rows=6), insert, delete).found
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ("INSERT INTO orders VALUES (1) ON DUPLICATE KEY UPDATE a = 2", "insert", SURE),
+        ("INSERT INTO orders VALUES (1) ON DUPLICATE KEY UPDATE a = 2", "update", PERHAPS),
+        ("INSERT INTO orders VALUES (1) ON DUPLICATE KEY UPDATE a = 2", "delete", NO),
+        ("INSERT INTO orders VALUES (1)", "update", NO),
+        ("INSERT INTO stock VALUES (1) ON DUPLICATE KEY UPDATE a = 2", "update", NO),
+        ("REPLACE INTO orders VALUES (1)", "delete", PERHAPS),
+        ("REPLACE INTO stock SELECT * FROM orders", "delete", NO),
+        ("LOAD DATA INFILE 'x' REPLACE INTO TABLE orders", "delete", PERHAPS),
+        ("LOAD DATA INFILE 'x' INTO TABLE orders", "delete", NO),
+        ("TRUNCATE orders", "delete", PERHAPS),
+        ("ALTER TABLE orders DROP PARTITION p", "delete", PERHAPS),
+        ("ALTER TABLE stock EXCHANGE PARTITION p WITH TABLE orders", "delete", PERHAPS),
+        ("CREATE TABLE orders AS SELECT 1", "insert", PERHAPS),
+        ("SET STATEMENT max_statement_time = 1 FOR DELETE FROM orders", "delete", SURE),
+        ("ANALYZE UPDATE orders SET a = 1", "update", SURE),
+        ("DROP TABLE orders", "drop", SURE),
+        ("DROP TABLE stock, orders", "drop", SURE),
+        ("DROP TABLE stock", "drop", NO),
+        ("DROP DATABASE shop", "drop", SURE),
+        ("DROP VIEW orders", "drop", PERHAPS),
+        ("CREATE OR REPLACE TABLE orders (a INT)", "drop", PERHAPS),
+        ("ALTER TABLE orders DROP COLUMN a", "drop", NO),
+        ("TRUNCATE orders", "drop", NO),
+        ("DELETE FROM orders", "drop", NO),
+    ],
+)
+def test_a_statement_by_all_that_it_may_do(
+    text: str, kind: str, expected: tuple[bool, bool]
+) -> None:
+    """Not by its first word alone; what it may do besides is found as perhaps."""
+    assert judged(text, Wanted(tables=ORDERS, kinds=frozenset({kind}))) == expected
+
+
+def test_a_string_that_ends_with_a_backslash_hides_no_name() -> None:
+    """By the sql_mode in the event; where there is none, nobody can tell."""
+    text = "ALTER TABLE stock COMMENT 'C:\\', RENAME TO orders, COMMENT ''"
+    wanted = Wanted(tables=ORDERS)
+    assert judged(text, wanted, writing=Writing(sql_mode=NO_BACKSLASH_ESCAPES)) == PERHAPS
+    assert judged(text, wanted, writing=Writing()) == PERHAPS
+    assert judged(text, wanted, writing=Writing(sql_mode=0)) == NO
+    half = "ALTER TABLE stock COMMENT 'ï\\', RENAME TO orders"
+    assert judged(half, wanted, writing=Writing(sql_mode=0, apart=False)) == PERHAPS
+
+
+@pytest.mark.parametrize("kind", ["rows", "ddl"])
+def test_a_dot_in_a_name_is_no_end_of_it(kind: str) -> None:
+    """`x`.`y.t` and `x.y`.`t` are two tables, of two databases; "*" may be a table's name."""
+    tables = {"x": "y.t", "x.y": "t", "*": "t"}
+    for db, table in tables.items():
+        for other, other_table in tables.items():
+            same = db == other
+            for pair in ((other, other_table), (other, "*")):
+                wanted = Wanted(tables=Tables((pair,)))
+                if kind == "rows":
+                    change = Change(kind="insert", table=table_name(db, table), rows=1)
+                    assert verdict(wanted, change).found == same, (db, pair)
+                else:
+                    text = f"DROP TABLE `{db}`.`{table}`"
+                    assert judged(text, wanted) == (SURE if same else NO), (db, pair)
+                    dropped = f"DROP DATABASE `{db}`"
+                    assert judged(dropped, wanted) == (SURE if same else NO), (db, pair)
+    starred = table_name("shop", "*")
+    assert not verdict(Wanted(tables=ORDERS), Change(kind="insert", table=starred)).found
 
 
 def test_servers_may_keep_names_in_small_letters() -> None:

@@ -44,6 +44,9 @@ STATEMENTS = (
     "CREATE DATABASE other",
     "ALTER TABLE stock RENAME TO orders",
     "SELECT f()",
+    "INSERT INTO orders VALUES (1) ON DUPLICATE KEY UPDATE a = 1",
+    "replace orders VALUES (1)",
+    "DELETE FROM orders FOR PORTION OF p FROM '1' TO '2'",
     "GRANT ALL ON shop.orders TO me",
 )
 WANTED = [
@@ -54,6 +57,8 @@ WANTED = [
     Wanted(tables=Tables((("other", "*"),))),
     Wanted(kinds=frozenset({"ddl"})),
     Wanted(kinds=frozenset({"update", "delete"})),
+    Wanted(kinds=frozenset({"update"})),
+    Wanted(tables=Tables((("shop", "orders"),)), kinds=frozenset({"drop"})),
     Wanted(min_rows=3),
     Wanted(tables=Tables((("Shop", "Orders"),))),
     Wanted(tables=Tables((("shop", "orders"),)), min_rows=2),

@@ -1,7 +1,10 @@
 """Where a search looks, and where it need not; what it says of what it could not look at."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from io import StringIO
 
 import pytest
 
@@ -13,10 +16,21 @@ from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import Tables, Wanted
 from binlog2s3.inspect.find.model import Hit, Sought, Tally
 from binlog2s3.inspect.find.scan import Search
-from tests.binlog_writer import BEGIN, NOW_US, UUID_A, UUID_B, XID, BinlogWriter, statement
+from binlog2s3.inspect.find.view import About, Printed
+from binlog2s3.output import Plain
+from tests.binlog_writer import (
+    BEGIN,
+    NOW_US,
+    ROLLBACK,
+    UUID_A,
+    UUID_B,
+    XID,
+    BinlogWriter,
+    statement,
+)
 from tests.documents import BEAT, ID, LINEAGE, NAME
 from tests.surveyed import BLOCK, KEY, LAYOUT, MARIADB, Bucket
-from tests.unit.binlog.test_content import rows, table_map
+from tests.unit.binlog.test_content import compressed, rows, table_map
 
 SECOND = 1_000_000
 ORDERS = Tables((("shop", "orders"),))
@@ -173,41 +187,53 @@ def test_all_gtids_found_is_the_end() -> None:
     assert (numbers(hits), tally.binlogs) == ([25], 1)
 
 
-def test_blocks_are_left_out_by_time() -> None:
-    """Where commit times only grow; of a binlog of ten blocks some."""
-    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
-    made = binlog(1, 100, size=400_000, apart_us=100 * SECOND)
-    bucket.archive(made.data, name=name(1))
-    bucket.asked.clear()
-    low, high = NOW_US + 5000 * SECOND, NOW_US + 5300 * SECOND
-    hits, _, _ = searched(bucket, since_us=low, until_us=high)
-    assert numbers(hits) == [53, 52, 51, 50]
-    assert bucket.fetched < 6 * BLOCK
-    bucket.asked.clear()
-    assert len(searched(bucket)[0]) == 100
-    assert bucket.fetched < len(made.data) + BLOCK // 4  # each block once
-    late = NOW_US + 9900 * SECOND
-    hits, _, _ = searched(bucket, since_us=late)
-    assert numbers(hits) == [100, 99]
+@pytest.mark.parametrize("step", [-9000, -700, 900, 9000])
+def test_a_clock_that_stepped_within_a_block_hides_nothing(step: int) -> None:
+    """Back or forward, in the binlog's range of times or out of it, whatever its blocks begin with.
 
-
-def test_a_clock_that_was_set_back_hides_nothing() -> None:
-    """Then all blocks are read."""
-    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+    Ten transactions lie in a block, and one of them is of another time.
+    """
     made = BinlogWriter()
     made.previous_gtids(GtidSet.parse(""))
-    for gno in range(1, 41):
-        offset = -9000 if gno == 35 else gno * 100
+    stepped = NOW_US + (2500 + step) * SECOND
+    for gno in range(1, 51):
         row = rows(EventType.WRITE_ROWS, 7, 1, value=b"x" * 400_000)
         made.transaction(
             [BEGIN, table_map(7, "orders"), row, XID],
             gtid=(UUID_A, "", gno),
-            commit_us=NOW_US + offset * SECOND,
+            commit_us=stepped if gno == 25 else NOW_US + gno * 100 * SECOND,
         )
     made.rotate()
+    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
     bucket.archive(made.data, name=name(1))
-    hits, _, _ = searched(bucket, until_us=NOW_US - 8000 * SECOND)
-    assert numbers(hits) == [35]
+    for order in ("newest", "oldest"):
+        hits, _, _ = searched(
+            bucket, since_us=stepped - SECOND, until_us=stepped + SECOND, order=order
+        )
+        assert 25 in numbers(hits)
+
+
+def test_a_gap_behind_a_clock_that_stepped_is_said() -> None:
+    """A commit of tomorrow before it does not say that what is missing is of tomorrow."""
+    bucket = archive(100, 100, 100)
+    made = BinlogWriter()
+    made.previous_gtids(GtidSet.parse(""))
+    for gno in range(1, 11):
+        made.transaction(
+            [BEGIN, table_map(7, "orders"), rows(EventType.WRITE_ROWS, 7, 1), XID],
+            gtid=(UUID_A, "", gno),
+            commit_us=NOW_US + (86_400 if gno == 5 else gno) * SECOND,
+        )
+    made.rotate("mysql-bin.000002")
+    bucket.archive(made.data, name=name(1))
+    del bucket.objects[LAYOUT.binlog(ID, name(2))]
+    del bucket.objects[LAYOUT.entry(ID, name(2))]
+    hits, warnings, _ = searched(
+        bucket, since_us=NOW_US + 12 * SECOND, until_us=NOW_US + 13 * SECOND
+    )
+    assert hits == []
+    (gap,) = warnings
+    assert f"between {name(1)} and {name(3)}" in gap
 
 
 def test_whole_seconds_are_in_time_with_any_part() -> None:
@@ -258,7 +284,7 @@ def test_what_is_missing_is_said_at_its_place() -> None:
     assert numbers(hits) == [*range(40, 20, -1), *range(10, 0, -1)]
     (gap,) = warnings
     assert f"between {name(1)} and {name(3)}" in gap
-    for since, until, is_said in ((1, 5, False), (12, 13, True), (25, 30, False)):
+    for since, until, is_said in ((-9, 0, False), (12, 13, True), (31, 39, False)):
         _, warnings, _ = searched(
             bucket, since_us=NOW_US + since * SECOND, until_us=NOW_US + until * SECOND
         )
@@ -283,6 +309,66 @@ def test_an_entry_that_is_none_leaves_its_binlog_out() -> None:
     hits, warnings, _ = searched(bucket)
     assert numbers(hits) == [*range(30, 20, -1), *range(10, 0, -1)]
     assert any(f"not looked at: {name(2)}" in one for one in warnings)
+
+
+@pytest.mark.parametrize("seconds", [9, 19, 20, 21, 99])
+def test_what_is_shown_is_in_the_bucket(seconds: int) -> None:
+    """The writer's word may be older than what is there: then its time is not printed."""
+    bucket = archive(100, 100)
+    covered = datetime.fromtimestamp(NOW_US // SECOND + seconds, UTC)
+    bucket.beat(replace(BEAT, lineage=ID, durable=None, covered_until=covered, generation=9))
+    hits, _, tally = searched(bucket)
+    assert tally.covered_us == NOW_US + seconds * SECOND
+    out = StringIO()
+    view = Printed(Plain(out), About(source="orders", archive="s3://x"), Sought(wanted=ANY))
+    for hit in hits:
+        view.hit(hit)
+    view.end(tally, ())
+    assert ("committed until" in out.getvalue()) == (seconds >= 20)
+    assert ("may not be in the bucket yet" in out.getvalue()) == (seconds < 20)
+
+
+def test_close_names_are_suggested() -> None:
+    """Of tables that were seen on the way; not where the table itself was found."""
+    bucket = archive(100, 100)
+    for wanted, expected in (
+        (("shop", "order"), ("shop.orders",)),
+        (("shop", "Stocks"), ("shop.stock",)),
+        (("shops", "*"), ("shop.*",)),
+        (("shop", "orders"), ()),
+        (("bank", "accounts"), ()),
+    ):
+        hits, _, tally = searched(bucket, Sought(wanted=Wanted(tables=Tables((wanted,)))))
+        assert tally.close == expected, wanted
+        out = StringIO()
+        view = Printed(Plain(out), About(source="orders", archive="s3://x"), Sought(wanted=ANY))
+        view.end(tally, ())
+        assert all(name in out.getvalue() for name in expected)
+        assert bool(hits) == (not expected and wanted[0] == "shop")
+
+
+def test_close_names_are_found_in_statements_and_compressed_transactions() -> None:
+    """Whatever cannot be read of them."""
+    made = BinlogWriter()
+    made.previous_gtids(GtidSet.parse(""))
+    for gno, events in enumerate(
+        (
+            [statement("CREATE TABLE shop.customers (a INT)")],
+            [compressed([BEGIN, table_map(7, "invoices"), rows(EventType.WRITE_ROWS, 7, 1), XID])],
+            [BEGIN, (EventType.TABLE_MAP, b"\1\2"), XID],
+            [BEGIN, table_map(7, "y.t", db="x.z"), rows(EventType.WRITE_ROWS, 7, 1), XID],
+        ),
+        1,
+    ):
+        made.transaction(events, gtid=(UUID_A, "", gno), commit_us=NOW_US)
+    made.rotate()
+    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+    bucket.archive(made.data, name=name(1))
+    tables = Tables((("shop", "customer"), ("shop", "invoice")))
+    _, _, tally = searched(bucket, Sought(wanted=Wanted(tables=tables)))
+    assert tally.close == ("shop.customers", "shop.invoices")
+    _, _, tally = searched(bucket, Sought(wanted=Wanted(tables=Tables((("x.y", "*"),)))))
+    assert tally.close == ("`x.z`.*",)
 
 
 def test_a_damaged_event_is_named() -> None:
@@ -380,6 +466,155 @@ def test_a_join_that_nothing_proves_ends_the_search() -> None:
         assert {hit.lineage for hit in hits} == {OTHER}
         (warning,) = warnings
         assert "--lineage all" in warning
+
+
+def xa_history(*ends: str, apart: int = 0) -> Bucket:
+    """Transaction 1 prepares `a`, a row of shop.orders; `apart` others; then each of `ends`."""
+    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+    first = BinlogWriter()
+    first.previous_gtids(GtidSet.parse(""))
+    events = [table_map(7, "orders"), rows(EventType.WRITE_ROWS, 7, 3)]
+    begun = [statement("XA START X'61',X'',1"), *events, statement("XA END X'61',X'',1")]
+    first.transaction([*begun, XA_PREPARE_A], gtid=(UUID_A, "", 1), commit_us=NOW_US)
+    first.rotate("mysql-bin.000002")
+    bucket.archive(first.data, name=name(1))
+    made = BinlogWriter()
+    made.previous_gtids(GtidSet.parse(f"{UUID_A}:1"))
+    row = rows(EventType.WRITE_ROWS, 7, 1, value=b"x" * 400_000)
+    for gno in range(2, 2 + apart):
+        made.transaction(
+            [BEGIN, table_map(7, "stock"), row, XID], gtid=(UUID_A, "", gno), commit_us=NOW_US
+        )
+    for number, end in enumerate(ends):
+        made.transaction(
+            [statement(end)],
+            gtid=(UUID_A, "", 2 + apart + number),
+            commit_us=NOW_US + (number + 1) * 3600 * SECOND,
+        )
+    made.rotate("mysql-bin.000003")
+    bucket.archive(made.data, name=name(2))
+    return bucket
+
+
+XA_PREPARE_A = (EventType.XA_PREPARE, b"\0" + struct.pack("<III", 1, 1, 0) + b"a")
+COMMIT_A, ROLLBACK_A = "XA COMMIT X'61',X'',1", "XA ROLLBACK X'61',X'',1"
+COMMIT_B = "XA COMMIT X'62',X'',1"
+
+
+def tied(hits: Sequence[Hit]) -> dict[int, tuple[str, str, int | None, bool]]:
+    """By number: phase, state, the other's number, certain."""
+    return {
+        numbers([hit])[0]: (
+            hit.tie.xa.phase,
+            hit.tie.state,
+            int(hit.tie.transaction.gtid.split(":")[1])
+            if hit.tie.transaction and hit.tie.transaction.gtid
+            else None,
+            hit.verdict.certain,
+        )
+        for hit in hits
+        if hit.tie is not None
+    }
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+@pytest.mark.parametrize(
+    "wanted", [Wanted(), Wanted(tables=ORDERS), Wanted(tables=ORDERS, min_rows=3)]
+)
+def test_a_prepared_transaction_is_told_with_what_became_of_it(order: str, wanted: Wanted) -> None:
+    """Committed, rolled back, or neither; over binlogs and blocks; by its own name only."""
+    for ends, apart, expected in (
+        (
+            [COMMIT_A],
+            0,
+            {1: ("prepare", "committed", 2, True), 2: ("commit", "committed", 1, True)},
+        ),
+        (
+            [COMMIT_B, COMMIT_A],
+            25,
+            {
+                1: ("prepare", "committed", 28, True),
+                27: ("commit", "committed", None, False),
+                28: ("commit", "committed", 1, True),
+            },
+        ),
+        ([ROLLBACK_A], 0, {1: ("prepare", "rolled back", 2, False)}),
+        ([], 0, {1: ("prepare", "prepared", None, False)}),
+        (
+            [ROLLBACK_A, COMMIT_A],
+            0,
+            {1: ("prepare", "rolled back", 2, False), 3: ("commit", "committed", None, False)},
+        ),
+    ):
+        bucket = xa_history(*ends, apart=apart)
+        hits, warnings, _ = searched(bucket, Sought(wanted=wanted), order=order)
+        found = tied(hits)
+        assert warnings == []
+        if wanted.is_any:
+            found = {gno: one for gno, one in found.items() if one[0] != "rollback"}
+        assert found == expected, ends
+        for hit in hits:
+            if hit.tie is not None and hit.tie.transaction and hit.tie.xa.phase != "rollback":
+                assert [(c.table, c.rows) for c in hit.content.changes] == [("shop.orders", 3)]
+
+
+def test_a_window_around_an_xa_commit_has_what_it_commits() -> None:
+    """The rows were written an hour before; that the table is another one is known, too."""
+    bucket = xa_history(COMMIT_A)
+    window = {"since_us": NOW_US + 3599 * SECOND, "until_us": NOW_US + 3601 * SECOND}
+    for tables, expected in ((ORDERS, [2]), (Tables((("shop", "stock"),)), [])):
+        for kinds in (frozenset({"insert"}), frozenset[str]()):
+            wanted = Wanted(tables=tables, kinds=kinds)
+            hits, _, _ = searched(bucket, Sought(wanted=wanted), **window)
+            assert numbers(hits) == expected
+    for kind in ("delete", "ddl"):
+        wanted = Wanted(tables=ORDERS, kinds=frozenset({kind}))
+        assert searched(bucket, Sought(wanted=wanted))[0] == []
+    alone = xa_history(COMMIT_B)
+    wanted = Wanted(tables=ORDERS)
+    hits, _, _ = searched(alone, Sought(wanted=wanted), **window)
+    assert tied(hits) == {2: ("commit", "committed", None, False)}
+    wanted = Wanted(tables=ORDERS, kinds=frozenset({"ddl"}))
+    assert searched(alone, Sought(wanted=wanted))[0] == []
+
+
+def test_a_phase_behind_a_gap_is_out_of_sight() -> None:
+    """Between them may lie the end of this one, and another one of its name."""
+    bucket = xa_history(COMMIT_A)
+    del bucket.objects[LAYOUT.binlog(ID, name(2))]
+    del bucket.objects[LAYOUT.entry(ID, name(2))]
+    made = BinlogWriter()
+    made.previous_gtids(GtidSet.parse(f"{UUID_A}:1-2"))
+    made.transaction([statement(COMMIT_A)], gtid=(UUID_A, "", 3), commit_us=NOW_US)
+    made.rotate()
+    bucket.archive(made.data, name=name(3))
+    hits, _, _ = searched(bucket)
+    assert tied(hits) == {
+        1: ("prepare", "prepared", None, False),
+        3: ("commit", "committed", None, False),
+    }
+
+
+def test_what_ends_with_rollback_is_not_certain() -> None:
+    """As servers write it where not all of it could be rolled back; nor what cannot be read."""
+    made = BinlogWriter()
+    made.previous_gtids(GtidSet.parse(""))
+    insert = statement("INSERT INTO shop.orders VALUES (1)")
+    for gno, events in enumerate(
+        (
+            [BEGIN, insert, ROLLBACK],
+            [BEGIN, insert, statement("ROLLBACK TO `a`"), XID],
+            [BEGIN, insert, XID],
+            [BEGIN, (EventType.TRANSACTION_PAYLOAD, b"\0" + b"x" * 50)],
+        ),
+        1,
+    ):
+        made.transaction(events, gtid=(UUID_A, "", gno), commit_us=NOW_US)
+    made.rotate()
+    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+    bucket.archive(made.data, name=name(1))
+    hits, _, _ = searched(bucket, Sought(wanted=Wanted(tables=ORDERS)), order="oldest")
+    assert [hit.verdict.certain for hit in hits] == [False, False, True, False]
 
 
 def test_servers_without_gtid_events() -> None:

@@ -5,15 +5,17 @@ import re
 import shlex
 from dataclasses import replace
 from io import StringIO
-from typing import Any
+from typing import Any, Literal
 
+import pytest
 from rich.console import Console
 
 from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.binlog.xa import Phase, Xa, Xid
 from binlog2s3.inspect.find.match import Tables, Verdict, Wanted
-from binlog2s3.inspect.find.model import Hit, Sought, Tally
+from binlog2s3.inspect.find.model import Hit, Sought, Tally, Tie
 from binlog2s3.inspect.find.progress import showing, words_of
 from binlog2s3.inspect.find.view import About, Document, Printed, pitr_words, sought_text
 from binlog2s3.output import Coloured, Plain
@@ -106,6 +108,43 @@ def test_what_is_uncertain_is_marked() -> None:
         "    perhaps: what it does cannot be told for sure",
         "    update, insert shop.a (1 row)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "is_there", "words"),
+    [
+        ("prepare", "committed", True, f"prepared, and committed by {UUID}:9 at 2026"),
+        ("prepare", "rolled back", True, f"prepared, and rolled back by {UUID}:9 at 2026"),
+        ("prepare", "prepared", False, "prepared: neither its XA COMMIT nor its XA ROLLBACK is in"),
+        ("commit", "committed", True, f"commits what {UUID}:9 at 2026"),
+        ("commit", "committed", False, "commits what was prepared out of sight"),
+        ("rollback", "rolled back", True, f"rolls back what {UUID}:9 at 2026"),
+    ],
+)
+def test_what_became_of_an_xa_transaction(
+    phase: Phase,
+    state: Literal["prepared", "committed", "rolled back"],
+    *,
+    is_there: bool,
+    words: str,
+) -> None:
+    """And that an XA COMMIT has no changes of its own is not said."""
+    xa = Xa(phase, Xid(1, b"a", b""))
+    tie = Tie(xa, state)
+    if is_there:
+        tie = Tie(xa, state, HIT.binlog, replace(HIT.transaction, gtid=f"{UUID}:9"))
+    certain = is_there and state == "committed"
+    hit = replace(
+        HIT, content=Content(xa=xa), verdict=Verdict(found=True, certain=certain), tie=tie
+    )
+    lines = printed(hit)
+    assert lines[3].strip().startswith(words)
+    assert ("    no changes" in lines) == (phase != "commit" or is_there)
+    found = document(hit)["transactions"][0]["xa"]
+    assert (found["phase"], found["state"], found["xid"]) == (phase, state, "X'61',X'',1")
+    assert found["gtid"] == (f"{UUID}:9" if is_there else None)
+    (row,) = (row for row in REFERENCE.splitlines() if row.startswith("| `xa` |"))
+    assert all(f"`{key}`" in row for key in found)
 
 
 def test_nothing_is_an_answer() -> None:
