@@ -15,6 +15,7 @@ from typing import ClassVar, Protocol, Self, TypeVar
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.documents import Entry, EntryEnd, Heartbeat, Lineage, Turn, crc64_of
 from binlog2s3.archive.fields import LINEAGE_ID, SOURCE, too_large
+from binlog2s3.archive.pages import page_name
 from binlog2s3.archive.reader import Range, Readable, State, ranges_of
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import (
@@ -88,6 +89,14 @@ class Layout:
     def entry(self, lineage: str, name: BinlogName) -> str:
         """Key of an archived binlog's entry."""
         return f"{self.entries(lineage)}{name}.json"
+
+    def pages(self, lineage: str) -> str:
+        """Prefix of a lineage's pages."""
+        return f"{self.archive}{lineage}/pages/"
+
+    def page(self, lineage: str, first: int) -> str:
+        """Key of the page that begins with the binlog number `first`; see `pages.first_of`."""
+        return f"{self.pages(lineage)}{page_name(first)}"
 
     @property
     def live(self) -> str:
@@ -358,8 +367,8 @@ class Catalog:
         """The binlogs and entries of a lineage. Two listings, which page."""
         return Archived(
             lineage=lineage,
-            binlogs=self._named(self._layout.binlogs(lineage.id), ""),
-            entries=frozenset(self._named(self._layout.entries(lineage.id), ".json")),
+            binlogs=self.named(self._layout.binlogs(lineage.id), ""),
+            entries=frozenset(self.named(self._layout.entries(lineage.id), ".json")),
         )
 
     def contents(self, lineage: Lineage) -> Contents:
@@ -407,7 +416,7 @@ class Catalog:
         """
         for _ in range(_LISTINGS):
             chunks = self._chunks(f"{self._layout.live}{lineage.id}/", "")
-            archived = self._named(self._layout.binlogs(lineage.id), "")
+            archived = self.named(self._layout.binlogs(lineage.id), "")
             if not any(_has_hole(chunks[name]) for name in chunks.keys() - archived.keys()):
                 break
         found = [Listed(name, info.size, "archived") for name, info in archived.items()]
@@ -477,9 +486,16 @@ class Catalog:
                 self.foreign.add(info.key)
         return {name: Chunks(frozenset(chunks)) for name, chunks in found.items()}
 
-    def _named(self, prefix: str, suffix: str) -> dict[BinlogName, ObjectInfo]:
+    def named(
+        self, prefix: str, suffix: str, *, begin: str = "", start_after: str = ""
+    ) -> dict[BinlogName, ObjectInfo]:
+        """The objects `<prefix><binlog><suffix>` by binlog; a listing that pages.
+
+        Only those whose names begin with `begin`, and come after the name `start_after` as text.
+        """
         found = {}
-        for info in self._store.list(prefix):
+        after = f"{prefix}{start_after}" if start_after else ""
+        for info in self._store.list(f"{prefix}{begin}", start_after=after):
             name = info.key.removeprefix(prefix)
             try:
                 ours = BinlogName.parse(name.removesuffix(suffix))

@@ -222,62 +222,65 @@ class Entry:
 
     def to_json(self) -> bytes:
         """The document entries/<name>.json."""
-        return _render(
-            {
-                "format": FORMAT,
-                "name": str(self.name),
-                "size": self.size,
-                "crc64nvme": crc64_hex(self.crc64),
-                "format_event_time": _time(self.first_time),
-                "server_id": self.server_id,
-                "least_commit_us": self.least_commit_us,
-                "greatest_commit_us": self.greatest_commit_us,
-                "commit_times": "exact" if self.commit_exact else "seconds",
-                "gtid_set_before": self.gtid_set_before,
-                "gtid_set_added": self.gtid_set_added,
-                "transactions": self.transactions,
-                "anonymous_transactions": self.anonymous_transactions,
-                "events": self.events,
-                "formats": list(self.formats),
-                "block_size": BLOCK_SIZE,
-                "blocks": [
-                    asdict(block) | {"crc64": crc64_hex(block.crc64)} for block in self.blocks
-                ],
-                "damaged": list(self.damaged),
-                "end": self.end,
-                "next_binlog": self.next_binlog,
-                "encoding": "none",
-                "encryption": "none",
-                "archived_at": _time(self.archived_at),
-            }
-        )
+        blocks = [asdict(block) | {"crc64": crc64_hex(block.crc64)} for block in self.blocks]
+        document = {"format": FORMAT, **self.row(), "block_size": BLOCK_SIZE, "blocks": blocks}
+        return _render(document | {"encoding": "none", "encryption": "none"})
+
+    def row(self) -> dict[str, Any]:
+        """The fields of the entry without its blocks: its row in a page."""
+        return {
+            "name": str(self.name),
+            "size": self.size,
+            "crc64nvme": crc64_hex(self.crc64),
+            "format_event_time": _time(self.first_time),
+            "server_id": self.server_id,
+            "least_commit_us": self.least_commit_us,
+            "greatest_commit_us": self.greatest_commit_us,
+            "commit_times": "exact" if self.commit_exact else "seconds",
+            "gtid_set_before": self.gtid_set_before,
+            "gtid_set_added": self.gtid_set_added,
+            "transactions": self.transactions,
+            "anonymous_transactions": self.anonymous_transactions,
+            "events": self.events,
+            "formats": list(self.formats),
+            "damaged": list(self.damaged),
+            "end": self.end,
+            "next_binlog": self.next_binlog,
+            "archived_at": _time(self.archived_at),
+        }
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Self:
         """Read an entry; ArchiveError if this is none that this version knows."""
         document = _parse_entry(data, key)
         with reading(key):
-            return cls(
-                name=BinlogName.parse(document["name"]),
-                size=count(document["size"]),
-                crc64=crc64_from_hex(document["crc64nvme"]),
-                first_time=moment(document["format_event_time"]),
-                server_id=count(document["server_id"]),
-                least_commit_us=or_none(microseconds, document["least_commit_us"]),
-                greatest_commit_us=or_none(microseconds, document["greatest_commit_us"]),
-                commit_exact=document["commit_times"] == "exact",
-                gtid_set_before=gtids(document["gtid_set_before"]),
-                gtid_set_added=gtids(document["gtid_set_added"]),
-                transactions=count(document["transactions"]),
-                anonymous_transactions=count(document["anonymous_transactions"]),
-                events=count(document["events"]),
-                formats=each(_format, document["formats"]),
-                blocks=each(_block, document["blocks"]),
-                end=text(document["end"]),
-                next_binlog=or_none(binlog_text, document["next_binlog"]),
-                archived_at=moment(document["archived_at"]),
-                damaged=each(_range, document["damaged"]),
-            )
+            return cls.from_row(document, blocks=each(_block, document["blocks"]))
+
+    @classmethod
+    def from_row(cls, value: Any, *, blocks: tuple[Block, ...] = ()) -> Self:
+        """Read a row of a page. Raises KeyError, TypeError or ValueError."""
+        document = mapping(value)
+        return cls(
+            name=BinlogName.parse(document["name"]),
+            size=count(document["size"]),
+            crc64=crc64_from_hex(document["crc64nvme"]),
+            first_time=moment(document["format_event_time"]),
+            server_id=count(document["server_id"]),
+            least_commit_us=or_none(microseconds, document["least_commit_us"]),
+            greatest_commit_us=or_none(microseconds, document["greatest_commit_us"]),
+            commit_exact=document["commit_times"] == "exact",
+            gtid_set_before=gtids(document["gtid_set_before"]),
+            gtid_set_added=gtids(document["gtid_set_added"]),
+            transactions=count(document["transactions"]),
+            anonymous_transactions=count(document["anonymous_transactions"]),
+            events=count(document["events"]),
+            formats=each(_format, document["formats"]),
+            blocks=blocks,
+            end=text(document["end"]),
+            next_binlog=or_none(binlog_text, document["next_binlog"]),
+            archived_at=moment(document["archived_at"]),
+            damaged=each(_range, document["damaged"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

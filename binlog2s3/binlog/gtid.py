@@ -327,3 +327,12 @@ def parse(text: str, flavour: Flavour) -> Gtids:
 def empty(flavour: Flavour) -> Gtids:
     """No GTIDs at all, in the flavour's own type."""
     return GtidSet() if flavour == "mysql" else MariadbGtidList()
+
+
+def joined(before: Gtids | None, added: Gtids | None) -> Gtids | None:
+    """What was executed at the end of a binlog; None if one of the two is not known."""
+    if isinstance(before, GtidSet) and isinstance(added, GtidSet):
+        return before | added
+    if isinstance(before, MariadbGtidList) and isinstance(added, MariadbGtidList):
+        return before.then(added)
+    return None

@@ -15,7 +15,7 @@ from binlog2s3.archive.ancestry import Leg, Line, line_of
 from binlog2s3.archive.documents import Parent
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.executed import Executed
-from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, parse
+from binlog2s3.binlog.gtid import joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.recover.model import History, Place
@@ -175,7 +175,7 @@ class Route:
         """Why a stretch does not lead up to the next one, though their names do."""
         before, after = self.known(one), self.known(other)
         if not self._is_first_of_leg(other):
-            known, then = after.gtids_before, _joined(before.gtids_before, before.gtids_added)
+            known, then = after.gtids_before, joined(before.gtids_before, before.gtids_added)
             if known is not None and then is not None and known != then:
                 return (
                     f"{after.name} begins after {known or 'no GTIDs'}, "
@@ -189,14 +189,6 @@ class Route:
         if cut is not None and (cut.binlog != str(before.name) or before.size < cut.offset):
             return f"{self.leg(one).lineage.id} is not there up to {cut.binlog}:{cut.offset}"
         return ""
-
-
-def _joined(before: Gtids | None, added: Gtids) -> Gtids | None:
-    if isinstance(before, GtidSet) and isinstance(added, GtidSet):
-        return before | added
-    if isinstance(before, MariadbGtidList) and isinstance(added, MariadbGtidList):
-        return before.then(added)
-    return None
 
 
 def _stretches(line: Line, history: History) -> Iterator[Stretch]:

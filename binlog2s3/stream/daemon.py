@@ -22,6 +22,7 @@ from typing import TypeVar
 from binlog2s3.archive.catalog import Catalog, Layout
 from binlog2s3.archive.documents import Lineage, Position
 from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.options import MIN_PART_SIZE, split_listen
 from binlog2s3.config.values import Config, S3Config
 from binlog2s3.errors import (
@@ -39,6 +40,7 @@ from binlog2s3.status.http import Listener
 from binlog2s3.status.model import Status, document, judge, without_gtids
 from binlog2s3.store.s3 import RetryPolicy, S3Store, Store, StoreConfig
 from binlog2s3.stream.decide import Limits
+from binlog2s3.stream.paging import Pager
 from binlog2s3.stream.ping import DeadMan
 from binlog2s3.stream.reporter import Board, Pulse, Reporter, look_at_history
 from binlog2s3.stream.shutdown import Stop
@@ -210,6 +212,13 @@ class _Stream:
             take_turn=lambda lineage: self._writer.take_turn(self._store, lineage),
             open_uploader=self._open_uploader,
         )
+        self._pager = Pager(
+            store=self._store,
+            layout=layout,
+            reached=self._archived,
+            failed=stop.fail,
+            stop=stop.event,
+        )
         catalog = Catalog(self._store, layout)
         self._supervisor = Supervisor(
             config,
@@ -288,6 +297,7 @@ class _Stream:
         self._take_in()
         self._watch.start()
         self._writer.start()
+        self._pager.start()
         try:
             self._serve()
         except (GapError, SourceError) as error:
@@ -446,6 +456,11 @@ class _Stream:
         """How far the source was read; between two runs, how far by the last one."""
         last = self._intake.last
         return self._supervisor.reached() or ((last.name, last.size) if last is not None else None)
+
+    def _archived(self) -> tuple[Lineage, Callable[[BinlogName], bool]] | None:
+        """The lineage that is written, and what is known to be archived of it."""
+        lineage, coverage = self._intake.lineage, self._intake.coverage
+        return (lineage, coverage.has) if lineage is not None and coverage is not None else None
 
     def _seen(self, position: ServerPosition) -> None:
         """The watch's thread says where the source stands, if it is the lineage's own server."""

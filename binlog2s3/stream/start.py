@@ -20,7 +20,7 @@ from binlog2s3.archive.documents import EntryEnd, Lineage, Position, lineage_id
 from binlog2s3.archive.listing import current_of
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.checksum import crc64_of_blocks
-from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, parse
+from binlog2s3.binlog.gtid import Flavour, Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ForkError, SpoolError, StoreError
 from binlog2s3.log import Log
@@ -364,10 +364,7 @@ def gtids_at_end(known: Known) -> Gtids | None:
     if known.end is None or known.end.anonymous_transactions:
         return None
     before = parse(known.end.gtid_set_before, known.lineage.flavour)
-    added = parse(known.end.gtid_set_added, known.lineage.flavour)
-    if isinstance(before, MariadbGtidList) and isinstance(added, MariadbGtidList):
-        return before.then(added)
-    return before | added
+    return joined(before, parse(known.end.gtid_set_added, known.lineage.flavour))
 
 
 def check_spool(runs: Iterable[Run], source: str, target: str) -> None:

@@ -16,6 +16,7 @@ from binlog2s3 import errors
 from binlog2s3.archive import listing
 from binlog2s3.archive.catalog import Layout
 from binlog2s3.archive.documents import EntryEnd, Heartbeat, Lineage, WriterState
+from binlog2s3.archive.pages import Page, Step, build
 from binlog2s3.archive.parts import BLOCK_SIZE, MAX_PARTS, Block, Grid
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
@@ -29,7 +30,7 @@ from binlog2s3.inspect.verify import view as verify_view
 from binlog2s3.recover import view as pitr_view
 from lab import pitr_examples, reference
 from tests import damage, verified
-from tests.documents import BEAT, ENTRY, LINEAGE, UUID
+from tests.documents import BEAT, ENTRY, LINEAGE, NAME, UUID
 
 ROOT = reference.ROOT
 DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
@@ -422,6 +423,8 @@ EMPTY_ENTRY = replace(
     ENTRY, least_commit_us=None, greatest_commit_us=None, next_binlog=None, end="stop"
 )
 EMPTY_BEAT = replace(BEAT, lineage=None, durable=None, server=None, covered_until=None, status=None)
+INNER = "field of `before` and `after`"
+PAGE = build(replace(LINEAGE, first_binlog=NAME), 0, {NAME.number: ENTRY}, None)
 NOTHING_BEGINS = asdict(Block(offset=BLOCK_SIZE, size=1, crc64=1)) | {"crc64": crc64_hex(1)}
 
 
@@ -436,6 +439,12 @@ NOTHING_BEGINS = asdict(Block(offset=BLOCK_SIZE, size=1, crc64=1)) | {"crc64": c
             [json.dumps(json.loads(ENTRY.to_json())["blocks"][0]), json.dumps(NOTHING_BEGINS)],
         ),
         ("Writer's object", "field", [BEAT.to_json(), EMPTY_BEAT.to_json()]),
+        ("Page", "field", [PAGE.to_json()]),
+        (
+            "Page",
+            INNER,
+            [json.dumps(json.loads(PAGE.to_json())[which]) for which in ("before", "after")],
+        ),
     ],
 )
 def test_fields_are_as_documented(heading: str, first_cell: str, documents: list[bytes]) -> None:
@@ -454,6 +463,7 @@ KEYS = (
     "prod/archive/orders-primary/20260102T030405Z-3e11fa47-a1b2/lineage.json",
     "prod/archive/orders-primary/20260102T030405Z-3e11fa47-a1b2/entries/mysql-bin.000001.json",
     "prod/live/orders-primary/writers/000007-19b7ca9945841aa9.json",
+    "prod/archive/orders-primary/20260102T030405Z-3e11fa47-a1b2/pages/0000000000-0000000999.json",
 )
 """Those that docs/format.md has as examples."""
 
@@ -464,6 +474,7 @@ KEYS = (
         ("lineage.json", LINEAGE.to_json(), Lineage.from_json, KEYS[0]),
         ("Entry", ENTRY.to_json(), EntryEnd.from_json, KEYS[1]),
         ("Writer's object", BEAT.to_json(), Heartbeat.from_json, KEYS[2]),
+        ("Page", PAGE.to_json(), Page.from_json, KEYS[3]),
     ],
 )
 def test_examples_are_documents_of_this_format(
@@ -489,9 +500,11 @@ def test_inner_objects_are_documented() -> None:
         ("lineage.json", "server"): json.loads(LINEAGE.to_json())["server"],
         ("Entry", "formats"): json.loads(ENTRY.to_json())["formats"][0],
         ("Writer's object", "durable"): json.loads(BEAT.to_json())["durable"],
+        ("Page", "steps"): asdict(Step(from_us=1, to_us=2, first=3, last=4)),
     }
     for (heading, field), value in places.items():
-        table = {row[0].strip("`"): row[2] for row in rows(section(FORMAT, heading), "field")}
+        tables = (rows(section(FORMAT, heading), cell) for cell in ("field", INNER))
+        table = {row[0].strip("`"): row[2] for found in tables for row in found}
         for inner in value:
             assert f"`{inner}`" in table[field]
 
@@ -543,6 +556,7 @@ def test_the_keys_are_as_documented() -> None:
         layout.lineage(lineage),
         binlog,
         layout.entry(lineage, name),
+        layout.page(lineage, 0),
         layout.writer(7, "19b7ca9945841aa9"),
     ]
     assert "\n".join(["```", *keys, "```"]) in FORMAT

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from binlog2s3.archive.ancestry import Line
 from binlog2s3.archive.documents import Entry, Parent
 from binlog2s3.archive.known import Known
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.inspect.verify.report import Interval
 
@@ -88,15 +88,6 @@ def _parsed(text: str, flavour: Flavour) -> Gtids | None:
         return parse(text, flavour)
     except ValueError:
         return None
-
-
-def joined(before: Gtids | None, added: Gtids | None) -> Gtids | None:
-    """What was executed behind both; None where one is not known."""
-    if isinstance(before, GtidSet) and isinstance(added, GtidSet):
-        return before | added
-    if isinstance(before, MariadbGtidList) and isinstance(added, MariadbGtidList):
-        return before.then(added)
-    return None
 
 
 def contradiction(one: Facts, other: Facts) -> str:

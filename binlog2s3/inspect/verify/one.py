@@ -18,7 +18,7 @@ from binlog2s3.archive.catalog import Catalog, Layout, read
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.listing import current_of
 from binlog2s3.binlog.executed import gathered
-from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.binlog.gtid import Gtids, joined
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import (
     ArchiveError,
@@ -28,7 +28,7 @@ from binlog2s3.errors import (
     StoreError,
 )
 from binlog2s3.inspect.verify.answer import answer
-from binlog2s3.inspect.verify.chain import Facts, along, joined
+from binlog2s3.inspect.verify.chain import Facts, along
 from binlog2s3.inspect.verify.config import VerifyConfig
 from binlog2s3.inspect.verify.deep import Deep, read_all
 from binlog2s3.inspect.verify.parent import gap_of, own_problems, parent_problems

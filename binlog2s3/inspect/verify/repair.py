@@ -12,10 +12,9 @@ from pathlib import Path
 from binlog2s3.archive.catalog import Catalog, Layout
 from binlog2s3.archive.documents import EntryEnd, Lineage
 from binlog2s3.archive.parts import Grid
-from binlog2s3.binlog.gtid import Gtids, parse
+from binlog2s3.binlog.gtid import Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError
-from binlog2s3.inspect.verify.chain import joined
 from binlog2s3.inspect.verify.report import Repaired
 from binlog2s3.store.contract import Store
 from binlog2s3.stream.remote import Place

@@ -1,0 +1,288 @@
+"""Pages: the entries of 1,000 consecutive binlog numbers in one document, without blocks. Pure.
+
+Place in the flow: `stream.paging` and `verify --repair` write them, `index` reads them. A plan or a
+listing reads one page instead of 1,000 entries.
+
+Law: a page is a cache. It is a function of the entries in its range and of the page before it, so
+two writers make the same bytes. It proves nothing about the bucket: a reader checks the entry, and
+the object, of each binlog that it uses.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from typing import Any, ClassVar, Self
+
+from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.fields import (
+    FORMAT,
+    check_place,
+    count,
+    each,
+    lineage_name,
+    mapping,
+    microseconds,
+    or_none,
+    parse,
+    reading,
+    source_name,
+)
+from binlog2s3.binlog.gtid import Flavour, joined
+from binlog2s3.binlog.gtid import parse as parse_gtids
+from binlog2s3.binlog.names import BinlogName
+
+SPAN = 1000
+"""Numbers in a page."""
+_MOST_STEPS = 64
+
+
+def first_of(number: int) -> int:
+    """The first number of the page that a binlog number belongs to."""
+    return number - number % SPAN
+
+
+def page_name(first: int) -> str:
+    """The name of the page that begins with this number: `0000001000-0000001999.json`."""
+    return f"{first:010d}-{first + SPAN - 1:010d}.json"
+
+
+def name_at(lineage: Lineage, number: int) -> BinlogName:
+    """The binlog of a lineage that has this number."""
+    first = lineage.first_binlog
+    return BinlogName(first.prefix, number, max(first.width, len(str(number))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Commit times in [from_us, to_us) that come again after a later one, in log order.
+
+    The server's clock went back, or commits were not logged in the order of their times. The
+    binlogs numbered `first` to `last` are the only ones that have such a time and come after a
+    binlog with a later one.
+    """
+
+    from_us: int
+    to_us: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """What is true of a lineage from its first binlog up to some binlog.
+
+    `greatest_commit_us`: the greatest commit time. `unbroken_from`: the number from which on every
+    entry is there, and each says that exactly the GTIDs at the end of the one before came before.
+    `steps`: disjoint, sorted by time. There are at most 64: more are merged, so a step may name
+    more times and more binlogs than it has to, never fewer.
+    """
+
+    greatest_commit_us: int | None
+    unbroken_from: int
+    steps: tuple[Step, ...] = ()
+
+    def then(
+        self, entry: Entry | None, before: Entry | None, number: int, flavour: Flavour
+    ) -> Self:
+        """The same with the next number; `entry` is None if it has none, `before` likewise."""
+        if entry is None:
+            return replace(self, unbroken_from=number + 1)
+        unbroken = self.unbroken_from
+        if unbroken < number and not (before and _follows(before, entry, flavour)):
+            unbroken = number
+        greatest, steps = self.greatest_commit_us, self.steps
+        least = entry.least_commit_us
+        if least is not None and greatest is not None and least < greatest:
+            step = Step(from_us=least, to_us=greatest, first=number, last=number)
+            steps = _merged([*steps, step])
+        if entry.greatest_commit_us is not None:
+            greatest = max(entry.greatest_commit_us, greatest or 0)
+        return replace(self, greatest_commit_us=greatest, unbroken_from=unbroken, steps=steps)
+
+    def step_at(self, at_us: int) -> Step | None:
+        """The step that this time lies in."""
+        found = bisect_right(self.steps, at_us, key=lambda step: step.from_us) - 1
+        return self.steps[found] if found >= 0 and at_us < self.steps[found].to_us else None
+
+    @classmethod
+    def from_document(cls, value: Any) -> Self:
+        """Read it. Raises KeyError, TypeError or ValueError."""
+        document = mapping(value)
+        return cls(
+            greatest_commit_us=or_none(microseconds, document["greatest_commit_us"]),
+            unbroken_from=count(document["unbroken_from"]),
+            steps=each(_step, document["steps"]),
+        )
+
+
+def at_start(lineage: Lineage) -> Running:
+    """What is true before the first binlog."""
+    return Running(greatest_commit_us=None, unbroken_from=lineage.first_binlog.number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Entries of the numbers from `first` on, up to 1,000, in order; their `blocks` are left out.
+
+    `before` and `after`: what is true of the lineage before the page, and with it.
+    """
+
+    source: str
+    lineage: str
+    first: int
+    before: Running
+    after: Running
+    entries: tuple[Entry, ...]
+    _numbers: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    MOST: ClassVar[int] = 16 << 20
+    """Bytes of the document. A larger one is not written: its entries are read instead."""
+
+    def __post_init__(self) -> None:
+        """Remember the numbers, to look entries up."""
+        object.__setattr__(self, "_numbers", tuple(one.name.number for one in self.entries))
+
+    @property
+    def last(self) -> int:
+        """The last number that it is about."""
+        return self.first + SPAN - 1
+
+    def entry(self, number: int) -> Entry | None:
+        """The entry of this number, without its blocks; None if the page has none."""
+        at = bisect_right(self._numbers, number) - 1
+        return self.entries[at] if at >= 0 and self._numbers[at] == number else None
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The numbers that have an entry here."""
+        return self._numbers
+
+    def to_json(self) -> bytes:
+        """The document pages/<first>-<last>.json, with one line for each entry."""
+        head = {
+            "format": FORMAT,
+            "source": self.source,
+            "lineage": self.lineage,
+            "first": self.first,
+            "last": self.last,
+            "before": asdict(self.before),
+            "after": asdict(self.after),
+        }
+        rows = ",\n".join(_dense(entry.row()) for entry in self.entries)
+        return f'{_dense(head)[:-1]},"entries":[\n{rows}\n]}}\n'.encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Self:
+        """Read a page; ArchiveError if it is not one of this format, or not of this key."""
+        document = parse(data, key, cls.MOST)
+        with reading(key):
+            page = cls(
+                source=source_name(document["source"]),
+                lineage=lineage_name(document["lineage"]),
+                first=count(document["first"]),
+                before=Running.from_document(document["before"]),
+                after=Running.from_document(document["after"]),
+                entries=each(Entry.from_row, document["entries"]),
+            )
+            _check(page)
+        check_place(key, "archive", page.source, page.lineage, "pages", page_name(page.first))
+        return page
+
+
+def build(lineage: Lineage, first: int, entries: Mapping[int, Entry], before: Page | None) -> Page:
+    """The page that begins with this number.
+
+    `entries` by number: those that are in the bucket. `before` is the page before it; None if it is
+    the lineage's first page.
+    """
+    begin = max(first, lineage.first_binlog.number)
+    running = before.after if before is not None else at_start(lineage)
+    last = before.entry(first - 1) if before is not None else None
+    after = running
+    for number in range(begin, first + SPAN):
+        entry = entries.get(number)
+        after = after.then(entry, last, number, lineage.flavour)
+        last = entry
+    found = (entries[number] for number in range(begin, first + SPAN) if number in entries)
+    return Page(
+        source=lineage.source,
+        lineage=lineage.id,
+        first=first,
+        before=running,
+        after=after,
+        entries=tuple(replace(entry, blocks=()) for entry in found),
+    )
+
+
+def _check(page: Page) -> None:
+    """Raise ValueError if the page contradicts itself."""
+    if page.first % SPAN:
+        raise ValueError(f"no page begins with {page.first}")
+    names = [entry.name for entry in page.entries]
+    if any(
+        one.prefix != other.prefix or one.number >= other.number for one, other in pairwise(names)
+    ):
+        raise ValueError("its entries are not in order")
+    if names and not page.first <= names[0].number <= names[-1].number <= page.last:
+        raise ValueError(f"{names[0]} to {names[-1]} are not all in its range")
+    begin = max(page.after.unbroken_from, page.first)
+    there = sum(name.number >= begin for name in names)
+    if there != max(page.last + 1 - begin, 0) or page.after.unbroken_from > page.last + 1:
+        raise ValueError(f"its entries are not unbroken from {page.after.unbroken_from} on")
+    times = [page.before.greatest_commit_us, *(one.greatest_commit_us for one in page.entries)]
+    if page.after.greatest_commit_us != max((us for us in times if us is not None), default=None):
+        raise ValueError(f"{page.after.greatest_commit_us} is not the greatest commit time")
+
+
+def _follows(before: Entry, entry: Entry, flavour: Flavour) -> bool:
+    """Whether an entry says that exactly what was executed at the end of the other came before."""
+    if before.name.next() != entry.name:
+        return False
+    try:
+        then = joined(
+            parse_gtids(before.gtid_set_before, flavour),
+            parse_gtids(before.gtid_set_added, flavour),
+        )
+        return then == parse_gtids(entry.gtid_set_before, flavour)
+    except ValueError:
+        return False
+
+
+def _merged(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """Disjoint and sorted; the nearest ones merged until there are few."""
+    found: list[Step] = []
+    for step in sorted(steps, key=lambda one: (one.from_us, one.to_us)):
+        if found and step.from_us <= found[-1].to_us:
+            found[-1] = _both(found[-1], step)
+        else:
+            found.append(step)
+    while len(found) > _MOST_STEPS:
+        gaps = [other.from_us - one.to_us for one, other in pairwise(found)]
+        at = gaps.index(min(gaps))
+        found[at : at + 2] = [_both(found[at], found[at + 1])]
+    return tuple(found)
+
+
+def _both(one: Step, other: Step) -> Step:
+    return Step(
+        from_us=min(one.from_us, other.from_us),
+        to_us=max(one.to_us, other.to_us),
+        first=min(one.first, other.first),
+        last=max(one.last, other.last),
+    )
+
+
+def _step(value: Any) -> Step:
+    document = mapping(value)
+    return Step(
+        from_us=microseconds(document["from_us"]),
+        to_us=microseconds(document["to_us"]),
+        first=count(document["first"]),
+        last=count(document["last"]),
+    )
+
+
+def _dense(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,164 @@
+"""Writes pages of the archive in the background: see `archive.pages`.
+
+Place in the flow: a thread of the streamer, beside the loop. It reads entries from the bucket and
+puts pages; nothing waits for it.
+
+Law: a page is made of the entries in the bucket, never of what this process remembers, and only of
+a range in which no entry can appear any more: entries are made in order, so one at the range's end
+or after it ends the range. A death at any line costs nothing: the next round begins the page again.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.index import Index
+from binlog2s3.archive.pages import SPAN, Page, build, first_of, name_at
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, ObjectMissingError, PreconditionError, StoreError
+from binlog2s3.log import Log
+from binlog2s3.store.contract import Store
+from binlog2s3.stream.remote import where_absent
+
+_log = Log("pages")
+_ROUND_SECONDS = 30.0
+_PAUSE_SECONDS = 0.01  # between two entries: chunks go first
+
+Reached = Callable[[], tuple[Lineage, Callable[[BinlogName], bool]] | None]
+"""The lineage that is written, and whether a binlog and all before it are archived; or None."""
+
+
+class Pager:
+    """Puts the pages of the lineage that is written. `failed` is called from its thread, once."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        layout: Layout,
+        reached: Reached,
+        failed: Callable[[BaseException], None],
+        stop: threading.Event,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._reached = reached
+        self._failed = failed
+        self._stop = stop
+        self._index: Index | None = None
+        self._refused = ""
+        self._thread = threading.Thread(target=self._run, name="pages", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_ROUND_SECONDS):
+            try:
+                self.round()
+            except StoreError as error:
+                self._index = None
+                if str(error) != self._refused and not self._stop.is_set():
+                    self._refused = str(error)
+                    _log.warning("page not written", error=error, hint=error.hint)
+            except BaseException as error:  # noqa: BLE001 - the daemon ends the process with it
+                self._failed(error)
+                return
+
+    def round(self, *, pause_seconds: float = _PAUSE_SECONDS) -> int:
+        """Put the pages that are due and missing; how many. Raises StoreError."""
+        reached = self._reached()
+        if reached is None:
+            return 0
+        lineage, is_archived = reached
+        if self._index is None or self._index.lineage != lineage:
+            self._index = Index(
+                self._store, Catalog(self._store, self._layout), self._layout, lineage
+            )
+        pause = partial(self._stop.wait, pause_seconds)
+        return put_missing(self._store, self._layout, self._index, is_due=is_archived, pause=pause)
+
+
+def put_missing(
+    store: Store,
+    layout: Layout,
+    index: Index,
+    *,
+    is_due: Callable[[BinlogName], bool],
+    pause: Callable[[], bool] = lambda: False,
+) -> int:
+    """Put the pages of a lineage that are missing, as long as their last binlog is due; how many.
+
+    `pause` is called before each entry; True ends it. Raises StoreError.
+    """
+    lineage, put = index.lineage, 0
+    catalog = Catalog(store, layout)
+    first = first_of(lineage.first_binlog.number)
+    page: Page | None = None
+    while is_due(name_at(lineage, first + SPAN - 1)):
+        if first in index.firsts():
+            page = None
+        else:
+            is_known, before = (True, page) if page else _before(index, catalog, first, pause)
+            page = _made(index, catalog, first, before, pause) if is_known else None
+            if page is None:
+                return put
+            _put(store, layout, page)
+            index.add(page)
+            put += 1
+        first += SPAN
+    return put
+
+
+def _made(
+    index: Index, catalog: Catalog, first: int, before: Page | None, pause: Callable[[], bool]
+) -> Page | None:
+    """A page out of the entries; None if it is too early for it, or time to end."""
+    lineage = index.lineage
+    entries: dict[int, Entry] = {}
+    for number in range(max(first, lineage.first_binlog.number), first + SPAN):
+        if pause():
+            return None
+        name = name_at(lineage, number)
+        try:
+            entries[number] = replace(catalog.entry(lineage, name), blocks=())
+        except ObjectMissingError:
+            continue
+        except ArchiveError as error:
+            _log.warning("left out of a page", binlog=name, error=error)
+    last = first + SPAN - 1
+    if last not in entries and not index.tail(last).entries:
+        return None
+    return build(lineage, first, entries, before)
+
+
+def _before(
+    index: Index, catalog: Catalog, first: int, pause: Callable[[], bool]
+) -> tuple[bool, Page | None]:
+    """The page before this one, made again if the bucket's cannot be used; False: not known."""
+    least = first_of(index.lineage.first_binlog.number)
+    at, page = first - SPAN, None
+    while at >= least and (page := index.page(at)) is None:
+        at -= SPAN
+    while at + SPAN < first:
+        at += SPAN
+        page = _made(index, catalog, at, page, pause)
+        if page is None:
+            return False, None
+    return True, page
+
+
+def _put(store: Store, layout: Layout, page: Page) -> None:
+    key, data = layout.page(page.lineage, page.first), page.to_json()
+    if len(data) > Page.MOST:
+        _log.warning("page not written: too large", key=key, bytes=len(data))
+        return
+    try:
+        where_absent(lambda if_absent: store.put(key, data, if_absent=if_absent))
+    except PreconditionError:  # ours, where an answer was lost, or another writer's: equal bytes
+        return
+    _log.info("page written", key=key, binlogs=len(page.entries))
