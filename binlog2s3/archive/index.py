@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from binlog2s3.archive.catalog import Archived, Catalog, Layout, read
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.pages import SPAN, Page, first_of, name_at
+from binlog2s3.archive.pages import SPAN, Page, first_in, first_of, name_at
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.store.contract import ObjectInfo, Store
@@ -60,12 +60,11 @@ class Index:
             prefix = self._layout.pages(self.lineage.id)
             least = first_of(self.lineage.first_binlog.number)
             for info in self._store.list(prefix):
-                text = info.key.removeprefix(prefix).partition("-")[0]
-                first = int(text) if text.isdecimal() and text.isascii() else -1
-                if first % SPAN == 0 and info.key == self._layout.page(self.lineage.id, first):
-                    found += [first] if first >= least else []
-                else:
+                first = first_in(info.key.removeprefix(prefix))
+                if first is None:
                     self._catalog.foreign.add(info.key)
+                elif first >= least:
+                    found.append(first)
             self._firsts = sorted(found)
         return self._firsts
 

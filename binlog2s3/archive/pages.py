@@ -36,6 +36,7 @@ from binlog2s3.binlog.names import BinlogName
 SPAN = 1000
 """Numbers in a page."""
 _MOST_STEPS = 64
+_MOST_DIGITS = 18  # of a binlog's number
 
 
 def first_of(number: int) -> int:
@@ -46,6 +47,13 @@ def first_of(number: int) -> int:
 def page_name(first: int) -> str:
     """The name of the page that begins with this number: `0000001000-0000001999.json`."""
     return f"{first:010d}-{first + SPAN - 1:010d}.json"
+
+
+def first_in(name: str) -> int | None:
+    """The first number of the page that has this name; None if no page has such a name."""
+    text = name.partition("-")[0]
+    first = int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal() else 1
+    return first if first % SPAN == 0 and page_name(first) == name else None
 
 
 def name_at(lineage: Lineage, number: int) -> BinlogName:

@@ -14,6 +14,7 @@ from binlog2s3.archive.catalog import Catalog, Layout, read
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.documents import Heartbeat, Turn
 from binlog2s3.archive.fields import LINEAGE_ID
+from binlog2s3.archive.pages import first_in
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.inspect.verify.report import Defect
@@ -38,6 +39,7 @@ class Shelf:
     binlogs: dict[BinlogName, Lying] = field(default_factory=dict)
     entries: dict[BinlogName, Lying] = field(default_factory=dict)
     chunks: dict[BinlogName, list[Chunk]] = field(default_factory=dict)
+    pages: set[int] = field(default_factory=set)
 
     @property
     def names(self) -> list[BinlogName]:
@@ -141,6 +143,8 @@ def _place_archived(stock: Stock, info: ObjectInfo) -> None:
         shelf.binlogs[binlog] = lying
     elif entry is not None and text.endswith(".json"):
         shelf.entries[entry] = lying
+    elif folder == "pages" and (first := first_in(text)) is not None:
+        shelf.pages.add(first)
     else:
         stock.foreign(info.key)
 

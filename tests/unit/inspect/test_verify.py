@@ -148,6 +148,17 @@ def test_a_sound_archive(deep: bool) -> None:
     assert [len(one.intervals) for one in source.lineages] == [1, 1]
 
 
+def test_pages_are_not_foreign() -> None:
+    """A key in their folder that is no page's is."""
+    store = MemoryStore()
+    fill(store)
+    page, other = LAYOUT.page(OLD, 0), f"{LAYOUT.pages(OLD)}0000000000-0000000998.json"
+    store.put(page, b"{}")
+    store.put(other, b"{}")
+    source = verified(store)
+    assert [(one.kind, one.key) for one in source.defects] == [("foreign", other)]
+
+
 @pytest.mark.parametrize("has_crc64", [False, True])
 def test_bytes_that_were_written_anew(has_crc64: bool) -> None:
     """By looking alone: a defect where the store has a checksum of the whole, else two notes.
