@@ -121,6 +121,7 @@ class Apply:
             goes_on=self.standing.goes_on(),
             on_place=self.standing.reach,
             on_state=self.standing.follow_gtids,
+            on_settings=self.standing.keep,
         )
         if left_over(server, facts) is None:
             way.probe()

@@ -18,7 +18,7 @@ from typing import Any, Final
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.model import Piece, Place
-from binlog2s3.recover.protocol import Account
+from binlog2s3.recover.protocol import Account, Plugin
 from binlog2s3.recover.target import CHANNEL, TargetFacts, numbers
 from binlog2s3.server.connection import Server
 
@@ -29,6 +29,8 @@ _HAS_READ_ALL = re.compile(r"has read all relay log")
 _SOURCE_LOG = re.compile(r"(?:source|master) log (\S+), end_log_pos (\d+)")
 _NEW_WORDS = (8, 0, 26)
 """From here on MySQL says REPLICA and SOURCE (from 8.4 on only so); before, SLAVE and MASTER."""
+_SHA2 = (8,)
+"""From here on every MySQL has caching_sha2_password; MySQL 9 has nothing older."""
 _TRANSACTION = re.compile(r"transaction '([^']+)'")
 _FILTERS = (
     "Replicate_Do_DB",
@@ -103,6 +105,10 @@ class Channel(ABC):
 
     workers: str
     """The setting that says how many appliers there are."""
+    settings: tuple[str, ...]
+    """The settings of the whole server that a run may change for a while."""
+    plugin: Plugin
+    """What the target can log in with."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -155,11 +161,20 @@ class Channel(ABC):
             if "lacks the privilege" in str(error) or not error.answered:
                 raise
 
-    def set_global(self, name: str, value: object) -> object:
-        """Set a setting of all of the server; what it was."""
-        before: object = self._rows(f"SELECT @@global.{name} AS it")[0]["it"]
+    def setting(self, name: str) -> object:
+        """What one of `settings` is now."""
+        value: object = self._rows(f"SELECT @@global.{name} AS it")[0]["it"]
+        return value
+
+    def set_global(self, name: str, value: object) -> None:
+        """Set one of `settings` for all of the server."""
         self._rows(f"SET @@global.{name} = %s", (value,))
-        return before
+
+    def restore(self, before: Mapping[str, str]) -> None:
+        """Set what a note says that it was; only `settings`, and only if they have changed."""
+        for name, value in before.items():
+            if name in self.settings and str(self.setting(name)) != value:
+                self.set_global(name, int(value) if value.isdecimal() else value)
 
     def _rows(self, statement: str, values: tuple[object, ...] = ()) -> list[dict[str, Any]]:
         return self._server.rows(statement, values)
@@ -189,12 +204,14 @@ class MysqlChannel(Channel):
     """Of MySQL, from 5.7 on."""
 
     workers = "replica_parallel_workers"
+    settings = (workers,)
     _for: Final = f"FOR CHANNEL '{CHANNEL}'"
 
     def __init__(self, server: Server, version: str) -> None:
         super().__init__(server)
         self._is_old = numbers(version) < _NEW_WORDS
-        self._is_first = numbers(version) < (8,)
+        self._is_first = numbers(version) < _SHA2
+        self.plugin = "mysql_native_password" if self._is_first else "caching_sha2_password"
 
     def _rows(self, statement: str, values: tuple[object, ...] = ()) -> list[dict[str, Any]]:
         if not self._is_old:
@@ -314,6 +331,8 @@ class MariadbChannel(Channel):
     """Of MariaDB: a named connection. It follows by GTID; `gtid_slave_pos` is where it stands."""
 
     workers = "slave_parallel_threads"
+    settings = (workers, "slave_ddl_exec_mode")
+    plugin = "mysql_native_password"
 
     def state(self) -> State | None:
         """See `Channel`."""

@@ -1,6 +1,6 @@
 """The bytes of a plan's pieces, as mysqlbinlog wants them: whole binlogs, proved, one by one.
 
-Place in the flow: `pitr` makes it from what `snapshot` knows; `pipe` and `export` take what comes
+Place in the flow: `pitr` makes it from what `snapshot` knows; `serve` and `export` take what comes
 out. Blocks are fetched ahead, over the pieces' edges; nothing is written anywhere.
 
 Law: no byte is handed on before its block's checksum is right and, of the end of an event, that

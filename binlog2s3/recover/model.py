@@ -1,7 +1,7 @@
 """The words of a point-in-time recovery: what is wanted, what is planned. Values only.
 
 Place in the flow: `config.pitr_options` makes a `Request`, `plan` turns it and what the bucket has
-into a `Plan`, `extract` reads a plan's pieces, `pipe` and `export` bring them to where they are
+into a `Plan`, `extract` reads a plan's pieces, `serve` and `export` bring them to where they are
 wanted.
 
 Law: a plan names exact byte ranges that begin and end between transactions, and the GTIDs in them:

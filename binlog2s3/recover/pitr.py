@@ -140,15 +140,15 @@ class _Recovery:
         left = replicate.left_over(at.server, self._facts)
         state = left.state() if left is not None else None
         if left is not None and state is not None and state.runs:
-            if not self._config.applies:
+            if self._config.applies:
+                at.server.close()
+                left.stop()
+                self._facts = target.facts(at.server, at.login())
+            elif state.applies:  # that of a probe only receives
                 self._warnings.append(
                     "the target still applies what a run that was cut off gave it: this is how it "
                     "was when it was asked"
                 )
-            else:
-                at.server.close()
-                left.stop()
-                self._facts = target.facts(at.server, at.login())
         if self._config.output_dir is None:
             self._apply = Apply(self._config, at, self._facts)
 

@@ -11,7 +11,7 @@ target stands.
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from binlog2s3.binlog.gtid import MariadbGtidList
@@ -67,8 +67,9 @@ class Replication:
     `state`: MariaDB's GTIDs before the plan, which the target is told to begin behind. `on_place`
     is called, without GTIDs, with the place that was reached before the channel goes; `on_state`
     when `gtid_slave_pos` of a MariaDB is where the plan begins: from then on it tells. `goes_on`:
-    where that told where a run was cut off. As long as it has not `touched` the target, nothing was
-    applied there.
+    where that told where a run was cut off. `on_settings` is called with the settings of the server
+    that are about to change, as they are, and with none once they are restored. As long as it has
+    not `touched` the target, nothing was applied there.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Replication:
         ahead_most: int | None = None,
         on_place: Callable[[Place], None] = lambda _place: None,
         on_state: Callable[[], None] = lambda: None,
+        on_settings: Callable[[Mapping[str, object]], None] = lambda _before: None,
     ) -> None:
         self._server = server
         self._facts = facts
@@ -98,6 +100,7 @@ class Replication:
         self._window = Window() if ahead_most is None else Window(ahead_most)
         self._on_place = on_place
         self._on_state = on_state
+        self._on_settings = on_settings
         self._channel: Channel = channel_of(server, facts)
         self._account = Account(CHANNEL, secrets.token_urlsafe(24))
         self._before: dict[str, object] = {}
@@ -218,7 +221,7 @@ class Replication:
                 flavour="mariadb",
                 server_id=server_id,
                 server_uuid=str(uuid.uuid4()),
-                plugin="mysql_native_password",
+                plugin=self._channel.plugin,
             )
         mode = str(self._server.rows("SELECT @@global.gtid_mode AS it")[0]["it"]).upper()
         return Identity(
@@ -227,6 +230,7 @@ class Replication:
             server_id=server_id,
             server_uuid=str(uuid.uuid4()),
             gtid_mode=mode,
+            plugin=self._channel.plugin,
         )
 
     def _connect(self, source: Source, *, receive_only: bool = False) -> None:
@@ -270,24 +274,42 @@ class Replication:
         )
 
     def _set(self, *, receive_only: bool) -> None:
-        """What the channel needs of the server's settings; each is given back.
+        """What the channel needs of the server's settings; each is restored.
 
         One worker where several would not keep the order in which the source committed. A MariaDB
         is to refuse to create what is there already; but not where a run was cut off, maybe between
-        such a statement and its GTID.
+        such a statement and its GTID. A probe sets them to what they are: it shows that the account
+        may. A MariaDB allows that only while nothing replicates.
         """
         wanted: dict[str, object] = {}
         workers = self._workers if self._channel.keeps_order() else 1
         if workers is not None:
             wanted[self._channel.workers] = workers
-        if self._facts.flavour == "mariadb" and not receive_only:
+        if self._facts.flavour == "mariadb":
             wanted["slave_ddl_exec_mode"] = "IDEMPOTENT" if self._goes_on else "STRICT"
+        before = {name: self._channel.setting(name) for name in wanted}
+        if receive_only:
+            if not self._facts.channels:
+                for name, value in before.items():
+                    self._channel.set_global(name, value)
+            return
+        if before:
+            self._on_settings(before)
         for name, value in wanted.items():
-            self._before[name] = self._channel.set_global(name, value)
+            self._before[name] = before[name]
+            self._channel.set_global(name, value)
 
     def _give_back(self) -> None:
+        if not self._before:
+            return
         while self._before:
-            self._channel.set_global(*self._before.popitem())
+            name, value = self._before.popitem()
+            try:
+                self._channel.set_global(name, value)
+            except SourceError:
+                self._before[name] = value
+                raise
+        self._on_settings({})
 
     # how far it is
 

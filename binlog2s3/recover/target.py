@@ -23,7 +23,7 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 
 DATABASE = "binlog2s3_recovery"
-"""Where a marker is kept, in the target."""
+"""Where a run keeps its note, in the target."""
 
 CHANNEL = "binlog2s3"
 """The replication channel of a recovery, and the user that it logs in with."""
@@ -476,74 +476,3 @@ def _cut(gtids: Gtids) -> str:
 def numbers(version: str) -> tuple[int, ...]:
     """A version's numbers: (8, 0, 36)."""
     return tuple(int(number) for number in re.findall(r"\d+", version.partition("-")[0])[:3])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """What a marker in the target says of the run that left it.
-
-    `asked`: what the operator said of the beginning. `started`: when the server was. All before
-    `reached` was applied and nothing behind it, but for what a channel of that run has done since.
-    """
-
-    asked: str
-    reached: str
-    started: str
-    begun: str
-
-
-class Marker:
-    """A note in the target that a run has begun, and not ended. No binlog has it.
-
-    Where the target keeps no GTIDs it says how far that came: a second one from the same place
-    would apply transactions twice.
-    """
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    def find(self) -> Mark | None:
-        """The marker that is there; None where there is none."""
-        rows = self._server.rows(
-            "SELECT COUNT(*) AS it FROM information_schema.tables "
-            "WHERE table_schema = %s AND table_name = 'run'",
-            (DATABASE,),
-        )
-        if not int(rows[0]["it"]):
-            return None
-        rows = self._server.rows(f"SELECT * FROM {DATABASE}.run LIMIT 1")  # noqa: S608 - a constant
-        if not rows:
-            return None
-        return Mark(**{name: str(rows[0][name]) for name in Mark.__slots__})
-
-    def write(self, *, asked: str, reached: str, started: str) -> None:
-        """Leave the note, in place of another one, before the first byte is applied."""
-        self._unlogged(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
-        self._unlogged(
-            f"CREATE TABLE IF NOT EXISTS {DATABASE}.run (id INT PRIMARY KEY, asked VARCHAR(500) "
-            "CHARACTER SET utf8mb4, reached VARCHAR(500) CHARACTER SET utf8mb4, "
-            "started VARCHAR(40), begun VARCHAR(40)) ENGINE=InnoDB"
-        )
-        self._unlogged(
-            f"REPLACE INTO {DATABASE}.run VALUES "  # noqa: S608 - a constant
-            "(1, %s, %s, %s, CONCAT(UTC_TIMESTAMP(), ' UTC'))",
-            (asked[:500], reached[:500], started),
-        )
-
-    def reach(self, reached: str) -> None:
-        """Note how far the run is: before the channel goes that knows it by itself."""
-        self._unlogged(
-            f"UPDATE {DATABASE}.run SET reached = %s",  # noqa: S608 - a constant
-            (reached[:500],),
-        )
-
-    def remove(self) -> None:
-        """All is done: take the note away."""
-        self._unlogged(f"DROP DATABASE IF EXISTS {DATABASE}")
-
-    def _unlogged(self, statement: str, values: tuple[str, ...] = ()) -> None:
-        """On a new connection: the old one may have been idle for hours."""
-        self._server.close()
-        self._server.rows("SET SESSION sql_log_bin = 0")
-        self._server.rows(statement, values)
-        self._server.close()

@@ -387,7 +387,7 @@ _MEANINGS = (
     ),
     _Meaning(
         r"unrecognized (MySQL|MariaDB) version",
-        "mysqlbinlog must be of the server's own flavour: name the right one with --mysqlbinlog",
+        "name one of the server's own flavour, and not older, with --mysqlbinlog",
     ),
     _Meaning(
         r"unknown (variable|option)",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -212,7 +213,10 @@ def _ten(
 def test_ten_places_and_a_killed_run(
     lost: Lost, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
-    """Each as the replica was. A run that was cut off goes on from where it was."""
+    """Each as the replica was. A run that was cut off goes on from where it was.
+
+    The settings that it had changed are restored by the next one.
+    """
     recovery = Recovery(minio, bucket, read_only(minio))
     with lost.start(disk_tmp_path / "target") as server:
         start = [f"--from-backup={lost.dump}"]
@@ -223,13 +227,23 @@ def test_ten_places_and_a_killed_run(
         assert not server.query("SHOW DATABASES LIKE 'binlog2s3%'")
         said = recovery.refused(server, "--latest")
         assert "--from-b" in said
-        with _killed_with_its_channel(recovery, server, ["--latest", *start]):
+        before = settings_of(server)
+        held = ["--latest", "--workers=3", *start]
+        with _killed_with_its_channel(recovery, server, held):
             done = recovery.run(server, "--dry-run", "--latest", *start)
         assert "where a run was cut off" in done.stdout
         assert "still applies" in done.stdout
         recovery.to(server, "--latest", *start)
         lost.check(server, len(lost.history))
         assert not server.query("SHOW DATABASES LIKE 'binlog2s3%'")
+        assert settings_of(server) == before
+
+
+def settings_of(server: MysqlServer) -> list[tuple[Any, ...]]:
+    """What a recovery may change for a while."""
+    if server.binaries.flavour == "mysql":
+        return server.query("SELECT @@global.replica_parallel_workers")
+    return server.query("SELECT @@global.slave_parallel_threads, @@global.slave_ddl_exec_mode")
 
 
 @contextmanager

@@ -10,9 +10,9 @@ import pytest
 
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.errors import RecoveryError
+from binlog2s3.recover.note import Notes
 from binlog2s3.recover.target import (
     DATABASE,
-    Marker,
     TargetFacts,
     alone,
     commit_empty,
@@ -172,29 +172,42 @@ def test_empty_transactions(mysql: MysqlServer) -> None:
     assert len(list(GtidSet.parse(str(mysql.query("SELECT @@gtid_executed")[0][0])).runs())) == 3
 
 
-def test_a_marker(server: MysqlServer) -> None:
-    """It says what the run was that left it, and how far it came; the binary log has none of it."""
+def test_a_note(server: MysqlServer) -> None:
+    """It says what the run was that left it, how far it came, and what it changed.
+
+    What it changed stays in the note until it is restored. The binary log has none of it.
+    """
     login = login_of(server)
     server.query("RESET BINARY LOGS AND GTIDS" if is_mysql(server) else "RESET MASTER")
     before = server.query("SHOW BINLOG EVENTS")
     with Server(lambda: login) as asks:
-        marker = Marker(asks)
-        assert marker.find() is None
-        marker.write(asked="b.000001:4", reached="", started="then")
-        found = marker.find()
+        notes = Notes(asks)
+        assert notes.find() is None
+        notes.write(asked="b.000001:4", reached="", started="then")
+        found = notes.find()
         assert found is not None
         assert (found.asked, found.reached) == ("b.000001:4", "")
         assert found.begun.endswith(" UTC")
-        marker.reach("l/b.000002:157")
-        found = marker.find()
+        notes.reach("l/b.000002:157")
+        found = notes.find()
         assert found is not None
         assert found.reached == "l/b.000002:157"
-        marker.write(asked="x", reached="", started="then")
-        found = marker.find()
+        notes.write(asked="x", reached="", started="then")
+        found = notes.find()
         assert found is not None
         assert (found.asked, found.reached) == ("x", "")
-        marker.remove()
-        assert marker.find() is None
+        assert found.before == {}
+        notes.keep({"slave_parallel_threads": 0, "slave_ddl_exec_mode": "IDEMPOTENT"})
+        notes.write(asked="y", reached="", started="then")
+        found = notes.find()
+        assert found is not None
+        assert found.before == {"slave_parallel_threads": "0", "slave_ddl_exec_mode": "IDEMPOTENT"}
+        notes.keep({})
+        found = notes.find()
+        assert found is not None
+        assert found.before == {}
+        notes.remove()
+        assert notes.find() is None
     assert server.query(f"SHOW DATABASES LIKE '{DATABASE}'") == []
     assert server.query("SHOW BINLOG EVENTS") == before
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,8 +12,9 @@ from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Start
 from binlog2s3.recover.target import TargetFacts
+from binlog2s3.server.connection import Server
 from lab import pitr_examples
-from tests.unit.recover.fake_server import fake
+from tests.unit.recover.fake_server import FakeServer, fake
 from tests.unit.recover.test_target import FACTS
 
 LINEAGE = "20260102T030405Z-3e11fa47-a1b2"
@@ -22,7 +23,7 @@ MARIADB = replace(FACTS, flavour="mariadb", version="10.11.6-MariaDB", executed=
 MYISAM = ("shop.old (MyISAM)",)
 MARK: dict[str, Any] = {
     "asked": "x", "reached": f"{LINEAGE}.b.000002:400", "begun": "2026-01-02 03:00:00 UTC",
-    "started": "2026-01-01 04:00:00",
+    "started": "2026-01-01 04:00:00", "settings": "",
 }  # fmt: skip
 
 
@@ -87,3 +88,20 @@ def test_tables_that_a_crash_tears(facts: TargetFacts) -> None:
     standing(torn, None, up_seconds=60).check(
         pitr_examples.PLAN, start, allow_non_transactional=False
     )
+
+
+def test_settings_that_a_killed_run_changed_are_restored() -> None:
+    """Those of the note that have changed; a name that no run changes is ignored."""
+    note = "slave_parallel_threads=0,slave_ddl_exec_mode=IDEMPOTENT,general_log=ON"
+    server = FakeServer(
+        {
+            "COUNT(*)": [{"it": 1}],
+            "binlog2s3_recovery.run": [{**MARK, "settings": note}],
+            "@@global.slave_parallel_threads AS": [{"it": 0}],
+            "@@global.slave_ddl_exec_mode AS": [{"it": "STRICT"}],
+        }
+    )
+    Standing(cast("Server", server), MARIADB).put_away()
+    assert [one for one in server.asked if one.startswith("SET @@global")] == [
+        "SET @@global.slave_ddl_exec_mode = %s"
+    ]

@@ -1,0 +1,44 @@
+"""The words in which a target of each version is spoken to."""
+
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from binlog2s3.recover.channel import channel_of
+from binlog2s3.recover.protocol import Account
+from binlog2s3.server.connection import Server
+from tests.unit.recover.fake_server import FakeServer
+from tests.unit.recover.test_target import FACTS
+
+
+@pytest.mark.parametrize(
+    ("version", "plugin"),
+    [
+        ("5.7.22-log", "mysql_native_password"),
+        ("8.0.15", "caching_sha2_password"),
+        ("9.7.4", "caching_sha2_password"),
+    ],
+)
+def test_what_a_mysql_can_log_in_with(version: str, plugin: str) -> None:
+    """MySQL 5.7 has no caching_sha2_password before 5.7.23, and MySQL 9 has nothing older."""
+    server = cast("Server", FakeServer({}))
+    assert channel_of(server, replace(FACTS, version=version)).plugin == plugin
+
+
+@pytest.mark.parametrize("version", ["5.7.22-log", "8.0.25", "8.0.26", "9.7.4"])
+def test_the_words_of_each_version(version: str) -> None:
+    """Before 8.0.26 MASTER and SLAVE, afterwards SOURCE and REPLICA; never both."""
+    server = FakeServer({"global": [{"it": 1}]})
+    channel = channel_of(cast("Server", server), replace(FACTS, version=version))
+    channel.create(("127.0.0.1", 1), Account("u", "p"), None, tls=False)
+    channel.start(Account("u", "p"))
+    channel.keeps_order()
+    channel.set_global(channel.workers, 4)
+    channel.remove()
+    said = " ".join(server.asked).upper()
+    is_old = version < "8.0.26"
+    assert [word in said for word in ("MASTER", "SLAVE", "SOURCE", "REPLICA")] == [
+        *[is_old] * 2,
+        *[not is_old] * 2,
+    ]
