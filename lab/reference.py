@@ -14,12 +14,12 @@ from pathlib import Path
 import binlog2s3
 from binlog2s3.binlog import transactions as transaction
 from binlog2s3.config import file as sample
-from binlog2s3.config.find_options import FIND_OPTIONS
+from binlog2s3.config.file import FILE_OPTIONS
+from binlog2s3.config.find import FIND_OPTIONS
 from binlog2s3.config.options import Option
-from binlog2s3.config.pitr_options import PITR_OPTIONS
-from binlog2s3.config.status_options import STATUS_OPTIONS
-from binlog2s3.config.values import FILE_OPTIONS
-from binlog2s3.config.verify_options import VERIFY_OPTIONS
+from binlog2s3.config.pitr import PITR_OPTIONS
+from binlog2s3.config.status import STATUS_OPTIONS
+from binlog2s3.config.verify import VERIFY_OPTIONS
 from binlog2s3.inspect.verify.report import WORDS
 from lab import pitr_examples, status_examples
 
@@ -114,9 +114,9 @@ def _type_text(option: Option) -> str:
     return f"{kind}, {least} to {most}"
 
 
-def _amount(option: Option, value: int) -> str:
+def _amount(option: Option, value: float) -> str:
     if option.kind == "size":
-        return f"{value >> 20} MiB" if value < 1 << 30 else f"{value >> 30} GiB"
+        return f"{value / (1 << 20):g} MiB" if value < 1 << 30 else f"{value / (1 << 30):g} GiB"
     return f"{value:,}" + (" s" if option.kind == "duration" else "")
 
 

@@ -18,8 +18,7 @@ from typing import Any, Literal, cast
 from binlog2s3.archive.catalog import Archived, Catalog, Contents, Layout, sources
 from binlog2s3.archive.documents import Heartbeat, Lineage, Turn
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.bucket import url
-from binlog2s3.config.values import ListConfig
+from binlog2s3.config.bucket import ListConfig, url
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
 from binlog2s3.store.s3 import Store
 from binlog2s3.workers import Workers

@@ -13,7 +13,6 @@ What not every call needs is imported when it does: a health check comes often, 
 import json
 import sys
 import threading
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -21,7 +20,8 @@ from typing import TYPE_CHECKING, Self
 
 from binlog2s3.cli.status_watch import Pace, Seen, watch
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
-from binlog2s3.config.values import S3Config, StatusConfig
+from binlog2s3.config.status import StatusConfig, Thresholds
+from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, ConfigError, SpoolError
 from binlog2s3.output import clean, page_on, say
 from binlog2s3.status.http import ask, ask_health
@@ -63,11 +63,10 @@ def _print(seen: Seen, *, as_json: bool) -> None:
         print_status(seen.statuses[0], page_on(sys.stdout), now=now, why=seen.why)
 
 
-def _check(seen: Seen, limits: Mapping[str, float]) -> int:
+def _check(seen: Seen, thresholds: Thresholds) -> int:
     """Print a line for a monitor; its exit code."""
-    from binlog2s3.status.nagios import Thresholds, verdict, verdict_of_all
+    from binlog2s3.status.nagios import verdict, verdict_of_all
 
-    thresholds = Thresholds(**{name.replace("-", "_"): limit for name, limit in limits.items()})
     if seen.many:
         found = verdict_of_all(seen.statuses, thresholds)
     else:
@@ -157,7 +156,7 @@ class Looks:
         from binlog2s3.status.from_bucket import look
 
         config = self._config
-        assert config.s3 is not None  # noqa: S101 - build_status has seen to it, or _ask
+        assert config.s3 is not None  # noqa: S101 - `STATUS` has seen to it, or _ask
         assert config.source is not None  # noqa: S101
         store, where = self._opened(config.s3), url(config.s3)
         status = look(store, config.s3.prefix, config.source, where, now=datetime.now(UTC))
@@ -186,7 +185,7 @@ class Looks:
         from binlog2s3.status.from_bucket import look_all
 
         config = self._config
-        assert config.s3 is not None  # noqa: S101 - build_status has seen to it
+        assert config.s3 is not None  # noqa: S101 - `STATUS` has seen to it
         store, where = self._opened(config.s3), url(config.s3)
         if self._workers is None:
             self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))

@@ -1,17 +1,33 @@
-"""How a command that only reads reaches the bucket, and what it calls it.
+"""What a command that only reads needs to reach the bucket; the options of `list`.
 
 Place in the flow: under all commands but `stream`, between `values` and `store.s3`.
 """
 
-from binlog2s3.config.values import S3Config
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from binlog2s3.config.given import CommandOptions
+from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.values import BY_NAME, S3Config, s3_of
 from binlog2s3.store.contract import StoreConfig
 
 MOST_THREADS = 16
-"""So many requests at once are enough to read what is small."""
+"""This many requests at once are enough to read small objects."""
+_READING = ("endpoint-url", "region", "addressing-style", "profile", "concurrency")
+
+
+def reading(source: str, *, required: bool = True, otherwise: str = "") -> tuple[Option, ...]:
+    """The options of `stream` that a reader has, too; `source` is the help of --source."""
+    return (
+        replace(BY_NAME["source"], help=source, required=required, otherwise=otherwise),
+        replace(BY_NAME["s3-url"], help="Where the archive is: s3://bucket/prefix."),
+        *(BY_NAME[name] for name in _READING),
+    )
 
 
 def for_reading(s3: S3Config) -> StoreConfig:
-    """The store's settings; whoever asks is waiting, so an unreachable store is told soon."""
+    """The store's settings. The timeout is short, because somebody waits for the answer."""
     return StoreConfig(
         bucket=s3.bucket,
         endpoint_url=s3.endpoint_url,
@@ -24,5 +40,29 @@ def for_reading(s3: S3Config) -> StoreConfig:
 
 
 def url(s3: S3Config) -> str:
-    """Where the archive lies: s3://bucket/prefix."""
+    """Where the archive is: s3://bucket/prefix."""
     return f"s3://{s3.bucket}/{s3.prefix}".rstrip("/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListConfig:
+    """What `list` shows: all sources and lineages if none is named."""
+
+    s3: S3Config
+    source: str | None = None
+    lineage: Annotated[str | None, Option("ID", "Only this lineage.")] = None
+    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+
+
+_OWN = options_of(ListConfig)
+
+
+def _config(values: Mapping[str, Any]) -> ListConfig:
+    return fill(ListConfig, _OWN, values, s3=s3_of(values), source=values.get("source"))
+
+
+LIST = CommandOptions(
+    (*reading("Only this source.", required=False, otherwise="all below the prefix"), *_OWN),
+    lambda _: (),
+    _config,
+)

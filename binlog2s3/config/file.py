@@ -8,14 +8,24 @@ are taken when all of its settings are uncommented. No secret is in either text,
 the file.
 """
 
+import difflib
 import json
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from binlog2s3.config.options import ENVIRONMENT_PREFIX, Option, Value
-from binlog2s3.config.values import FILE_OPTIONS
+from binlog2s3.config.given import Given
+from binlog2s3.config.options import ENVIRONMENT_PREFIX, Option, Value, parse
+from binlog2s3.config.pitr import TARGET_OPTIONS
+from binlog2s3.config.values import OPTIONS
+
+FILE_OPTIONS = (*OPTIONS, *TARGET_OPTIONS)
+"""What a file may contain: one file may serve the streamer and a recovery."""
+_FILE_TABLES = tuple(dict.fromkeys(option.table for option in FILE_OPTIONS))
+_MAX_FILE = 1 << 20
 
 WIDTH = 100
 LEAST = ("source", "mysql-user", "s3-url")
@@ -86,7 +96,6 @@ _EXAMPLES: Mapping[str, Value] = {
     "target-ssl-ca": "/etc/binlog2s3/ca.pem",
     "target-ssl-cert": "/etc/binlog2s3/cert.pem",
     "target-ssl-key": "/etc/binlog2s3/key.pem",
-    "target-connect-timeout": 10,
     "serve-address": "192.0.2.7:3307",
 }
 
@@ -131,39 +140,135 @@ def _shown(option: Option) -> Value:
     return option.default_text if option.kind == "size" else option.default
 
 
-def literal(value: Value) -> str:
-    """A value in TOML.
+def literal(value: object) -> str:
+    """A value in TOML; anything but a number, true and false is a string.
 
     >>> literal(Path("/x")), literal(True), literal(1.0), literal(0.5)
     ('"/x"', 'true', '1', '0.5')
     """
-    if isinstance(value, str | Path):
-        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:.15g}" if isinstance(value, float) else str(value)
+    if isinstance(value, int | float):
+        return f"{value:.15g}" if isinstance(value, float) else str(value)
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def in_force(
-    values: Mapping[str, Any], places: Mapping[str, str], given: Collection[str], options: Any
-) -> str:
-    """What holds for these options, as a file: the values, and where they come from.
+def in_force(given: Given, options: Iterable[Option]) -> str:
+    """A file with the values that apply, and where each comes from.
 
-    `given` are the names of those that were given at all; `places` says where. What has no value
-    stands there in words, as a comment.
+    An option without a value is a comment that says what applies instead.
     """
     parts = []
     for table, own in _tables(options):
-        rows = [row for option in own if (row := _row(option, values, places, given))]
+        rows = [row for option in own if (row := _row(option, given))]
         if rows:
             parts.append("\n".join([f"[{table}]", *rows]) + "\n")
     return "\n".join(parts)
 
 
-def _row(
-    option: Option, values: Mapping[str, Any], places: Mapping[str, str], given: Collection[str]
-) -> str:
-    if option.name not in values:
-        return f"# {option.key}: {option.default_text}" if option.default_text else ""
-    origin = " ".join(places[option.name].split()) if option.name in given else "default"
-    return f"{option.key} = {literal(values[option.name])}  # {origin}"
+def _row(option: Option, given: Given) -> str:
+    if given.has(option.name):
+        origin = " ".join(given.called(option.name).split())
+        return f"{option.key} = {literal(given.values[option.name])}  # {origin}"
+    if option.default is not None:
+        return f"{option.key} = {literal(option.default)}  # default"
+    return f"# {option.key}: {option.default_text}" if option.default_text else ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileValues:
+    """A TOML file's values by option name, with the problems found on the way.
+
+    `places` says for each option in the file what to call it in a message. `wrong` are the options
+    whose value is not usable, or not known: they are not missing.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    wrong: frozenset[str] = frozenset()
+
+
+def read_file(path: Path) -> FileValues:
+    """Read a TOML configuration file. Never raises: what is wrong is among the `problems`.
+
+    Of a file that cannot be read every option is `wrong`, because nobody knows what it says.
+    """
+    try:
+        document = _load(path)
+    except OSError as error:
+        return _unread(path, (error.strerror or str(error)).lower())
+    except UnicodeDecodeError:
+        return _unread(path, "not UTF-8 text")
+    except tomllib.TOMLDecodeError as error:
+        return _unread(path, f'not TOML: {error} (texts stand in quotes: host = "db1")')
+    except (ValueError, RecursionError) as error:
+        return _unread(path, str(error))
+    return _read_tables(document, path)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        data = file.read(_MAX_FILE + 1)
+    if len(data) > _MAX_FILE:
+        raise ValueError(f"larger than {_MAX_FILE >> 20} MiB, this is no configuration file")
+    return tomllib.loads(data.decode("utf-8-sig"))  # editors elsewhere put a mark before the text
+
+
+def _unread(path: Path, why: str) -> FileValues:
+    return FileValues(
+        problems=(f"{path}: {why}",), wrong=frozenset(option.name for option in FILE_OPTIONS)
+    )
+
+
+def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
+    by_place = {(option.table, option.key): option for option in FILE_OPTIONS}
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    problems: list[str] = []
+    for table, content in document.items():
+        if not isinstance(content, dict):
+            wrong = "must be a table, " if table in _FILE_TABLES else "stands outside a table"
+            meant = f"[{table}]" if table in _FILE_TABLES else _meant("", table)
+            problems.append(f"{path}: {table} {wrong}{meant}")
+            continue
+        if table not in _FILE_TABLES:
+            problems.append(f"{path}: unknown table [{table}]{_nearest(table, _FILE_TABLES)}")
+            continue
+        for key, raw in content.items():
+            option = by_place.get((table, key.replace("-", "_")))
+            if option is None:
+                problems.append(f"{path}: unknown key [{table}] {key}{_meant(table, key)}")
+            elif option.name in places:
+                problems.append(f"{path}: [{table}] {option.key} is there twice")
+            else:
+                places[option.name] = f"[{table}] {option.key} of {path}"
+                try:
+                    values[option.name] = _parse_typed(option, raw)
+                except ValueError as error:
+                    problems.append(f"{places[option.name]}: {error}")
+    return FileValues(values, places, tuple(problems), frozenset(places) - frozenset(values))
+
+
+def _parse_typed(option: Option, raw: object) -> Any:
+    """As `parse`, but in TOML a whole number has no quotes, nor have true and false."""
+    value = parse(option, raw)
+    if option.kind == "integer" and isinstance(raw, str):
+        raise ValueError(f"{raw!r} is a text; write the number without quotes")
+    if option.kind == "flag" and isinstance(raw, str):
+        raise ValueError(f"{raw!r} is a text; write true or false without quotes")
+    return value
+
+
+def _meant(table: str, key: str) -> str:
+    """Which key of the file an unknown one may be meant for."""
+    word = key.replace("-", "_")
+    for option in FILE_OPTIONS:
+        if word in (option.key, option.parameter):
+            return f" (did you mean [{option.table}] {option.key}?)"
+    return _nearest(word, [option.key for option in FILE_OPTIONS if table in ("", option.table)])
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else f" (known: {', '.join(sorted(known))})"

@@ -1,39 +1,44 @@
-"""The table of options, and what each single value may be.
+"""What an option is, and how the text of its value becomes a value.
 
-Place in the flow: beneath `values`, which judges all values together, and `cli`, which declares the
-same table to click. docs/reference.md is generated from it. Owns name, kind, default, bounds and
-meaning of every option.
+A config dataclass declares its options: a field is `Annotated` with an `Option`, and `options_of`
+completes that from the field's name, type and default. So each option is declared once. `cli`
+declares the same options to click, `config.file` reads them from a file, and `lab.reference`
+generates docs/reference.md from them.
 
-Law: pure. A value is parsed alike wherever it comes from, and what is wrong with it is said in one
-line that never repeats a password: of a URL only what stands behind the last "@" is shown.
+Law: pure. A value is parsed the same way from every origin. An error message is one line and never
+repeats a password: of a URL it shows only what follows the last "@".
 """
 
+import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.points import gtids_text, parse_gtid, parse_position, parse_time
-from binlog2s3.store.contract import IMMEDIATE_STORAGE_CLASSES
+from binlog2s3.config.points import (
+    gtids_text,
+    parse_between,
+    parse_gtid,
+    parse_moment,
+    parse_position,
+    parse_table,
+)
 
 ENVIRONMENT_PREFIX = "BINLOG2S3"
 MIB = 1 << 20
-MIN_PART_SIZE = 5 * MIB  # S3's least size of an inner part
-MAX_PART_SIZE = 5 << 30  # S3's greatest size of a part
-MIN_SPOOL_SIZE = 16 * MIB
-MAX_PREFIX = 512  # a key has at most 1,024 bytes, and ours go on for up to 400 behind the prefix
+MAX_PREFIX = 512  # S3 allows keys of 1,024 bytes, and ours add up to 400 to the prefix
 
-SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/storage-class-intro.html
-STORAGE_CLASSES = tuple(sorted(IMMEDIATE_STORAGE_CLASSES))
 SLOW_STORAGE_CLASSES = ("DEEP_ARCHIVE", "GLACIER")
 
 Kind = Literal[
+    "",
     "text",
     "source",
     "server uuid",
@@ -50,35 +55,51 @@ Kind = Literal[
     "duration",
     "flag",
     "time",
+    "interval",
     "gtid",
     "gtid set",
     "position",
+    "table",
 ]
 Value = str | int | float | bool | Path
+_KINDS: Mapping[object, Kind] = {
+    bool: "flag",
+    int: "integer",
+    float: "duration",
+    str: "text",
+    Path: "path",
+    BinlogName: "binlog",
+}
+Made = TypeVar("Made")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Option:
     """One option: `--name` on the command line, `[table] key` in the file.
 
-    A flag has no value on the command line, elsewhere it is true or false; it has no `default`.
-    `least` and `most` bound numbers: bytes for sizes, seconds for durations. `otherwise` says what
-    holds where neither a value nor a `default` is there. One that is `repeatable` may be given
-    several times; its value is a tuple.
+    A declaration gives what its field does not: `options_of` fills in the rest. An option without
+    `table` cannot be in a file.
+
+    A flag takes no value on the command line; elsewhere it is true or false. `otherwise` describes
+    what applies if the option is not given and there is no fixed default. `least` and `most` limit
+    numbers: bytes for sizes, seconds for durations. A `repeatable` option may be given several
+    times; its value is a tuple.
     """
 
-    name: str
-    table: str
-    key: str
-    kind: Kind
     metavar: str
     help: str
+    kind: Kind = ""
+    _: dataclasses.KW_ONLY
+    name: str = ""
+    table: str = ""
+    key: str = ""
+    field: str = ""
     default: Value | None = None
     otherwise: str = ""
     required: bool = False
     choices: tuple[str, ...] = ()
-    least: int | None = None
-    most: int | None = None
+    least: float | None = None
+    most: float | None = None
     repeatable: bool = False
 
     @property
@@ -88,12 +109,12 @@ class Option:
 
     @property
     def environment(self) -> str:
-        """The name in the environment."""
+        """The name of its environment variable."""
         return f"{ENVIRONMENT_PREFIX}_{self.parameter.upper()}"
 
     @property
     def default_text(self) -> str:
-        """What holds where nothing is given, in words; "" if nothing does."""
+        """What applies if the option is not given, in words; "" if nothing does."""
         if self.default is None:
             return self.otherwise
         if isinstance(self.default, str | Path):
@@ -101,317 +122,64 @@ class Option:
         return _amount(self, self.default)
 
 
-def of_command(name: str, kind: Kind, metavar: str, help_: str, **more: Any) -> Option:
-    """An option that one command has for itself: it has no place in the configuration file."""
-    key = name.replace("-", "_")
-    return Option(name=name, table="", key=key, kind=kind, metavar=metavar, help=help_, **more)
+def options_of(config: type, *, table: str = "", prefix: str = "") -> tuple[Option, ...]:
+    """The options that a config dataclass declares, in the order of its fields.
+
+    `table` is their table in the file, and `prefix` is put before the names of the fields. A field
+    without a default is a required option.
+    """
+    return tuple(
+        _completed(field, said, table, prefix)
+        for field in dataclasses.fields(config)
+        for said in getattr(field.type, "__metadata__", ())
+    )
 
 
-def _in(table: str, name: str, kind: Kind, metavar: str, help_: str, **more: Any) -> Option:
-    key = name.removeprefix(f"{table}-").replace("-", "_")
-    return Option(name=name, table=table, key=key, kind=kind, metavar=metavar, help=help_, **more)
+def _completed(field: "dataclasses.Field[Any]", said: Option, table: str, prefix: str) -> Option:
+    base, repeatable = _base_of(get_args(field.type)[0])
+    words = get_args(base) if get_origin(base) is Literal else ()
+    required = field.default is dataclasses.MISSING
+    default: Any = None if required or said.otherwise else field.default
+    return replace(
+        said,
+        name=said.name or f"{prefix}{field.name}".replace("_", "-"),
+        table=said.table or table,
+        key=said.key or field.name,
+        field=field.name,
+        kind=said.kind or ("choice" if words or said.choices else _KINDS[base]),
+        default=default or None,
+        required=required,
+        choices=said.choices or words,
+        repeatable=repeatable,
+    )
 
 
-OPTIONS: tuple[Option, ...] = (
-    _in(
-        "stream",
-        "source",
-        "source",
-        "NAME",
-        "Name of the server in the bucket, e.g. orders-primary.",
-        required=True,
-    ),
-    _in("mysql", "mysql-host", "text", "HOST", "Server to stream from.", otherwise="127.0.0.1"),
-    _in(
-        "mysql", "mysql-port", "integer", "PORT", "Its port.", otherwise="3306", least=1, most=65535
-    ),
-    _in("mysql", "mysql-socket", "path", "PATH", "Unix socket, instead of host and port."),
-    _in(
-        "mysql",
-        "mysql-user",
-        "text",
-        "USER",
-        "User with REPLICATION SLAVE and REPLICATION CLIENT.",
-        otherwise="that of the option file",
-    ),
-    _in(
-        "mysql",
-        "mysql-password-file",
-        "file",
-        "FILE",
-        "File that holds the password and nothing else; an empty file is an empty password.",
-        otherwise="the password of the option file, else none",
-    ),
-    _in(
-        "mysql",
-        "mysql-defaults-file",
-        "file",
-        "FILE",
-        "MySQL option file; its groups [client] and [binlog2s3] fill in what is not given here.",
-    ),
-    _in(
-        "mysql",
-        "mysql-ssl-mode",
-        "choice",
-        "MODE",
-        "TLS to the server, as the mysql client's --ssl-mode "
-        "(default: REQUIRED, with authorities given VERIFY_CA, by a socket or a loopback address "
-        "PREFERRED).",
-        choices=SSL_MODES,
-    ),
-    _in("mysql", "mysql-ssl-ca", "file", "FILE", "Certificate authorities (PEM)."),
-    _in("mysql", "mysql-ssl-cert", "file", "FILE", "Client certificate (PEM)."),
-    _in("mysql", "mysql-ssl-key", "file", "FILE", "Client key (PEM)."),
-    _in(
-        "mysql",
-        "mysqlbinlog",
-        "path",
-        "PATH",
-        "mysqlbinlog (MySQL) or mariadb-binlog (MariaDB).",
-        otherwise="the right one on PATH",
-    ),
-    _in(
-        "mysql",
-        "mysql-server-id",
-        "integer",
-        "ID",
-        "Server id to stream under; no replica of the server may have the same.",
-        otherwise="derived from source, bucket and host name",
-        least=1,
-        most=2**32 - 1,
-    ),
-    _in(
-        "mysql",
-        "mysql-connect-timeout",
-        "duration",
-        "SECONDS",
-        "Longest wait for a connection or an answer of the server.",
-        default=10.0,
-        least=1,
-        most=3600,
-    ),
-    Option(
-        name="spool",
-        table="spool",
-        key="dir",
-        kind="path",
-        metavar="DIR",
-        help="Directory for what is not archived yet; one streamer each.",
-        default=Path("/var/lib/binlog2s3"),
-    ),
-    _in(
-        "spool",
-        "spool-max-bytes",
-        "size",
-        "SIZE",
-        "Most disk space that the spool takes, at least 16 MiB; past it nothing more is read from "
-        "the server until there is room.",
-        otherwise="no limit",
-        least=MIN_SPOOL_SIZE,
-    ),
-    _in(
-        "spool",
-        "spool-min-free-bytes",
-        "size",
-        "SIZE",
-        "Least space to leave free on the spool's file system; below it nothing more is read from "
-        "the server until there is room.",
-        otherwise="the larger of 1 GiB and 5 % of the file system",
-        least=0,
-    ),
-    _in("s3", "s3-url", "s3 url", "URL", "Where to: s3://bucket/prefix.", required=True),
-    _in(
-        "s3",
-        "endpoint-url",
-        "endpoint",
-        "URL",
-        "S3 endpoint, for stores other than AWS.",
-        otherwise="boto3's own chain",
-    ),
-    _in("s3", "region", "text", "REGION", "AWS region.", otherwise="boto3's own chain"),
-    _in(
-        "s3",
-        "addressing-style",
-        "choice",
-        "STYLE",
-        "Bucket in the host name (virtual) or in the path.",
-        choices=("auto", "path", "virtual"),
-        default="auto",
-    ),
-    _in("s3", "profile", "text", "NAME", "AWS profile.", otherwise="boto3's own chain"),
-    _in(
-        "s3",
-        "storage-class",
-        "choice",
-        "CLASS",
-        "Storage class of archived binlogs; only those that answer a GET at once.",
-        choices=STORAGE_CLASSES,
-        otherwise="the store's own",
-    ),
-    _in(
-        "s3",
-        "sse",
-        "choice",
-        "MODE",
-        "Server-side encryption to ask for; a store that does not confirm it is an error.",
-        choices=("AES256", "aws:kms"),
-        otherwise="the bucket's own",
-    ),
-    _in(
-        "s3",
-        "sse-kms-key-id",
-        "text",
-        "KEY",
-        "KMS key, with --sse aws:kms.",
-        otherwise="the account's own",
-    ),
-    _in(
-        "s3",
-        "checksum",
-        "choice",
-        "MODE",
-        "Checksum sent with each body; auto: CRC64NVME where the store has it.",
-        choices=("auto", "crc64nvme", "md5", "none"),
-        default="auto",
-    ),
-    _in(
-        "s3",
-        "part-size",
-        "size",
-        "SIZE",
-        "Size of the first 1,000 parts of a multipart upload; it doubles every 1,000 parts.",
-        default=MIN_PART_SIZE,
-        least=MIN_PART_SIZE,
-        most=MAX_PART_SIZE,
-    ),
-    _in(
-        "s3",
-        "concurrency",
-        "integer",
-        "N",
-        "Most requests in flight.",
-        default=8,
-        least=1,
-        most=256,
-    ),
-    _in(
-        "stream",
-        "start-binlog",
-        "binlog",
-        "NAME",
-        "First binlog of an empty archive.",
-        otherwise="the oldest that the server has",
-    ),
-    _in(
-        "stream",
-        "start-at",
-        "choice",
-        "WHERE",
-        "First binlog of an empty archive: the oldest, or (now) the one that is open.",
-        choices=("oldest", "now"),
-        otherwise="oldest",
-    ),
-    _in(
-        "stream",
-        "flush-interval",
-        "duration",
-        "SECONDS",
-        "How often new bytes of the open binlog are put into the bucket, at most; "
-        "at least 0.05; 0: a binlog is durable only when it is closed.",
-        default=1.0,
-        least=0,
-        most=3600,
-    ),
-    _in(
-        "stream",
-        "heartbeat-interval",
-        "duration",
-        "SECONDS",
-        "How often the writer's object in the bucket is renewed.",
-        default=30.0,
-        least=1,
-        most=3600,
-    ),
-    _in(
-        "stream",
-        "stall-timeout",
-        "duration",
-        "SECONDS",
-        "How long mysqlbinlog may bring nothing though the server has more, before it is started "
-        "anew.",
-        default=60.0,
-        least=1,
-        most=3600,
-    ),
-    _in(
-        "stream",
-        "on-gap",
-        "choice",
-        "WHAT",
-        "Where the server no longer has what comes next: go on with the oldest that it has, the "
-        "gap noted in the bucket, or stop.",
-        choices=("continue", "stop"),
-        default="continue",
-    ),
-    _in(
-        "stream",
-        "accept-new-server",
-        "server uuid",
-        "UUID",
-        "Go on though another server answers, if it is the one with this server_uuid.",
-    ),
-    _in(
-        "stream",
-        "take-over",
-        "flag",
-        "",
-        "Start as the writer though another one has taken over from this spool and still works; "
-        "for one start by hand, not for a service.",
-        otherwise="false",
-    ),
-    _in(
-        "stream",
-        "metrics-listen",
-        "listen",
-        "HOST:PORT",
-        "Where to answer GET /health, /live, /metrics and /status, e.g. 127.0.0.1:9275; a host in "
-        "brackets is IPv6.",
-    ),
-    _in(
-        "stream",
-        "heartbeat-url-file",
-        "file",
-        "FILE",
-        "File that holds a URL, for it may be a secret; a GET goes there when more has become "
-        "durable or the source is seen to be idle, at most once a heartbeat interval.",
-    ),
-    _in(
-        "log",
-        "log-format",
-        "choice",
-        "FORMAT",
-        "auto: text on a terminal, JSON lines elsewhere.",
-        choices=("auto", "text", "json"),
-        default="auto",
-    ),
-    _in(
-        "log",
-        "log-level",
-        "choice",
-        "LEVEL",
-        "Least level of what is logged.",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-    ),
-)
-BY_NAME = {option.name: option for option in OPTIONS}
-TABLES = tuple(dict.fromkeys(option.table for option in OPTIONS))
+def _base_of(declared: Any) -> tuple[Any, bool]:
+    """The type of one value, without None; and whether the field is a tuple of such values."""
+    if get_origin(declared) in (Union, UnionType):
+        (declared,) = (one for one in get_args(declared) if one is not type(None))
+    if get_origin(declared) is tuple and get_args(declared)[-1] is Ellipsis:
+        return get_args(declared)[0], True
+    return declared, False
+
+
+def fill(
+    config: Callable[..., Made],
+    options: Iterable[Option],
+    values: Mapping[str, Any],
+    **more: Any,
+) -> Made:
+    """The config with the values of these options; a field without a value keeps its default."""
+    given = {o.field: values[o.name] for o in options if values.get(o.name) is not None}
+    return config(**given, **more)
+
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,18})?)"
 _SIZE = re.compile(rf"{_NUMBER}\s*(?:([KMGT])(?:i?B)?|B)?", re.IGNORECASE)
 _SECONDS = re.compile(rf"{_NUMBER}\s*(ms|s|m|min|h)?")
 _SECOND_UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_HOUR = 3600
 _FLAGS = {"true": True, "1": True, "yes": True, "on": True}
 _FLAGS |= {"false": False, "0": False, "no": False, "off": False}
 _EXPECTED: dict[Kind, str] = {
@@ -421,10 +189,10 @@ _EXPECTED: dict[Kind, str] = {
 }
 
 
-def parse(option: Option, raw: object) -> Value:
-    """The value of one option, from text (command line, environment), TOML or its own default.
+def parse(option: Option, raw: object) -> Any:
+    """The value of one option, from text (command line, environment) or from TOML.
 
-    What it returns it takes again. Raises ValueError with what is wrong and what would be right.
+    Raises ValueError that says what is wrong and what is expected.
     """
     if option.kind in _EXPECTED:
         return _bounded(option, _parse_number(option, raw), raw)
@@ -507,49 +275,52 @@ def _check_endpoint(url: str) -> None:
         raise ValueError(f"{_shown_url(url)} must not have a query or a fragment")
 
 
-_MADE: Mapping[Kind, Callable[[str], str]] = {
-    "binlog": lambda text: str(BinlogName.parse(text)),
+def _parse_path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{_shown(text)}: there is no such user") from error
+
+
+_MADE: Mapping[Kind, Callable[[str], object]] = {
+    "path": _parse_path,
+    "file": _parse_path,
+    "binlog": BinlogName.parse,
     "gtid": parse_gtid,
+    "time": parse_moment,
+    "interval": parse_between,
+    "position": parse_position,
+    "table": parse_table,
 }
 _CHECKED: Mapping[Kind, Callable[[str], object]] = {
     "s3 url": split_s3_url,
     "endpoint": _check_endpoint,
     "listen": split_listen,
     "serve address": split_serve_address,
-    "time": parse_time,
-    "position": parse_position,
+}
+_CHARACTERS: Mapping[Kind, tuple[str, str]] = {
+    "source": (r"(?!\.\.?$)[A-Za-z0-9._-]{1,64}", "A-Z a-z 0-9 . _ -"),
+    "server uuid": (r"[0-9A-Za-z-]{1,64}", "0-9 A-Z a-z -"),
 }
 
 
-def _parse_text(option: Option, text: str) -> Value:
-    is_path = option.kind in ("path", "file")
+def _parse_text(option: Option, text: str) -> object:
     if option.kind == "gtid set" and text.strip():  # servers print it on several lines
         return gtids_text(text)
+    is_path = option.kind in ("path", "file")
     if not text or "\0" in text or "\n" in text or not (is_path or text.isprintable()):
         where = "" if option.kind in ("s3 url", "endpoint") else f"{_shown(text)} "
         raise ValueError(f"{where}is empty or has control characters".strip())
-    if is_path:
-        return _parse_path(text)
     if option.kind == "choice":
         return _parse_choice(option, text)
     if make := _MADE.get(option.kind):
         return make(text)
     if check := _CHECKED.get(option.kind):
         check(text)
-    if option.kind == "source" and (
-        not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text) or text in (".", "..")
-    ):
-        raise ValueError(f"{_shown(text)} is not 1 to 64 of the characters A-Z a-z 0-9 . _ -")
-    if option.kind == "server uuid" and not re.fullmatch(r"[0-9A-Za-z-]{1,64}", text):
-        raise ValueError(f"{_shown(text)} is not 1 to 64 of the characters 0-9 A-Z a-z -")
+    pattern, characters = _CHARACTERS.get(option.kind, (".*", ""))
+    if not re.fullmatch(pattern, text):
+        raise ValueError(f"{_shown(text)} is not 1 to 64 of the characters {characters}")
     return text
-
-
-def _parse_path(text: str) -> Path:
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:
-        raise ValueError(f"{_shown(text)}: there is no such user") from error
 
 
 def _parse_choice(option: Option, text: str) -> str:
@@ -598,6 +369,8 @@ def _bounded(option: Option, value: float, raw: object) -> float:
 def _amount(option: Option, value: float) -> str:
     if option.kind == "size" and value >= MIB:
         return f"{value / MIB:g} MiB"
+    if option.kind == "duration" and value >= _HOUR and not value % _HOUR:
+        return f"{value / _HOUR:g}h"
     return f"{value:.10g}"
 
 

@@ -8,6 +8,7 @@ form tells.
 """
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from binlog2s3.binlog import gtid
@@ -24,6 +25,19 @@ _POSITION = re.compile(r"(.+):([0-9]{1,18})", re.DOTALL)
 _MARIADB = re.compile(r"[\s,]*[0-9]+-[0-9]+-[0-9]+\s*(?:,|\Z)")
 _MOST_SHOWN = 60
 _FORM = "2026-01-02T03:04:05.123456Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time in microseconds since the epoch, UTC, and the text that the operator wrote for it."""
+
+    at_us: int
+    text: str
+
+
+def parse_moment(text: str) -> Moment:
+    """The time that a text names. Raises ValueError as `parse_time` does."""
+    return Moment(parse_time(text), text)
 
 
 def parse_time(text: str) -> int:
@@ -117,6 +131,68 @@ def parse_position(text: str) -> tuple[BinlogName, int]:
     if match is None:
         raise ValueError(f"{_cut(text)} is not of the form NAME:N, e.g. mysql-bin.000042:1234")
     return BinlogName.parse(match[1]), int(match[2])
+
+
+def parse_between(text: str) -> tuple[int | None, int | None]:
+    """Both ends of an ISO 8601 interval, in microseconds; None where one is left out. ValueError.
+
+    >>> parse_between("1970-01-01T00:00Z/1970-01-01T01:00:01+01:00")
+    (0, 1000000)
+    >>> parse_between("/1970-01-01T00:00Z")
+    (None, 0)
+    """
+    since, slash, until = (part.strip() for part in text.partition("/"))
+    if not slash or "/" in until:
+        raise ValueError(
+            f"{_cut(text)} is not of the form FROM/TO, e.g. 2026-01-02T15:00Z/2026-01-02T16:00Z"
+        )
+    ends = [None if end in ("", "..") else parse_time(end) for end in (since, until)]
+    if ends == [None, None]:
+        raise ValueError(f"{_cut(text)} has neither end")
+    if ends[0] is not None and ends[1] is not None and ends[0] > ends[1]:
+        raise ValueError(f"{_cut(text)} ends before it begins")
+    return ends[0], ends[1]
+
+
+def parse_table(text: str) -> tuple[str, str]:
+    """Database and table of `DB.TABLE`, `DB.*`, or with backquotes; ValueError.
+
+    >>> parse_table("shop.orders"), parse_table("`a.b`.`c``d`"), parse_table("shop.*")
+    (('shop', 'orders'), ('a.b', 'c`d'), ('shop', '*'))
+    """
+    parts: list[str] = []
+    rest = text.strip()
+    while rest:
+        part, rest = _name_of(rest, text)
+        parts.append(part)
+        if rest and (rest[0] != "." or len(rest) == 1):
+            raise _no_table(text)
+        rest = rest[1:]
+    if len(parts) != 2 or not all(parts) or parts[0] == "*":
+        raise _no_table(text)
+    return parts[0], parts[1]
+
+
+def _name_of(rest: str, text: str) -> tuple[str, str]:
+    """The first name, and what is behind it."""
+    if rest[0] != "`":
+        name, dot, behind = rest.partition(".")
+        return name.strip(), dot + behind
+    at = 1
+    while True:
+        end = rest.find("`", at)
+        if end < 0:
+            raise _no_table(text)
+        if rest[end + 1 : end + 2] != "`":
+            return rest[1:end].replace("``", "`"), rest[end + 1 :].lstrip()
+        at = end + 2
+
+
+def _no_table(text: str) -> ValueError:
+    return ValueError(
+        f"{_cut(text)} is not of the form DB.TABLE, e.g. shop.orders, or DB.*; put a "
+        "name with a dot in backquotes"
+    )
 
 
 def _cut(text: str) -> str:

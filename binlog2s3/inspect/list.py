@@ -18,8 +18,7 @@ from typing import TextIO
 
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.listing import Binlog, Listed, Listing, Missing, State, document, gather
-from binlog2s3.config.bucket import MOST_THREADS, for_reading
-from binlog2s3.config.values import ListConfig
+from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_reading
 from binlog2s3.output import Plain, clean, moment_text, page_on, progress_of, say
 from binlog2s3.store.s3 import S3Store
 from binlog2s3.workers import Workers
@@ -37,7 +36,7 @@ _STYLES: Mapping[State, str] = {
 }
 
 
-def show(config: ListConfig, *, as_json: bool) -> None:
+def show(config: ListConfig) -> None:
     """Look, and print. Raises StoreError, and ArchiveError where there is nothing to show."""
     stop = threading.Event()
     try:
@@ -51,7 +50,7 @@ def show(config: ListConfig, *, as_json: bool) -> None:
         stop.set()
     for warning in listing.warnings:
         say("warning", warning)
-    if as_json:
+    if config.as_json:
         print(json.dumps(document(listing), indent=1))  # noqa: T201
     else:
         render(listing, sys.stdout)

@@ -14,9 +14,9 @@ from time import monotonic
 
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, parse
+from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError, SourceError, StoreError
 from binlog2s3.recover import target
-from binlog2s3.recover.config import PitrConfig
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.listen import bound, listen
 from binlog2s3.recover.model import OnProgress, Plan

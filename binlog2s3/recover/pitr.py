@@ -20,16 +20,27 @@ from binlog2s3.archive.catalog import Catalog, Layout, where_to_look
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
+from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.output import page_on, progress_of, say
 from binlog2s3.recover import replicate, target
 from binlog2s3.recover.apply import Apply, At
 from binlog2s3.recover.backup import read_backup
 from binlog2s3.recover.begin import gtids_of, start_of, words_of
-from binlog2s3.recover.config import PitrConfig
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
-from binlog2s3.recover.model import Base, Plan, Request, Start
+from binlog2s3.recover.model import (
+    Base,
+    BeforeGtid,
+    Goal,
+    Latest,
+    Plan,
+    Request,
+    Start,
+    ToGtid,
+    ToPosition,
+    ToTime,
+)
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.snapshot import Survey
@@ -221,9 +232,9 @@ class _Recovery:
     def _request(self, start: Start) -> Request:
         config = self._config
         return Request(
-            goal=config.goal,
+            goal=_goal(config),
             start=start,
-            skip=config.skip,
+            skip=config.skip_gtid,
             lineage=config.lineage,
             allow_gap=config.allow_gap,
             allow_extra_gtids=config.allow_extra_gtids,
@@ -331,6 +342,19 @@ def _with(have: Gtids | None, more: Gtids | None) -> Gtids | None:
     if have is None or more is None:
         return more if have is None else have
     return executed(have).plus(more).gtids
+
+
+def _goal(config: PitrConfig) -> Goal:
+    """Where to stop."""
+    if config.to_time is not None:
+        return ToTime(config.to_time.at_us, config.to_time.text)
+    if config.to_gtid is not None:
+        return ToGtid(config.to_gtid)
+    if config.before_gtid is not None:
+        return BeforeGtid(config.before_gtid)
+    if config.to_position is not None:
+        return ToPosition(*config.to_position)
+    return Latest()
 
 
 def _asked(config: PitrConfig) -> str:

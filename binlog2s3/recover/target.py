@@ -16,9 +16,9 @@ from pathlib import Path
 
 from binlog2s3.binlog import gtid
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet
+from binlog2s3.config.pitr import Address
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.output import clean
-from binlog2s3.recover.config import Address
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 

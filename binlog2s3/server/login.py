@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
-from binlog2s3.config.options import SSL_MODES
-from binlog2s3.config.values import MysqlConfig, Prefix
+from binlog2s3.config.values import SSL_MODES, MysqlConfig, Prefix
 from binlog2s3.errors import SourceError
 
 _GROUPS = ("client", "binlog2s3")

@@ -19,8 +19,9 @@ from binlog2s3.archive.catalog import Catalog, Contents, Layout, sources
 from binlog2s3.archive.documents import Heartbeat, Lineage, Position
 from binlog2s3.archive.listing import current_of
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.config.options import OPTIONS, parse
+from binlog2s3.config.options import parse
 from binlog2s3.config.timing import DEFAULT
+from binlog2s3.config.values import BY_NAME
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
 from binlog2s3.status.model import (
     Lag,
@@ -44,7 +45,7 @@ _MOST_NAMES = 20
 _MOST_TROUBLES = 5
 _MAX_EXPECTED_BYTES = 1 << 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SOURCE = next(option for option in OPTIONS if option.name == "source")
+_SOURCE = BY_NAME["source"]
 
 
 # Looking

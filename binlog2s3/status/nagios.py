@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 
+from binlog2s3.config.status import Thresholds
 from binlog2s3.status.model import WELL, Gap, Status, in_words
 
 OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
@@ -19,23 +20,6 @@ _SEVERITY = (OK, WARNING, UNKNOWN, CRITICAL)  # rising: not to know hides what i
 _MOST_TEXT = 600
 _MOST_NAMES = 10
 _FORBIDDEN = str.maketrans({"|": "/", "'": "`"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """Lag, time until a purge and age of a gap in seconds; of the spool's limit, percent.
-
-    Of a source that keeps its binlogs for a short time only, a half and a quarter of that time are
-    the limits of the purge, if they are less.
-    """
-
-    lag_warning: float = 60.0
-    lag_critical: float = 300.0
-    purge_warning: float = 24 * 3600.0
-    purge_critical: float = 6 * 3600.0
-    spool_warning: float = 80.0
-    spool_critical: float = 95.0
-    gap_warning: float = 7 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)

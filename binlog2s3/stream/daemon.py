@@ -23,8 +23,8 @@ from binlog2s3.archive.catalog import Catalog, Layout
 from binlog2s3.archive.documents import Lineage, Position
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.options import MIN_PART_SIZE, split_listen
-from binlog2s3.config.values import Config, S3Config
+from binlog2s3.config.options import split_listen
+from binlog2s3.config.values import MIN_PART_SIZE, Config, S3Config
 from binlog2s3.errors import (
     Binlog2s3Error,
     GapError,

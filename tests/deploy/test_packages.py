@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from binlog2s3 import __version__
-from binlog2s3.cli.main import binlog2s3
+from binlog2s3.cli.commands import binlog2s3
 from binlog2s3.config import file as sample
 from lab import debian, package
 from lab.cache import Unavailable

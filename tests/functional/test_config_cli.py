@@ -43,7 +43,7 @@ def test_what_is_in_force(tmp_path: Path) -> None:
         "part_size": 5 << 20,
         "concurrency": 8,
     }
-    assert found["target"] == {"host": "t"}
+    assert found["target"] == {"host": "t", "connect_timeout": 10}
     for line in (
         'host = "j"  # --mysql-host\n',
         'region = "b"  # BINLOG2S3_REGION\n',

@@ -62,15 +62,15 @@ def test_all_problems_at_once() -> None:
     assert (done.returncode, done.stdout) == (3, "")
     *errors, hint = done.stderr.splitlines()
     assert [line.removeprefix("error: ")[:36] for line in errors] == [
+        "--table: 'orders' is not of the form",
         "--type: 'drip' is not one of insert,",
+        "--between: '2026-01-02' is not of th",
         "--gtid: not a server uuid: 'x' in GT",
         "--min-rows: '0' is below the least, ",
         "--order: 'random' is not one of newe",
         "--limit: '-1' is not a whole number",
         "--source is missing",
         "--s3-url is missing",
-        "--table: 'orders' is not of the form",
-        "--between: '2026-01-02' is not of th",
     ]
     assert hint == "hint: see python -m binlog2s3 find -h"
 

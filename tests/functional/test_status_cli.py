@@ -25,7 +25,8 @@ import pytest
 from binlog2s3.archive.catalog import Layout
 from binlog2s3.archive.documents import Heartbeat
 from binlog2s3.cli.status import Looks
-from binlog2s3.config.values import build_status
+from binlog2s3.config.given import Given
+from binlog2s3.config.status import STATUS
 from binlog2s3.errors import ConfigError
 from binlog2s3.status.http import SOCKET, Listener
 from binlog2s3.status.model import Lag, Purge, Status, Trouble, document
@@ -145,7 +146,7 @@ def test_another_streamer_than_was_asked_for(spool: Path, streamer: Streamer) ->
 def test_a_spool_that_was_not_named_is_passed_over(spool: Path) -> None:
     """If its streamer is another one: the bucket is asked, and this is why."""
     values = {"source": "stock", "s3-url": "s3://bucket", "spool": spool}
-    config, _ = build_status(values)
+    config, _ = STATUS.build(Given(values))
     assert config is not None
     with Looks(replace(config, spool_given=False)) as looks:
         assert looks._ask() == (None, f"{spool} is of source orders-primary, not stock")

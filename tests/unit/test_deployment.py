@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.options import ENVIRONMENT_PREFIX
-from binlog2s3.config.values import FILE_OPTIONS, read_file
 from lab import images
 
 ROOT = Path(__file__).parents[2]

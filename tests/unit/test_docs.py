@@ -21,9 +21,9 @@ from binlog2s3.archive.parts import BLOCK_SIZE, MAX_PARTS, Block, Grid
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.cli import examples
-from binlog2s3.cli import main as cli
-from binlog2s3.config.values import FILE_OPTIONS, OPTIONS
+from binlog2s3.cli import commands as cli
+from binlog2s3.config.file import FILE_OPTIONS, read_file
+from binlog2s3.config.values import OPTIONS
 from binlog2s3.inspect.check import row as preflight
 from binlog2s3.inspect.verify import report as verify_report
 from binlog2s3.inspect.verify import view as verify_view
@@ -346,7 +346,7 @@ def test_toml_in_documents_is_good(path: Path, tmp_path: Path) -> None:
     for block in blocks:
         file = tmp_path / "x.toml"
         file.write_text(block)
-        found = cli.read_file(file)
+        found = read_file(file)
         assert found.problems == ()
         assert found.values
 
@@ -364,7 +364,7 @@ def test_exit_codes_are_in_the_reference_and_in_the_help() -> None:
     """All of them, no others, each once."""
     documented = [int(row[0]) for row in rows(section(REFERENCE, "Exit codes"), "code")]
     assert sorted(documented) == sorted(exit_codes())
-    help_text = examples.EXIT_CODES.replace("\n", " ")
+    help_text = cli._EXIT_CODES.replace("\n", " ")
     assert {int(number) for number in re.findall(r"\b\d+\b", help_text)} == exit_codes()
 
 

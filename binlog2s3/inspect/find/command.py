@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from binlog2s3.archive.catalog import Catalog, Layout, where_to_look
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
+from binlog2s3.config.find import FindConfig
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
-from binlog2s3.inspect.find.config import FindConfig
+from binlog2s3.inspect.find.match import Tables, Wanted
+from binlog2s3.inspect.find.model import Sought
 from binlog2s3.inspect.find.progress import Showing, showing
 from binlog2s3.inspect.find.scan import Search
 from binlog2s3.inspect.find.view import About, Document, Printed
@@ -27,11 +29,13 @@ from binlog2s3.store.s3 import S3Store
 from binlog2s3.workers import Workers
 
 _NAMES_MOST = 20
+_ALL = "all"
+"""Not a lineage: every one."""
 
 
 def run(config: FindConfig) -> int:
     """Carry it out; the exit code. Raises what went wrong, each error with its own."""
-    stop = threading.Event()
+    stop, sought = threading.Event(), _sought(config)
     with ExitStack() as stack:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         stack.callback(signal.signal, signal.SIGTERM, before)
@@ -41,7 +45,7 @@ def run(config: FindConfig) -> int:
         workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:
             survey = Survey(store, catalog, workers, advance=advance)
-            _check(config, store, survey)
+            _check(config, sought, store, survey)
         about = About(
             source=config.source,
             archive=url(config.s3),
@@ -51,12 +55,31 @@ def run(config: FindConfig) -> int:
         )
         show = stack.enter_context(showing(sys.stderr))
         view = (
-            Document(sys.stdout, about, config.sought)
+            Document(sys.stdout, about, sought)
             if config.as_json
-            else Printed(page_on(sys.stdout), about, config.sought)
+            else Printed(page_on(sys.stdout), about, sought)
         )
-        _Finding(config, survey, view, show).run()
+        _Finding(config, sought, survey, view, show).run()
     return 0
+
+
+def _sought(config: FindConfig) -> Sought:
+    """What to look for."""
+    since_us, until_us = config.between
+    return Sought(
+        wanted=Wanted(
+            tables=Tables(config.tables) if config.tables else None,
+            kinds=frozenset(config.kinds),
+            min_rows=config.min_rows,
+        ),
+        since_us=since_us,
+        until_us=until_us,
+        gtids=config.gtids,
+        order=config.order,
+        limit=config.limit,
+        lineage=None if config.lineage == _ALL else config.lineage,
+        everywhere=config.lineage == _ALL,
+    )
 
 
 @dataclass(slots=True)
@@ -64,6 +87,7 @@ class _Finding:
     """A search that is shown."""
 
     config: FindConfig
+    sought: Sought
     survey: Survey
     view: Document | Printed
     show: Showing
@@ -74,7 +98,7 @@ class _Finding:
             self._warn(f"{error}; its lineage is not looked through")
         search = Search(
             self.survey,
-            self.config.sought,
+            self.sought,
             threads=self.config.s3.concurrency,
             warn=self._warn,
             advance=self.show,
@@ -96,7 +120,7 @@ class _Finding:
                 say("warning", text)
 
 
-def _check(config: FindConfig, store: S3Store, survey: Survey) -> None:
+def _check(config: FindConfig, sought: Sought, store: S3Store, survey: Survey) -> None:
     """Raises where there is nothing that could be looked through."""
     ids = [lineage.id for lineage in survey.lineages]
     if not ids and survey.unreadable:
@@ -106,7 +130,7 @@ def _check(config: FindConfig, store: S3Store, survey: Survey) -> None:
             f"there is nothing of source {config.source} below {url(config.s3)}",
             hint=where_to_look(store, config.s3.prefix),
         )
-    wanted = config.sought.lineage
+    wanted = sought.lineage
     if wanted is not None and wanted not in ids:
         raise ArchiveError(
             f"there is no lineage {wanted} of source {config.source}",
@@ -115,9 +139,9 @@ def _check(config: FindConfig, store: S3Store, survey: Survey) -> None:
     flavours: set[Flavour] = {
         lineage.flavour
         for lineage in survey.lineages
-        if config.sought.everywhere or lineage.id == (wanted or survey.current)
+        if sought.everywhere or lineage.id == (wanted or survey.current)
     }
-    for text in config.sought.gtids:
+    for text in sought.gtids:
         if flavour_of(parse_gtids(text)) not in flavours:
             raise ArchiveError(
                 f"{text} is no GTID of {' or '.join(sorted(flavours))}, which this history is of",

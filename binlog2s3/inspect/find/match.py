@@ -235,48 +235,6 @@ def _packed_name(name: str) -> bytes:
     return bytes([min(len(raw), 255)]) + raw + b"\0"
 
 
-def parse_table(text: str) -> tuple[str, str]:
-    """Database and table of `DB.TABLE`, `DB.*`, or with backquotes; ValueError.
-
-    >>> parse_table("shop.orders"), parse_table("`a.b`.`c``d`"), parse_table("shop.*")
-    (('shop', 'orders'), ('a.b', 'c`d'), ('shop', '*'))
-    """
-    parts: list[str] = []
-    rest = text.strip()
-    while rest:
-        part, rest = _name_of(rest, text)
-        parts.append(part)
-        if rest and (rest[0] != "." or len(rest) == 1):
-            raise _no_table(text)
-        rest = rest[1:]
-    if len(parts) != 2 or not all(parts) or parts[0] == "*":
-        raise _no_table(text)
-    return parts[0], parts[1]
-
-
-def _name_of(rest: str, text: str) -> tuple[str, str]:
-    """The first name, and what is behind it."""
-    if rest[0] != "`":
-        name, dot, behind = rest.partition(".")
-        return name.strip(), dot + behind
-    at = 1
-    while True:
-        end = rest.find("`", at)
-        if end < 0:
-            raise _no_table(text)
-        if rest[end + 1 : end + 2] != "`":
-            return rest[1:end].replace("``", "`"), rest[end + 1 :].lstrip()
-        at = end + 2
-
-
-def _no_table(text: str) -> ValueError:
-    shown = text if len(text) <= 60 else f"{text[:60]}..."
-    return ValueError(
-        f"{shown!r} is not of the form DB.TABLE, e.g. shop.orders, or DB.*; names that have a dot "
-        "stand in backquotes"
-    )
-
-
 KINDS_OF_WORD: Mapping[bytes, tuple[tuple[bytes, frozenset[str]], ...]] = {
     b"INSERT": ((b"", frozenset({"insert"})), (b"duplicate", frozenset({"update"}))),
     b"REPLACE": ((b"", frozenset({"insert", "delete"})),),

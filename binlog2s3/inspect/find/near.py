@@ -14,7 +14,8 @@ from binlog2s3.binlog.content import statement_in
 from binlog2s3.binlog.events import CHECKSUM_SIZE, EventType, FormatEvent
 from binlog2s3.binlog.tables import database_name, decode_table_map
 from binlog2s3.binlog.walk import Inside, Walk, wanted_types
-from binlog2s3.inspect.find.match import Tables, parse_table
+from binlog2s3.config.points import parse_table
+from binlog2s3.inspect.find.match import Tables
 
 _WANTED = wanted_types(
     EventType.TABLE_MAP,

@@ -19,8 +19,8 @@ from time import monotonic
 
 from binlog2s3.archive.catalog import all_sources, where_to_look
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
+from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError, ConfigError, StoreError
-from binlog2s3.inspect.verify.config import VerifyConfig
 from binlog2s3.inspect.verify.one import Doing, One
 from binlog2s3.inspect.verify.report import Defect, Report
 from binlog2s3.inspect.verify.source import AgainstSource
@@ -76,7 +76,7 @@ class Verify:
         report = Report(
             target=url(config.s3),
             deep=config.deep,
-            since_us=config.since_us,
+            since_us=config.since.at_us if config.since else None,
             last=config.last,
             lineage=config.lineage,
         )

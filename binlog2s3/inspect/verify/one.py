@@ -20,6 +20,7 @@ from binlog2s3.archive.listing import current_of
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Gtids, joined
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import (
     ArchiveError,
     DamageError,
@@ -29,7 +30,6 @@ from binlog2s3.errors import (
 )
 from binlog2s3.inspect.verify.answer import answer
 from binlog2s3.inspect.verify.chain import Facts, along
-from binlog2s3.inspect.verify.config import VerifyConfig
 from binlog2s3.inspect.verify.deep import Deep, read_all
 from binlog2s3.inspect.verify.parent import gap_of, own_problems, parent_problems
 from binlog2s3.inspect.verify.repair import make_entry
@@ -195,8 +195,8 @@ class One:
             self._wrong("lineage-lies", lineage.id, layout.lineage(lineage.id), text)
         if self._config.last is not None:
             return names[-self._config.last :]
-        if self._config.since_us is not None:
-            return names[self._first_since(lineage, names, self._config.since_us) :]
+        if self._config.since is not None:
+            return names[self._first_since(lineage, names, self._config.since.at_us) :]
         return names
 
     def _first_since(self, lineage: Lineage, names: Sequence[BinlogName], since_us: int) -> int:
@@ -249,7 +249,7 @@ class One:
     ) -> dict[str, Walked]:
         walked: dict[str, Walked] = {}
         total = sum(len(names) for names in selected.values())
-        narrowed = self._config.last is not None or self._config.since_us is not None
+        narrowed = self._config.last is not None or self._config.since is not None
         with self._doing.steps("binlogs") as advance:
 
             def step() -> None:

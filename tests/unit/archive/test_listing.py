@@ -20,7 +20,8 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Entry, Heartbeat, Lineage, Parent, Position
 from binlog2s3.archive.listing import Listing, ancestry, current_of, document, gather
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.values import ListConfig, build_list
+from binlog2s3.config.bucket import LIST, ListConfig
+from binlog2s3.config.given import Given
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
 from binlog2s3.inspect.list import Loud, lines_of, loud_before, print_page, render
 from binlog2s3.output import Coloured
@@ -111,7 +112,7 @@ class Bucket:
 
 
 def config(source: str | None = SOURCE, lineage: str | None = None) -> ListConfig:
-    found, problems = build_list({"s3-url": "s3://bucket/pre", "source": source})
+    found, problems = LIST.build(Given({"s3-url": "s3://bucket/pre", "source": source}))
     assert found is not None, problems
     return replace(found, lineage=lineage)
 
@@ -538,8 +539,8 @@ def test_entries_are_read_side_by_side() -> None:
 
 def test_only_the_bucket_must_be_named() -> None:
     """Neither a source, nor what `stream` wants of the server."""
-    assert build_list({}) == (None, ["--s3-url is missing"])
-    assert build_list({}, wrong=["s3-url"]) == (None, [])
+    assert LIST.build(Given({})) == (None, ["--s3-url is missing"])
+    assert LIST.build(Given({}, wrong=frozenset({"s3-url"}))) == (None, [])
     assert (config(None).source, config(None).lineage) == (None, None)
 
 

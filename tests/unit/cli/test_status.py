@@ -17,14 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from binlog2s3.cli import main as cli
+from binlog2s3.cli.monitor import ForMonitors
 from binlog2s3.cli.status import Looks
 from binlog2s3.cli.status_watch import Course, Pace, Seen, line_of_course, print_screen, watch
-from binlog2s3.config.status_options import THRESHOLDS
-from binlog2s3.config.values import StatusConfig, build_status
+from binlog2s3.config.given import Given
+from binlog2s3.config.status import STATUS, StatusConfig, Thresholds
 from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.output import Coloured, Picture, Plain
-from binlog2s3.status import nagios as check
 from binlog2s3.status.model import Gap, History, Lag, Purge, Rates, Status, Totals, Trouble
 from binlog2s3.status.text import (
     duration_text,
@@ -528,7 +527,7 @@ def test_signals_are_as_before_afterwards() -> None:
 
 
 def asked(**values: Any) -> StatusConfig:
-    found, problems = build_status({name.replace("_", "-"): v for name, v in values.items()})
+    found, problems = STATUS.build(Given({name.replace("_", "-"): v for name, v in values.items()}))
     assert found is not None, problems
     return found
 
@@ -545,7 +544,7 @@ def test_a_spool_is_enough_and_the_bucket_is() -> None:
     assert found.s3 is not None
     assert (found.s3.prefix, found.source, found.look_at) == ("p", "orders", "bucket")
     assert asked(watch=True).output == "watch"
-    assert dict(asked(check=True, lag_warning=1.0).thresholds) == {**THRESHOLDS, "lag-warning": 1.0}
+    assert asked(check=True, lag_warning=1.0).thresholds == Thresholds(lag_warning=1.0)
 
 
 @pytest.mark.parametrize(
@@ -562,7 +561,6 @@ def test_a_spool_is_enough_and_the_bucket_is() -> None:
         ({"interval": 3.0}, "--interval needs --watch"),
         ({"lag-critical": 3.0}, "--lag-critical needs --check"),
         ({"expect": Path("/x")}, "--expect needs --all"),
-        ({"watch": True, "interval": 0.0}, "--interval: below the least, 0.1"),
         ({"check": True, "lag-warning": 5.0, "lag-critical": 4.0}, "(5) must not be above"),
         ({"check": True, "purge-warning": 60.0}, "--purge-critical (21600) must not be above"),
         ({"check": True, "spool-critical": 10}, "--spool-warning (80) must not be above"),
@@ -570,7 +568,7 @@ def test_a_spool_is_enough_and_the_bucket_is() -> None:
 )
 def test_contradictions_are_refused(values: dict[str, Any], words: str) -> None:
     """Each is one problem that names both."""
-    found, problems = build_status(values)
+    found, problems = STATUS.build(Given(values))
     assert found is None
     (problem,) = problems
     assert words in problem
@@ -580,24 +578,15 @@ def test_a_streamers_file_may_be_given_with_all() -> None:
     """Its source and spool are not meant, and its settings are no contradiction."""
     places = {"source": "[stream] source of x.toml", "spool": "[spool] dir of x.toml"}
     values = {"all": True, "s3-url": "s3://bucket", "source": "x", "spool": Path("/x")}
-    found, problems = build_status(values, places=places)
+    found, problems = STATUS.build(Given(values, places))
     assert (found is not None, problems) == (True, [])
-
-
-def test_the_thresholds_are_those_of_the_check() -> None:
-    """What -h says holds."""
-    defaults = check.Thresholds()
-    ours = {name: getattr(defaults, name.replace("-", "_")) for name in THRESHOLDS}
-    assert ours == THRESHOLDS
 
 
 def test_a_defect_is_unknown_to_a_monitor(capsys: pytest.CaptureFixture[str]) -> None:
     """One line and its code, not a traceback and a warning's; others see it as it is."""
     for monitored in (True, False):
 
-        @click.command(
-            cls=cli._ForMonitors, when=lambda _, m=monitored: m, begin="UNKNOWN - ", code=3
-        )
+        @click.command(cls=ForMonitors, when=lambda _, m=monitored: m, begin="UNKNOWN - ", code=3)
         def broken() -> None:
             raise ZeroDivisionError("a|b\n")
 

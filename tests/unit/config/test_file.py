@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from binlog2s3.config import file as sample
-from binlog2s3.config.options import Option, parse
-from binlog2s3.config.values import FILE_OPTIONS, OPTIONS, FileValues, build, read_file
+from binlog2s3.config.file import FILE_OPTIONS, FileValues, read_file
+from binlog2s3.config.given import Given
+from binlog2s3.config.options import Option
+from binlog2s3.config.values import OPTIONS, STREAM
 
 EXAMPLE = sample.example()
 SETTING = re.compile(r"^#(?=\w+ = )", re.MULTILINE)
@@ -22,9 +24,8 @@ def read(text: str, folder: Path) -> FileValues:
 
 
 def given(found: FileValues) -> dict[str, Any]:
-    """With all defaults; the password file of the example is not on this machine."""
-    known = {o.name: o.default for o in OPTIONS} | dict(found.values)
-    return known | {"mysql-password-file": Path("/dev/null")}
+    """Its values; but the password file of the example is not on this machine."""
+    return dict(found.values) | {"mysql-password-file": Path("/dev/null")}
 
 
 def test_the_example_is_a_configuration(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_the_example_is_a_configuration(tmp_path: Path) -> None:
     assert found.problems == ()
     assert found.values.keys() == set(sample.LEAST) | set(sample.PLACES)
     assert {name: str(found.values[name]) for name in sample.PLACES} == sample.PLACES
-    config, problems = build(given(found))
+    config, problems = STREAM.build(Given(given(found)))
     assert problems == []
     assert config is not None
     assert config.s3.bucket == "acme-binlogs"
@@ -42,7 +43,7 @@ def test_the_example_is_a_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left_out", sample.LEAST)
 def test_nothing_of_it_can_be_left_out(left_out: str, tmp_path: Path) -> None:
     """Without any one of what is given, `stream` says that it is missing."""
-    config, problems = build(given(read(EXAMPLE, tmp_path)) | {left_out: None})
+    config, problems = STREAM.build(Given(given(read(EXAMPLE, tmp_path)) | {left_out: None}))
     assert config is None
     assert any(f"--{left_out} is missing" in problem for problem in problems)
 
@@ -73,7 +74,7 @@ def test_an_option_is_explained(option: Option, tmp_path: Path) -> None:
         assert piece in words
     if option.default is not None and option.name not in sample.PLACES:
         shown = read(SETTING.sub("", f"[{option.table}]\n{paragraph}"), tmp_path)
-        assert shown.values == {option.name: parse(option, option.default)}
+        assert shown.values == {option.name: option.default}
 
 
 def test_the_example_is_readable() -> None:
@@ -91,13 +92,14 @@ def test_a_text_stays_what_it_is(value: str) -> None:
 
 def test_what_is_in_force_is_a_file_again(tmp_path: Path) -> None:
     """It has the values, where each comes from, and in words what holds where there is none."""
-    values = {"mysql-user": "me", "part-size": 5 << 20, "flush-interval": 0.5, "take-over": True}
-    places = {"mysql-user": "--mysql-user", "part-size": "--part-size", "take-over": "X"}
-    places["flush-interval"] = "[stream] flush_interval of a\nb"
-    text = sample.in_force(values, places, {"mysql-user", "flush-interval"}, OPTIONS)
-    assert read(text, tmp_path).values == values
+    values = {"mysql-user": "me", "flush-interval": 0.5, "take-over": True}
+    places = {"flush-interval": "[stream] flush_interval of a\nb", "take-over": "X"}
+    text = sample.in_force(Given(values, places), OPTIONS)
+    defaults = {o.name: o.default for o in OPTIONS if o.default is not None}
+    assert read(text, tmp_path).values == defaults | values
     assert 'user = "me"  # --mysql-user\n' in text
     assert "flush_interval = 0.5  # [stream] flush_interval of a b\n" in text
+    assert "take_over = true  # X\n" in text
     assert "part_size = 5242880  # default\n" in text
     assert "# port: 3306\n" in text
     assert "metrics_listen" not in text

@@ -19,9 +19,9 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import S3Config
+from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.verify.command import Verify
-from binlog2s3.inspect.verify.config import VerifyConfig
 from binlog2s3.inspect.verify.one import Doing, One
 from binlog2s3.inspect.verify.report import Defect, Gap, Report, SourceReport
 from binlog2s3.inspect.verify.source import AgainstSource

@@ -9,9 +9,18 @@ from hypothesis import strategies as st
 
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.cli import main as cli
+from binlog2s3.cli import commands as cli
+from binlog2s3.cli.options import config_of
+from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.options import parse
-from binlog2s3.config.pitr_options import ALL_OPTIONS, GOALS, PITR_OPTIONS, TARGET_OPTIONS
+from binlog2s3.config.pitr import (
+    GOALS,
+    PITR,
+    PITR_OPTIONS,
+    TARGET_OPTIONS,
+    Address,
+    PitrConfig,
+)
 from binlog2s3.config.points import (
     EPOCH,
     gtids_text,
@@ -21,10 +30,10 @@ from binlog2s3.config.points import (
     parse_time,
     time_text,
 )
-from binlog2s3.config.values import FILE_OPTIONS, OPTIONS, read_file
+from binlog2s3.config.values import OPTIONS, STREAM
 from binlog2s3.errors import ConfigError, SourceError
-from binlog2s3.recover.config import Address, PitrConfig, build_pitr
 from binlog2s3.recover.model import BeforeGtid, Latest, ToGtid, ToPosition, ToTime
+from binlog2s3.recover.pitr import _goal
 from binlog2s3.server.login import resolve
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -35,7 +44,7 @@ LEAST = (*SOURCE, *TARGET)
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for option in (*OPTIONS, *ALL_OPTIONS):
+    for option in (*OPTIONS, *PITR.options):
         monkeypatch.delenv(option.environment, raising=False)
     monkeypatch.delenv("BINLOG2S3_CONFIG", raising=False)
 
@@ -43,7 +52,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def configured(*arguments: str) -> PitrConfig:
     """The config of a command line, or ConfigError."""
     with cli.pitr.make_context("binlog2s3 pitr", list(arguments)) as ctx:
-        return cli._judged(ctx, ctx.params, build_pitr, ALL_OPTIONS)
+        return config_of(ctx, ctx.params, PITR)
 
 
 def problems(*arguments: str) -> tuple[str, ...]:
@@ -200,12 +209,12 @@ def test_goals() -> None:
     """Each becomes the value that a plan asks for."""
     at = parse_time("2026-01-02T03:04:05.5Z")
     text = "2026-01-02 04:04:05.5+01:00"
-    assert configured(*LEAST, f"--to-time={text}").goal == ToTime(at, text)
-    assert configured(*LEAST, f"--to-gtid={UUID.upper()}:5").goal == ToGtid(f"{UUID}:5")
-    assert configured(*LEAST, "--before-gtid=0-1-5").goal == BeforeGtid("0-1-5")
+    assert _goal(configured(*LEAST, f"--to-time={text}")) == ToTime(at, text)
+    assert _goal(configured(*LEAST, f"--to-gtid={UUID.upper()}:5")) == ToGtid(f"{UUID}:5")
+    assert _goal(configured(*LEAST, "--before-gtid=0-1-5")) == BeforeGtid("0-1-5")
     position = ToPosition(BinlogName.parse("b.000001"), 1234)
-    assert configured(*LEAST, "--to-position=b.000001:1234").goal == position
-    assert configured(*LEAST, "--latest").goal == Latest()
+    assert _goal(configured(*LEAST, "--to-position=b.000001:1234")) == position
+    assert _goal(configured(*LEAST, "--latest")) == Latest()
 
 
 def test_every_value_reaches_its_place(tmp_path: Path) -> None:
@@ -248,7 +257,7 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     assert (target.password_file, target.defaults_file, target.ssl_ca) == (pem, pem, pem)
     assert (target.ssl_cert, target.ssl_key, target.ssl_mode) == (pem, pem, "REQUIRED")
     assert (target.socket, target.connect_timeout) == (None, 3.0)
-    assert config.skip == (f"{UUID}:5", f"{UUID}:7-9")
+    assert config.skip_gtid == (f"{UUID}:5", f"{UUID}:7-9")
     assert (config.from_binlog, config.from_position) == (BinlogName.parse("b.000007"), 157)
     assert (config.from_gtid_set, config.from_backup) == (None, None)
     assert config.lineage == "20260102T030405Z-3e11fa47-a1b2"
@@ -268,7 +277,7 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
 def test_defaults() -> None:
     """The least is a source, a bucket, a target with its user, and where to stop."""
     config = configured(*LEAST, "--latest")
-    assert config == PitrConfig(s3=config.s3, source="orders", goal=Latest(), target=config.target)
+    assert config == PitrConfig(s3=config.s3, source="orders", latest=True, target=config.target)
     assert config.target is not None
     assert (config.target.connect_timeout, config.target.port) == (10.0, None)
     assert config.applies
@@ -439,7 +448,7 @@ def test_values_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BINLOG2S3_TARGET_HOST", "db8")
     monkeypatch.setenv("BINLOG2S3_LATEST", "true")
     config = configured(*SOURCE, "--target-user=root")
-    assert config.skip == (f"{UUID}:5", f"{UUID}:7")
+    assert config.skip_gtid == (f"{UUID}:5", f"{UUID}:7")
     assert config.target is not None
     assert config.target.host == "db8"
     monkeypatch.setenv("BINLOG2S3_LATEST", "maybe")
@@ -455,7 +464,7 @@ def test_one_file_for_the_streamer_and_for_a_recovery(tmp_path: Path) -> None:
         '[target]\nhost = "db9"\nuser = "root"\n'
     )
     with cli.stream.make_context("binlog2s3 stream", [f"--config={path}"]) as ctx:
-        assert cli._config(ctx, ctx.params).mysql.host is None
+        assert config_of(ctx, ctx.params, STREAM).mysql.host is None
     assert configured(f"--config={path}", "--latest").target is not None
     path.write_text('[target]\nprot = 1\nport = "x"\nto_time = "x"\n')
     found = read_file(path)
@@ -474,7 +483,7 @@ def test_only_the_target_is_in_the_file() -> None:
 
 def test_names_are_told_apart() -> None:
     """No two options of the command have one name, nor one place in the file."""
-    assert len({option.name for option in ALL_OPTIONS}) == len(ALL_OPTIONS)
+    assert len({option.name for option in PITR.options}) == len(PITR.options)
     places = [(option.table, option.key) for option in FILE_OPTIONS]
     assert len(set(places)) == len(places)
 

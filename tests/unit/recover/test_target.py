@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from binlog2s3.binlog.gtid import Flavour, GtidSet, MariadbGtidList
+from binlog2s3.config.pitr import Address
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover.config import Address
 from binlog2s3.recover.target import TargetFacts, problems, prove, warnings
 from binlog2s3.server.login import Login
 from tests.login import ROOT

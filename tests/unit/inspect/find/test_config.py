@@ -2,44 +2,58 @@
 
 import pytest
 
-from binlog2s3.inspect.find.config import build_find, parse_between
+from binlog2s3.cli import commands as cli
+from binlog2s3.cli.options import config_of
+from binlog2s3.config.find import FIND, FindConfig
+from binlog2s3.config.points import parse_between
+from binlog2s3.errors import ConfigError
+from binlog2s3.inspect.find.command import _sought
 from binlog2s3.inspect.find.match import Tables, Wanted
 from binlog2s3.inspect.find.model import Sought
 from tests.binlog_writer import UUID_A
 
-NEEDED = {"source": "orders", "s3-url": "s3://bucket/pre"}
+NEEDED = ("--source=orders", "--s3-url=s3://bucket/pre")
 
 
-def test_what_holds_where_nothing_is_said() -> None:
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for option in FIND.options:
+        monkeypatch.delenv(option.environment, raising=False)
+    monkeypatch.delenv("BINLOG2S3_CONFIG", raising=False)
+
+
+def configured(*arguments: str) -> FindConfig:
+    """The config of a command line, or ConfigError."""
+    with cli.find.make_context("binlog2s3 find", list(arguments)) as ctx:
+        return config_of(ctx, ctx.params, FIND)
+
+
+def test_defaults() -> None:
     """Every transaction of the last writer's history, the newest 100."""
-    config, problems = build_find(NEEDED)
-    assert problems == []
-    assert config is not None
-    assert config.sought == Sought(wanted=Wanted(), order="newest", limit=100)
-    assert config.sought.wanted.is_any
+    config = configured(*NEEDED)
+    assert _sought(config) == Sought(wanted=Wanted(), order="newest", limit=100)
+    assert _sought(config).wanted.is_any
     assert (config.s3.bucket, config.s3.prefix, config.source) == ("bucket", "pre", "orders")
 
 
-def test_all_that_can_be_said() -> None:
+def test_every_value_reaches_its_place() -> None:
     """Each option has its place."""
-    config, problems = build_find(
-        {
-            **NEEDED,
-            "table": ("shop.orders", "`a.b`.*"),
-            "type": ("ddl", "delete"),
-            "between": "1970-01-01T00:00:01Z/1970-01-01 01:00:02+01:00",
-            "gtid": (f"{UUID_A}:1-5",),
-            "min-rows": 7,
-            "order": "oldest",
-            "limit": 0,
-            "lineage": "x",
-            "json": True,
-        }
+    config = configured(
+        *NEEDED,
+        "--table=shop.orders",
+        "--table=`a.b`.*",
+        "--type=ddl",
+        "--type=DELETE",
+        "--between=1970-01-01T00:00:01Z/1970-01-01 01:00:02+01:00",
+        f"--gtid={UUID_A}:1-5",
+        "--min-rows=7",
+        "--order=oldest",
+        "--limit=0",
+        "--lineage=x",
+        "--json",
     )
-    assert problems == []
-    assert config is not None
     assert config.as_json
-    assert config.sought == Sought(
+    assert _sought(config) == Sought(
         wanted=Wanted(
             tables=Tables((("shop", "orders"), ("a.b", "*"))),
             kinds=frozenset({"ddl", "delete"}),
@@ -55,27 +69,22 @@ def test_all_that_can_be_said() -> None:
 
 
 def test_every_lineage() -> None:
-    """The word all is no lineage's id."""
-    config, _ = build_find({**NEEDED, "lineage": "all"})
-    assert config is not None
-    assert (config.sought.everywhere, config.sought.lineage) == (True, None)
+    """`all` is not the id of a lineage."""
+    sought = _sought(configured(*NEEDED, "--lineage=all"))
+    assert (sought.everywhere, sought.lineage) == (True, None)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with the option as it was given."""
-    _, problems = build_find(
-        {
-            "table": ("orders", "shop.orders"),
-            "between": "2026-01-02T15:00/2026-01-02T16:00Z",
-            "gtid": (f"{UUID_A}:1", "0-1-5"),
-        },
-        places={"between": "BINLOG2S3_BETWEEN"},
-    )
-    assert [problem[:60] for problem in problems] == [
-        "--source is missing",
-        "--s3-url is missing",
+    monkeypatch.setenv("BINLOG2S3_BETWEEN", "2026-01-02T15:00/2026-01-02T16:00Z")
+    gtids = (f"--gtid={UUID_A}:1", "--gtid=0-1-5")
+    with pytest.raises(ConfigError) as caught:
+        configured("--table=orders", "--table=shop.orders", *gtids)
+    assert [problem[:60] for problem in caught.value.problems] == [
         "--table: 'orders' is not of the form DB.TABLE, e.g. shop.ord",
         "BINLOG2S3_BETWEEN: '2026-01-02T15:00' has no time zone: add ",
+        "--source is missing",
+        "--s3-url is missing",
         "--gtid has GTIDs of MySQL and of MariaDB",
     ]
 

@@ -6,7 +6,8 @@ from binlog2s3.binlog.client_text import NO_BACKSLASH_ESCAPES
 from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.statements import PLAIN, Writing, statement_of
 from binlog2s3.binlog.tables import table_name
-from binlog2s3.inspect.find.match import Judge, Tables, Verdict, Wanted, parse_table
+from binlog2s3.config.points import parse_table
+from binlog2s3.inspect.find.match import Judge, Tables, Verdict, Wanted
 
 ORDERS = Tables((("shop", "orders"),))
 SHOP = Tables((("shop", "*"),))

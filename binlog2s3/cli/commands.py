@@ -1,0 +1,477 @@
+"""The commands: their options, help and examples, and what each one calls.
+
+Place in the flow: between `main` and the packages that do the work. `cli.options` makes a config of
+what was given. What a command needs is imported when it is called, so that help and complaints
+about options come at once.
+"""
+
+import difflib
+import inspect
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from binlog2s3 import __version__
+from binlog2s3.cli.monitor import ForMonitors, is_check
+from binlog2s3.cli.options import config_of, declared, given_of, judged, words_of
+from binlog2s3.config.bucket import LIST
+from binlog2s3.config.file import FILE_OPTIONS, in_force
+from binlog2s3.config.file import example as example_file
+from binlog2s3.config.find import FIND, SHARED_OPTIONS
+from binlog2s3.config.options import ENVIRONMENT_PREFIX
+from binlog2s3.config.pitr import PITR
+from binlog2s3.config.status import HEALTH, STATUS
+from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.config.values import OPTIONS, STREAM
+from binlog2s3.config.verify import VERIFY
+from binlog2s3.errors import Binlog2s3Error, ConfigError
+from binlog2s3.log import Log, configure
+
+_SETTINGS: dict[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "auto_envvar_prefix": ENVIRONMENT_PREFIX,
+    "max_content_width": 100,
+}
+_ALIKE = 0.85
+_log = Log("cli")
+_EXIT_CODES = """
+    Exit codes:
+      0 done, 1 defect, 2 usage, 3 configuration, 4 MySQL, 5 spool, 6 store,
+      7 archive, 8 recovery, 9 another writer has taken over, 130 interrupted
+    """
+_STREAM = """
+    Examples:
+      # a server on this host, to AWS (keys from boto3's own chain)
+      binlog2s3 stream --source orders-primary --mysql-user repl \\
+          --mysql-password-file /etc/binlog2s3/orders-primary.password \\
+          --s3-url s3://acme-binlogs/prod --region eu-central-1
+
+      # another store, another host, TLS checked
+      binlog2s3 stream --source orders-primary --mysql-host db1 --mysql-user repl \\
+          --mysql-password-file pw --mysql-ssl-mode VERIFY_IDENTITY --mysql-ssl-ca ca.pem \\
+          --s3-url s3://binlogs --endpoint-url https://minio:9000 --addressing-style path
+
+      # everything from a file
+      binlog2s3 stream --config /etc/binlog2s3/orders-primary.toml
+    """
+
+
+def _epilog(*texts: str) -> str:
+    """What a help ends with. The backspaces keep click from folding the paragraphs."""
+    paragraphs = [p for text in texts for p in inspect.cleandoc(text).split("\n\n") if p]
+    return "\n\n".join(f"\b\n{paragraph}" for paragraph in paragraphs)
+
+
+def _command(
+    name: str | None = None, *, examples: str = "", codes: str = _EXIT_CODES, **more: Any
+) -> Callable[[Callable[..., None]], click.Command]:
+    """A decorator that makes a function a command whose help ends with examples and exit codes."""
+    epilog = _epilog(examples, codes)
+    return binlog2s3.command(name, epilog=epilog, context_settings=_SETTINGS, **more)
+
+
+class _Commands(click.Group):
+    """Suggests the command that was meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise click.UsageError(error.message + hint, ctx) from error
+
+
+@click.group(cls=_Commands, epilog=_epilog(_STREAM, _EXIT_CODES), context_settings=_SETTINGS)
+@click.version_option(
+    __version__,
+    "-V",
+    "--version",
+    prog_name="binlog2s3",
+    allow_from_autoenv=False,  # images like to set BINLOG2S3_VERSION
+)
+def binlog2s3() -> None:
+    """Stream MySQL and MariaDB binary logs into S3 as they are written.
+
+    Every option can also be set as BINLOG2S3_<OPTION> in the environment or in the file of
+    --config; the command line wins over the environment, the environment over the file.
+    """
+    options = (option for command in binlog2s3.commands.values() for option in command.params)
+    known = {str(option.name).upper() for option in options}
+    for name, meant in _misspelt(os.environ, known):
+        from binlog2s3.output import say  # noqa: PLC0415
+
+        say("warning", f"nothing is called {name}, did you mean {meant}?")
+
+
+def _misspelt(environment: Iterable[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Variables that look like an option's and are none; others may be somebody else's."""
+    begin = f"{ENVIRONMENT_PREFIX}_"
+    for name in sorted(environment):
+        word = name.removeprefix(begin)
+        if word == name or word in known:
+            continue
+        if near := difflib.get_close_matches(word, sorted(known), n=1, cutoff=_ALIKE):
+            yield name, f"{begin}{near[0]}"
+
+
+@_command(examples=_STREAM)
+@declared(OPTIONS)
+@click.pass_context
+def stream(ctx: click.Context, /, **given: Any) -> None:
+    """Stream a server's binary logs into S3 as they are written.
+
+    It streams until it is told to stop (SIGTERM, Ctrl-C). What is committed can be read from the
+    bucket about --flush-interval later; a binlog is archived under its own name when the server has
+    closed it. Start it again with the same options and it goes on where it was.
+    """
+    from binlog2s3.stream.daemon import stream as run_stream  # noqa: PLC0415
+
+    timing = ctx.find_object(Timing) or DEFAULT
+    config = replace(config_of(ctx, given, STREAM), timing=timing)
+    configure(config.log.format, config.log.level)
+    try:
+        ctx.exit(run_stream(config))
+    except Binlog2s3Error as error:
+        _log.error("ended", error, exit_code=error.exit_code)
+        ctx.exit(error.exit_code)
+
+
+@_command(
+    "list",
+    examples="""
+    Examples:
+      # all sources below a prefix (keys from boto3's own chain; reading is enough)
+      binlog2s3 list --s3-url s3://acme-binlogs/prod --region eu-central-1
+
+      # one source, where the streamer's own file says
+      binlog2s3 list --config /etc/binlog2s3/orders-primary.toml
+
+      # one lineage, for a program: the names of its archived binlogs
+      binlog2s3 list --s3-url s3://acme-binlogs/prod --source orders-primary \\
+          --lineage 20260102T030405Z-3e11fa47-a1b2 --json |
+          jq -r '.sources[].lineages[].binlogs[] | select(.state == "archived").name'
+    """,
+)
+@declared(LIST.options)
+@click.pass_context
+def list_(ctx: click.Context, /, **given: Any) -> None:
+    """Show what the bucket has, and what is missing in it.
+
+    It lists lineages, their binlogs, and what is missing between them. It reads the bucket alone,
+    from any machine, and changes nothing. A lineage is one unbroken history of one server. Times
+    are UTC.
+    """
+    from binlog2s3.inspect.list import show as show_list  # noqa: PLC0415
+
+    show_list(config_of(ctx, given, LIST))
+
+
+@_command(
+    examples="""
+    Examples:
+      # everything that the streamer of this file needs, as the user that it runs as
+      # (of the systemd unit: as root, with the unit's file of AWS keys, if there is one)
+      export AWS_SHARED_CREDENTIALS_FILE=/etc/binlog2s3/orders-primary.aws
+      binlog2s3 check --config /etc/binlog2s3/orders-primary.toml
+
+      # for a program: what fails, and what to do
+      binlog2s3 check --config /etc/binlog2s3/orders-primary.toml --json |
+          jq -r '.parts[] | select(.result == "fail") | .name + ": " + .hint'
+    """,
+)
+@declared(OPTIONS)
+@click.option("--json", is_flag=True, help="One JSON document, for programs.")
+@click.pass_context
+def check(ctx: click.Context, /, *, json: bool, **given: Any) -> None:
+    """Look at everything that `stream` needs, before it does.
+
+    It takes the options of `stream`. The server with its settings, the user's privileges,
+    mysqlbinlog, clocks, what may be done in the bucket, how that is set up, the spool's disk: OK,
+    WARN or FAIL, and what to do. It streams nothing. What it puts into the bucket to see that it
+    may is deleted again. The exit code is that of the first part that fails.
+    """
+    from binlog2s3.inspect.check.command import refuse, run  # noqa: PLC0415
+
+    try:
+        config = config_of(ctx, given, STREAM)
+    except ConfigError as error:
+        ctx.exit(refuse(error, as_json=json))
+    ctx.exit(run(config, as_json=json))
+
+
+@_command(
+    cls=ForMonitors,
+    when=is_check,
+    begin="BINLOG2S3 UNKNOWN - ",
+    code=3,
+    examples="""
+    Examples:
+      # the streamer of this host, where its own file says; if it does not run, its bucket
+      binlog2s3 status --config /etc/binlog2s3/orders-primary.toml
+
+      # from anywhere (keys from boto3's own chain; reading is enough)
+      binlog2s3 status --s3-url s3://acme-binlogs/prod --source orders-primary
+
+      # every source of a bucket, the worst first, again and again
+      binlog2s3 status --s3-url s3://acme-binlogs/prod --all --watch --interval 10
+
+      # for Nagios and its like: exit 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (also of every error)
+      binlog2s3 status --s3-url s3://acme-binlogs/prod --all --expect sources.txt --check
+
+      # for a program: what may be deleted on the server
+      binlog2s3 status --config /etc/binlog2s3/orders-primary.toml --json | jq -r .purge.statement
+    """,
+)
+@declared(STATUS.options)
+@click.pass_context
+def status(ctx: click.Context, /, **given: Any) -> None:
+    """Show what is not in the bucket yet, and what is wrong.
+
+    It asks the streamer by its spool's socket, and where none answers it reads the bucket, from any
+    machine; it says which. It changes nothing. Times are UTC. That it can be shown is exit code 0,
+    whatever it shows; --check has exit codes of its own.
+    """
+    from binlog2s3.cli.status import show as show_status  # noqa: PLC0415
+
+    ctx.exit(show_status(config_of(ctx, given, STATUS)))
+
+
+@_command(
+    examples="""
+    Examples:
+      # all sources below a prefix, by names, sizes, entries and the store's checksums
+      binlog2s3 verify --s3-url s3://acme-binlogs/prod --region eu-central-1
+
+      # every byte of what came in the last days, where the streamer's own file says
+      binlog2s3 verify --config /etc/binlog2s3/orders-primary.toml --deep --since 2026-01-02T00:00Z
+
+      # what the auditors ask: can monday's backup still be brought to now?
+      binlog2s3 verify --config /etc/binlog2s3/orders-primary.toml --from-backup /backup/monday
+
+      # before a PURGE BINARY LOGS: is all that the server has in the bucket?
+      binlog2s3 verify --config /etc/binlog2s3/orders-primary.toml --against-source
+
+      # entries that lack, made again (needs s3:PutObject below archive/)
+      binlog2s3 verify --config /etc/binlog2s3/orders-primary.toml --repair
+    """,
+)
+@declared(VERIFY.options)
+@click.pass_context
+def verify(ctx: click.Context, /, **given: Any) -> None:
+    """Prove the archive, also against its server or a backup.
+
+    It says what can be recovered, from when to when, and each defect with what follows and what to
+    do; exit 7 if there is any. It reads names, sizes, entries and the store's own checksums, with
+    --deep every byte. Nothing is changed, but for entries that --repair makes again.
+    """
+    config = config_of(ctx, given, VERIFY)
+    from binlog2s3.inspect.verify.command import run as prove  # noqa: PLC0415
+
+    ctx.exit(prove(config))
+
+
+@_command(
+    examples="""
+    Examples (the streamer's own file; from any machine, reading the bucket is enough):
+      # who dropped orders at about half past three?
+      binlog2s3 find --config /etc/binlog2s3/orders-primary.toml --table shop.orders \\
+          --type ddl --between 2026-01-02T15:00Z/2026-01-02T16:00Z
+
+      # the transactions that deleted the most rows of it, since midnight
+      binlog2s3 find --config /etc/binlog2s3/orders-primary.toml --table shop.orders \\
+          --type delete --min-rows 1000 --between 2026-01-02T00:00+01:00/
+
+      # the last 10 that changed anything in a database
+      binlog2s3 find --config /etc/binlog2s3/orders-primary.toml --table 'shop.*' --limit 10
+
+      # what is in one transaction, for a program
+      binlog2s3 find --config /etc/binlog2s3/orders-primary.toml --json \\
+          --gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213 | jq '.transactions[0].changes'
+    """,
+)
+@declared(FIND.options)
+@click.pass_context
+def find(ctx: click.Context, /, **given: Any) -> None:
+    """Find transactions: by table, type, time, GTID, size.
+
+    It shows when each was committed, its GTID, where it is, what it does to which tables, its
+    statements; and the command of `pitr` that brings a restored server to just before it. It reads
+    the bucket alone, the binlog that is still open too, and changes nothing. What cannot be told
+    for sure is shown rather than left out, and marked. Times are UTC.
+    """
+    config = config_of(ctx, given, FIND)
+    from binlog2s3.inspect.find.command import run as search  # noqa: PLC0415
+
+    ctx.exit(search(replace(config, given=words_of(ctx, given, SHARED_OPTIONS))))
+
+
+@_command(
+    examples="""
+    Examples (the streamer's own file; a target that was restored and knows its GTIDs):
+      # what would be done, up to the newest commit in the bucket; changes nothing
+      binlog2s3 pitr --config /etc/binlog2s3/orders-primary.toml \\
+          --target-socket /run/mysqld/mysqld.sock --target-user root --latest --dry-run
+
+      # and do it
+      binlog2s3 pitr --config /etc/binlog2s3/orders-primary.toml \\
+          --target-socket /run/mysqld/mysqld.sock --target-user root --latest --stop-target-threads
+
+      # up to just before a DROP TABLE (the plan shows the transactions around the stop)
+      binlog2s3 pitr --config /etc/binlog2s3/orders-primary.toml --target-host db9 \\
+          --target-user root --target-password-file pw --stop-target-threads \\
+          --before-gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213
+
+      # up to a time, by the source's clock
+      binlog2s3 pitr --config /etc/binlog2s3/orders-primary.toml --target-host db9 \\
+          --target-user root --target-password-file pw --stop-target-threads \\
+          --to-time "2026-01-02 14:59:59.5+01:00"
+
+      # everything but one transaction
+      binlog2s3 pitr --config /etc/binlog2s3/orders-primary.toml --target-host db9 \\
+          --target-user root --target-password-file pw --stop-target-threads \\
+          --latest --skip-gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213
+
+      # no server at hand: the files, and a README with the command that applies them
+      binlog2s3 pitr --config /etc/binlog2s3/orders-primary.toml --from-backup /backup/monday \\
+          --latest --output-dir /restore/binlogs
+    """,
+)
+@declared(PITR.options)
+@click.pass_context
+def pitr(ctx: click.Context, /, **given: Any) -> None:
+    """Bring a restored server forward, to a point in time.
+
+    The server was restored from a base backup. It reads the bucket, shows what it will do (which
+    binlogs, the last transactions that come along, the first that do not), asks, does it through
+    mysqlbinlog and mysql, and proves it by the server's GTIDs. The bucket is never changed. With
+    GTIDs the same command goes on where it was interrupted. Times are UTC.
+    """
+    config = config_of(ctx, given, PITR)
+    from binlog2s3.recover.pitr import run as recover  # noqa: PLC0415
+
+    ctx.exit(recover(config))
+
+
+@_command(
+    cls=ForMonitors,
+    when=lambda _: True,
+    begin="unhealthy: ",
+    code=1,
+    examples="""
+    Examples:
+      # in a container's file
+      HEALTHCHECK CMD ["binlog2s3", "health", "--config", "/etc/binlog2s3/orders-primary.toml"]
+
+      # of a systemd unit, as root
+      binlog2s3 health --spool /var/lib/binlog2s3/orders-primary ||
+          systemctl status binlog2s3@orders-primary
+    """,
+    codes="""
+    Exit codes:
+      0 healthy, 1 everything else
+    """,
+)
+@declared(HEALTH.options)
+@click.pass_context
+def health(ctx: click.Context, /, **given: Any) -> None:
+    """Ask the streamer of this host whether it is well.
+
+    The answer is one line, and exit code 0 or 1. It is well as long as nothing is critical: what is
+    committed becomes durable, or soon will.
+    """
+    from binlog2s3.cli.status import health as show_health  # noqa: PLC0415
+
+    ctx.exit(show_health(config_of(ctx, given, HEALTH)))
+
+
+@_command(
+    "config",
+    examples="""
+    Examples:
+      # a file to begin with: every option, its default, what it means
+      binlog2s3 config --example > /etc/binlog2s3/orders-primary.toml
+
+      # what holds, with the environment and this file, and where each value comes from
+      binlog2s3 config --show --config /etc/binlog2s3/orders-primary.toml
+    """,
+)
+@declared(FILE_OPTIONS)
+@click.option("--example", is_flag=True, help="Print a file with every option, explained.")
+@click.option("--show", is_flag=True, help="Print what holds, and where each value comes from.")
+@click.pass_context
+def config_(ctx: click.Context, /, *, example: bool, show: bool, **given: Any) -> None:
+    """Print a configuration file: an example, or what is in force.
+
+    With --show everything is judged as `stream` judges it: what is wrong is reported, exit 3.
+    Nothing is connected to, and no secret is printed: none can be in a file, only the paths of
+    those that hold them.
+    """
+    if example == show:
+        raise click.UsageError("give --example or --show", ctx)
+    if example:
+        click.echo(example_file(), nl=False)
+        return
+
+    found, problems = given_of(ctx, given, FILE_OPTIONS)
+    judged(ctx, found, problems, STREAM)
+    click.echo(in_force(found, FILE_OPTIONS), nl=False)
+
+
+@_command(
+    examples="""
+    Examples:
+      # in ~/.bashrc
+      eval "$(binlog2s3 completion bash)"
+
+      # in ~/.zshrc, behind compinit
+      eval "$(binlog2s3 completion zsh)"
+
+      # once
+      binlog2s3 completion fish > ~/.config/fish/completions/binlog2s3.fish
+    """,
+    codes="",
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
+def completion(shell: str) -> None:
+    """Print the script that makes a shell complete commands.
+
+    It completes options and their words, too.
+    """
+    from click.shell_completion import get_completion_class  # noqa: PLC0415
+
+    made = get_completion_class(shell)
+    assert made is not None  # noqa: S101 - click has all three
+    click.echo(made(binlog2s3, {}, "binlog2s3", "_BINLOG2S3_COMPLETE").source())
+
+
+@_command(codes="", hidden=True)
+@click.argument("command", required=False)
+@click.option(
+    "--output-dir",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Write all pages there, instead of printing one.",
+)
+@click.pass_context
+def man(ctx: click.Context, /, *, command: str | None, output_dir: Path | None) -> None:
+    """Print a manual page, of a command or of binlog2s3 itself; see it with `| man -l -`."""
+    from binlog2s3.cli.manual import Program  # noqa: PLC0415
+
+    shown = {name: one for name, one in binlog2s3.commands.items() if not one.hidden}
+    program = Program(name="binlog2s3", version=__version__, itself=binlog2s3, commands=shown)
+    if output_dir is not None:
+        for name, text in program.pages():
+            (output_dir / name).write_text(text, encoding="utf-8")
+    elif command is None:
+        click.echo(program.overview(), nl=False)
+    elif command in shown:
+        click.echo(program.page(command), nl=False)
+    else:
+        raise click.UsageError(f"No such command '{command}'.", ctx)

@@ -1,0 +1,109 @@
+"""The options of `find`, and one frozen `FindConfig` of them.
+
+Place in the flow: as `values`, for `cli`; `inspect.find` carries it out. Its own options cannot be
+in the configuration file: the operator says each time what to look for. Law: as that of `given`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from binlog2s3.config.bucket import reading
+from binlog2s3.config.given import CommandOptions, Given
+from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.points import flavour_of, parse_gtids
+from binlog2s3.config.values import S3Config, s3_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindConfig:
+    """What to look for, and where.
+
+    `tables` are pairs of database and table. `between` has both ends in microseconds, None where
+    the interval is open. `given` are the words of the command line that another command needs to
+    read the same bucket.
+    """
+
+    s3: S3Config
+    source: str
+    tables: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "DB.TABLE",
+            "Transactions that change or define this table, or (DB.*) anything in this database. "
+            "Put a name with a dot in backquotes. May be given several times.",
+            "table",
+            name="table",
+            otherwise="any",
+        ),
+    ] = ()
+    kinds: Annotated[
+        tuple[Literal["insert", "update", "delete", "ddl", "drop"], ...],
+        Option(
+            "TYPE",
+            "Transactions that do this, to the table if one is given. ddl is every definition: "
+            "CREATE, ALTER, DROP, TRUNCATE, RENAME, GRANT and so on; drop is every DROP. May be "
+            "given several times.",
+            name="type",
+            otherwise="any",
+        ),
+    ] = ()
+    between: Annotated[
+        tuple[int | None, int | None],
+        Option(
+            "FROM/TO",
+            "Committed in this time, by the source's clock, both ends included: "
+            "2026-01-02T15:00Z/2026-01-02T16:00Z. Time zones are required; either end may be "
+            "omitted.",
+            "interval",
+            otherwise="any time",
+        ),
+    ] = (None, None)
+    gtids: Annotated[
+        tuple[str, ...],
+        Option(
+            "SET",
+            "Only these transactions; may be given several times.",
+            "gtid set",
+            name="gtid",
+        ),
+    ] = ()
+    min_rows: Annotated[
+        int,
+        Option(
+            "N",
+            "Transactions that change at least this number of rows; only the given tables and "
+            "types count.",
+            least=1,
+        ),
+    ] = 0
+    order: Annotated[Literal["newest", "oldest"], Option("ORDER", "Which come first.")] = "newest"
+    limit: Annotated[int, Option("N", "End after this number; 0: show all.", least=0)] = 100
+    lineage: Annotated[
+        str | None,
+        Option(
+            "ID",
+            "Search the history that ends in this lineage; all: search every lineage.",
+            otherwise="the last writer's",
+        ),
+    ] = None
+    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    given: tuple[str, ...] = ()
+
+
+FIND_OPTIONS = options_of(FindConfig)
+"""Those that only `find` has."""
+SHARED_OPTIONS = reading("Server in the bucket whose history is searched.")
+
+
+def _config(values: Mapping[str, Any]) -> FindConfig:
+    return fill(FindConfig, FIND_OPTIONS, values, s3=s3_of(values), source=values["source"])
+
+
+def _problems(given: Given) -> Iterable[str]:
+    flavours = {flavour_of(parse_gtids(text)) for text in given.values.get("gtid") or ()}
+    if len(flavours) > 1:
+        yield f"{given.called('gtid')} has GTIDs of MySQL and of MariaDB"
+
+
+FIND = CommandOptions((*FIND_OPTIONS, *SHARED_OPTIONS), _problems, _config)

@@ -1,0 +1,107 @@
+"""What a command was given, and how that becomes its config: all problems are reported at once.
+
+Place in the flow: `cli` merges command line, environment and file into a `Given`. Each command has
+a `CommandOptions`: its options, what is wrong with a combination of values, and how to make its
+frozen config.
+
+Law: it looks at files, and does nothing else. Every problem is one line that names the option as
+it was given.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from binlog2s3.config.options import Option
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The parsed values by option name, of the options that were given.
+
+    `places` says what a message calls an option, if not `--name`. `wrong` are the options whose
+    value is not usable and is already reported: they are not missing.
+    """
+
+    values: Mapping[str, Any]
+    places: Mapping[str, str] = field(default_factory=dict)
+    wrong: frozenset[str] = frozenset()
+
+    def has(self, name: str) -> bool:
+        """Whether the option has a value."""
+        return self.values.get(name) is not None
+
+    def wants(self, name: str) -> bool:
+        """Whether the option has a value, and is not a flag that says no."""
+        return self.values.get(name) not in (None, False, ())
+
+    def lacks(self, name: str) -> bool:
+        """Whether the option was not given, not even with a wrong value."""
+        return not self.has(name) and name not in self.wrong
+
+    def called(self, name: str) -> str:
+        """The option as the user gave it."""
+        return self.places.get(name, f"--{name}")
+
+    def on_command_line(self, name: str) -> bool:
+        """Whether the option was given on the command line."""
+        return self.has(name) and self.called(name) == f"--{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOptions(Generic[Made]):
+    """The options of one command, and how their values become its config.
+
+    `options` are in the order of the help. `problems` yields what is wrong with the values taken
+    together; a missing required option is reported before that. `make` gets the values only if
+    there are no problems.
+    """
+
+    options: tuple[Option, ...]
+    problems: Callable[[Given], Iterable[str]]
+    make: Callable[[Mapping[str, Any]], Made]
+
+    def build(self, given: Given) -> tuple[Made | None, list[str]]:
+        """Judge all values together: (config, problems); no config if anything is wrong."""
+        required = (option.name for option in self.options if option.required)
+        problems = [f"--{name} is missing" for name in required if given.lacks(name)]
+        problems += self.problems(given)
+        if problems or given.wrong:
+            return None, problems
+        return self.make(given.values), []
+
+
+def contradiction(given: Given, one: str, other: str, advice: str) -> str:
+    """The message for two options that exclude each other."""
+    return f"{given.called(one)} and {given.called(other)} contradict each other: {advice}"
+
+
+def file_problems(given: Given, options: Iterable[Option]) -> Iterable[str]:
+    """The options whose file must be readable and is not."""
+    for option in options:
+        if option.kind == "file" and given.has(option.name):
+            path = given.values[option.name]
+            if reason := _unreadable(path):
+                yield f"{given.called(option.name)}: {path}: {reason}"
+
+
+def path_problems(given: Given, name: str) -> Iterable[str]:
+    """Whether the option names a path that does not exist."""
+    if given.has(name) and not given.values[name].exists():
+        yield f"{given.called(name)}: {given.values[name]}: there is no such file"
+
+
+def _unreadable(path: Path) -> str:
+    """Why a file cannot be read repeatedly; "" if it can. A pipe gives its bytes only once."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        return (getattr(error, "strerror", None) or str(error)).lower()
+    if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+        return "is a directory" if stat.S_ISDIR(mode) else "is no file that can be read twice"
+    return "" if os.access(path, os.R_OK) else "permission denied"

@@ -1,0 +1,313 @@
+"""The options of `pitr`, and one frozen `PitrConfig` of them.
+
+Place in the flow: as `values`, for `cli`; `recover.pitr` carries it out. How to reach the target
+may be in the configuration file, in the table `[target]`. What to do to it may not: the operator
+says that each time.
+
+Law: as that of `given`. There is no default target: a server that nobody named is never changed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.bucket import reading
+from binlog2s3.config.given import (
+    CommandOptions,
+    Given,
+    contradiction,
+    file_problems,
+    path_problems,
+)
+from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.points import Moment, flavour_of, parse_gtids
+from binlog2s3.config.values import BY_NAME, MysqlConfig, S3Config, login_problems, s3_of
+
+GOALS = ("to-time", "to-gtid", "before-gtid", "to-position", "latest")
+"""Where to stop: exactly one of them."""
+_FROM = ("from-gtid-set", "from-binlog", "from-backup")
+_GTIDS = ("from-gtid-set", "to-gtid", "before-gtid", "skip-gtid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where the source answers, as far as the streamer's file says so."""
+
+    host: str | None
+    port: int | None
+    socket: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PitrConfig:
+    """What to bring where, from where on, and what is allowed on the way.
+
+    One of the GOALS is set. At most one of the starts (`from_...`) is set. GTIDs are texts, because
+    their flavour is the history's. `target` is None if none was named. With `output_dir` nothing is
+    applied; the target is then only asked what it has.
+    """
+
+    s3: S3Config
+    source: str
+    target: MysqlConfig | None = None
+    source_address: Address | None = None
+    serve_address: Annotated[
+        str | None,
+        Option(
+            "HOST[:PORT]",
+            "Address of this machine from which the target replicates. Required if the target is "
+            "on another machine; the target then connects with TLS.",
+            "serve address",
+            table="target",
+            otherwise="127.0.0.1 and a free port",
+        ),
+    ] = None
+    to_time: Annotated[
+        Moment | None,
+        Option(
+            "TIME",
+            "Stop before the first transaction that was committed after this time, by the source's "
+            "clock: 2026-01-02T03:04:05.123456Z, or with +02:00. The time zone is required.",
+            "time",
+        ),
+    ] = None
+    to_gtid: Annotated[str | None, Option("GTID", "Stop after this transaction.", "gtid")] = None
+    before_gtid: Annotated[
+        str | None, Option("GTID", "Stop immediately before this transaction.", "gtid")
+    ] = None
+    to_position: Annotated[
+        tuple[BinlogName, int] | None,
+        Option("NAME:N", "Stop at this offset of a binlog, between two transactions.", "position"),
+    ] = None
+    latest: Annotated[bool, Option("", "Apply everything that is in the bucket.")] = False
+    skip_gtid: Annotated[
+        tuple[str, ...],
+        Option(
+            "SET",
+            "Skip these transactions; may be given several times. At the end they are committed "
+            "as empty transactions, so that no replica fetches them again.",
+            "gtid set",
+        ),
+    ] = ()
+    skip_leaves_hole: Annotated[
+        bool,
+        Option("", "Do not commit empty transactions for --skip-gtid: their GTIDs stay unused."),
+    ] = False
+    from_gtid_set: Annotated[
+        str | None,
+        Option(
+            "SET",
+            "The GTIDs that the base backup contains.",
+            "gtid set",
+            otherwise="the target's own @@gtid_executed",
+        ),
+    ] = None
+    from_binlog: Annotated[
+        BinlogName | None, Option("NAME", "Binlog in which the base backup ends.")
+    ] = None
+    from_position: Annotated[
+        int | None, Option("N", "Offset in that binlog at which the base backup ends.", least=4)
+    ] = None
+    from_lineage: Annotated[
+        str | None,
+        Option(
+            "ID",
+            "Lineage of the base backup, if several lineages have its position or its GTIDs.",
+        ),
+    ] = None
+    from_backup: Annotated[
+        Path | None,
+        Option(
+            "PATH",
+            "The base backup itself, which contains its position: a dump of mysqldump; or the "
+            "directory of xtrabackup, mariabackup, mydumper or MySQL Shell, or the file in it that "
+            "has the position.",
+        ),
+    ] = None
+    lineage: Annotated[
+        str | None,
+        Option(
+            "ID", "Follow the history that ends in this lineage.", otherwise="the last writer's"
+        ),
+    ] = None
+    allow_gap: Annotated[
+        bool, Option("", "Continue across known gaps and damage: data will be missing.")
+    ] = False
+    allow_source: Annotated[
+        bool,
+        Option("", "Allow a target that is the streamed server, or has its server_uuid."),
+    ] = False
+    allow_extra_gtids: Annotated[
+        bool, Option("", "Allow a target that has GTIDs which are not in the history.")
+    ] = False
+    stop_target_threads: Annotated[
+        bool,
+        Option(
+            "",
+            "Stop the target's event scheduler (in MySQL it is on by default) and replication, and "
+            "leave them off. Without this option, a target on which they run is refused.",
+        ),
+    ] = False
+    workers: Annotated[
+        int | None,
+        Option(
+            "N",
+            "Number of applier workers of the target, if its settings let several workers keep "
+            "the order of commits.",
+            least=1,
+            most=1024,
+            otherwise="as the target is set",
+        ),
+    ] = None
+    allow_non_transactional: Annotated[
+        bool,
+        Option(
+            "",
+            "Continue after a crash of the target although it has non-transactional tables "
+            "(MyISAM, Aria): rows in them may be duplicated or missing.",
+        ),
+    ] = False
+    output_dir: Annotated[
+        Path | None,
+        Option(
+            "DIR",
+            "Write the parts of the binlogs to this directory, ready for mysqlbinlog, instead of "
+            "applying them.",
+        ),
+    ] = None
+    dry_run: Annotated[bool, Option("", "Show the plan, and change nothing.")] = False
+    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    yes: Annotated[bool, Option("", "Do not ask before applying.")] = False
+
+    @property
+    def applies(self) -> bool:
+        """Whether a server is to be changed."""
+        return not (self.dry_run or self.output_dir)
+
+
+_HELP = {
+    "target-host": "Server to bring forward; it was restored from a base backup.",
+    "target-user": "User that may make the target a replica; docs/operations.md has the GRANTs.",
+}
+_SERVER = tuple(
+    replace(
+        option,
+        help=_HELP.get(option.name, option.help),
+        otherwise="" if option.name == "target-host" else option.otherwise,
+    )
+    for option in options_of(MysqlConfig, table="target", prefix="target-")
+    if option.field not in ("mysqlbinlog", "server_id")
+)
+_OWN = options_of(PitrConfig)
+PITR_OPTIONS = tuple(option for option in _OWN if not option.table)
+"""Those that only `pitr` has, and that cannot be in a file."""
+TARGET_OPTIONS = (*_SERVER, *(option for option in _OWN if option.table))
+"""Those of the table [target]."""
+_SOURCE = "The source, if the file has it: it is refused as the target."
+_SHARED = (
+    *reading("Server in the bucket whose history is applied."),
+    replace(BY_NAME["mysql-host"], help=_SOURCE, otherwise=""),
+    replace(BY_NAME["mysql-port"], otherwise=""),
+    replace(BY_NAME["mysql-socket"], help="Its socket."),
+)
+
+
+def _config(values: Mapping[str, Any]) -> PitrConfig:
+    return fill(
+        PitrConfig,
+        _OWN,
+        values,
+        s3=s3_of(values),
+        source=values["source"],
+        target=_target(values),
+        source_address=_source_address(values),
+    )
+
+
+def _target(values: Mapping[str, Any]) -> MysqlConfig | None:
+    target = fill(MysqlConfig, _SERVER, values, prefix="target")
+    return target if target.host or target.socket or target.defaults_file else None
+
+
+def _source_address(values: Mapping[str, Any]) -> Address | None:
+    host, port, socket = (values.get(f"mysql-{name}") for name in ("host", "port", "socket"))
+    return Address(host=host, port=port, socket=socket) if host or port or socket else None
+
+
+def _goal_problems(given: Given) -> Iterable[str]:
+    goals = [name for name in GOALS if given.wants(name)]
+    if not goals and not given.wrong.intersection(GOALS):
+        yield f"where to stop is missing: one of {', '.join(f'--{name}' for name in GOALS)}"
+    for other in goals[1:]:
+        yield contradiction(given, goals[0], other, "give one of them")
+
+
+def _start_problems(given: Given) -> Iterable[str]:
+    starts = [name for name in _FROM if given.has(name)]
+    for other in starts[1:]:
+        yield contradiction(given, starts[0], other, "give one of them")
+    if given.has("from-binlog") and given.lacks("from-position"):
+        yield f"{given.called('from-binlog')} needs --from-position (4: its beginning)"
+    if given.has("from-position") and given.lacks("from-binlog"):
+        yield f"{given.called('from-position')} needs --from-binlog"
+    yield from path_problems(given, "from-backup")
+    if given.wants("skip-leaves-hole") and given.lacks("skip-gtid"):
+        yield f"{given.called('skip-leaves-hole')} needs --skip-gtid"
+
+
+def _flavour_problems(given: Given) -> Iterable[str]:
+    """GTIDs of both flavours cannot be meant; which one is right, only the bucket knows."""
+    first: dict[str, str] = {}
+    for name in _GTIDS:
+        value = given.values.get(name) or ()
+        for text in (value,) if isinstance(value, str) else value:
+            first.setdefault(flavour_of(parse_gtids(text)), name)
+    if len(first) > 1:
+        mysql, mariadb = given.called(first["mysql"]), given.called(first["mariadb"])
+        yield f"{mysql} has MySQL's GTIDs and {mariadb} MariaDB's"
+
+
+def _output_problems(given: Given) -> Iterable[str]:
+    for name in ("serve-address", "stop-target-threads", "workers", "allow-non-transactional"):
+        if given.wants(name) and given.wants("output-dir"):
+            yield contradiction(given, name, "output-dir", "no target is written to")
+
+
+def _target_problems(given: Given) -> Iterable[str]:
+    addressed = [
+        n for n in ("target-host", "target-socket", "target-defaults-file") if not given.lacks(n)
+    ]
+    others = [
+        option
+        for option in TARGET_OPTIONS
+        if given.has(option.name) and option.name not in (*addressed, "serve-address")
+    ]
+    if addressed:
+        yield from login_problems(given, "target")
+    elif others:
+        yield f"{given.called(others[0].name)} needs --target-host or --target-socket"
+    elif not (given.wants("output-dir") or "output-dir" in given.wrong):
+        if not given.wants("dry-run"):
+            yield (
+                "no target: --target-host or --target-socket is missing (or --output-dir instead "
+                "of a target, or --dry-run)"
+            )
+        elif not any(not given.lacks(name) for name in _FROM):
+            yield (
+                "--dry-run without a target needs to be told where to begin: --from-gtid-set, "
+                "--from-binlog or --from-backup"
+            )
+
+
+def _problems(given: Given) -> Iterable[str]:
+    yield from _goal_problems(given)
+    yield from _start_problems(given)
+    yield from _flavour_problems(given)
+    yield from _output_problems(given)
+    yield from _target_problems(given)
+    yield from file_problems(given, TARGET_OPTIONS)
+
+
+PITR = CommandOptions((*PITR_OPTIONS, *TARGET_OPTIONS, *_SHARED), _problems, _config)

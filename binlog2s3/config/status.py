@@ -1,0 +1,188 @@
+"""The options of `status` and `health`, and one frozen `StatusConfig` of them.
+
+Place in the flow: as `values`, for `cli`; `cli.status` carries it out. The options that only
+`status` has cannot be in the configuration file, which is the streamer's. Law: as that of `given`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from binlog2s3.config.bucket import reading
+from binlog2s3.config.given import CommandOptions, Given, contradiction
+from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.values import BY_NAME, S3Config, s3_of
+
+_YEAR_SECONDS = 366 * 86400
+Output = Literal["text", "json", "watch", "check"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """Limits of --check: durations in seconds, the spool in percent of its limit.
+
+    If a source keeps its binlogs only for a short time, half and a quarter of that time are the
+    limits of the purge, if they are lower.
+    """
+
+    lag_warning: Annotated[
+        float, Option("SECONDS", "--check: warning above this lag.", least=0, most=_YEAR_SECONDS)
+    ] = 60.0
+    lag_critical: Annotated[
+        float, Option("SECONDS", "--check: critical above this lag.", least=0, most=_YEAR_SECONDS)
+    ] = 300.0
+    purge_warning: Annotated[
+        float,
+        Option(
+            "SECONDS",
+            "--check: warning if the source keeps what is not durable for less than this.",
+            least=0,
+            most=_YEAR_SECONDS,
+        ),
+    ] = 24 * 3600.0
+    purge_critical: Annotated[
+        float,
+        Option(
+            "SECONDS",
+            "--check: critical if the source keeps what is not durable for less than this.",
+            least=0,
+            most=_YEAR_SECONDS,
+        ),
+    ] = 6 * 3600.0
+    spool_warning: Annotated[
+        float,
+        Option(
+            "PERCENT", "--check: warning above this use of the spool.", "integer", least=0, most=100
+        ),
+    ] = 80.0
+    spool_critical: Annotated[
+        float,
+        Option(
+            "PERCENT",
+            "--check: critical above this use of the spool.",
+            "integer",
+            least=0,
+            most=100,
+        ),
+    ] = 95.0
+    gap_warning: float = 7 * 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusConfig:
+    """What `status` and `health` look at: a streamer, through its spool, or the bucket.
+
+    `spool_given`: the spool was named, and is not the default. `count`: how often to look, None:
+    until interrupted.
+    """
+
+    s3: S3Config | None
+    source: str | None
+    spool: Path
+    spool_given: bool
+    whole: Annotated[
+        bool, Option("", "Every source below the prefix, in one table.", name="all")
+    ] = False
+    expect: Annotated[
+        Path | None,
+        Option("FILE", "--all: file with the names of sources that must exist, one per line."),
+    ] = None
+    look_at: Annotated[
+        Literal["auto", "daemon", "bucket"],
+        Option(
+            "WHERE",
+            "Ask the streamer through the socket in its spool (daemon), read the bucket, or (auto) "
+            "read the bucket if no streamer answers.",
+            name="from",
+        ),
+    ] = "auto"
+    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    watch: Annotated[bool, Option("", "Update continuously, until Ctrl-C.")] = False
+    interval: Annotated[
+        float, Option("SECONDS", "--watch: time between two updates.", least=0.1, most=3600)
+    ] = 2.0
+    count: Annotated[
+        int | None, Option("N", "--watch: end after this number of updates.", least=1, most=10**9)
+    ] = None
+    check: Annotated[
+        bool, Option("", "Print one line and exit with a code for Nagios and similar monitors.")
+    ] = False
+    thresholds: Thresholds = field(default_factory=Thresholds)
+
+    @property
+    def output(self) -> Output:
+        """How the status is shown."""
+        if self.as_json:
+            return "json"
+        return "watch" if self.watch else "check" if self.check else "text"
+
+
+_OWN = options_of(StatusConfig)
+_LIMITS = options_of(Thresholds)
+STATUS_OPTIONS = (*_OWN, *_LIMITS)
+"""Those that only `status` has."""
+_SPOOL = replace(BY_NAME["spool"], help="Spool of the streamer to ask.")
+_SHARED = tuple(
+    replace(option, required=False)
+    for option in reading("Source to show.", otherwise="that of the streamer that answers")
+)
+
+
+def _config(values: Mapping[str, Any]) -> StatusConfig:
+    spool = values.get("spool")
+    return fill(
+        StatusConfig,
+        _OWN,
+        values,
+        s3=s3_of(values) if values.get("s3-url") else None,
+        source=values.get("source"),
+        spool=_SPOOL.default if spool is None else spool,
+        spool_given=spool is not None,
+        thresholds=fill(Thresholds, _LIMITS, values),
+    )
+
+
+def _problems(given: Given) -> Iterable[str]:
+    whole, look_at = given.wants("all"), given.values.get("from")
+    if (whole or look_at == "bucket") and given.lacks("s3-url"):
+        yield "--s3-url is missing"
+    if look_at == "bucket" and not whole and given.lacks("source"):
+        yield "--source is missing (or --all)"
+    for name in ("source", "spool"):  # a streamer's file has both, and they do not matter here
+        if whole and given.on_command_line(name):
+            yield contradiction(given, "all", name, "it shows every source, from the bucket")
+    if whole and look_at == "daemon":
+        yield contradiction(given, "all", "from", "a streamer knows its own source alone")
+    yield from _output_problems(given)
+    if given.wants("check"):
+        yield from _threshold_problems(given)
+
+
+def _output_problems(given: Given) -> Iterable[str]:
+    outputs = [name for name in ("json", "watch", "check") if given.wants(name)]
+    if len(outputs) > 1:
+        yield contradiction(given, outputs[0], outputs[1], "give one of them")
+    needs = {"expect": "all", "interval": "watch", "count": "watch"}
+    needs |= dict.fromkeys((option.name for option in _LIMITS), "check")
+    for name, other in needs.items():
+        if given.on_command_line(name) and not given.wants(other):
+            yield f"--{name} needs --{other}"
+
+
+def _threshold_problems(given: Given) -> Iterable[str]:
+    limits = fill(Thresholds, _LIMITS, given.values)
+    for one, other in (
+        ("lag-warning", "lag-critical"),
+        ("purge-critical", "purge-warning"),
+        ("spool-warning", "spool-critical"),
+    ):
+        less, more = (getattr(limits, name.replace("-", "_")) for name in (one, other))
+        if less > more:
+            yield (
+                f"{given.called(one)} ({less:g}) must not be above {given.called(other)} ({more:g})"
+            )
+
+
+STATUS = CommandOptions((_SHARED[0], _SPOOL, *_SHARED[1:], *STATUS_OPTIONS), _problems, _config)
+HEALTH = CommandOptions((_SPOOL,), lambda _: (), _config)

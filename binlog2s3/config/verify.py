@@ -1,0 +1,138 @@
+"""The options of `verify`, and one frozen `VerifyConfig` of them.
+
+Place in the flow: as `values`, for `cli`; `inspect.verify` carries it out. Law: as that of `given`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from binlog2s3.config.bucket import reading
+from binlog2s3.config.given import (
+    CommandOptions,
+    Given,
+    contradiction,
+    file_problems,
+    path_problems,
+)
+from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.points import Moment
+from binlog2s3.config.values import MYSQL_OPTIONS, MysqlConfig, S3Config, login_problems, s3_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyConfig:
+    """What to verify, and how thoroughly. `source` None: all below the prefix.
+
+    `server`: how to reach the server to compare with, None without --against-source.
+    """
+
+    s3: S3Config
+    source: str | None = None
+    server: MysqlConfig | None = None
+    lineage: Annotated[
+        str | None,
+        Option(
+            "ID",
+            "Only the history that ends in this lineage: it and its ancestors.",
+            otherwise="all lineages",
+        ),
+    ] = None
+    deep: Annotated[
+        bool,
+        Option("", "Read every byte, and check each event's CRC32, each block and each entry."),
+    ] = False
+    since: Annotated[
+        Moment | None,
+        Option(
+            "TIME",
+            "Only binlogs that end at this time or later.",
+            "time",
+            otherwise="from the first one on",
+        ),
+    ] = None
+    last: Annotated[
+        int | None,
+        Option(
+            "N",
+            "Only the last N binlogs of each lineage.",
+            otherwise="all",
+            least=1,
+            most=1_000_000_000,
+        ),
+    ] = None
+    against_source: Annotated[
+        bool,
+        Option(
+            "",
+            "Compare with what the server still has: names, sizes, first events. Needs "
+            "--mysql-host or --mysql-socket, and so on.",
+        ),
+    ] = False
+    from_backup: Annotated[
+        Path | None,
+        Option(
+            "PATH",
+            "Check whether this base backup can still be brought to now: a dump of mysqldump; or "
+            "the directory of xtrabackup, mariabackup, mydumper or MySQL Shell, or the file in it "
+            "that has the position.",
+        ),
+    ] = None
+    from_gtid_set: Annotated[
+        str | None, Option("SET", "The same, for a base backup that has these GTIDs.", "gtid set")
+    ] = None
+    from_lineage: Annotated[
+        str | None,
+        Option(
+            "ID",
+            "Lineage of the base backup, if several lineages have its position or its GTIDs.",
+        ),
+    ] = None
+    repair: Annotated[
+        bool,
+        Option("", "Rebuild missing entries from whole binlogs; nothing else is ever changed."),
+    ] = False
+    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is asked about a base backup."""
+        return self.from_backup is not None or self.from_gtid_set is not None
+
+
+VERIFY_OPTIONS = options_of(VerifyConfig)
+"""Those that only `verify` has."""
+_SERVER = tuple(o for o in MYSQL_OPTIONS if o.field not in ("mysqlbinlog", "server_id"))
+_SHARED = (
+    *reading("Only this source.", required=False, otherwise="all below the prefix"),
+    *_SERVER,
+)
+
+
+def _config(values: Mapping[str, Any]) -> VerifyConfig:
+    return fill(
+        VerifyConfig,
+        VERIFY_OPTIONS,
+        values,
+        s3=s3_of(values),
+        source=values.get("source"),
+        server=fill(MysqlConfig, _SERVER, values) if values.get("against-source") else None,
+    )
+
+
+def _problems(given: Given) -> Iterable[str]:
+    if given.has("from-backup") and given.has("from-gtid-set"):
+        yield contradiction(given, "from-backup", "from-gtid-set", "give one of them")
+    yield from path_problems(given, "from-backup")
+    asks = given.has("from-backup") or given.has("from-gtid-set")
+    if given.has("from-lineage") and not asks:
+        yield f"{given.called('from-lineage')} needs --from-backup or --from-gtid-set"
+    if given.has("since") and given.has("last"):
+        yield contradiction(given, "since", "last", "give one of them")
+    if given.wants("against-source"):
+        yield from login_problems(given, "mysql")
+        yield from file_problems(given, _SERVER)
+
+
+VERIFY = CommandOptions((*VERIFY_OPTIONS, *_SHARED), _problems, _config)
