@@ -1,10 +1,8 @@
-"""Points in a history as people write them: times, GTIDs, positions. Pure.
+"""How people write times, intervals, GTIDs, positions and tables. Pure.
 
-Place in the flow: `options` parses with it, `recover.config` makes of it what a recovery is asked
-for.
+Place in the flow: `options` parses values with it.
 
-Law: nothing is guessed. A time without its zone is none, and a GTID is of the flavour that its own
-form tells.
+Law: nothing is guessed. A time needs its time zone, and the form of a GTID decides its flavour.
 """
 
 import re

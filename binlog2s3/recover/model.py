@@ -1,6 +1,6 @@
 """The words of a point-in-time recovery: what is wanted, what is planned. Values only.
 
-Place in the flow: `config.pitr_options` makes a `Request`, `plan` turns it and what the bucket has
+Place in the flow: `pitr` makes a `Request`, `plan` turns it and what the bucket has
 into a `Plan`, `extract` reads a plan's pieces, `serve` and `export` bring them to where they are
 wanted.
 
