@@ -166,11 +166,11 @@ def _is_name(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived:
-    """What one lineage has in the bucket: objects by name, and the names that have an entry."""
+    """What one lineage has in the bucket: the binlogs and their entries, as listed, by name."""
 
     lineage: Lineage
     binlogs: Mapping[BinlogName, ObjectInfo]
-    entries: frozenset[BinlogName]
+    entries: Mapping[BinlogName, ObjectInfo]
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +368,7 @@ class Catalog:
         return Archived(
             lineage=lineage,
             binlogs=self.named(self._layout.binlogs(lineage.id), ""),
-            entries=frozenset(self.named(self._layout.entries(lineage.id), ".json")),
+            entries=self.named(self._layout.entries(lineage.id), ".json"),
         )
 
     def contents(self, lineage: Lineage) -> Contents:

@@ -12,9 +12,10 @@ key only among names of one width; longer names are listed by their first digits
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 from binlog2s3.archive.catalog import Archived, Catalog, Layout, read
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.pages import SPAN, Page, first_in, first_of, name_at
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
@@ -46,6 +47,7 @@ class Index:
         self.lineage = lineage
         self.problems: list[ArchiveError] = []
         self._firsts: list[int] | None = None
+        self._written: dict[int, datetime] = {}
         self._pages: dict[int, Page] = {}
         self._doubted: set[int] = set()
         self._ranges: dict[int, Archived] = {}
@@ -65,6 +67,7 @@ class Index:
                     self._catalog.foreign.add(info.key)
                 elif first >= least:
                     found.append(first)
+                    self._written[first] = info.last_modified
             self._firsts = sorted(found)
         return self._firsts
 
@@ -99,6 +102,19 @@ class Index:
             self.problems.append(ArchiveError(why, hint="delete the page: it is a cache"))
             return None
         return page
+
+    def entry(self, name: BinlogName, written: datetime) -> Entry | None:
+        """A binlog's entry as its page has it, without blocks; None if it must be read.
+
+        `written` is when the store got the entry's object. Only an entry that is older than its
+        page is surely the one that the page was made from.
+        """
+        page = self.page(first_of(name.number))
+        made = self._written.get(page.first) if page is not None else None
+        if page is None or made is None or written >= made:
+            return None
+        entry = page.entry(name.number)
+        return entry if entry is not None and entry.name == name else None
 
     def distrust(self, number: int) -> None:
         """What a page says of this number's range is not so: the range is listed from now on."""
@@ -178,12 +194,12 @@ class Index:
     def _tail(self, number: int) -> Archived:
         after = name_at(self.lineage, number)
         binlogs: dict[BinlogName, ObjectInfo] = {}
-        entries: set[BinlogName] = set()
+        entries: dict[BinlogName, ObjectInfo] = {}
         first = first_of(number + 1)
         if after.width <= self.lineage.first_binlog.width:
             start = str(after) if number >= 0 else ""
             found = self._listed("", start, number + 1, None)
-            binlogs, entries = {**found.binlogs}, {*found.entries}
+            binlogs, entries = {**found.binlogs}, {**found.entries}
             greatest = max((name.number for name in binlogs), default=number)
             first = 10**after.width
             if greatest < first - SPAN:
@@ -191,9 +207,9 @@ class Index:
         while True:  # longer names: range by range, as long as something is there
             there = self.archived(first)
             binlogs |= {name: info for name, info in there.binlogs.items() if name.number > number}
-            entries |= {name for name in there.entries if name.number > number}
+            entries |= {name: info for name, info in there.entries.items() if name.number > number}
             if not (there.binlogs or there.entries):
-                return Archived(lineage=self.lineage, binlogs=binlogs, entries=frozenset(entries))
+                return Archived(lineage=self.lineage, binlogs=binlogs, entries=entries)
             first = first_of(first) + SPAN
 
     def _digits(self, first: int) -> str:
@@ -220,7 +236,7 @@ class Index:
         return Archived(
             lineage=lineage,
             binlogs={name: info for name, info in binlogs.items() if is_in(name)},
-            entries=frozenset(name for name in entries if is_in(name)),
+            entries={name: info for name, info in entries.items() if is_in(name)},
         )
 
 

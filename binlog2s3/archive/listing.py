@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import Any, Literal, cast
 
 from binlog2s3.archive.catalog import Archived, Catalog, Contents, Layout, sources
-from binlog2s3.archive.documents import Heartbeat, Lineage, Turn
+from binlog2s3.archive.documents import Entry, Heartbeat, Lineage, Turn
+from binlog2s3.archive.index import Index
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import ListConfig, url
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
@@ -117,9 +118,11 @@ def gather(
         names, foreign = sources(store, config.s3.prefix)
     seen: list[str] = []
     for name in names:
-        catalog = Catalog(store, Layout(config.s3.prefix, name))
+        layout = Layout(config.s3.prefix, name)
+        catalog = Catalog(store, layout)
+        index_of = partial(Index, store, catalog, layout)
         lineages = _look(
-            catalog, name, config.lineage, listing, partial(_entries, workers, advance)
+            catalog, name, config.lineage, listing, partial(_entries, workers, advance, index_of)
         )
         seen += [lineage.id for lineage in lineages]
         foreign += catalog.foreign
@@ -176,22 +179,58 @@ class _Entries:
 
 
 def _entries(
-    workers: Workers, advance: Advance, catalog: Catalog, contents: Sequence[Contents]
+    workers: Workers,
+    advance: Advance,
+    index_of: Callable[[Lineage], Index],
+    catalog: Catalog,
+    contents: Sequence[Contents],
 ) -> _Entries:
-    """All entries, several at a time."""
-    wanted = [
-        (found.archived, name)
-        for found in contents
-        for name in sorted(found.archived.binlogs.keys() & found.archived.entries)
-    ]
+    """All entries: out of pages where those tell, else read, several at a time."""
+    entries: dict[tuple[str, BinlogName], Described] = {}
+    problems: list[str] = []
+    wanted: list[tuple[Archived, BinlogName]] = []
+    for archived in (found.archived for found in contents):
+        index = index_of(archived.lineage)
+        for name, described in _from_pages(index, archived):
+            if described is None:
+                wanted.append((archived, name))
+            else:
+                entries[archived.lineage.id, name] = described
+        problems += [f"{error} ({error.hint})" for error in index.problems]
+    paged, total = len(entries), len(entries) + len(wanted)
+
+    def tell(read: int) -> None:
+        advance(paged + read, total)
+
+    for archived, name, seen in _read(workers, catalog, wanted, tell):
+        if isinstance(seen, ArchiveError):
+            problems.append(f"{seen} ({seen.hint})")
+        elif seen is not None:
+            entries[archived.lineage.id, name] = seen
+    return _Entries(entries, sorted(problems))
+
+
+def _from_pages(index: Index, archived: Archived) -> Iterator[tuple[BinlogName, Described | None]]:
+    """The binlogs that have an entry, in order; None where no page tells what is in it."""
+    for name in sorted(archived.binlogs.keys() & archived.entries.keys()):
+        entry = index.entry(name, archived.entries[name].last_modified)
+        if entry is not None and entry.size != archived.binlogs[name].size:
+            entry = None
+        yield name, _as_shown(entry) if entry is not None else None
+
+
+def _read(
+    workers: Workers,
+    catalog: Catalog,
+    wanted: Sequence[tuple[Archived, BinlogName]],
+    tell: Callable[[int], None],
+) -> Iterator[_Found]:
+    """These entries, as they come; `tell` is told how many have."""
     group = min(_MOST_GROUP, len(wanted) // (8 * workers.count) + 1)
     starts = range(0, len(wanted), group)
     for start in starts:
         workers.submit(start, partial(_described, catalog, wanted[start : start + group]))
-    entries: dict[tuple[str, BinlogName], Described] = {}
-    problems: list[str] = []
-    waiting = len(starts)
-    done = 0
+    waiting, done = len(starts), 0
     while waiting:
         outcome = workers.take(1.0)
         if outcome is None:
@@ -201,13 +240,8 @@ def _entries(
             raise outcome.error
         found = cast("list[_Found]", outcome.value)
         done += len(found)
-        advance(done, len(wanted))
-        for archived, name, seen in found:
-            if isinstance(seen, ArchiveError):
-                problems.append(f"{seen} ({seen.hint})")
-            elif seen is not None:
-                entries[archived.lineage.id, name] = seen
-    return _Entries(entries, sorted(problems))
+        tell(done)
+        yield from found
 
 
 def _described(catalog: Catalog, wanted: Sequence[tuple[Archived, BinlogName]]) -> "list[_Found]":
@@ -232,6 +266,10 @@ def _description(catalog: Catalog, archived: Archived, name: BinlogName) -> Desc
             f"{lineage.id}: {name} has {size} bytes, its entry says {entry.size}",
             hint="one of them was changed",
         )
+    return _as_shown(entry)
+
+
+def _as_shown(entry: Entry) -> Described:
     return Described(
         least_commit_us=entry.least_commit_us,
         greatest_commit_us=entry.greatest_commit_us,

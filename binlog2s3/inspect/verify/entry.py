@@ -46,8 +46,20 @@ def read_entry(
     return entry, problems
 
 
+def is_sound_without_blocks(entry: Entry, name: BinlogName, flavour: Flavour) -> bool:
+    """Whether nothing is wrong with an entry out of a page, which has no blocks."""
+    try:
+        return entry.name == name and not any(_fact_problems(entry, name, flavour))
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
 def _problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator[str]:
     yield from _block_problems(entry)
+    yield from _fact_problems(entry, name, flavour)
+
+
+def _fact_problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator[str]:
     yield from _time_problems(entry)
     yield from _count_problems(entry)
     yield from _gtid_problems(entry, flavour)
@@ -93,6 +105,16 @@ def _block_problems(entry: Entry) -> Iterator[str]:
                 yield f"the block at {block.offset} has no first transaction, but facts of one"
         elif not block.offset <= first < block.offset + block.size:
             yield f"first_offset {first} does not lie in the block at {block.offset}"
+    yield from _first_offset_problems(entry)
+
+
+def _first_offset_problems(entry: Entry) -> Iterator[str]:
+    """The number of blocks in which a transaction begins fits the number of transactions."""
+    begun = sum(block.first_offset is not None for block in entry.blocks)
+    if begun > entry.transactions:
+        yield f"{begun} blocks have a first transaction, of {entry.transactions}"
+    if entry.transactions and not begun and not entry.damaged:
+        yield f"no block has a first transaction, of {entry.transactions}"
 
 
 def _time_problems(entry: Entry) -> Iterator[str]:
@@ -122,11 +144,6 @@ def _count_problems(entry: Entry) -> Iterator[str]:
         yield f"transactions, anonymous_transactions and events are {counts}"
     elif entry.events < entry.transactions + 1:
         yield f"{entry.events} events cannot be {entry.transactions} transactions"
-    begun = sum(block.first_offset is not None for block in entry.blocks)
-    if begun > entry.transactions:
-        yield f"{begun} blocks have a first transaction, of {entry.transactions}"
-    if entry.transactions and not begun and not entry.damaged:
-        yield f"no block has a first transaction, of {entry.transactions}"
 
 
 def _gtid_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:

@@ -17,6 +17,7 @@ from itertools import pairwise
 from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import Catalog, Layout, fetch
 from binlog2s3.archive.documents import Entry, Heartbeat, Lineage
+from binlog2s3.archive.index import Index
 from binlog2s3.binlog.checksum import crc64_hex
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, MisplacedError, ObjectMissingError
@@ -28,7 +29,7 @@ from binlog2s3.inspect.verify.chain import (
     of_entry,
     of_known,
 )
-from binlog2s3.inspect.verify.entry import read_entry
+from binlog2s3.inspect.verify.entry import is_sound_without_blocks, read_entry
 from binlog2s3.inspect.verify.open import check_all_bytes, check_chunks, check_stored
 from binlog2s3.inspect.verify.report import Defect, Gap, Interval, Kind
 from binlog2s3.inspect.verify.stock import Shelf, Stock
@@ -95,6 +96,7 @@ class _Seen:
     entry: Entry | None = None
     problems: tuple[str, ...] = ()
     error: ArchiveError | None = None
+    paged: bool = False
 
 
 class Walk:
@@ -128,11 +130,13 @@ class Walk:
         self._intervals = Intervals(lineage.id)
         self._younger: list[BinlogName] = []
         self._unproved = 0
+        self._index = Index(look.store, look.catalog, look.layout, lineage)
+        self._from_pages = 0
 
     def run(self) -> Walked:
         """Look at all of them."""
         missing = dict(self._missing())
-        tasks = (partial(self._see, name) for name in self._names)
+        tasks = (partial(self._see, name, self._paged(name)) for name in self._names)
         with closing(Ahead(tasks, threads=self._look.threads, most=AHEAD, first=AHEAD)) as ahead:
             for seen in ahead:
                 gone = missing.get(seen.name, "")
@@ -145,6 +149,9 @@ class Walk:
         covered = writer.covered_until if writer is not None and self._current else None
         self._intervals.end(vouched_us=_us(covered), gtids=self._vouched_gtids(writer))
         self._walked.intervals = self._intervals.found
+        self._walked.notes += [
+            f"{error}; the entries were read instead" for error in self._index.problems
+        ]
         if not self._look.deep:
             self._say_what_was_not_read()
         return self._walked
@@ -191,11 +198,24 @@ class Walk:
 
     # One binlog
 
-    def _see(self, name: BinlogName) -> _Seen:
-        """Called by any thread."""
+    def _paged(self, name: BinlogName) -> Entry | None:
+        """The entry as a page has it; None with --deep, and where something speaks against it."""
+        binlog, entry = self._shelf.binlogs.get(name), self._shelf.entries.get(name)
+        if self._look.deep or binlog is None or entry is None:
+            return None
+        paged = self._index.entry(name, entry.at)
+        if paged is None or paged.size != binlog.size:
+            return None
+        is_sound = is_sound_without_blocks(paged, name, self._lineage.flavour)
+        return paged if is_sound else None
+
+    def _see(self, name: BinlogName, paged: Entry | None = None) -> _Seen:
+        """Called by any thread. `paged`: the entry, where a page has told it."""
         store, layout, id_ = self._look.store, self._look.layout, self._lineage.id
         key, data = layout.entry(id_, name), None
         info = store.head(layout.binlog(id_, name))
+        if paged is not None:
+            return _Seen(name=name, info=info, entry=paged, paged=True)
         if info is not None or name in self._shelf.entries:
             try:
                 data = fetch(store, key, Entry.MOST)
@@ -211,6 +231,7 @@ class Walk:
 
     def _take(self, seen: _Seen) -> None:
         self._walked.looked_at += 1
+        self._from_pages += seen.paged
         if seen.info is None and seen.name in self._shelf.chunks:
             self._take_open(seen.name)
             return
@@ -282,6 +303,11 @@ class Walk:
             self._walked.notes.append(
                 f"{shown}{f' and {more} more' if more > 0 else ''}: written anew since the entry "
                 "was, by whom? --deep compares the bytes"
+            )
+        if self._from_pages:
+            self._walked.notes.append(
+                f"{count_text(self._from_pages, 'entry', 'entries')} came from pages, which are "
+                "younger than the entries; --deep reads each entry with its blocks"
             )
         if self._unproved:
             self._walked.notes.append(

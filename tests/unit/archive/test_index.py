@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -49,6 +50,20 @@ def test_one_page_tells_of_all_before_it() -> None:
     assert shown(store) == [(1, 3 * SPAN + 5)]
     assert (store.lists, store.gets) == (3, 1)
     assert store.listed == 3 + 2 * 6
+
+
+def test_an_entry_comes_from_its_page() -> None:
+    """If the page is younger: only then it was made from this entry."""
+    store = MemoryStore()
+    lineage_in(store, LINEAGE, SPAN + 5)
+    index = index_of(store)
+    made = store.objects[LAYOUT.page(ID, 0)].info.last_modified
+    before = made - timedelta(microseconds=1)
+    first = name_at(LINEAGE, 1)
+    assert index.entry(first, before) == entry_of(LINEAGE, 1)
+    assert index.entry(first, made) is None
+    assert index.entry(name_at(LINEAGE, SPAN), before) is None
+    assert index.entry(replace(first, width=9), before) is None
 
 
 @pytest.mark.parametrize("pages", [(0, 1, 2), (1, 2), (0, 2), (0, 1), (2,), ()])

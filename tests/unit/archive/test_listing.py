@@ -19,6 +19,7 @@ from binlog2s3.archive.catalog import Layout, sources
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Entry, Heartbeat, Lineage, Parent, Position
 from binlog2s3.archive.listing import Listing, ancestry, current_of, document, gather
+from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import LIST, ListConfig
 from binlog2s3.config.given import Given
@@ -28,6 +29,7 @@ from binlog2s3.output import Coloured
 from binlog2s3.workers import Workers
 from tests.documents import BEAT, ENTRY, ID, LINEAGE, UUID, turn_of
 from tests.memory_store import MemoryStore
+from tests.paged import entry_of, lineage_in
 
 SOURCE = "orders"
 LAYOUT = Layout("pre", SOURCE)
@@ -720,3 +722,20 @@ def test_times_beyond_all_calendars_are_none(time: object) -> None:
     bucket = Bucket()
     bucket.archive(FIRST, least_commit_us=time)
     assert bucket.states() == {ID: [(FIRST, 10, "undescribed")]}
+
+
+def test_entries_come_from_pages() -> None:
+    """Of 1,000 binlogs with a page, nothing is read but the page; a younger entry is read."""
+    store = MemoryStore()
+    lineage_in(store, LINEAGE, SPAN + 4)
+    before = store.calls["get"]
+    listing = gather(store, config(SOURCE, None), Workers(2))
+    assert store.calls["get"] - before == 1 + 1 + 5  # the lineage, the page, the others' entries
+    (lineage,) = listing.sources[0].lineages
+    assert [binlog.state for binlog in lineage.binlogs] == ["archived"] * (SPAN + 4)
+    key = LAYOUT.entry(ID, name_at(LINEAGE, 7))
+    store.put(key, replace(entry_of(LINEAGE, 7), transactions=99).to_json())
+    (lineage,) = gather(store, config(SOURCE, None), Workers(2)).sources[0].lineages
+    (seventh,) = (one for one in lineage.binlogs if one.name == name_at(LINEAGE, 7))
+    assert seventh.described is not None
+    assert seventh.described.transactions == 99

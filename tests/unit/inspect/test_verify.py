@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.pages import build
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
@@ -258,15 +259,64 @@ def test_an_entry_whose_size_is_none(size: object) -> None:
     assert max(len(defect.text) for defect in source.defects) < 300
 
 
+def put_pages(store: MemoryStore) -> None:
+    """Put a page of each lineage's first range, made of the entries that are there."""
+    for id_, numbers in ((OLD, range(1, 5)), (NEW, range(1, 4))):
+        lineage = read(store, LAYOUT.lineage(id_), Lineage)
+        entries = {at: read(store, LAYOUT.entry(id_, name(at)), Entry) for at in numbers}
+        store.put(LAYOUT.page(id_, 0), build(lineage, 0, entries, None).to_json())
+
+
+@pytest.mark.parametrize("paged", [False, True], ids=["entries", "pages"])
 @pytest.mark.parametrize("deep", [False, True], ids=["looked", "deep"])
 @pytest.mark.parametrize("what", EVERY)
-def test_every_kind_of_damage(what: str, deep: bool) -> None:
-    """What is found by looking, and what only by reading, is just what is documented."""
+def test_every_kind_of_damage(what: str, deep: bool, paged: bool) -> None:
+    """What is found by looking, and what only by reading, is just what is documented.
+
+    Pages that were made before the damage hide none of it.
+    """
     damage = EVERY[what]
     store = MemoryStore()
-    damage.act(fill(store))
+    archive = fill(store)
+    if paged:
+        put_pages(store)
+    damage.act(archive)
     source = verified(store, deep=deep)
     assert kinds(source) == (damage.deep if deep else damage.looked)
+
+
+def test_entries_come_from_pages() -> None:
+    """By looking, and only those that are older than their page; it is said. --deep reads all."""
+    store = MemoryStore()
+    archive = fill(store)
+    put_pages(store)
+    before = store.calls["get"]
+    source = verified(store)
+    few = store.calls["get"] - before
+    assert sorted(note for note in source.notes if "from pages" in note) == [
+        f"{id_}: {count} entries came from pages, which are younger than the entries; --deep reads "
+        "each entry with its blocks"
+        for id_, count in ((OLD, 4), (NEW, 3))
+    ]
+    store.put(archive.entry(OLD, 2), store.get(archive.entry(OLD, 2)))
+    assert f"{OLD}: 3 entries came from pages" in str(verified(store).notes)
+    store.delete([LAYOUT.page(OLD, 0), LAYOUT.page(NEW, 0)])
+    before = store.calls["get"]
+    assert not any("from pages" in note for note in verified(store).notes)
+    assert store.calls["get"] - before == few + 7 - 2
+    put_pages(store)
+    assert not any("from pages" in note for note in verified(store, deep=True).notes)
+
+
+def test_a_page_that_cannot_be_used() -> None:
+    """It is said, and the entries are read."""
+    store = MemoryStore()
+    fill(store)
+    store.put(LAYOUT.page(OLD, 0), b"{}")
+    source = verified(store)
+    assert source.defects == []
+    (note,) = (note for note in source.notes if "were read instead" in note)
+    assert LAYOUT.page(OLD, 0) in note
 
 
 def put_binlog(bucket: Bucket, number: int, writer: BinlogWriter, **how: object) -> None:
