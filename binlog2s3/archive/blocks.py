@@ -18,10 +18,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
+from operator import eq
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import LOOKS, Readable
@@ -40,6 +42,40 @@ _MOST_SMALL = 64 << 10
 
 _SIZE = struct.Struct("<I")
 _SIZE_OFFSET, _END_OFFSET, _FLAGS_OFFSET = 9, 13, 17
+_MOST_SHOWN = 8
+
+
+def layout_problems(entry: Entry) -> Iterator[str]:
+    """What cannot be true of where an entry says that blocks, format events and damage lie.
+
+    Blocks are found by their number, so an entry that has any is not read by.
+    """
+    size = entry.size
+    if size <= len(MAGIC):
+        yield f"size is {size}: no binlog is so small"
+        return
+    ranges = ((block.offset, block.size) for block in entry.blocks)
+    many = -(-size // BLOCK_SIZE)  # never so many made: the size may lie
+    starts = (at * BLOCK_SIZE for at in range(len(entry.blocks)))
+    wanted = ((at, min(BLOCK_SIZE, size - at)) for at in starts)
+    if many != len(entry.blocks) or not all(map(eq, ranges, wanted)):
+        yield f"blocks do not cover its size, {size}"
+        return
+    for block in entry.blocks:
+        first = block.first_offset
+        if first is not None and not block.offset <= first < block.offset + block.size:
+            yield f"first_offset {first} does not lie in the block at {block.offset}"
+    offsets = [int(one["offset"]) for one in entry.formats]
+    if offsets[:1] != [len(MAGIC)] or not all(a < b for a, b in pairwise(offsets)):
+        yield f"formats are at {offsets[:_MOST_SHOWN]}: the first is at {len(MAGIC)}"
+    elif offsets[-1] >= size:
+        yield f"formats has one at {offsets[-1]}, of {size} bytes"
+    before = 0
+    for one in entry.damaged:
+        begin, end = int(one["begin"]), int(one["end"])
+        if not before <= begin < end <= size:
+            yield f"damaged has a range from {begin} to {end} of {size} bytes"
+        before = end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +161,24 @@ class Blocks:
         )
 
     def head(self, found: Found, offset: int) -> bytes:
-        """The format event that holds at this offset, as it lies in the binlog."""
+        """The format event that holds at this offset, as it lies in the binlog.
+
+        Raises ArchiveError if what lies there is none.
+        """
         at = found.format_at(offset)
+        try:
+            head = self._event(found, at)
+            decode_format(head, offset=at)
+        except (ValueError, IndexError, struct.error) as error:
+            raise ArchiveError(
+                f"{found.known.name} of {found.lineage.id}: byte {at} begins no format event: "
+                f"{error}",
+                hint="`binlog2s3 verify --deep` compares the binlog with its entry",
+            ) from error
+        return head
+
+    def _event(self, found: Found, at: int) -> bytes:
+        """The event at this offset, which its block's checksum proves, or its own."""
         if at == len(MAGIC):
             data = self._read(found, 0, min(MADE_UP_BYTES, found.known.size))
             scanner = Scanner()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from binlog2s3.archive.blocks import Blocks, Found
+from binlog2s3.archive.blocks import Blocks, Found, layout_problems
 from binlog2s3.archive.catalog import Catalog, Contents
 from binlog2s3.archive.documents import Entry, Heartbeat, Lineage
 from binlog2s3.archive.known import Known
@@ -500,7 +500,7 @@ def _first_boundary(found: Found, offset: int) -> int | None:
 def _found_from(entry: Entry, lineage: Lineage, readable: Readable) -> Found:
     """As an entry describes it. Raises ArchiveError where that cannot be."""
     try:
-        _check_blocks(entry, lineage.flavour)
+        _check(entry, lineage.flavour)
         return Found(
             lineage=lineage,
             known=_known_from(entry, lineage.flavour),
@@ -515,20 +515,14 @@ def _found_from(entry: Entry, lineage: Lineage, readable: Readable) -> Found:
         ) from error
 
 
-def _check_blocks(entry: Entry, flavour: Flavour) -> None:
-    end = 0
+def _check(entry: Entry, flavour: Flavour) -> None:
+    for problem in layout_problems(entry):
+        raise ValueError(problem)
     for block in entry.blocks:
-        if block.offset != end or block.size <= 0:
-            raise ValueError(f"a block begins at {block.offset}, the one before ends at {end}")
-        end += block.size
-        if block.first_offset is not None and not block.offset <= block.first_offset < end:
-            raise ValueError(f"byte {block.first_offset} is not in the block at {block.offset}")
         if block.first_gtid is not None:
             parse(block.first_gtid, flavour)
             if flavour == "mysql" and not block.first_gtid.rpartition(":")[2].isdecimal():
                 raise ValueError(f"{block.first_gtid!r} is no GTID")
-    if end != entry.size:
-        raise ValueError(f"its blocks end at {end}, it has {entry.size} bytes")
 
 
 def _known_from(entry: Entry, flavour: Flavour) -> Known:

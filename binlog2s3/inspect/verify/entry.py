@@ -9,16 +9,14 @@ of a replica are its source's: they prove nothing.
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
-from operator import eq
 from typing import Any
 
+from binlog2s3.archive.blocks import layout_problems
 from binlog2s3.archive.documents import Entry
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.checksum import crc64_hex, crc64_of_rest
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.errors import ArchiveError
 
 _ENDS = ("rotate", "stop", "crash")
@@ -55,11 +53,18 @@ def is_sound_without_blocks(entry: Entry, name: BinlogName, flavour: Flavour) ->
 
 
 def _problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator[str]:
+<<<<<<< HEAD
     yield from _block_problems(entry)
     yield from _fact_problems(entry, name, flavour)
 
 
 def _fact_problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator[str]:
+=======
+    layout = list(layout_problems(entry))
+    yield from layout
+    if not layout:
+        yield from _block_problems(entry)
+>>>>>>> f2aed68 (An entry that names no format event, or a wrong one, is an error of the archive)
     yield from _time_problems(entry)
     yield from _count_problems(entry)
     yield from _gtid_problems(entry, flavour)
@@ -70,26 +75,10 @@ def _fact_problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator
         yield f"end is {_cut(entry.end)} and next_binlog {_cut(entry.next_binlog)}"
     elif entry.next_binlog not in (None, str(name.next())):
         yield f"next_binlog is {_cut(entry.next_binlog)}, behind {name} comes {name.next()}"
-    before = 0
-    for one in entry.damaged:
-        begin, end = int(one["begin"]), int(one["end"])
-        if not before <= begin < end <= entry.size:
-            yield f"damaged has a range from {begin} to {end} of {entry.size} bytes"
-        before = end
 
 
 def _block_problems(entry: Entry) -> Iterator[str]:
-    """The blocks lie side by side, and their checksums together are the whole's."""
-    if entry.size <= len(MAGIC):
-        yield f"size is {entry.size}: no binlog is so small"
-        return
-    ranges = ((block.offset, block.size) for block in entry.blocks)
-    many = -(-entry.size // BLOCK_SIZE)  # never so many made: the size may lie
-    starts = (at * BLOCK_SIZE for at in range(len(entry.blocks)))
-    wanted = ((at, min(BLOCK_SIZE, entry.size - at)) for at in starts)
-    if many != len(entry.blocks) or not all(map(eq, ranges, wanted)):
-        yield f"blocks do not cover its size, {entry.size}"
-        return
+    """The checksums of blocks that cover all of it are together the whole's."""
     crc64 = 0
     for block in entry.blocks:  # it combines: the two differ by the checksum of what is between
         crc64 = crc64_of_rest(crc64, block.crc64, block.size)
@@ -99,6 +88,7 @@ def _block_problems(entry: Entry) -> Iterator[str]:
             f"{crc64_hex(crc64)}"
         )
     for block in entry.blocks:
+<<<<<<< HEAD
         first, nothing = block.first_offset, (None, None)
         if first is None:
             if (block.first_commit_us, block.first_gtid) != nothing:
@@ -115,6 +105,11 @@ def _first_offset_problems(entry: Entry) -> Iterator[str]:
         yield f"{begun} blocks have a first transaction, of {entry.transactions}"
     if entry.transactions and not begun and not entry.damaged:
         yield f"no block has a first transaction, of {entry.transactions}"
+=======
+        has_facts = (block.first_commit_us, block.first_gtid) != (None, None)
+        if block.first_offset is None and has_facts:
+            yield f"the block at {block.offset} has no first transaction, but facts of one"
+>>>>>>> f2aed68 (An entry that names no format event, or a wrong one, is an error of the archive)
 
 
 def _time_problems(entry: Entry) -> Iterator[str]:
@@ -195,11 +190,6 @@ def _is_among(gtid: str, added: Gtids) -> bool:
 
 
 def _format_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
-    offsets = [int(one["offset"]) for one in entry.formats]
-    if offsets[:1] != [len(MAGIC)] or not all(a < b for a, b in pairwise(offsets)):
-        yield f"formats are at {offsets[:8]}: the first is at {len(MAGIC)}"
-    elif offsets[-1] >= entry.size:
-        yield f"formats has one at {offsets[-1]}, of {entry.size} bytes"
     for one in entry.formats:
         if one["checksum"] not in ("crc32", "none"):
             yield f"formats has the checksum {_cut(one['checksum'])}"

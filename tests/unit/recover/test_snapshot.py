@@ -1,10 +1,12 @@
 """What a plan is told of the bucket is what is there: from entries, or by reading all of it."""
 
+import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -337,6 +339,48 @@ def test_an_entry_that_is_another_ones(field: str) -> None:
     words = "its entry says" if field == "size" else "not where it belongs"
     with pytest.raises(ArchiveError, match=words):
         survey.known(ID, NAME)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"formats": []},
+        {"formats": [{"offset": 0}]},
+        {"formats": [{"offset": 4}, {"offset": 4}]},
+        {"formats": [{"offset": 4}, {"offset": 1 << 40}]},
+        {"damaged": [{"begin": 300, "end": 200}]},
+        {"damaged": [{"begin": 200, "end": 1 << 40}]},
+        {"damaged": [{"begin": 200, "end": 300}, {"begin": 250, "end": 400}]},
+        {"blocks": []},
+        {"blocks": [{"offset": 0, "size": len(LARGE.data)}]},
+    ],
+    ids=str,
+)
+def test_an_entry_by_which_nothing_can_be_found(changed: Mapping[str, Any]) -> None:
+    """Blocks, format events or damage that cannot lie there: an error that names the binlog."""
+    bucket = Bucket()
+    bucket.archive(LARGE.data)
+    entry = json.loads(bucket.get(ENTRY_KEY))
+    for field, values in changed.items():
+        like = (entry[field] or [{}])[0]
+        entry[field] = [like | value for value in values]
+    bucket.put(ENTRY_KEY, json.dumps(entry).encode())
+    with pytest.raises(ArchiveError, match=f"the entry of {NAME} in lineage {ID} is damaged"):
+        bucket.survey().known(ID, NAME)
+
+
+@pytest.mark.parametrize("at", [5, 4 + 4096, BLOCK + 3])
+def test_an_entry_that_names_a_format_event_where_none_is(at: int) -> None:
+    """An error when what lies there is read, whatever that is."""
+    bucket = Bucket()
+    bucket.archive(LARGE.data)
+    entry = json.loads(bucket.get(ENTRY_KEY))
+    entry["formats"].append(entry["formats"][0] | {"offset": at})
+    bucket.put(ENTRY_KEY, json.dumps(entry).encode())
+    survey = bucket.survey()
+    last = LARGE.transactions[-1]
+    with pytest.raises(ArchiveError, match=f"{NAME} of {ID}: byte {at} begins no format event"):
+        survey.content(ID, NAME, last)
 
 
 def test_entries_are_loaded_together_and_once() -> None:
