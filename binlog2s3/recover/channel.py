@@ -15,9 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.recover.model import Piece, Place
+from binlog2s3.recover.model import Piece, Place, Plan
 from binlog2s3.recover.protocol import Account, Plugin
 from binlog2s3.recover.target import CHANNEL, TargetFacts, numbers
 from binlog2s3.server.connection import Server
@@ -105,6 +106,8 @@ class Channel(ABC):
 
     workers: str
     """The setting that says how many appliers there are."""
+    one_by_one: int
+    """Its value for one transaction after the other."""
     settings: tuple[str, ...]
     """The settings of the whole server that a run may change for a while."""
     plugin: Plugin
@@ -180,7 +183,7 @@ class Channel(ABC):
         return self._server.rows(statement, values)
 
     @abstractmethod
-    def keeps_order(self) -> bool:
+    def keeps_order(self, plan: Plan) -> bool:
         """Whether several workers commit in the source's order, so that one place tells how far."""
 
     @abstractmethod
@@ -204,6 +207,7 @@ class MysqlChannel(Channel):
     """Of MySQL, from 5.7 on."""
 
     workers = "replica_parallel_workers"
+    one_by_one = 1
     settings = (workers,)
     _for: Final = f"FOR CHANNEL '{CHANNEL}'"
 
@@ -307,8 +311,9 @@ class MysqlChannel(Channel):
         """See `Channel`."""
         return not self._is_first or _has_thread(self._server, "TRUE")
 
-    def keeps_order(self) -> bool:
+    def keeps_order(self, plan: Plan) -> bool:
         """See `Channel`."""
+        del plan
         row = self._rows("SELECT @@global.replica_preserve_commit_order AS it")[0]
         return bool(int(row["it"]))
 
@@ -331,6 +336,7 @@ class MariadbChannel(Channel):
     """Of MariaDB: a named connection. It follows by GTID; `gtid_slave_pos` is where it stands."""
 
     workers = "slave_parallel_threads"
+    one_by_one = 0
     settings = (workers, "slave_ddl_exec_mode")
     plugin = "mysql_native_password"
 
@@ -380,9 +386,10 @@ class MariadbChannel(Channel):
         """See `Channel`: its GTIDs tell, no place does."""
         return None
 
-    def keeps_order(self) -> bool:
-        """See `Channel`: within each domain; and its GTIDs tell."""
-        return True
+    def keeps_order(self, plan: Plan) -> bool:
+        """See `Channel`: only within a domain, and what is in two may depend on each other."""
+        lists = [one.gtids for one in plan.pieces if isinstance(one.gtids, MariadbGtidList)]
+        return len({domain for one in lists for domain, _, _ in one.gtids()}) <= 1
 
     def is_busy(self) -> bool:
         """See `Channel`."""

@@ -276,13 +276,14 @@ class Replication:
     def _set(self, *, receive_only: bool) -> None:
         """What the channel needs of the server's settings; each is restored.
 
-        One worker where several would not keep the order in which the source committed. A MariaDB
-        is to refuse to create what is there already; but not where a run was cut off, maybe between
-        such a statement and its GTID. A probe sets them to what they are: it shows that the account
-        may. A MariaDB allows that only while nothing replicates.
+        One at a time where several would not keep the order in which the source committed. A
+        MariaDB is to refuse to create what is there already; but not where a run was cut off, maybe
+        between such a statement and its GTID. A probe sets them to what they are: it shows that the
+        account may. A MariaDB allows that only while nothing replicates.
         """
         wanted: dict[str, object] = {}
-        workers = self._workers if self._channel.keeps_order() else 1
+        keeps_order = self._channel.keeps_order(self._plan)
+        workers = self._workers if keeps_order else self._channel.one_by_one
         if workers is not None:
             wanted[self._channel.workers] = workers
         if self._facts.flavour == "mariadb":

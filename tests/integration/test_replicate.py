@@ -421,6 +421,35 @@ def test_what_is_there_already_is_not_replaced(mariadb_pair: Pair) -> None:
     assert (pair.target.query(mode), pair.left()) == ([("IDEMPOTENT",)], [])
 
 
+@pytest.mark.gate
+def test_domains_come_in_the_order_of_the_binlog(mariadb_pair: Pair) -> None:
+    """MariaDB's workers keep the order within a domain only; these ones depend on each other."""
+    pair, workers = mariadb_pair, "SELECT @@global.slave_parallel_threads"
+    pair.clear()
+    pair.target.query("SET GLOBAL gtid_slave_pos = ''")
+    before = pair.target.query(workers)
+    pair.source.query(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.n (i INT PRIMARY KEY, v BIGINT)",
+        "INSERT INTO shop.n VALUES (1, 1)",
+    )
+    pair.source.query(
+        "SET SESSION binlog_format = 'STATEMENT'",
+        *(
+            statement
+            for number in range(300)
+            for statement in (
+                f"SET SESSION gtid_domain_id = {number % 3}",
+                f"UPDATE shop.n SET v = (v * 3 + {number}) % 1000003",
+            )
+        ),
+    )
+    pair.apply(pair.files(), workers=4)
+    same(pair)
+    assert pair.target.query(workers) == before
+    assert pair.left() == []
+
+
 # What goes wrong
 
 

@@ -9,6 +9,7 @@ from binlog2s3.recover.channel import channel_of
 from binlog2s3.recover.protocol import Account
 from binlog2s3.server.connection import Server
 from tests.unit.recover.fake_server import FakeServer
+from tests.unit.recover.test_obstacle import MARIADB, PLAN, plan_of
 from tests.unit.recover.test_target import FACTS
 
 
@@ -33,7 +34,7 @@ def test_the_words_of_each_version(version: str) -> None:
     channel = channel_of(cast("Server", server), replace(FACTS, version=version))
     channel.create(("127.0.0.1", 1), Account("u", "p"), None, tls=False)
     channel.start(Account("u", "p"))
-    channel.keeps_order()
+    channel.keeps_order(PLAN)
     channel.set_global(channel.workers, 4)
     channel.remove()
     said = " ".join(server.asked).upper()
@@ -42,3 +43,11 @@ def test_the_words_of_each_version(version: str) -> None:
         *[is_old] * 2,
         *[not is_old] * 2,
     ]
+
+
+def test_workers_of_a_mariadb_keep_the_order_of_one_domain() -> None:
+    """Where the plan has several domains, one transaction comes after the other."""
+    channel = channel_of(cast("Server", FakeServer({})), MARIADB)
+    assert channel.keeps_order(plan_of("0-1-5,0-2-7", 5, "mariadb"))
+    assert not channel.keeps_order(plan_of("0-1-5,3-1-7", 5, "mariadb"))
+    assert channel.one_by_one == 0
