@@ -48,12 +48,9 @@ _MOST_SHOWN = 8
 def layout_problems(entry: Entry) -> Iterator[str]:
     """What cannot be true of where an entry says that blocks, format events and damage lie.
 
-    Blocks are found by their number, so an entry that has any is not read by.
+    Blocks are found by their number. A binlog is not read by an entry that has a problem here.
     """
     size = entry.size
-    if size <= len(MAGIC):
-        yield f"size is {size}: no binlog is so small"
-        return
     ranges = ((block.offset, block.size) for block in entry.blocks)
     many = -(-size // BLOCK_SIZE)  # never so many made: the size may lie
     starts = (at * BLOCK_SIZE for at in range(len(entry.blocks)))
@@ -65,6 +62,15 @@ def layout_problems(entry: Entry) -> Iterator[str]:
         first = block.first_offset
         if first is not None and not block.offset <= first < block.offset + block.size:
             yield f"first_offset {first} does not lie in the block at {block.offset}"
+    yield from place_problems(entry)
+
+
+def place_problems(entry: Entry) -> Iterator[str]:
+    """The same, but for blocks."""
+    size = entry.size
+    if size <= len(MAGIC):
+        yield f"size is {size}: no binlog is so small"
+        return
     offsets = [int(one["offset"]) for one in entry.formats]
     if offsets[:1] != [len(MAGIC)] or not all(a < b for a, b in pairwise(offsets)):
         yield f"formats are at {offsets[:_MOST_SHOWN]}: the first is at {len(MAGIC)}"

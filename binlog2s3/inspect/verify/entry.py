@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from binlog2s3.archive.blocks import layout_problems
+from binlog2s3.archive.blocks import layout_problems, place_problems
 from binlog2s3.archive.documents import Entry
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.checksum import crc64_hex, crc64_of_rest
@@ -47,24 +47,22 @@ def read_entry(
 def is_sound_without_blocks(entry: Entry, name: BinlogName, flavour: Flavour) -> bool:
     """Whether nothing is wrong with an entry out of a page, which has no blocks."""
     try:
-        return entry.name == name and not any(_fact_problems(entry, name, flavour))
+        if entry.name != name or any(place_problems(entry)):
+            return False
+        return not any(_fact_problems(entry, name, flavour))
     except (KeyError, TypeError, ValueError):
         return False
 
 
 def _problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator[str]:
-<<<<<<< HEAD
-    yield from _block_problems(entry)
-    yield from _fact_problems(entry, name, flavour)
-
-
-def _fact_problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator[str]:
-=======
     layout = list(layout_problems(entry))
     yield from layout
     if not layout:
         yield from _block_problems(entry)
->>>>>>> f2aed68 (An entry that names no format event, or a wrong one, is an error of the archive)
+    yield from _fact_problems(entry, name, flavour)
+
+
+def _fact_problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator[str]:
     yield from _time_problems(entry)
     yield from _count_problems(entry)
     yield from _gtid_problems(entry, flavour)
@@ -88,13 +86,9 @@ def _block_problems(entry: Entry) -> Iterator[str]:
             f"{crc64_hex(crc64)}"
         )
     for block in entry.blocks:
-<<<<<<< HEAD
-        first, nothing = block.first_offset, (None, None)
-        if first is None:
-            if (block.first_commit_us, block.first_gtid) != nothing:
-                yield f"the block at {block.offset} has no first transaction, but facts of one"
-        elif not block.offset <= first < block.offset + block.size:
-            yield f"first_offset {first} does not lie in the block at {block.offset}"
+        has_facts = (block.first_commit_us, block.first_gtid) != (None, None)
+        if block.first_offset is None and has_facts:
+            yield f"the block at {block.offset} has no first transaction, but facts of one"
     yield from _first_offset_problems(entry)
 
 
@@ -105,11 +99,6 @@ def _first_offset_problems(entry: Entry) -> Iterator[str]:
         yield f"{begun} blocks have a first transaction, of {entry.transactions}"
     if entry.transactions and not begun and not entry.damaged:
         yield f"no block has a first transaction, of {entry.transactions}"
-=======
-        has_facts = (block.first_commit_us, block.first_gtid) != (None, None)
-        if block.first_offset is None and has_facts:
-            yield f"the block at {block.offset} has no first transaction, but facts of one"
->>>>>>> f2aed68 (An entry that names no format event, or a wrong one, is an error of the archive)
 
 
 def _time_problems(entry: Entry) -> Iterator[str]:
