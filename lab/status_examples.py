@@ -136,9 +136,6 @@ CATCHING_UP = replace(
             ),
         ),
     ),
-    troubles=(
-        Trouble(code="heartbeat", level="warning", text="the heartbeat in the bucket is 4 s late"),
-    ),
 )
 
 DEAD = replace(

@@ -335,7 +335,7 @@ class Heartbeat:
     """A writer's own object: who writes, what is durable, until when everything is here.
 
     `covered_until` is the source's clock at a moment up to which all commits are durable. `status`
-    is what else it knew of itself then (`status.model.document`); None from an older version.
+    is what else it knew of itself then (`status.document`); None from an older version.
     """
 
     generation: int

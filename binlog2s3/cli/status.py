@@ -11,6 +11,7 @@ What not every call needs is imported when it does: a health check comes often, 
 # ruff: noqa: PLC0415
 
 import json
+import socket
 import sys
 import threading
 from dataclasses import replace
@@ -24,13 +25,15 @@ from binlog2s3.config.status import StatusConfig, Thresholds
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, ConfigError, SpoolError
 from binlog2s3.output import clean, page_on, say
-from binlog2s3.status.http import ask, ask_health
-from binlog2s3.status.model import FORMAT, Status, Trouble, document
+from binlog2s3.status.document import FORMAT, document
+from binlog2s3.status.http import Unanswered, ask, ask_health
+from binlog2s3.status.model import Status, Trouble
 from binlog2s3.status.text import print_status, print_table
 from binlog2s3.stream.spool import noted_superseder
 from binlog2s3.workers import Workers
 
 if TYPE_CHECKING:
+    from binlog2s3.status.writer_state import Silent
     from binlog2s3.store.s3 import S3Store
 
 
@@ -113,35 +116,46 @@ class Looks:
         """Look once."""
         if self._config.whole:
             return self._look_at_all()
-        why = ""
+        silent = None
         if self._config.look_at != "bucket":
-            status, why = self._ask()
-            if status is not None:
-                return Seen(statuses=(status,), target=status.target)
-        return self._look_at_one(why)
+            found = self._ask()
+            if isinstance(found, Status):
+                return Seen(statuses=(found,), target=found.target)
+            silent = self._silent(found)
+        return self._look_at_one(silent)
 
-    def _ask(self) -> tuple[Status | None, str]:
-        """What the streamer says of itself, or None and why that is not known.
+    def _silent(self, why: Unanswered) -> "Silent":
+        from binlog2s3.status.writer_state import Silent
+
+        spool = self._config.spool
+        is_expected = self._config.spool_given and spool.is_dir()
+        # without a socket this may be any machine that only reads the bucket
+        kind = "expected" if why.kind == "absent" and is_expected else why.kind
+        return Silent(host=socket.gethostname(), spool=spool, why=str(why), kind=kind)
+
+    def _ask(self) -> Status | Unanswered:
+        """What the streamer says of itself, or why that is not known.
 
         Raises ConfigError where another one answers, and ArchiveError where none does that must.
         """
         config = self._config
-        status, why = ask(config.spool)
+        found = ask(config.spool)
         must = config.look_at == "daemon"
-        if status is not None:
-            why = self._stranger(status)
-            if not why:
-                return status, ""
+        if isinstance(found, Status):
+            if not (stranger := self._stranger(found)):
+                return found
             if must or config.spool_given:
-                raise ConfigError([why], hint="name the spool of the streamer that is meant")
+                raise ConfigError([stranger], hint="name the spool of the streamer that is meant")
+            found = Unanswered(stranger, "unclear")
         elif must:
-            raise ArchiveError(why, hint="does it run, and is this its --spool?", transient=True)
+            hint = "does it run, and is this its --spool?"
+            raise ArchiveError(str(found), hint=hint, transient=True)
         if config.s3 is None or config.source is None:
             lacking = "--s3-url" if config.s3 is None else "--source"
             hint = f"with {lacking} the bucket is asked, too"
             hint = f"does it run, and is this its --spool? {hint}"
-            raise ArchiveError(why, hint=hint, transient=True)
-        return None, why
+            raise ArchiveError(str(found), hint=hint, transient=True)
+        return found
 
     def _stranger(self, status: Status) -> str:
         """How a streamer that answers is not the one that was asked for; "" if it is."""
@@ -152,17 +166,18 @@ class Looks:
             return f"{config.spool} is streamed to {status.target}, not to {url(config.s3)}"
         return ""
 
-    def _look_at_one(self, why: str) -> Seen:
+    def _look_at_one(self, silent: "Silent | None") -> Seen:
         from binlog2s3.status.from_bucket import look
 
         config = self._config
         assert config.s3 is not None  # noqa: S101 - `STATUS` has seen to it, or _ask
         assert config.source is not None  # noqa: S101
         store, where = self._opened(config.s3), url(config.s3)
-        status = look(store, config.s3.prefix, config.source, where, now=datetime.now(UTC))
-        if config.look_at != "bucket":
+        now = datetime.now(UTC)
+        status = look(store, config.s3.prefix, config.source, where, now=now, silent=silent)
+        if silent is not None:
             status = self._superseded(status)
-        return Seen(statuses=(status,), target=where, why=why)
+        return Seen(statuses=(status,), target=where, why=silent.why if silent else "")
 
     def _superseded(self, status: Status) -> Status:
         """That this host's streamer has given way is not in the bucket: its spool has a note."""

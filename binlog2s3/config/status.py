@@ -66,7 +66,6 @@ class Thresholds:
             most=100,
         ),
     ] = 95.0
-    gap_warning: float = 7 * 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

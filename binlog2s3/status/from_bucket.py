@@ -19,23 +19,16 @@ from binlog2s3.archive.catalog import Catalog, Contents, Layout, sources
 from binlog2s3.archive.documents import Heartbeat, Lineage, Position
 from binlog2s3.archive.listing import current_of
 from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.options import parse
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.config.values import BY_NAME
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
-from binlog2s3.status.model import (
-    Lag,
-    SourceStatus,
-    Status,
-    Trouble,
-    WriterStatus,
-    history_of,
-    lag_bytes,
-    lag_transactions,
-    purge_seconds,
-)
+from binlog2s3.status.lag import aged, lag_bytes, lag_transactions, purge_seconds
+from binlog2s3.status.model import Lag, SourceStatus, Status, Trouble, WriterStatus, history_of
 from binlog2s3.status.reach import Extent, short_of, size_of
-from binlog2s3.status.writer_state import LifeSign, interval_of, life_sign
+from binlog2s3.status.severity import urgency
+from binlog2s3.status.writer_state import LifeSign, Silent, interval_of, life_sign
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
@@ -51,11 +44,22 @@ _SOURCE = BY_NAME["source"]
 # Looking
 
 
-def look(store: Store, prefix: str, source: str, target: str, *, now: datetime) -> Status:
-    """All that the bucket knows of one source. Raises ArchiveError where it knows nothing."""
+def look(
+    store: Store,
+    prefix: str,
+    source: str,
+    target: str,
+    *,
+    now: datetime,
+    silent: Silent | None = None,
+) -> Status:
+    """All that the bucket knows of one source; `silent`: its streamer here does not answer.
+
+    Raises ArchiveError where it knows nothing.
+    """
     layout = Layout(prefix, source)
     catalog = Catalog(store, layout)
-    sign = life_sign(store, catalog, layout, now)
+    sign = life_sign(store, catalog, layout, now, silent)
     chunked = catalog.live_lineages()
     lineages, wrong, current = _lineages(catalog, layout)
     if not (sign.exists or chunked or lineages or wrong or catalog.foreign):
@@ -121,7 +125,7 @@ def look_all(
             found.append(_unread(str(outcome.token), target, now, outcome.error))
         elif outcome.error is not None:
             raise outcome.error
-    return sorted(found, key=_severity)
+    return sorted(found, key=urgency)
 
 
 def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) -> Status:
@@ -179,14 +183,6 @@ def _nothing(store: Store, prefix: str, source: str, target: str) -> ArchiveErro
     return ArchiveError(f"there is nothing of source {source} below {target}", hint=hint)
 
 
-def _severity(status: Status) -> tuple[int, float, str]:
-    """What comes first: critical ones, the greater lag first; a lag that is not known is great."""
-    if status.healthy:
-        return (1 if status.troubles else 2, 0.0, status.source)
-    lag = status.lag.seconds
-    return (0, -math.inf if lag is None else -lag, status.source)
-
-
 def _in_order(troubles: Iterable[Trouble]) -> tuple[Trouble, ...]:
     return tuple(sorted(troubles, key=lambda trouble: trouble.level != "critical"))
 
@@ -207,7 +203,13 @@ def _status(
         return replace(blank, durable=durable)
     base = sign.said or blank
     flavour = lineage.flavour if lineage is not None else base.server.flavour
-    server = replace(base.server, uuid=beat.server_uuid, flavour=flavour, position=beat.server)
+    server = replace(
+        base.server,
+        uuid=beat.server_uuid,
+        flavour=flavour,
+        position=beat.server,
+        silent_seconds=None,  # how long the source was silent then says nothing of now
+    )
     if not sign.alive:  # what ran then runs no more
         base = replace(base, uploads=None, child=None, rates=None)
         server = SourceStatus(
@@ -252,7 +254,8 @@ def _lag(
 ) -> Lag:
     """As the writer said, less what has become durable since; of a dead one only its age.
 
-    Its status may be of a moment before its positions: then these count.
+    Its status may be of a moment before its positions: then these count. Where the source was at
+    the heartbeat bounds what it has now from below, and only as long as that is fresh from above.
     """
     covered, said = beat.covered_until, sign.said
     if not sign.alive:  # nobody knows what the source has written since
@@ -260,26 +263,44 @@ def _lag(
         return Lag(seconds=max(0.0, since) if since > -DEFAULT.heartbeat_slack_seconds else None)
     heard = _since_heard(sign, beat)
     is_same = said is not None and _same(said.server.position, beat.server)
+    silent = (said.server.silent_seconds if said is not None else None) or 0.0
+    seconds = said.lag.seconds if said is not None else None
     if said is not None and is_same and _same(said.durable, durable):
-        then = said.lag.seconds
-        return replace(said.lag, seconds=then + heard if then is not None else None)
-    behind = waiting = None
-    if beat.server is not None and durable is not None:
+        counted = said.lag
+    else:
         there = contents.archived.binlogs if contents is not None else {}
         sizes = {name: info.size for name, info in there.items()}
-        behind = lag_bytes(durable.place, beat.server.place, sizes)
-    if behind is None and said is not None and is_same:
-        behind = said.lag.bytes
-    if beat.server is not None and beat.durable is not None and flavour and beat.durable.gtid_set:
-        waiting = lag_transactions(beat.durable.gtid_set, beat.server.gtid_set, flavour)
-    if behind == 0 and waiting is not None:
-        waiting = 0
-    seconds = said.lag.seconds if said is not None else None
-    if seconds is None and covered is not None and _age(covered, beat.at) > -1:
-        seconds = max(0.0, _age(covered, beat.at))
+        counted = _counted(beat, said if is_same else None, flavour, durable, sizes)
+        if seconds is None and covered is not None and _age(covered, beat.at) > -1:
+            seconds = max(0.0, _age(covered, beat.at))
     if seconds is not None:
         seconds += heard
-    return Lag(bytes=behind, transactions=waiting, seconds=seconds)
+    return aged(replace(counted, seconds=seconds), heard + silent)
+
+
+def _counted(
+    beat: Heartbeat,
+    said: Status | None,
+    flavour: Flavour | None,
+    durable: Position | None,
+    sizes: Mapping[BinlogName, int],
+) -> Lag:
+    """Bytes and transactions from what is durable now to where the source was at the heartbeat."""
+    behind = waiting = None
+    if beat.server is not None and durable is not None:
+        behind = lag_bytes(durable.place, beat.server.place, sizes)
+    if behind is None and said is not None and said.lag.bytes is not None:
+        came = None
+        if said.durable is not None and durable is not None:
+            came = lag_bytes(said.durable.place, durable.place, sizes)
+        behind = max(0, said.lag.bytes - came) if came is not None else None
+    if behind == 0:
+        waiting = 0
+    elif _same(beat.durable, durable):  # else nobody tells the GTIDs of what has come since
+        ours = beat.durable.gtid_set if beat.durable is not None else ""
+        if beat.server is not None and flavour and ours:
+            waiting = lag_transactions(ours, beat.server.gtid_set, flavour)
+    return Lag(bytes=behind, transactions=waiting)
 
 
 def _since_heard(sign: LifeSign, beat: Heartbeat) -> float:

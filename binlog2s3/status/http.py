@@ -6,7 +6,7 @@ Place in the flow: the daemon's monitors come here; `current` gives it the Statu
     GET /health    200, or 503 where something is critical, with a small JSON document
     GET /live      200, or 503 where only a new start would help: the loop hangs
     GET /metrics   for Prometheus, see `metrics`
-    GET /status    all of it as JSON, see `model.document`
+    GET /status    all of it as JSON, see `document`
 
 Law: whoever asks can neither hold up the stream nor hold anything here for long: so many
 connections at once, each with one short request and a deadline, and none is kept. A Status that is
@@ -32,7 +32,8 @@ from urllib.parse import urlsplit
 
 from binlog2s3.errors import ConfigError, SpoolError
 from binlog2s3.log import Log
-from binlog2s3.status.model import Status, Trouble, document, from_document
+from binlog2s3.status.document import document, from_document
+from binlog2s3.status.model import SilentKind, Status, Trouble
 
 _log = Log("endpoint")
 
@@ -251,9 +252,9 @@ class Listener:
         found = document(status)
         if path == "/status":
             return _json(HTTPStatus.OK, found)
-        short = {name: found[name] for name in ("healthy", "state", "source", "at")}
+        short = {name: found[name] for name in ("healthy", "severity", "state", "source", "at")}
         short |= {"lag_seconds": status.lag.seconds, "troubles": found["troubles"]}
-        code = HTTPStatus.OK if status.healthy else HTTPStatus.SERVICE_UNAVAILABLE
+        code = HTTPStatus.OK if found["healthy"] else HTTPStatus.SERVICE_UNAVAILABLE
         return _json(code, short)
 
 
@@ -433,25 +434,34 @@ def _clear(path: Path, address: str) -> None:
 # The client
 
 
-class _Unanswered(Exception):  # noqa: N818 - what it says is all there is to say
-    """Why there is no answer."""
+class Unanswered(Exception):  # noqa: N818 - what it says is all there is to say
+    """Why there is no answer.
+
+    `kind`: `absent` (there is no socket), `refused` (no process listens on it), `hangs` (none came
+    in time), `unclear` (we may not ask, or what answers is not understood).
+    """
+
+    def __init__(self, text: str, kind: SilentKind) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
-def ask(directory: Path, *, timeout_seconds: float = 5.0) -> tuple[Status | None, str]:
-    """The Status of the streamer whose spool that is; or None and why there is none."""
+def ask(directory: Path, *, timeout_seconds: float = 5.0) -> Status | Unanswered:
+    """The Status of the streamer whose spool that is; or why there is none."""
     path = directory / SOCKET
     try:
         code, body = _get(path, "/status", timeout_seconds)
         if code != HTTPStatus.OK:
-            return None, _said(body) or f"{path} answers {code}"
+            return Unanswered(_said(body) or f"{path} answers {code}", "unclear")
         found = json.loads(body)
         if not isinstance(found, dict):
-            return None, f"what answers on {path} is no streamer"
-        return from_document(found), ""
-    except _Unanswered as error:
-        return None, str(error)
+            return Unanswered(f"what answers on {path} is no streamer", "unclear")
+        return from_document(found)
+    except Unanswered as error:
+        return error
     except (ValueError, RecursionError) as error:
-        return None, _line(f"what answers on {path} is no streamer of this version: {error}")
+        text = _line(f"what answers on {path} is no streamer of this version: {error}")
+        return Unanswered(text, "unclear")
 
 
 def ask_health(directory: Path, *, timeout_seconds: float = 5.0) -> tuple[bool, str]:
@@ -464,7 +474,7 @@ def ask_health(directory: Path, *, timeout_seconds: float = 5.0) -> tuple[bool, 
         troubles = [(trouble["level"], trouble["text"]) for trouble in found["troubles"]]
         grave = [text for level, text in troubles if level == "critical"]
         told = grave or [text for _, text in troubles]
-    except _Unanswered as error:
+    except Unanswered as error:
         return False, str(error)
     except (ValueError, KeyError, TypeError, RecursionError):
         said = _said(body) if code != HTTPStatus.OK else ""
@@ -477,7 +487,7 @@ def _said(body: bytes) -> str:
 
 
 def _get(path: Path, target: str, timeout_seconds: float) -> tuple[int, bytes]:
-    """The code and the body of the answer. Raises _Unanswered."""
+    """The code and the body of the answer. Raises Unanswered."""
     try:
         with (
             _reached(path.parent) as address,
@@ -495,20 +505,23 @@ def _get(path: Path, target: str, timeout_seconds: float) -> tuple[int, bytes]:
                     break
                 taken += more
     except TimeoutError:
-        raise _Unanswered(f"no answer within {timeout_seconds:g} s on {path}") from None
+        raise Unanswered(f"no answer within {timeout_seconds:g} s on {path}", "hangs") from None
     except PermissionError:
-        raise _Unanswered(f"permission denied: {path}") from None
-    except (FileNotFoundError, NotADirectoryError, ConnectionError):
-        raise _Unanswered(f"no streamer answers on {path}") from None
+        raise Unanswered(f"permission denied: {path}", "unclear") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise Unanswered(f"no streamer answers on {path}", "absent") from None
+    except ConnectionError:
+        raise Unanswered(f"no streamer answers on {path}", "refused") from None
     except OSError as error:
-        raise _Unanswered(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        text = f"{path}: {(error.strerror or str(error)).lower()}"
+        raise Unanswered(text, "unclear") from None
     head, _, body = bytes(taken).partition(b"\r\n\r\n")
     line = re.match(rb"HTTP/1\.[01] ([0-9]{3}) ", head)
     size = re.search(rb"\r\nContent-Length: ([0-9]{1,12})", head)
     if line is None or size is None:
-        raise _Unanswered(f"what answers on {path} is no streamer")
+        raise Unanswered(f"what answers on {path} is no streamer", "unclear")
     if len(body) != int(size[1]):
-        raise _Unanswered(f"the answer on {path} is cut short")
+        raise Unanswered(f"the answer on {path} is cut short", "unclear")
     return int(line[1]), body
 
 

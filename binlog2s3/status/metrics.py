@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.status.model import State, Status
+from binlog2s3.status.severity import judged
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Kind = Literal["gauge", "counter", "info"]
@@ -57,7 +58,7 @@ METRICS = (
            "Always 1; who streams what, where to.",
            ("target", "lineage", "host", "version", "server_uuid", "flavour")),
     Metric("binlog2s3_healthy", "healthy",
-           "1 if nothing is critical, as /health says; else 0."),
+           "1 if nothing is critical or unknown, as /health says; else 0."),
     Metric("binlog2s3_state", "state",
            "1 for the state that it is in, 0 for each other one.",
            ("state",)),
@@ -200,8 +201,11 @@ def _samples(metric: Metric, status: Status) -> Iterator[tuple[Mapping[str, str]
     elif metric.field == "state":
         for state in get_args(State):
             yield {"state": state}, float(state == status.state)
+    elif metric.field == "healthy":
+        yield {}, float(judged(status).healthy)
     elif metric.field == "troubles":
-        for (code, level), count in Counter((t.code, t.level) for t in status.troubles).items():
+        troubles = judged(status).troubles
+        for (code, level), count in Counter((t.code, t.level) for t in troubles).items():
             yield {"code": code, "level": level}, float(count)
     else:
         value = _number(_found(status, metric.field))

@@ -8,20 +8,16 @@ Law: pure. What is not known is None, never 0; a lag is an upper bound, never a 
 Whether a stream is well is judged by what has become durable, not by what is running.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from datetime import UTC, datetime
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
 
 from binlog2s3.archive.documents import Lineage, Parent, Position, WriterState
-from binlog2s3.binlog import gtid
-from binlog2s3.binlog.gtid import Flavour, MariadbGtidList
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.timing import DEFAULT, Timing
 from binlog2s3.errors import ArchiveError
 
-FORMAT = 1
 State = Literal[WriterState, "dead", "unknown"]
 """What a writer says of itself; from the bucket also `dead` (its heartbeat is too old) and
 `unknown` (there is no writer's object that could be read)."""
@@ -29,8 +25,8 @@ State = Literal[WriterState, "dead", "unknown"]
 WELL = frozenset({"streaming", "idle", "catching up"})
 Level = Literal["warning", "critical"]
 SeenFrom = Literal["daemon", "bucket"]
-
-_TICK = 1.0
+SilentKind = Literal["absent", "refused", "hangs", "expected", "unclear"]
+"""Why no streamer answers on a spool's socket, see `writer_state.Silent`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +70,13 @@ class Lag:
     """What is committed and not durable; each None where it is not known.
 
     `seconds` is the greatest age that the oldest such commit can have, 0 when there is none.
+    `at_least`: the source's position is old, so `bytes` and `transactions` are lower bounds.
     """
 
     bytes: int | None = None
     transactions: int | None = None
     seconds: float | None = None
+    at_least: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,11 +221,6 @@ class Status:
     rates: Rates | None = None
     purge: Purge = field(default_factory=Purge)
     history: History | None = None
-
-    @property
-    def healthy(self) -> bool:
-        """What /health says: whether nothing is critical."""
-        return not any(trouble.level == "critical" for trouble in self.troubles)
 
 
 # Judging
@@ -401,84 +394,7 @@ def _origin(lineage: Lineage) -> Parent | None:
         return None
 
 
-# Lag
-
-
-def lag_seconds(
-    *,
-    answer_age: float | None,
-    all_durable: bool,
-    covered_age: float | None,
-    oldest_commit_age: float | None,
-    timing: Timing = DEFAULT,
-) -> float | None:
-    """The greatest age of a commit that is not durable; None where nothing bounds it.
-
-    `answer_age`: of the source's last position; `all_durable`: that position is, and nothing in
-    the spool is not. `covered_age`: of the last moment up to which everything is durable.
-    `oldest_commit_age`: of the oldest transaction in the spool that is not.
-    """
-    if answer_age is not None and answer_age <= timing.fresh_seconds and all_durable:
-        return 0.0
-    # what lies in the future was told by a clock that has been set since
-    known = [age for age in (covered_age, oldest_commit_age) if age is not None and age > -_TICK]
-    return max(0.0, min(known)) if known else None
-
-
-def lag_bytes(
-    durable: tuple[BinlogName, int],
-    server: tuple[BinlogName, int],
-    sizes: Mapping[BinlogName, int],
-) -> int | None:
-    """Bytes from one place to the other, by the sizes that the source lists; None if unknown."""
-    (name, offset), (last, end) = durable, server
-    if (last, end) <= (name, offset):
-        return 0
-    if name == last:
-        return end - offset
-    between = [size for other, size in sizes.items() if name < other < last]
-    if (
-        name not in sizes
-        or name.prefix != last.prefix
-        or len(between) != last.number - name.number - 1
-    ):
-        return None
-    return max(0, sizes[name] - offset) + sum(between) + end
-
-
-def lag_transactions(durable: str, server: str, flavour: Flavour) -> int | None:
-    """Transactions of the server's GTIDs that the durable ones lack; None without GTIDs."""
-    if not server:
-        return None
-    if durable == server:
-        return 0
-    try:
-        ours, theirs = gtid.parse(durable, flavour), gtid.parse(server, flavour)
-    except ValueError:
-        return None
-    if isinstance(ours, gtid.GtidSet) and isinstance(theirs, gtid.GtidSet):
-        return (theirs - ours).count
-    assert isinstance(ours, MariadbGtidList)  # noqa: S101 - of one flavour
-    assert isinstance(theirs, MariadbGtidList)  # noqa: S101
-    reached: dict[int, int] = {}
-    for domain, _, number in ours.gtids():
-        reached[domain] = max(number, reached.get(domain, 0))
-    newest: dict[int, int] = {}
-    for domain, _, number in theirs.gtids():
-        newest[domain] = max(number, newest.get(domain, 0))
-    return sum(max(0, number - reached.get(domain, 0)) for domain, number in newest.items())
-
-
-def purge_seconds(expire_seconds: float | None, lag: Lag) -> float | None:
-    """How long at least the source keeps what is not durable.
-
-    It deletes a binlog so long after its last write, and what is not durable was written no
-    earlier than `lag.seconds` ago (https://dev.mysql.com/doc/refman/9.7/en/
-    replication-options-binary-log.html, binlog_expire_logs_seconds).
-    """
-    if expire_seconds is None or lag.seconds is None:
-        return None
-    return max(0.0, expire_seconds - lag.seconds)
+# Words
 
 
 def in_words(seconds: float) -> str:
@@ -491,87 +407,3 @@ def in_words(seconds: float) -> str:
     if days < 2:
         return f"{hours} h {minutes % 60} min"
     return f"{days} d {hours % 24} h"
-
-
-# JSON
-
-
-def document(status: Status) -> dict[str, Any]:
-    """The document of --json, of /status and, without GTID sets, of the writer's object."""
-    found: dict[str, Any] = {"format": FORMAT, **_encode(status)}
-    found["healthy"] = status.healthy
-    found["purge"]["statement"] = status.purge.statement
-    return found
-
-
-def without_gtids(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A document whose GTID sets, which may be long, are empty: they stand beside it."""
-    short = dict(found)
-    if short.get("durable"):
-        short["durable"] = {**short["durable"], "gtid_set": ""}
-    server = short.get("server") or {}
-    if server.get("position"):
-        short["server"] = {**server, "position": {**server["position"], "gtid_set": ""}}
-    return short
-
-
-def from_document(found: Mapping[str, Any]) -> Status:
-    """Read a document back; what a newer version adds is passed over. Raises ValueError."""
-    if found.get("format") != FORMAT:
-        raise ValueError(f"status of format {found.get('format')!r}, this version knows {FORMAT}")
-    try:
-        return _decode(Status, found)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"no status document: {type(error).__name__} {error}") from error
-
-
-def _encode(value: Any) -> Any:
-    if is_dataclass(value):
-        return {one.name: _encode(getattr(value, one.name)) for one in fields(value)}
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    if isinstance(value, tuple):
-        return [_encode(one) for one in value]
-    return value
-
-
-T = TypeVar("T")
-
-
-def _decode(kind: type[T], value: Any) -> T:
-    """A dataclass out of a JSON object; fields that are not there have their defaults."""
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r:.40} is no object")
-    hints = get_type_hints(kind)
-    given = {
-        one.name: _decoded(hints[one.name], value[one.name])
-        for one in fields(kind)  # type: ignore[arg-type]
-        if one.name in value
-    }
-    return kind(**given)
-
-
-def _decoded(kind: Any, value: Any) -> Any:
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        some = next(one for one in inner if one is not NoneType)
-        return None if value is None else _decoded(some, value)
-    if origin is tuple:
-        return tuple(_decoded(inner[0], one) for one in value)
-    if isinstance(kind, type) and is_dataclass(kind):
-        return _decode(kind, value)
-    if kind is datetime:
-        return _moment(value)
-    plain = {Literal: str}.get(origin, kind)
-    if plain is float and type(value) is int:
-        return float(value)
-    if not isinstance(value, plain):
-        raise TypeError(f"{value!r:.40} is no {plain.__name__}")
-    return value
-
-
-def _moment(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(f"{text!r} has no time zone")
-    return moment

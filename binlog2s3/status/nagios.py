@@ -3,8 +3,8 @@
 Place in the flow: under `cli.status`; a rendering of `model`, as Nagios and its kin want it
 (https://nagios-plugins.org/doc/guidelines.html).
 
-Law: pure. What could not be found out is UNKNOWN, never OK; what is critical already is no less so
-because something else is not known. Foreign texts can end neither the line nor the message.
+Law: pure. It is never better than `severity.judged`; only the limits of its options make it worse.
+Foreign texts can end neither the line nor the message.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC
 
 from binlog2s3.config.status import Thresholds
-from binlog2s3.status.model import WELL, Gap, Status, in_words
+from binlog2s3.status.model import Status, in_words
+from binlog2s3.status.severity import RISING, Severity, judged, severity_of, worst
 
-OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
-_WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
-_SEVERITY = (OK, WARNING, UNKNOWN, CRITICAL)  # rising: not to know hides what is only a warning
+CODES: dict[Severity, int] = {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
 _MOST_TEXT = 600
 _MOST_NAMES = 10
 _FORBIDDEN = str.maketrans({"|": "/", "'": "`"})
@@ -32,53 +31,55 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    code: int
+    severity: Severity
     text: str
 
 
 def verdict(status: Status, thresholds: Thresholds) -> Verdict:
     """Judge one source."""
     findings = _findings(status, thresholds)
-    code = _worst([finding.code for finding in findings])
+    found = _severity(status, findings)
     perfdata = " ".join(_perfdata(status, thresholds))
-    return Verdict(code, f"{_head(code)} - {status.source}: {_text(status, findings)} | {perfdata}")
+    line = f"{_head(found)} - {status.source}: {_text(status, findings)} | {perfdata}"
+    return Verdict(CODES[found], line)
 
 
 def verdict_of_all(statuses: Sequence[Status], thresholds: Thresholds) -> Verdict:
     """Judge many sources: as badly off as the worst, which comes first."""
     if not statuses:
-        return Verdict(UNKNOWN, f"{_head(UNKNOWN)} - there is no source | sources=0;;;0")
+        return Verdict(CODES["unknown"], f"{_head('unknown')} - there is no source | sources=0;;;0")
     found = [(status, _findings(status, thresholds)) for status in statuses]
-    judged = [(status, _worst([one.code for one in findings])) for status, findings in found]
-    code = _worst([one for _, one in judged])
-    by_code = {
-        level: [status.source for status, one in judged if one == level] for level in _SEVERITY
+    severities = [_severity(status, findings) for status, findings in found]
+    whole = worst(severities)
+    by_severity: dict[Severity, list[str]] = {
+        one: [status.source for status, its in zip(statuses, severities, strict=True) if its == one]
+        for one in RISING
     }
     total = len(statuses)
     parts = [
-        f"{len(names)} {_WORDS[level].lower()}: {_names(names)}"
-        for level in reversed(_SEVERITY)
-        if level != OK and (names := by_code[level])
+        f"{len(names)} {one}: {_names(names)}"
+        for one in reversed(RISING)
+        if one != "ok" and (names := by_severity[one])
     ]
     if parts:
         count, _, rest = parts[0].partition(" ")
         parts[0] = f"{count} of {total} sources {rest}"
-        worst, findings = next(
-            (status, those)
-            for (status, those), (_, one) in zip(found, judged, strict=True)
-            if one == code
-        )
-        parts.append(f"{worst.source} is {_text(worst, findings)}")
+        first, findings = found[severities.index(whole)]
+        parts.append(f"{first.source} is {_text(first, findings)}")
     else:
         parts = [f"{total} source{'s' if total > 1 else ''} well"]
     lags = [status.lag.seconds for status in statuses if status.lag.seconds is not None]
     limits = _limits(thresholds.lag_warning, thresholds.lag_critical)
     perfdata = [
         f"sources={total};;;0",
-        *(f"{_WORDS[level].lower()}={len(by_code[level])};;;0;{total}" for level in range(4)),
+        *(f"{one}={len(by_severity[one])};;;0;{total}" for one in CODES),
         _metric("lag_seconds", max(lags, default=None), "s", limits),
     ]
-    return Verdict(code, f"{_head(code)} - {'; '.join(parts)} | {' '.join(perfdata)}")
+    return Verdict(CODES[whole], f"{_head(whole)} - {'; '.join(parts)} | {' '.join(perfdata)}")
+
+
+def _severity(status: Status, findings: Sequence[_Finding]) -> Severity:
+    return worst([judged(status).severity, *(finding.severity for finding in findings)])
 
 
 def _findings(status: Status, thresholds: Thresholds) -> list[_Finding]:
@@ -88,38 +89,29 @@ def _findings(status: Status, thresholds: Thresholds) -> list[_Finding]:
         *_lag(status, thresholds),
         *_purge(status, thresholds),
         *_spool(status, thresholds),
-        *_gaps(status, thresholds),
     ]
-    return sorted(found, key=lambda finding: -_SEVERITY.index(finding.code))
+    return sorted(found, key=lambda finding: -RISING.index(finding.severity))
 
 
 def _troubles(status: Status) -> Iterator[_Finding]:
-    for trouble in status.troubles:
-        if trouble.level == "warning":
-            yield _Finding(WARNING, trouble.text)
-        elif status.state == "unknown" and trouble.code != "missing":
-            yield _Finding(UNKNOWN, trouble.text)
-        else:
-            yield _Finding(CRITICAL, trouble.text)
-    if status.state == "unknown":
-        yield _Finding(UNKNOWN, "nothing is known of its streamer")
-    elif status.state not in WELL and not status.troubles:
-        yield _Finding(CRITICAL, "it does not stream")
+    for trouble in judged(status).troubles:
+        hint = f"; {trouble.hint}" if trouble.code == "gap" else ""
+        yield _Finding(severity_of(trouble, status), f"{trouble.text}{hint}")
 
 
 def _lag(status: Status, thresholds: Thresholds) -> Iterator[_Finding]:
     seconds = status.lag.seconds
     if seconds is None:
-        if status.state not in ("idle", "unknown"):
-            yield _Finding(UNKNOWN, "the lag is not known")
+        yield _Finding("unknown", "the lag is not known")
         return
-    for code, limit in (
-        (CRITICAL, thresholds.lag_critical),
-        (WARNING, thresholds.lag_warning),
-    ):
+    limits: tuple[tuple[Severity, float], ...] = (
+        ("critical", thresholds.lag_critical),
+        ("warning", thresholds.lag_warning),
+    )
+    for severity, limit in limits:
         if seconds > limit:
             text = f"the lag is up to {in_words(seconds)}, more than {in_words(limit)}"
-            yield _Finding(code, text)
+            yield _Finding(severity, text)
             return
 
 
@@ -138,7 +130,7 @@ def _purge(status: Status, thresholds: Thresholds) -> Iterator[_Finding]:
     warning, critical = limits
     if seconds < max(warning, critical):
         text = f"the source may delete what is not in the bucket in {in_words(seconds)}"
-        yield _Finding(CRITICAL if seconds < critical else WARNING, text)
+        yield _Finding("critical" if seconds < critical else "warning", text)
 
 
 def _spool_used(status: Status) -> float | None:
@@ -151,33 +143,15 @@ def _spool_used(status: Status) -> float | None:
 def _spool(status: Status, thresholds: Thresholds) -> Iterator[_Finding]:
     used = _spool_used(status)
     if used is not None and used > min(thresholds.spool_warning, thresholds.spool_critical):
-        code = CRITICAL if used > thresholds.spool_critical else WARNING
-        yield _Finding(code, f"the spool takes {_number(used)}% of its limit")
-
-
-def _gaps(status: Status, thresholds: Thresholds) -> Iterator[_Finding]:
-    """Old joins are history; what lacks in the middle of a lineage should be there still."""
-
-    def is_news(gap: Gap) -> bool:
-        if gap.join == "missing" or gap.at is None:
-            return True
-        return (status.at - gap.at).total_seconds() < thresholds.gap_warning
-
-    news = [gap for gap in (status.history.gaps if status.history else ()) if is_news(gap)]
-    if news:
-        more = f" (and {len(news) - 1} more)" if len(news) > 1 else ""
-        yield _Finding(WARNING, f"gap in {news[-1].lineage}: {news[-1].text}{more}")
+        severity: Severity = "critical" if used > thresholds.spool_critical else "warning"
+        yield _Finding(severity, f"the spool takes {_number(used)}% of its limit")
 
 
 # The line
 
 
-def _head(code: int) -> str:
-    return f"BINLOG2S3 {_WORDS[code]}"
-
-
-def _worst(codes: Sequence[int]) -> int:
-    return max(codes, key=_SEVERITY.index, default=OK)
+def _head(severity: Severity) -> str:
+    return f"BINLOG2S3 {severity.upper()}"
 
 
 def _text(status: Status, findings: Sequence[_Finding]) -> str:
@@ -215,8 +189,8 @@ def _perfdata(status: Status, thresholds: Thresholds) -> Iterator[str]:
     lag, purge = status.lag, _purge_limits(status, thresholds)
     limits = _limits(thresholds.lag_warning, thresholds.lag_critical)
     yield _metric("lag_seconds", lag.seconds, "s", limits)
-    yield _metric("lag_bytes", lag.bytes, "B")
-    yield _metric("lag_transactions", lag.transactions, "")
+    yield _metric("lag_bytes", None if lag.at_least else lag.bytes, "B")
+    yield _metric("lag_transactions", None if lag.at_least else lag.transactions, "")
     if purge is not None:
         below = f"{_number(purge[0])}:;{_number(purge[1])}:"
         yield _metric("purge_seconds", status.purge.seconds, "s", below)

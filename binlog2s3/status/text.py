@@ -23,6 +23,7 @@ from binlog2s3.status.model import (
     StoreStatus,
     UploadStatus,
 )
+from binlog2s3.status.severity import RISING, Severity, judged, worst
 
 Field = tuple[str, str, str]
 """A name, its value, a style; without a name it goes on with what stands above."""
@@ -34,6 +35,7 @@ _GTIDS = 160
 _GAPS = 3
 _STALE_SECONDS = 5.0
 _BAD, _WARN, _WELL = "bold red", "yellow", "green"
+_STYLES: dict[Severity, str] = {"critical": _BAD, "unknown": _BAD, "warning": _WARN, "ok": _WELL}
 _HEADINGS = ("source", "state", "covered until", "heartbeat", "lag", "gaps", "purge")
 _COVERED, _LAST = 2, len(_HEADINGS) - 1
 _RIGHT = (3, 4, 5, 6)
@@ -135,10 +137,8 @@ def count_text(number: int, noun: str, plural: str = "") -> str:
 
 
 def style_of(status: Status) -> str:
-    """Red where something is critical, yellow where something is wrong, else green."""
-    if not status.healthy:
-        return _BAD
-    return _WARN if status.troubles or status.state not in WELL else _WELL
+    """Red where something is critical or nothing is known, yellow for a warning, else green."""
+    return _STYLES[judged(status).severity]
 
 
 # One
@@ -158,13 +158,22 @@ def head_of(status: Status) -> str:
         if status.covered_until
         else "until when everything is in the bucket is unknown"
     )
-    return f"{status.source}  {status.state}  {covered}"
+    return f"{status.source}  {status.state}{state_age(status)}  {covered}"
+
+
+def state_age(status: Status) -> str:
+    """How old the state is, where it is the writer's word of its last heartbeat."""
+    beat = status.writer.heartbeat_at if status.writer else None
+    if status.seen_from != "bucket" or beat is None or status.state not in WELL:
+        return ""
+    age = (status.at - beat).total_seconds()
+    return f" ({duration_text(age)} ago)" if age >= _STALE_SECONDS else ""
 
 
 def print_head(status: Status, page: Plain) -> None:
     """The head line, and what is wrong."""
     page.line(head_of(status), style_of(status))
-    for trouble in sorted(status.troubles, key=lambda one: one.level != "critical"):
+    for trouble in judged(status).troubles:
         style = _BAD if trouble.level == "critical" else _WARN
         page.field(f"  {trouble.level}", f"{trouble.text} [{trouble.code}]", _LABEL, style)
         if trouble.hint:
@@ -214,10 +223,11 @@ def lag_of(lag: Lag) -> Field:
     seconds = "seconds unknown"
     if lag.seconds is not None:
         seconds = f"at most {duration_text(lag.seconds, up=True)}"
-    size = "bytes unknown" if lag.bytes is None else size_text(lag.bytes)
+    least = "at least " if lag.at_least else ""
+    size = "bytes unknown" if lag.bytes is None else f"{least}{size_text(lag.bytes)}"
     count = "transactions unknown"
     if lag.transactions is not None:
-        count = count_text(lag.transactions, "transaction")
+        count = f"{least}{count_text(lag.transactions, 'transaction')}"
     return "lag", f"{seconds}, {size}, {count}", ""
 
 
@@ -371,8 +381,8 @@ def seen_of(status: Status, now: datetime, why: str = "") -> Iterator[Field]:
         return
     yield "seen from", f"{status.target}{ago}; {heartbeat}", style
     if status.spool is not None and beat is not None:
-        yield "", "bytes, transactions, the source, spool, uploads, mysqlbinlog, store and", ""
-        yield "", "rates are as of that heartbeat; the seconds of the lag count on from it", ""
+        yield "", "the source, spool, uploads, mysqlbinlog, store and rates are as of that", ""
+        yield "", "heartbeat; the seconds of the lag count on from it", ""
     if why:
         yield "", f"not from the streamer itself: {why}", ""
 
@@ -380,20 +390,15 @@ def seen_of(status: Status, now: datetime, why: str = "") -> Iterator[Field]:
 # Many
 
 
-def level_of(status: Status) -> str:
-    """The worst that is wrong, in one word."""
-    if not status.healthy:
-        return "critical"
-    return "warning" if status.troubles else "well"
-
-
 def counts_of(statuses: Sequence[Status]) -> str:
     """How many are well."""
-    levels = [level_of(status) for status in statuses]
-    found = ", ".join(
-        f"{levels.count(one)} {one}" for one in ("critical", "warning", "well") if one in levels
+    found = [judged(status).severity for status in statuses]
+    counts = ", ".join(
+        f"{found.count(one)} {'well' if one == 'ok' else one}"
+        for one in reversed(RISING)
+        if one in found
     )
-    return f"{count_text(len(statuses), 'source')}: {found}" if levels else "no sources"
+    return f"{count_text(len(statuses), 'source')}: {counts}" if found else "no sources"
 
 
 def cells_of(status: Status) -> tuple[str, ...]:
@@ -413,8 +418,7 @@ def cells_of(status: Status) -> tuple[str, ...]:
 
 def print_table(statuses: Sequence[Status], page: Plain, *, target: str, now: datetime) -> None:
     """A row each, with what is wrong below it, in the order that is given."""
-    worst = {level_of(status) for status in statuses}
-    style = _BAD if "critical" in worst else _WARN if "warning" in worst else _WELL
+    style = _STYLES[worst([judged(status).severity for status in statuses])]
     page.line(f"{target}  {time_text(now)}  {counts_of(statuses)}", style)
     page.line("")
     rows = [cells_of(status) for status in statuses]
@@ -439,7 +443,7 @@ def _print_row(
         page.line(f"{cells[0]}  {cells[1]}", style)
         rest = zip(_HEADINGS[_COVERED:], cells[_COVERED:], strict=True)
         page.field("", ", ".join(f"{name} {cell}" for name, cell in rest), 2)
-    for trouble in sorted(status.troubles, key=lambda one: one.level != "critical"):
+    for trouble in judged(status).troubles:
         style = _BAD if trouble.level == "critical" else _WARN
         page.field("", f"{trouble.level}: {trouble.text} [{trouble.code}]", 4, style)
 
@@ -468,8 +472,8 @@ def line_of(status: Status, now: datetime) -> str:
         "parts": UNKNOWN if uploads is None else str(uploads.parts_in_flight),
         "spool": UNKNOWN if spool is None else size_text(spool.bytes, ""),
     }
-    if status.troubles:
-        words["troubles"] = ",".join(f"{one.level}:{one.code}" for one in status.troubles)
+    if troubles := judged(status).troubles:
+        words["troubles"] = ",".join(f"{one.level}:{one.code}" for one in troubles)
     if status.seen_from == "bucket":
         words["from"] = "bucket"
     found = [moment_text(now), status.source, status.state]
@@ -486,15 +490,16 @@ def _seconds_word(seconds: float | None) -> str:
 
 def line_of_all(statuses: Sequence[Status], now: datetime) -> str:
     """All sources in one line: how many are not well, the greatest lag, and which are worst."""
-    levels = [level_of(status) for status in statuses]
+    found = [judged(status).severity for status in statuses]
     lags = [status.lag.seconds for status in statuses if status.lag.seconds is not None]
-    worst = [one.source for one in statuses if level_of(one) != "well"]
+    bad = [one.source for one, its in zip(statuses, found, strict=True) if its != "ok"]
     words = [
         moment_text(now),
         f"sources={len(statuses)}",
-        f"critical={levels.count('critical')}",
-        f"warning={levels.count('warning')}",
+        f"critical={found.count('critical')}",
+        f"unknown={found.count('unknown')}",
+        f"warning={found.count('warning')}",
         f"lag={_seconds_word(max(lags, default=None))}",
     ]
-    words += [f"worst={','.join(worst[:5])}"] if worst else []
+    words += [f"worst={','.join(bad[:5])}"] if bad else []
     return clean(" ".join(words))

@@ -4,21 +4,23 @@ Place in the flow: under `from_bucket`; the object is from `stream.writer`, the 
 `stream.reporter`.
 
 Law: what a writer said holds as long as it renews its object, by the store's clock. One that ended
-without a word is dead after two intervals and some slack; one that said so, stopped. An object that
-cannot be read is neither: unknown.
+without a word is dead after two intervals and some slack, or as soon as its own socket refuses us;
+one that said so, stopped. An object that cannot be read is neither: unknown.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import get_args
 
 from binlog2s3.archive.catalog import Catalog, Layout, read
 from binlog2s3.archive.documents import Heartbeat, WriterState
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.errors import ArchiveError, ObjectMissingError
-from binlog2s3.status.model import WELL, State, Status, Trouble, from_document, in_words
+from binlog2s3.status.document import from_document
+from binlog2s3.status.model import WELL, Level, SilentKind, State, Status, Trouble, in_words
 from binlog2s3.store.contract import Store
 
 _LOOKS = 3
@@ -36,6 +38,31 @@ _CODES: Mapping[str, str] = {
     "superseded": "superseded",
 }
 """The code of the trouble that stands for a state, where the writer told no troubles itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silent:
+    """A spool of this host whose streamer did not answer, and why not.
+
+    `refused`: its socket is there, and no process listens. `hangs`: one does, and does not answer
+    in time. `absent`: there is no socket; `expected`: but there should be, the spool was named. Of
+    the others nothing follows.
+    """
+
+    host: str
+    spool: Path
+    why: str
+    kind: SilentKind
+
+    @property
+    def matters(self) -> bool:
+        """Whether a streamer should answer and does not."""
+        return self.kind in ("refused", "hangs", "expected")
+
+    def concerns(self, beat: Heartbeat, said: Status | None) -> bool:
+        """Whether it is the streamer that wrote this heartbeat."""
+        directory = said.spool.directory if said is not None and said.spool is not None else ""
+        return beat.host == self.host and directory == str(self.spool.absolute())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +87,9 @@ class LifeSign:
         return self.beat is not None and self.state not in ("dead", "stopped")
 
 
-def life_sign(store: Store, catalog: Catalog, layout: Layout, now: datetime) -> LifeSign:
+def life_sign(
+    store: Store, catalog: Catalog, layout: Layout, now: datetime, silent: Silent | None = None
+) -> LifeSign:
     """Look at the writers; one that vanishes meanwhile has a successor, or was deleted."""
     for _ in range(_LOOKS):
         writers = catalog.writers()
@@ -76,7 +105,7 @@ def life_sign(store: Store, catalog: Catalog, layout: Layout, now: datetime) -> 
             text = f"the last writer's object cannot be read: {error}"
             trouble = Trouble(code="unreadable", level="critical", text=text, hint=error.hint)
             return LifeSign(exists=True, clock=now, troubles=(trouble,))
-        return _judged(beat, renewed_at, now)
+        return _judged(beat, renewed_at, now, silent)
     trouble = Trouble(
         code="unknown",
         level="critical",
@@ -86,9 +115,15 @@ def life_sign(store: Store, catalog: Catalog, layout: Layout, now: datetime) -> 
     return LifeSign(exists=False, clock=now, troubles=(trouble,))
 
 
-def _judged(beat: Heartbeat, renewed_at: datetime, now: datetime) -> LifeSign:
+def _judged(
+    beat: Heartbeat, renewed_at: datetime, now: datetime, silent: Silent | None
+) -> LifeSign:
     clock, said = max(now, renewed_at), _said(beat)
     state, troubles = _state(beat, said, (clock - renewed_at).total_seconds())
+    if silent is not None and silent.matters and state not in ("dead", "stopped"):
+        is_ours = silent.concerns(beat, said)
+        state = "dead" if is_ours and silent.kind == "refused" else state
+        troubles = (_unanswered(silent, beat, clock - renewed_at, is_ours=is_ours), *troubles)
     behind = (renewed_at - now).total_seconds()
     if behind > DEFAULT.heartbeat_slack_seconds:
         text = f"this clock is {in_words(behind)} or more behind the store's"
@@ -125,6 +160,23 @@ def _state(beat: Heartbeat, said: Status | None, age: float) -> tuple[State, tup
     text = f"the streamer {where} is in a state that this version does not know: {beat.state!r}"
     hint = "a newer binlog2s3 wrote it: use that one"
     return "unknown", (Trouble(code="unreadable", level="critical", text=text, hint=hint),)
+
+
+def _unanswered(silent: Silent, beat: Heartbeat, age: timedelta, *, is_ours: bool) -> Trouble:
+    """That the streamer of this host does not answer; a warning where another one writes."""
+    heard = f"{in_words(max(0.0, age.total_seconds()))} ago"
+    if is_ours and silent.kind == "refused":
+        text = (
+            f"{silent.why}: the streamer on this host (process {beat.pid}) has ended without a "
+            f"word; its last heartbeat came {heard}"
+        )
+        hint = "start it again; its log, or that of its service manager, says why it ended"
+        return Trouble(code="dead", level="critical", text=text, hint=hint)
+    where = "this host" if is_ours else f"{beat.host} (process {beat.pid})"
+    text = f"{silent.why}; the last heartbeat came {heard}, from the streamer on {where}"
+    hint = "is a streamer meant to run here? if not, look with --from bucket"
+    level: Level = "critical" if is_ours and silent.kind == "hangs" else "warning"
+    return Trouble(code="unanswered", level=level, text=text, hint=hint)
 
 
 def _said(beat: Heartbeat) -> Status | None:

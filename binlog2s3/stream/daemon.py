@@ -36,8 +36,9 @@ from binlog2s3.errors import (
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerPosition
 from binlog2s3.server.login import resolve
+from binlog2s3.status.document import document, without_gtids
 from binlog2s3.status.http import Listener
-from binlog2s3.status.model import Status, document, judge, without_gtids
+from binlog2s3.status.model import Status, judge
 from binlog2s3.store.s3 import RetryPolicy, S3Store, Store, StoreConfig
 from binlog2s3.stream.decide import Limits
 from binlog2s3.stream.paging import Pager

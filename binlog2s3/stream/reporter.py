@@ -21,6 +21,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, SpoolError, StoreError
 from binlog2s3.log import Log
+from binlog2s3.status.lag import lag_bytes, lag_seconds, lag_transactions, purge_seconds
 from binlog2s3.status.model import (
     ChildStatus,
     History,
@@ -37,10 +38,6 @@ from binlog2s3.status.model import (
     WriterStatus,
     history_of,
     judge,
-    lag_bytes,
-    lag_seconds,
-    lag_transactions,
-    purge_seconds,
 )
 from binlog2s3.stream.source_watch import Sight, Watch
 from binlog2s3.stream.spool import Spool
@@ -193,7 +190,7 @@ class Reporter:
             _log.debug("spool not measured", error=error)
             return None
         return SpoolStatus(
-            directory=str(self._spool.directory),
+            directory=str(self._spool.directory.absolute()),
             bytes=room.used,
             free_bytes=room.free,
             max_bytes=room.max_bytes,
@@ -384,7 +381,9 @@ class Reporter:
         if coverage.contradictions > 1:
             return Lag(seconds=seconds)
         sizes = {row.name: row.size for row in sight.listed}
-        behind = lag_bytes(here or (coverage.following, 0), (at.binlog, at.offset), sizes)
+        # what was read since is committed, too
+        place = max((at.binlog, at.offset), self._supervisor.reached() or (at.binlog, at.offset))
+        behind = lag_bytes(here or (coverage.following, 0), place, sizes)
         waiting = None
         if durable is None or durable.gtid_set:
             ours = durable.gtid_set if durable is not None else lineage.gtid_set

@@ -14,19 +14,22 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Heartbeat, Lineage, Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
+from binlog2s3.status.document import document
 from binlog2s3.status.from_bucket import look, look_all, read_expected
 from binlog2s3.status.model import (
     ChildStatus,
     Lag,
     Purge,
     Rates,
+    SilentKind,
     SourceStatus,
     SpoolStatus,
     Status,
     Trouble,
     UploadStatus,
-    document,
 )
+from binlog2s3.status.severity import judged
+from binlog2s3.status.writer_state import Silent
 from binlog2s3.workers import Workers
 from tests.documents import BEAT, ENTRY, ID, LINEAGE, TIME, UUID, turn_of
 from tests.memory_store import MemoryStore
@@ -156,7 +159,7 @@ def child(
     return replace(LINEAGE, id=CHILD, first_binlog_time=born, parent={**where, **changed})
 
 
-LOOKED = replace(SAID.lag, seconds=21.5)  # 20 seconds behind the heartbeat
+LOOKED = replace(SAID.lag, seconds=21.5, at_least=True)  # 20 seconds behind the heartbeat
 
 
 # Whether the writer lives
@@ -169,7 +172,8 @@ def test_a_writer_that_lives_is_what_it_says() -> None:
         status = bucket.look(BEAT_AT + timedelta(seconds=age))
         assert (status.state, status.troubles, status.seen_from) == ("idle", (), "bucket")
         # what was committed since the heartbeat may not be durable, for all that can be known
-        assert status.lag == replace(SAID.lag, seconds=1.5 + age)
+        assert status.lag == replace(SAID.lag, seconds=1.5 + age, at_least=age > 0)
+        assert status.server.silent_seconds is None
         assert (status.durable, status.covered_until) == (LAST.durable, COVERED)
         assert (status.spool, status.uploads, status.child) == (
             SAID.spool,
@@ -193,7 +197,7 @@ def test_what_the_writer_says_is_wrong_is_kept() -> None:
     """A stuck stream is neither idle nor dead."""
     trouble = Trouble(code="stalled", level="critical", text="nothing has come", hint="why?")
     status = streamed(saying(state="stalled", troubles=(trouble,))).look()
-    assert (status.state, status.troubles, status.healthy) == ("stalled", (trouble,), False)
+    assert (status.state, status.troubles, judged(status).healthy) == ("stalled", (trouble,), False)
 
 
 @pytest.mark.parametrize("seconds", [76, 100_000])
@@ -254,7 +258,7 @@ def test_without_a_writer_the_state_is_unknown() -> None:
     bucket = Bucket(LINEAGE)
     bucket.archive(1, 2)
     status = bucket.look()
-    assert (status.state, status.healthy) == ("unknown", False)
+    assert (status.state, judged(status).healthy) == ("unknown", False)
     assert codes(status) == [("unknown", "critical")]
     assert LAYOUT.writers in status.troubles[0].text
     assert status.durable == Position(binlog=NAMES[2], offset=1000, gtid_set="")
@@ -288,7 +292,7 @@ def test_a_writers_object_that_cannot_be_read_is_named(data: bytes) -> None:
     key = LAYOUT.writer(8, "ffffffff")
     bucket.store.put(key, data)
     status = bucket.look()
-    assert (status.state, status.healthy, status.covered_until) == ("unknown", False, None)
+    assert (status.state, judged(status).healthy, status.covered_until) == ("unknown", False, None)
     assert codes(status) == [("unreadable", "critical")]
     assert key in status.troubles[0].text
     assert status.durable == Position(binlog=NAMES[2], offset=500, gtid_set="")
@@ -326,6 +330,64 @@ def test_a_writers_object_that_vanishes_is_looked_for_again() -> None:
     assert (status.state, status.writer.generation) == ("streaming", 8)
 
 
+# A streamer of this host that does not answer
+
+
+def silent(kind: SilentKind, host: str = "db1", spool: str = "/spool") -> Silent:
+    return Silent(host=host, spool=Path(spool), why="nobody on /spool/status.sock", kind=kind)
+
+
+def told(bucket: Bucket, silence: Silent, now: datetime = NOW) -> Status:
+    return look(bucket.store, "pre", SOURCE, TARGET, now=now, silent=silence)
+
+
+def test_a_writer_whose_own_socket_refuses_is_dead_at_once() -> None:
+    """Nothing that it said of the source, or of its own work, is shown as of now."""
+    bucket = streamed(saying(state="idle", lag=Lag(bytes=0, transactions=0, seconds=0.0)))
+    status = told(bucket, silent("refused"), BEAT_AT + timedelta(seconds=3))
+    assert (status.state, codes(status)) == ("dead", [("dead", "critical")])
+    assert f"(process {LAST.pid}) has ended without a word" in status.troubles[0].text
+    assert "its last heartbeat came 3 s ago" in status.troubles[0].text
+    assert status.lag == Lag(seconds=5.0)
+    assert (status.uploads, status.child, status.rates) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("silence", "state", "level"),
+    [
+        (silent("hangs"), "streaming", "critical"),
+        (silent("expected"), "streaming", "warning"),
+        (silent("refused", host="db2"), "streaming", "warning"),
+        (silent("hangs", host="db2"), "streaming", "warning"),
+        (silent("expected", host="db2"), "streaming", "warning"),
+        (silent("refused", spool="/other"), "streaming", "warning"),
+    ],
+)
+def test_a_streamer_that_does_not_answer_is_at_least_a_warning(
+    silence: Silent, state: str, level: str
+) -> None:
+    """A hanging one is critical; where another one writes, the stream itself may be well."""
+    status = told(streamed(saying()), silence)
+    assert (status.state, codes(status)) == (state, [("unanswered", level)])
+    assert "came 20 s ago" in status.troubles[0].text
+
+
+@pytest.mark.parametrize("kind", ["absent", "unclear"])
+def test_where_no_streamer_is_expected_nothing_is_missed(kind: SilentKind) -> None:
+    """Any machine may read the bucket; a socket that may not be asked proves nothing."""
+    bucket = streamed(saying())
+    assert told(bucket, silent(kind)) == bucket.look()
+
+
+def test_a_writer_that_is_dead_or_stopped_is_not_told_twice() -> None:
+    """Its own trouble says it."""
+    bucket = streamed(saying())
+    late = BEAT_AT + timedelta(hours=1)
+    assert codes(told(bucket, silent("refused"), late)) == [("dead", "critical")]
+    stopped = streamed(replace(saying(), state="stopped"))
+    assert codes(told(stopped, silent("refused"))) == [("stopped", "critical")]
+
+
 # An older writer's object
 
 
@@ -333,7 +395,7 @@ def test_an_object_without_a_status_tells_what_its_fields_do() -> None:
     """Lags are bounds out of what it says; the rest is not known."""
     status = streamed(LAST).look()
     assert (status.state, status.troubles) == ("streaming", ())
-    assert status.lag == Lag(bytes=400, transactions=3, seconds=22.0)
+    assert status.lag == Lag(bytes=400, transactions=3, seconds=22.0, at_least=True)
     assert (status.spool, status.child, status.purge) == (None, None, Purge())
     assert streamed(replace(LAST, covered_until=None, server=None)).look().lag == Lag()
 
@@ -344,7 +406,7 @@ def test_a_status_that_cannot_be_read_is_none() -> None:
     for said in (newer, {}, {"format": 1}, {**document(SAID), "lag": {"bytes": "x"}}):
         status = streamed(replace(LAST, status=said)).look()
         assert (status.state, status.spool) == ("streaming", None)
-        assert status.lag == Lag(bytes=400, transactions=3, seconds=22.0)
+        assert status.lag == Lag(bytes=400, transactions=3, seconds=22.0, at_least=True)
 
 
 def test_numbers_that_are_none_are_not_taken() -> None:
@@ -390,7 +452,7 @@ def test_a_level_that_is_not_known_is_critical() -> None:
     trouble: Mapping[str, Any] = {"code": "x", "level": "fatal", "text": "t", "hint": ""}
     found = {**document(SAID), "troubles": [trouble]}
     status = streamed(replace(LAST, status=found)).look()
-    assert (codes(status), status.healthy) == ([("x", "critical")], False)
+    assert (codes(status), judged(status).healthy) == ([("x", "critical")], False)
 
 
 def test_positions_that_are_newer_than_the_status_count() -> None:
@@ -398,7 +460,7 @@ def test_positions_that_are_newer_than_the_status_count() -> None:
     older = replace(SAID.server, position=Position(binlog=NAMES[2], offset=500, gtid_set=""))
     nothing = Lag(bytes=0, transactions=0, seconds=0.5)
     status = streamed(saying(server=older, lag=nothing)).look()
-    assert status.lag == Lag(bytes=400, transactions=3, seconds=20.5)
+    assert status.lag == Lag(bytes=400, transactions=3, seconds=20.5, at_least=True)
     far = replace(LAST, server=Position(binlog=NAMES[4], offset=5, gtid_set=""))
     status = streamed(saying(beat=far, server=older, lag=nothing)).look()
     assert status.lag == Lag(bytes=None, transactions=None, seconds=20.5)
@@ -411,7 +473,12 @@ def test_a_lag_over_several_binlogs_is_the_writers() -> None:
     bucket = streamed(saying(beat=replace(LAST, server=far), server=at))
     assert bucket.look().lag == LOOKED
     bucket.chunk(2, (500, 800))
-    assert bucket.look().lag == Lag(bytes=400, transactions=None, seconds=21.5)
+    assert bucket.look().lag == Lag(bytes=100, seconds=21.5, at_least=True)
+    bucket.archive(2)
+    bucket.archive(3)
+    assert bucket.look().lag == Lag(bytes=5, seconds=21.5, at_least=True)
+    bucket.chunk(4, (0, 5))
+    assert bucket.look().lag == Lag(seconds=21.5)  # all that was counted then has come
 
 
 def test_without_gtids_of_its_own_no_transactions_are_counted() -> None:
@@ -424,14 +491,15 @@ def test_without_gtids_of_its_own_no_transactions_are_counted() -> None:
 
 
 def test_chunks_and_binlogs_may_reach_further_than_the_heartbeat_said() -> None:
-    """They come each second, it each half minute; the lag shrinks with them."""
+    """They come each second, it each half minute; the lag shrinks with them, never to none."""
     bucket = streamed(saying())
     bucket.chunk(2, (500, 800))
     status = bucket.look()
     assert status.durable == Position(binlog=NAMES[2], offset=800, gtid_set="")
-    assert status.lag == Lag(bytes=100, transactions=3, seconds=21.5)
+    assert status.lag == Lag(bytes=100, seconds=21.5, at_least=True)
     bucket.chunk(2, (800, 900))
-    assert bucket.look().lag == Lag(bytes=0, transactions=0, seconds=21.5)
+    assert bucket.look().lag == Lag(seconds=21.5)
+    assert bucket.look(BEAT_AT).lag == Lag(bytes=0, transactions=0, seconds=1.5)
     bucket.archive(2)
     assert bucket.look().durable == Position(binlog=NAMES[2], offset=1000, gtid_set="")
     bucket.archive(3)
@@ -839,7 +907,7 @@ def test_gaps_are_seen_from_the_lineages() -> None:
 
 
 def test_the_worst_comes_first() -> None:
-    """Critical ones by lag, the unknown one before, then warnings, then the others by name."""
+    """Critical ones by lag, then what is not known, then warnings, then the others by name."""
     bucket = fleet(6)
     warning = Trouble(code="store", level="warning", text="x")
 
@@ -853,7 +921,7 @@ def test_the_worst_comes_first() -> None:
     change(3, saying(troubles=(warning,)))
     change(2, replace(saying(), state="dreaming", status=None, covered_until=None))
     order = [status.source for status in bucket.look_all()]
-    assert order == [f"source-00{number}" for number in (2, 4, 5, 3, 0, 1)]
+    assert order == [f"source-00{number}" for number in (4, 5, 2, 3, 0, 1)]
 
 
 def test_a_source_that_is_denied_hides_no_other() -> None:

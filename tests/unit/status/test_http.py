@@ -23,8 +23,16 @@ import pytest
 from binlog2s3.errors import ConfigError, SpoolError
 from binlog2s3.log import configure
 from binlog2s3.status import http as endpoint
-from binlog2s3.status.http import CONNECTIONS, SOCKET, STALE_SECONDS, Listener
-from binlog2s3.status.model import Lag, Status, Trouble, document
+from binlog2s3.status.document import document
+from binlog2s3.status.http import (
+    CONNECTIONS,
+    SOCKET,
+    STALE_SECONDS,
+    Listener,
+    Unanswered,
+)
+from binlog2s3.status.model import Lag, Status, Trouble
+from binlog2s3.status.severity import judged
 from tests.waiting import wait_until
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -40,6 +48,12 @@ ask = partial(endpoint.ask, timeout_seconds=60.0)
 ask_health = partial(endpoint.ask_health, timeout_seconds=60.0)
 PAUSED = Trouble(code="paused", level="critical", text="the spool\nhas no \x1b[31mroom")
 HEARTBEAT = Trouble(code="heartbeat", level="warning", text="late")
+
+
+def said(found: Status | Unanswered) -> tuple[str, str]:
+    """Why there is no answer."""
+    assert isinstance(found, Unanswered)
+    return found.kind, str(found)
 
 
 @pytest.fixture
@@ -107,6 +121,7 @@ def test_health_is_200_with_a_short_document(serve: Callable[..., Listener]) -> 
     assert (code, headers["Content-Type"]) == (200, "application/json")
     assert json.loads(body) == {
         "healthy": True,
+        "severity": "warning",
         "state": "streaming",
         "source": "orders",
         "at": "2026-01-02T03:04:05.000000Z",
@@ -116,11 +131,11 @@ def test_health_is_200_with_a_short_document(serve: Callable[..., Listener]) -> 
 
 
 def test_health_is_503_where_something_is_critical(serve: Callable[..., Listener]) -> None:
-    """With the trouble's own words."""
+    """With the troubles' own words, the worst first."""
     port = serve(lambda: replace(WELL, troubles=(HEARTBEAT, PAUSED))).listen_tcp("127.0.0.1", 0)
     code, _, body = request(port, "/health")
     assert code == 503
-    assert [trouble["code"] for trouble in json.loads(body)["troubles"]] == ["heartbeat", "paused"]
+    assert [trouble["code"] for trouble in json.loads(body)["troubles"]] == ["paused", "heartbeat"]
 
 
 @pytest.mark.parametrize(
@@ -153,9 +168,9 @@ def test_an_old_status_is_critical_everywhere(
     assert "the status is 16 s old" in json.loads(body)["troubles"][0]["text"]
     assert b'binlog2s3_healthy{source="orders"} 0.0' in request(port, "/metrics")[2]
     assert request(port, "/live")[0] == 503
-    found, _ = ask(tmp_path)
-    assert found is not None
-    assert not found.healthy
+    found = ask(tmp_path)
+    assert isinstance(found, Status)
+    assert not judged(found).healthy
     assert ask_health(tmp_path)[0] is False
 
 
@@ -393,7 +408,7 @@ def test_the_socket_is_open_to_its_owner_alone(
     mode = (tmp_path / SOCKET).stat().st_mode
     assert stat.S_ISSOCK(mode)
     assert stat.S_IMODE(mode) == 0o600
-    assert ask(tmp_path) == (WELL, "")
+    assert ask(tmp_path) == WELL
     assert ask_health(tmp_path) == (True, "orders: streaming")
 
 
@@ -418,11 +433,11 @@ def test_a_spool_with_a_long_path(serve: Callable[..., Listener], tmp_path: Path
     for _ in range(2):
         listener = serve()
         listener.listen_socket(directory)
-        assert ask(directory) == (WELL, "")
+        assert ask(directory) == WELL
         assert ask_health(directory)[0]
         listener.close()
         assert not (directory / SOCKET).exists()
-        assert ask(directory) == (None, f"no streamer answers on {directory / SOCKET}")
+        assert said(ask(directory)) == ("absent", f"no streamer answers on {directory / SOCKET}")
 
 
 @pytest.mark.parametrize("length", [106, 107, 108, 109])
@@ -435,7 +450,7 @@ def test_a_path_at_the_limit(serve: Callable[..., Listener], tmp_path: Path, len
     directory.mkdir()
     assert len(os.fspath(directory / SOCKET)) == length
     serve().listen_socket(directory)
-    assert ask(directory) == (WELL, "")
+    assert ask(directory) == WELL
 
 
 DIES = """
@@ -462,10 +477,10 @@ def test_the_socket_of_a_dead_streamer_is_replaced(
         process.stdin.close()
         assert process.wait(60) == 9
     assert (tmp_path / SOCKET).is_socket()
-    assert ask(tmp_path) == (None, f"no streamer answers on {tmp_path / SOCKET}")
+    assert said(ask(tmp_path)) == ("refused", f"no streamer answers on {tmp_path / SOCKET}")
     assert ask_health(tmp_path) == (False, f"no streamer answers on {tmp_path / SOCKET}")
     serve().listen_socket(tmp_path)
-    assert ask(tmp_path) == (WELL, "")
+    assert ask(tmp_path) == WELL
 
 
 def test_a_socket_that_was_deleted_comes_again(
@@ -483,10 +498,10 @@ def test_a_socket_that_was_deleted_comes_again(
     (directory / SOCKET).unlink()
     directory.rmdir()
     listener.keep()
-    assert ask(directory)[0] is None
+    assert said(ask(directory)) == ("absent", f"no streamer answers on {directory / SOCKET}")
     directory.mkdir()
     listener.keep()
-    assert ask(directory)[0] is not None
+    assert ask(directory) == WELL
     assert len(listener._doors) == 1
     listener.close()
     assert not (directory / SOCKET).exists()
@@ -499,7 +514,7 @@ def test_two_streamers_on_one_socket(serve: Callable[..., Listener], tmp_path: P
     with pytest.raises(SpoolError, match="another streamer answers on"):
         second.listen_socket(tmp_path)
     second.close()
-    assert ask(tmp_path) == (WELL, "")
+    assert ask(tmp_path) == WELL
 
 
 def test_the_end_leaves_the_socket_of_a_later_streamer(
@@ -511,8 +526,8 @@ def test_the_end_leaves_the_socket_of_a_later_streamer(
     (tmp_path / SOCKET).unlink()
     serve(lambda: replace(WELL, source="later")).listen_socket(tmp_path)
     first.close()
-    found, _ = ask(tmp_path)
-    assert found is not None
+    found = ask(tmp_path)
+    assert isinstance(found, Status)
     assert found.source == "later"
 
 
@@ -529,7 +544,7 @@ def test_what_is_no_socket_stays(serve: Callable[..., Listener], tmp_path: Path)
 def test_nobody_there(tmp_path: Path) -> None:
     """No spool, or an empty one."""
     for directory in (tmp_path, tmp_path / "nowhere", tmp_path / ("d" * 120)):
-        assert ask(directory) == (None, f"no streamer answers on {directory / SOCKET}")
+        assert said(ask(directory)) == ("absent", f"no streamer answers on {directory / SOCKET}")
 
 
 def test_a_socket_of_somebody_else(serve: Callable[..., Listener], tmp_path: Path) -> None:
@@ -545,7 +560,7 @@ def test_a_socket_of_somebody_else(serve: Callable[..., Listener], tmp_path: Pat
         finally:
             os.seteuid(me)
             tmp_path.chmod(0o700)
-        assert found == (None, f"permission denied: {tmp_path / SOCKET}")
+        assert said(found) == ("unclear", f"permission denied: {tmp_path / SOCKET}")
 
 
 @pytest.fixture
@@ -589,8 +604,8 @@ def test_what_is_no_streamer(
 ) -> None:
     """Named as such, by both questions."""
     answer(sent)
-    found, text = ask(tmp_path)
-    assert found is None
+    kind, text = said(ask(tmp_path))
+    assert kind == "unclear"
     assert why in text
     answer(sent)
     healthy, text = ask_health(tmp_path)
@@ -604,12 +619,12 @@ def test_a_socket_that_is_silent(tmp_path: Path) -> None:
         listening.bind(os.fspath(tmp_path / SOCKET))
         listening.listen(0)
         why = f"no answer within 0.2 s on {tmp_path / SOCKET}"
-        assert ask(tmp_path, timeout_seconds=0.2) == (None, why)
+        assert said(ask(tmp_path, timeout_seconds=0.2)) == ("hangs", why)
         for _ in range(4):
             client = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             client.setblocking(False)
             client.connect_ex(os.fspath(tmp_path / SOCKET))
-        assert ask(tmp_path, timeout_seconds=0.2) == (None, why)
+        assert said(ask(tmp_path, timeout_seconds=0.2)) == ("hangs", why)
         assert ask_health(tmp_path, timeout_seconds=0.2) == (False, why)
 
 
@@ -633,7 +648,7 @@ def test_a_socket_that_drips(tmp_path: Path) -> None:
         found = ask(tmp_path, timeout_seconds=0.5)
         ended.set()
         dripping.join(60)
-    assert found == (None, f"no answer within 0.5 s on {tmp_path / SOCKET}")
+    assert said(found) == ("hangs", f"no answer within 0.5 s on {tmp_path / SOCKET}")
 
 
 def test_many_ask_at_once(serve: Callable[..., Listener], tmp_path: Path) -> None:
@@ -646,7 +661,7 @@ def test_many_ask_at_once(serve: Callable[..., Listener], tmp_path: Path) -> Non
 
     def look() -> None:
         for _ in range(5):
-            found.append(ask(tmp_path)[0])
+            found.append(ask(tmp_path))
             found.append(json.loads(request(port, "/status")[2]))
 
     askers = [threading.Thread(target=look) for _ in range(12)]

@@ -165,11 +165,12 @@ def test_every_field_is_told() -> None:
 
 
 def test_what_is_not_known_is_absent() -> None:
-    """Never 0: of a Status that knows nothing, who it is, that it is well, and its state."""
+    """Never 0: of a Status that knows nothing, who it is, that this is not well, and its state."""
     assert set(samples(BARE)) == {
         "binlog2s3_info",
         "binlog2s3_healthy",
         "binlog2s3_state",
+        "binlog2s3_troubles",
         "binlog2s3_status_timestamp_seconds",
     }
 
@@ -215,10 +216,11 @@ def test_troubles_have_code_and_level() -> None:
     """As many as there are of each; their texts are no labels. None: no sample."""
     found = samples(FULL)["binlog2s3_troubles"]
     assert sorted((labels["code"], labels["level"], value) for labels, value in found) == [
+        ("gap", "warning", 1),
         ("heartbeat", "warning", 1),
         ("store", "critical", 2),
     ]
-    assert "binlog2s3_troubles" not in samples(replace(FULL, troubles=()))
+    assert "binlog2s3_troubles" not in samples(replace(FULL, troubles=(), history=None))
 
 
 def test_a_warning_is_healthy() -> None:
@@ -294,6 +296,7 @@ def test_no_number_of_a_status_is_forgotten() -> None:
         "child.pid",
         "server.asked_at",  # server.silent_seconds says it without the source's clock
         "history.complete",  # always so
+        "lag.at_least",  # seen from the bucket only
         "rates.window_seconds",  # rates are Prometheus' own work
         "rates.read_bytes",
         "rates.durable_bytes",

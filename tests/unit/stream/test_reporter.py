@@ -16,6 +16,7 @@ from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import SourceError, SpoolError, StoreError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.status.model import Status, Totals
+from binlog2s3.status.severity import judged
 from binlog2s3.stream.reporter import Board, Pulse, Reporter, look_at_history
 from binlog2s3.stream.source_watch import Sight
 from binlog2s3.stream.spool import Room
@@ -143,7 +144,7 @@ def test_an_idle_stream_is_well_for_ever() -> None:
     parts = Parts()
     parts.go(3600)
     status = parts.status
-    assert (status.state, status.troubles, status.healthy) == ("idle", (), True)
+    assert (status.state, status.troubles, judged(status).healthy) == ("idle", (), True)
     assert (status.lag.bytes, status.lag.transactions, status.lag.seconds) == (0, 0, 0.0)
     assert status.purge.seconds == 3600
     assert status.purge.statement == "PURGE BINARY LOGS TO 'b.000003'"
@@ -182,7 +183,7 @@ def test_a_silent_source_is_not_called_idle() -> None:
     parts.go(1)
     parts.covered = parts.watch.sight.position.asked_at
     parts.go(20, answering=False)
-    assert (parts.status.state, parts.status.healthy) == ("idle", True)
+    assert (parts.status.state, judged(parts.status).healthy) == ("idle", True)
     assert parts.status.lag.seconds == pytest.approx(20, abs=1)
     parts.go(15, answering=False)
     assert (parts.status.state, parts.codes) == ("source unreachable", [("source", "critical")])
@@ -197,7 +198,7 @@ def test_another_server_is_not_silent_from_the_first() -> None:
     parts = Parts()
     parts.go(500)
     parts.watch.sight = Sight(listed=parts.watch.sight.listed)
-    assert parts.status.healthy
+    assert judged(parts.status).healthy
     parts.go(31, answering=False)
     assert parts.codes == [("source", "critical")]
 
@@ -223,10 +224,10 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
     parts.go(600)
     parts.tally = Tally(unsaved_bytes=5)
     parts.go(50)
-    assert parts.status.healthy
+    assert judged(parts.status).healthy
     parts.counts.acts += 1
     parts.go(55)
-    assert (parts.status.healthy, parts.status.state) == (True, "store unreachable")
+    assert (judged(parts.status).healthy, parts.status.state) == (True, "store unreachable")
     parts.go(10)
     assert parts.codes == [("store", "critical")]
     parts.tally = Tally()
@@ -287,14 +288,14 @@ def test_a_pause_that_makes_room_is_well() -> None:
     for _ in range(20):
         parts.counts.acts += 1
         parts.go(10)
-        assert (parts.status.state, parts.status.healthy) == ("paused", True)
+        assert (parts.status.state, judged(parts.status).healthy) == ("paused", True)
     parts.go(61)
     assert ("paused", "critical") in parts.codes
     assert ("stalled", "critical") not in parts.codes
     parts.supervisor.paused = False
     parts.supervisor.read_at = parts.now
     parts.go(1)
-    assert parts.status.healthy
+    assert judged(parts.status).healthy
 
 
 def test_what_was_read_and_is_not_there_is_not_idleness() -> None:
@@ -317,7 +318,7 @@ def test_what_is_not_due_yet_is_not_late() -> None:
     parts.reporter._config.stream.flush_interval = 150.0
     parts.tally = Tally(unsaved_bytes=5)
     parts.go(205)
-    assert parts.status.healthy
+    assert judged(parts.status).healthy
     parts.go(10)
     assert parts.codes == [("store", "critical")]
 
@@ -363,7 +364,7 @@ def test_a_late_heartbeat_is_told() -> None:
         found = parts.codes
         assert found == codes or (codes == "critical" and found == [("heartbeat", "critical")])
     parts.writer.beaten_at = None
-    assert parts.status.healthy
+    assert judged(parts.status).healthy
     assert parts.status.writer is not None
     assert parts.status.writer.heartbeat_at is None
 

@@ -1,0 +1,108 @@
+"""How much that is committed is not durable, and how long the source keeps it.
+
+Place in the flow: under `stream.reporter` and `from_bucket`, which have looked at the source's
+position, at what is durable and at the clocks; `model.Lag` holds the result.
+
+Law: pure. `seconds` is an upper bound, or None. A position of the source counts as its present one
+for `Timing.fresh_seconds`; after that a difference to it is a lower bound, and 0 proves nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from binlog2s3.binlog import gtid
+from binlog2s3.binlog.gtid import Flavour, MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.status.model import Lag
+
+_TICK = 1.0
+
+
+def lag_seconds(
+    *,
+    answer_age: float | None,
+    all_durable: bool,
+    covered_age: float | None,
+    oldest_commit_age: float | None,
+    timing: Timing = DEFAULT,
+) -> float | None:
+    """The greatest age of a commit that is not durable; None where nothing bounds it.
+
+    `answer_age`: of the source's last position; `all_durable`: that position is, and nothing in
+    the spool is not. `covered_age`: of the last moment up to which everything is durable.
+    `oldest_commit_age`: of the oldest transaction in the spool that is not.
+    """
+    if answer_age is not None and answer_age <= timing.fresh_seconds and all_durable:
+        return 0.0
+    # what lies in the future was told by a clock that has been set since
+    known = [age for age in (covered_age, oldest_commit_age) if age is not None and age > -_TICK]
+    return max(0.0, min(known)) if known else None
+
+
+def lag_bytes(
+    durable: tuple[BinlogName, int],
+    server: tuple[BinlogName, int],
+    sizes: Mapping[BinlogName, int],
+) -> int | None:
+    """Bytes from one place to the other, by the sizes that the source lists; None if unknown."""
+    (name, offset), (last, end) = durable, server
+    if (last, end) <= (name, offset):
+        return 0
+    if name == last:
+        return end - offset
+    between = [size for other, size in sizes.items() if name < other < last]
+    if (
+        name not in sizes
+        or name.prefix != last.prefix
+        or len(between) != last.number - name.number - 1
+    ):
+        return None
+    return max(0, sizes[name] - offset) + sum(between) + end
+
+
+def lag_transactions(durable: str, server: str, flavour: Flavour) -> int | None:
+    """Transactions of the server's GTIDs that the durable ones lack; None without GTIDs."""
+    if not server:
+        return None
+    if durable == server:
+        return 0
+    try:
+        ours, theirs = gtid.parse(durable, flavour), gtid.parse(server, flavour)
+    except ValueError:
+        return None
+    if isinstance(ours, gtid.GtidSet) and isinstance(theirs, gtid.GtidSet):
+        return (theirs - ours).count
+    assert isinstance(ours, MariadbGtidList)  # noqa: S101 - of one flavour
+    assert isinstance(theirs, MariadbGtidList)  # noqa: S101
+    reached: dict[int, int] = {}
+    for domain, _, number in ours.gtids():
+        reached[domain] = max(number, reached.get(domain, 0))
+    newest: dict[int, int] = {}
+    for domain, _, number in theirs.gtids():
+        newest[domain] = max(number, newest.get(domain, 0))
+    return sum(max(0, number - reached.get(domain, 0)) for domain, number in newest.items())
+
+
+def purge_seconds(expire_seconds: float | None, lag: Lag) -> float | None:
+    """How long at least the source keeps what is not durable.
+
+    It deletes a binlog so long after its last write, and what is not durable was written no
+    earlier than `lag.seconds` ago (https://dev.mysql.com/doc/refman/9.7/en/
+    replication-options-binary-log.html, binlog_expire_logs_seconds).
+    """
+    if expire_seconds is None or lag.seconds is None:
+        return None
+    return max(0.0, expire_seconds - lag.seconds)
+
+
+def aged(lag: Lag, position_age: float | None, timing: Timing = DEFAULT) -> Lag:
+    """A lag whose bytes and transactions count up to a position of the source of this age.
+
+    The source has gone on since an old position: what is counted is then the least that is not
+    durable, and nothing counted is not known. `seconds` is an upper bound of this moment already.
+    """
+    if position_age is not None and position_age <= timing.fresh_seconds:
+        return lag
+    least = replace(lag, bytes=lag.bytes or None, transactions=lag.transactions or None)
+    return replace(least, at_least=(least.bytes, least.transactions) != (None, None))
