@@ -7,10 +7,6 @@ Law: bounded, and never younger than the truth: of a slice the first commit coun
 transaction is durable.
 """
 
-from collections.abc import Sequence
-
-from binlog2s3.binlog.transactions import Transaction
-
 _MOST_GROUPS = 1000
 
 
@@ -29,12 +25,9 @@ class Commits:
         """When the oldest that is not durable was committed, or earlier; None if there is none."""
         return self._groups[0][0] if self._groups else None
 
-    def note(self, transactions: Sequence[Transaction]) -> None:
-        """These were read, in this order, behind all that were noted before."""
-        if not transactions:
-            return
-        first, last = transactions[0], transactions[-1]
-        self._groups.append((first.commit_us, last.commit_us, last.end))
+    def note(self, first_us: int, last_us: int, end: int) -> None:
+        """Transactions came after all others: their first and last commit, and where they end."""
+        self._groups.append((first_us, last_us, end))
         if len(self._groups) > _MOST_GROUPS:
             pairs = zip(self._groups[::2], self._groups[1::2], strict=False)
             odd = self._groups[-1:] if len(self._groups) % 2 else []

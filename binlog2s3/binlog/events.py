@@ -19,9 +19,12 @@ from uuid import UUID
 
 from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, MariadbGtidList, tag_of
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import DamageError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+MAGIC = b"\xfebin"
+"""The first four bytes of every binlog."""
 HEADER_SIZE = 19
 HEADER = Struct("<IBIIIH")
 """timestamp, type, server id, size, end_log_pos, flags."""
@@ -91,6 +94,40 @@ class EventType(IntEnum):
     DELETE_ROWS_COMPRESSED = 171
 
 
+MADE_UP = frozenset({EventType.FORMAT_DESCRIPTION, EventType.START_ENCRYPTION})
+"""Events that mysqlbinlog writes in front of a start position."""
+MADE_UP_BYTES = 8192
+"""They end within so many bytes."""
+_POSITION_MASK = (1 << 32) - 1
+
+
+def made_up_size(data: bytes, start: int) -> int | None:
+    """How many bytes come before the binlog's own in what `--start-position=start` wrote.
+
+    `data` are its first bytes, `MADE_UP_BYTES` of them if there are so many: the magic, and the
+    made-up events (end_log_pos 0). None if they do not tell yet. Raises DamageError where the
+    event behind them does not begin at `start`.
+    """
+    at = len(MAGIC)
+    if data[:at] != MAGIC[: len(data)]:
+        raise DamageError(f"a binlog begins with {MAGIC!r}, not {data[:at]!r}", offset=0)
+    while at + HEADER_SIZE <= len(data):
+        _, event_type, _, size, end_log_pos, _ = HEADER.unpack_from(data, at)
+        if end_log_pos == 0 and event_type in MADE_UP:
+            at += max(size, HEADER_SIZE)
+            continue
+        if end_log_pos and end_log_pos != start + size & _POSITION_MASK:
+            raise DamageError(
+                f"the first event ends at {end_log_pos} and has {size} bytes: it does not begin "
+                f"at {start}",
+                offset=start,
+            )
+        return at
+    if len(data) >= MADE_UP_BYTES:
+        raise DamageError(f"no event within {MADE_UP_BYTES} bytes", offset=start)
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatEvent:
     """A format description event: who wrote the binlog, and how.
@@ -126,8 +163,8 @@ class Rotate:
     position: int
 
 
-GtidStart: TypeAlias = tuple[str, str, int, int, int, int]
-"""uuid, tag, number, immediate commit time, original commit time (both in microseconds since the
+GtidStart: TypeAlias = tuple[tuple[str, str, int], int, int, int]
+"""(uuid, tag, number), immediate commit time, original commit time (both in microseconds since the
 epoch, UTC), transaction length in bytes with the GTID event itself. Whatever the event does not
 have is 0 or ""."""
 
@@ -178,17 +215,24 @@ def decode_rotate(buf: Buffer, at: int, end: int) -> Rotate:
     )
 
 
-_GTID = Struct("<B16sq")
+_GTID = Struct("<x16sq")
 _COMMIT_OFFSET = 42
 _COMMIT_SIZE = 7
-_COMMIT_MASK = (1 << 55) - 1
-_HAS_ORIGINAL = 1 << 55
+COMMIT_MASK = (1 << 55) - 1
+HAS_ORIGINAL = 1 << 55
+USUAL_GTID = Struct("<x16sq17xQH")
+"""The GTID events of nearly all transactions of MySQL 8: UUID, number, a u64 with the commit time
+(7 bytes) and `USUAL_LENGTH`, the length of the transaction in 2 bytes."""
+LATER_LENGTH = Struct("<56xBH")
+"""The last two where the flag `HAS_ORIGINAL` of the u64 says that another time comes first."""
+USUAL_LENGTH = 252
+"""The first byte of a packed integer that has 2 bytes more."""
 _LENGTH_MASKS = {251: 0, 252: (1 << 16) - 1, 253: (1 << 24) - 1, 254: (1 << 64) - 1, 255: 0}
 
 _uuid_texts: dict[bytes, str] = {}
 
 
-def _uuid_text(raw: bytes) -> str:
+def uuid_text(raw: bytes) -> str:
     """The canonical text of 16 bytes; remembered, because a binlog has few and names them often."""
     text = _uuid_texts.get(raw)
     if text is None:
@@ -205,24 +249,29 @@ def decode_gtid(buf: Buffer, at: int, end: int) -> GtidStart:
     times of 7 bytes, where bit 55 of the first says that the original one follows; 8.0.2 adds the
     transaction length as a packed integer.
     """
+    if at + USUAL_GTID.size <= end:
+        raw, gno, commit, length = USUAL_GTID.unpack_from(buf, at)
+        if commit >> 55 == USUAL_LENGTH << 1:
+            commit &= COMMIT_MASK
+            return (uuid_text(raw), "", gno), commit, commit, length
     if at + _GTID.size > end:
         raise ValueError("GTID event too short")
-    _, raw, gno = _GTID.unpack_from(buf, at)
-    uuid = _uuid_texts.get(raw) or _uuid_text(raw)
+    raw, gno = _GTID.unpack_from(buf, at)
+    uuid = uuid_text(raw)
     at += _COMMIT_OFFSET
     if at + _COMMIT_SIZE > end:
-        return uuid, "", gno, 0, 0, 0
+        return (uuid, "", gno), 0, 0, 0
     rest = int.from_bytes(buf[at : min(end, at + 2 * _COMMIT_SIZE + 9)], "little")
-    original = immediate = rest & _COMMIT_MASK
-    has_original = rest & _HAS_ORIGINAL
+    original = immediate = rest & COMMIT_MASK
+    has_original = rest & HAS_ORIGINAL
     rest >>= 8 * _COMMIT_SIZE
     if has_original:
-        original = rest & _COMMIT_MASK
+        original = rest & COMMIT_MASK
         rest >>= 8 * _COMMIT_SIZE
     length = rest & 0xFF
     if length > 250:
         length = rest >> 8 & _LENGTH_MASKS[length]
-    return uuid, "", gno, immediate, original, length
+    return (uuid, "", gno), immediate, original, length
 
 
 def _varint(buf: Buffer, at: int) -> tuple[int, int]:
@@ -262,8 +311,8 @@ def decode_tagged_gtid(buf: Buffer, at: int, end: int) -> GtidStart:
     if at > end:
         raise ValueError("tagged GTID event too short")
     immediate = numbers[6]
-    uuid = _uuid_text(bytes(raw))
-    return uuid, tag, numbers[2] >> 1, immediate, numbers[7] or immediate, numbers[8]
+    uuid = uuid_text(bytes(raw))
+    return (uuid, tag, numbers[2] >> 1), immediate, numbers[7] or immediate, numbers[8]
 
 
 def decode_previous_gtids(buf: Buffer, at: int, end: int) -> GtidSet:
@@ -275,7 +324,7 @@ def decode_previous_gtids(buf: Buffer, at: int, end: int) -> GtidSet:
     at += 8
     runs: dict[tuple[str, str], list[Interval]] = {}
     for _ in range(count):
-        uuid, tag = _uuid_text(bytes(buf[at : at + 16])), ""
+        uuid, tag = uuid_text(bytes(buf[at : at + 16])), ""
         at += 16
         if tagged:
             length, at = _varint(buf, at)

@@ -207,18 +207,18 @@ class GtidSetBuilder:
 
     def add(self, uuid: str, tag: str, gno: int) -> None:
         """Put one GTID in; `uuid` in canonical lower case, `tag` "" where there is none."""
+        self.add_run(uuid, tag, gno, gno)
+
+    def add_run(self, uuid: str, tag: str, first: int, last: int) -> None:
+        """Put a run of GTIDs in, from number `first` to `last`."""
         key = (uuid, tag)
-        runs = self._runs.get(key)
-        if runs is None:
-            self._runs[key] = [[gno, gno]]
+        runs = self._runs.setdefault(key, [])
+        if runs and runs[-1][0] <= first <= runs[-1][1] + 1:
+            runs[-1][1] = max(last, runs[-1][1])
             return
-        current = runs[-1]
-        if gno == current[1] + 1:
-            current[1] = gno
-        elif not current[0] <= gno <= current[1]:
-            runs.append([gno, gno])
-            if len(runs) > self._limits.get(key, 1000):
-                self._settle(key)
+        runs.append([first, last])
+        if len(runs) > self._limits.get(key, 1000):
+            self._settle(key)
 
     def _settle(self, key: tuple[str, str]) -> None:
         """Merge what came out of order; doubling limits keep the cost per number constant."""

@@ -24,6 +24,9 @@ from binlog2s3.binlog.events import (
     HEADER,
     HEADER_SIZE,
     IN_USE_FLAG,
+    MADE_UP,
+    MADE_UP_BYTES,
+    MAGIC,
     QUERY_PREFIX,
     EventType,
     FormatEvent,
@@ -32,7 +35,9 @@ from binlog2s3.binlog.events import (
     decode_gtid_list,
     decode_previous_gtids,
     decode_rotate,
+    made_up_size,
 )
+from binlog2s3.binlog.fast import CRC_RESIDUE, LINK, POSITION_MASK, leap, places
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.transactions import DEFERRABLE, KINDS, Boundaries, Kind, Transaction
@@ -50,15 +55,8 @@ __all__ = [
     "made_up_size",
 ]
 
-MAGIC = b"\xfebin"
-"""The first four bytes of every binlog."""
-
 MOST_ACCEPTED = 256
 """Damaged events of one binlog that are taken as they are; more than that is no binlog."""
-MADE_UP_BYTES = 8192
-"""All that can come in front of a start position lies in so many bytes."""
-
-
 DECODED_MOST = 64 << 20
 """The most bytes of an event that is decoded: four million intervals of GTIDs."""
 _WHOLE = 1 << 32
@@ -70,43 +68,13 @@ for _type, _kind in enumerate(KINDS):
     elif _kind >= Kind.GTID:
         _KEEP[_type] = _WHOLE
 
-_CRC_RESIDUE = 0x2144DF1C
-"""The CRC32 of any bytes followed by their own CRC32, little-endian."""
-
-_POSITION_MASK = (1 << 32) - 1
 _TYPE_OFFSET, _FLAGS_OFFSET = 4, 17
+_SMALL_MOST = 2048
+"""Up to this size a slice of bytes costs less than a slice of a view."""
 _DEFERRED_SIZE_MAX = (1 << 30) + (1 << 16)
 """The greatest max_allowed_packet, and room for headers: no replica takes a larger event."""
-_MADE_UP = frozenset({EventType.FORMAT_DESCRIPTION, EventType.START_ENCRYPTION})
 _GTID, _BETWEEN = int(Kind.GTID), int(Kind.BETWEEN)
 _UNDECODABLE = (ValueError, IndexError, struct.error)
-
-
-def made_up_size(data: bytes, start: int) -> int | None:
-    """How many bytes come before the binlog's own in what `--start-position=start` wrote.
-
-    `data` are its first bytes, `MADE_UP_BYTES` of them if there are so many: the magic, and the
-    made-up events (end_log_pos 0). None if they do not tell yet. Raises DamageError where the
-    event behind them does not begin at `start`.
-    """
-    at = len(MAGIC)
-    if data[:at] != MAGIC[: len(data)]:
-        raise DamageError(f"a binlog begins with {MAGIC!r}, not {data[:at]!r}", offset=0)
-    while at + HEADER_SIZE <= len(data):
-        _, event_type, _, size, end_log_pos, _ = HEADER.unpack_from(data, at)
-        if end_log_pos == 0 and event_type in _MADE_UP:
-            at += max(size, HEADER_SIZE)
-            continue
-        if end_log_pos and end_log_pos != start + size & _POSITION_MASK:
-            raise DamageError(
-                f"the first event ends at {end_log_pos} and has {size} bytes: it does not begin "
-                f"at {start}",
-                offset=start,
-            )
-        return at
-    if len(data) >= MADE_UP_BYTES:
-        raise DamageError(f"no event within {MADE_UP_BYTES} bytes", offset=start)
-    return None
 
 
 class Scanner:
@@ -116,6 +84,10 @@ class Scanner:
     `mysqlbinlog --start-position=N` writes: the magic, made-up events (end_log_pos 0) that are
     checked and not counted, then the binlog from N on, where an event must begin. All offsets are
     offsets in the server's binlog. ValueError if no event can begin at `start`.
+
+    `stride`: how many of the completed transactions are returned. Of those that begin in the same
+    `stride` bytes of the binlog, `feed` returns only the first, and always the first that it
+    completes; so 1 is all. The facts are the same, but come much faster where few are returned.
 
     Facts, all of them about whole, checked events only:
 
@@ -129,7 +101,7 @@ class Scanner:
     - `damage`: the error that every further `feed` raises, or None.
     """
 
-    def __init__(self, start: int = 0) -> None:
+    def __init__(self, start: int = 0, *, stride: int = 1) -> None:
         if start != 0 and start < len(MAGIC):
             raise ValueError(f"no event begins at {start}: a binlog's first is at {len(MAGIC)}")
         self.event_end = start
@@ -146,16 +118,18 @@ class Scanner:
         self._accepted: set[int] = set()
         self._can_rewind = True
         self._start = start
+        self._stride = stride
         self._has_magic = False
         self._is_leading = start > 0  # made-up events may still come
         self._trailer = 0  # size of each event's checksum
-        self._boundaries = Boundaries(in_the_middle=start > len(MAGIC))
+        self._boundaries = Boundaries(in_the_middle=start > len(MAGIC), stride=stride)
         # of the event (or magic) that has begun but not ended:
         self._head = bytearray()  # as much of its beginning as is needed
         self._seen = 0  # how many bytes of it have come
         self._size = 0  # 0 until its header has come
         self._crc = 0
         self._is_placed = False  # its end_log_pos is there and right
+        self._has_small = False  # the events of the last `feed` were small
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Transaction]:
         """Take the next bytes; return the transactions that they complete, in binlog order.
@@ -163,19 +137,20 @@ class Scanner:
         Raises DamageError with the offset of the first bad event, now and whenever called again;
         where positions were left out, that is the first one that cannot be trusted.
         """
-        boundaries = self._boundaries
-        completed: list[Transaction] = []
-        boundaries.completed = completed
+        completed = self._boundaries.collect()
         if self.damage is not None:
             raise DamageError(str(self.damage), offset=self.damage.offset)
         with memoryview(data) as view:
-            at, size = 0, len(view)
+            at, size, walked = 0, len(view), self._walked
+            ordinary = bytes(view) if self._has_small else view
             try:
                 while at < size:
                     if not self._seen and self._is_ordinary:
-                        at = self._walk(view, at)
-                    if at < size:
-                        at = self._step(view, at)
+                        at = self._leap(ordinary, at)
+                        then, at = at, self._walk(ordinary, at)
+                        if at > then:
+                            continue
+                    at = self._step(view, at)
             except DamageError as damage:
                 # a copy that was never raised, so that its traceback does not keep `data` alive
                 self.damage = DamageError(str(damage), offset=damage.offset)
@@ -183,6 +158,7 @@ class Scanner:
                 self._forget()
                 self._offset, self._walked = self.event_end, self.events
                 raise
+            self._has_small = size < _SMALL_MOST * (self._walked - walked)
         return completed
 
     def accept(self, offset: int) -> None:
@@ -205,49 +181,63 @@ class Scanner:
         self._forget()
         return True
 
-    def _walk(self, view: memoryview, at: int) -> int:
-        """The fast path: take ordinary events that lie whole in `view` from `at` on.
+    def _leap(self, data: bytes | memoryview, at: int) -> int:
+        """The fast path: whole transactions, where they are usual and nobody wants to see them."""
+        if self._may_leap and self._boundaries.is_outside:
+            begin = at
+            at, events = leap(data, at, self._offset, self._trailer, self._boundaries)
+            if events:
+                self.event_end = self._offset = self._offset + at - begin
+                self.events = self._walked = self._walked + events
+        return at
+
+    def _walk(self, data: bytes | memoryview, at: int) -> int:  # noqa: C901 - a hot loop
+        """The next fastest path: take ordinary events that lie whole in `data` from `at` on.
 
         Returns where it stopped: at the end, or at an event that wants a closer look (its rest is
         missing, it is of a rare type, or it is bad), which it has not touched.
         """
-        unpack, crc32, kinds = HEADER.unpack_from, zlib.crc32, KINDS
-        boundaries, trailer = self._boundaries, self._trailer
-        least, last_header = HEADER_SIZE + trailer, len(view) - HEADER_SIZE
-        offset, walked, until = self._offset, self._walked, boundaries.until
-        good, events, may_defer = self.event_end, self.events, self._may_defer
+        unpack, crc32, kinds = LINK.unpack_from, zlib.crc32, KINDS
+        boundaries, trailer, may_defer = self._boundaries, self._trailer, self._may_defer
+        may_leap = self._may_leap
+        least, last_header = HEADER_SIZE + trailer, len(data) - HEADER_SIZE
+        base, wrapped, limit = places(len(data), at, self._offset)
+        until = boundaries.until - base if boundaries.until else -1
+        good, walked, events = self.event_end, self._walked, self.events
         try:
             while at <= last_header:
-                timestamp, event_type, server_id, size, end_log_pos, _ = unpack(view, at)
-                end, stop, kind = offset + size, at + size, kinds[event_type]
+                event_type, size, end_log_pos = unpack(data, at)
+                stop, kind = at + size, kinds[event_type]
                 if (
                     size < least
+                    or stop > limit
                     or kind >= _BETWEEN
-                    or stop > len(view)
-                    or (trailer and crc32(view[at:stop]) != _CRC_RESIDUE)
+                    or (trailer and crc32(data[at:stop]) != CRC_RESIDUE)
                 ):
                     break
-                is_placed = end_log_pos == end & _POSITION_MASK
-                if not (
-                    is_placed or (may_defer and self._is_deferred(event_type, size, end_log_pos))
+                if end_log_pos != wrapped + stop and not (
+                    may_defer and self._is_deferred(event_type, size, end_log_pos)
                 ):
                     break
-                if kind < _GTID and end <= until:
-                    if end == until:
-                        boundaries.close(end, timestamp)
-                        until = 0
+                if kind < _GTID and stop <= until:
+                    if stop == until:
+                        boundaries.close(base + stop)
+                        until = -1
+                        if may_leap:
+                            last_header = -1  # the next ones may leap
                 elif kind:
-                    body = (at + HEADER_SIZE, stop - trailer)
-                    boundaries.event(kind, view, body, (offset, end), timestamp, server_id)
-                    until = boundaries.until
-                at, offset = stop, end
+                    boundaries.event(kind, data, at, stop - trailer, base + at, base + stop)
+                    until = boundaries.until - base if boundaries.until else -1
+                at = stop
                 walked += 1
-                if is_placed:
-                    good, events = end, walked
+                if may_defer and end_log_pos:
+                    good, events = base + at, walked
         except _UNDECODABLE:
             pass  # the closer look says what is wrong
         finally:
-            self._offset, self._walked = offset, walked
+            self._offset, self._walked = base + at, walked
+            if not may_defer:
+                good, events = base + at, walked
             self.event_end, self.events = good, events
         return at
 
@@ -295,9 +285,9 @@ class Scanner:
     def _take_header(self) -> None:
         """Check what the header of the event at `_offset` says."""
         _, event_type, _, size, end_log_pos, _ = HEADER.unpack_from(self._head)
-        end = self._offset + size & _POSITION_MASK
+        end = self._offset + size & POSITION_MASK
         if self._is_leading:
-            self._is_leading = end_log_pos == 0 and event_type in _MADE_UP
+            self._is_leading = end_log_pos == 0 and event_type in MADE_UP
         if event_type != EventType.FORMAT_DESCRIPTION and not self.formats:
             raise self._damaged(f"no format event but type {event_type} comes first")
         if size < HEADER_SIZE + self._trailer:
@@ -320,28 +310,28 @@ class Scanner:
     def _take_event(self) -> None:
         """The event at `_offset` has come whole: check its CRC, decode it, count it."""
         head, begin, end = self._head, self._offset, self._offset + self._size
-        timestamp, event_type, server_id, *_ = HEADER.unpack_from(head)
+        event_type = head[_TYPE_OFFSET]
         try:
             if begin in self._accepted and self.formats:
                 self.damaged.append((begin, end))
                 event_type = EventType.UNKNOWN
             elif event_type == EventType.FORMAT_DESCRIPTION:
                 self._take_format()
-            elif self._trailer and self._crc != _CRC_RESIDUE:
+            elif self._trailer and self._crc != CRC_RESIDUE:
                 raise self._damaged(
                     f"wrong CRC32 (type {event_type}, {self._size} bytes, sum {self._crc:08x})"
                 )
             if self._is_leading:
                 self.skipped += self._size
                 return
-            body = (HEADER_SIZE, self._size - self._trailer)
-            self._take_fact(event_type, *body)
+            stop = self._size - self._trailer
+            self._take_fact(event_type, HEADER_SIZE, stop)
             kind, boundaries = KINDS[event_type], self._boundaries
             if kind < _GTID and end <= boundaries.until:
                 if end == boundaries.until:
-                    boundaries.close(end, timestamp)
+                    boundaries.close(end)
             elif kind:
-                boundaries.event(kind, head, body, (begin, end), timestamp, server_id)
+                boundaries.event(kind, head, 0, stop, begin, end)
         except _UNDECODABLE as error:
             raise self._damaged(f"undecodable event (type {event_type}): {error}") from error
         self._offset = end
@@ -360,7 +350,7 @@ class Scanner:
         if decoded.has_checksum and not (self._is_leading and decoded.checksum == "none"):
             cleared = bytearray(self._head)
             cleared[_FLAGS_OFFSET] &= ~IN_USE_FLAG
-            if zlib.crc32(cleared) != _CRC_RESIDUE:
+            if zlib.crc32(cleared) != CRC_RESIDUE:
                 raise self._damaged(f"wrong CRC32 (format event, {self._size} bytes)")
         self.formats.append(decoded)
         self._trailer = CHECKSUM_SIZE if decoded.checksum == "crc32" else 0
@@ -381,6 +371,11 @@ class Scanner:
     def _is_ordinary(self) -> bool:
         """Whether an event comes next that only has to be like its neighbours."""
         return bool(self.formats) and not self._is_leading and not self.ended
+
+    @property
+    def _may_leap(self) -> bool:
+        """Whether transactions can pass as a whole."""
+        return self._stride > 1 and self.flavour == "mysql"
 
     @property
     def _may_defer(self) -> bool:
@@ -442,12 +437,22 @@ class Scanner:
     @property
     def least_commit_us(self) -> int | None:
         """The least of their commit times; None without any."""
-        return self._boundaries.least_commit_us
+        return self._boundaries.least_us if self.transactions else None
 
     @property
     def greatest_commit_us(self) -> int | None:
         """The greatest of their commit times; None without any."""
-        return self._boundaries.greatest_commit_us
+        return self._boundaries.greatest_us if self.transactions else None
+
+    @property
+    def commit_exact(self) -> bool:
+        """Whether all their commit times are exact; else some are in whole seconds."""
+        return self._boundaries.commit_exact
+
+    @property
+    def last_transaction(self) -> tuple[int, int]:
+        """End and commit time of the last of them; (0, 0) without any."""
+        return self._boundaries.last_end, self._boundaries.last_commit_us
 
     @property
     def in_transaction(self) -> bool:

@@ -30,14 +30,17 @@ ROLLBACK TO and XA END are statements like others.
 
 from dataclasses import dataclass
 from enum import IntEnum
+from struct import Struct
 
 from binlog2s3.binlog.events import (
+    HEADER_SIZE,
     Buffer,
     EventType,
     decode_gtid,
     decode_mariadb_gtid,
     decode_query,
     decode_tagged_gtid,
+    uuid_text,
 )
 from binlog2s3.binlog.gtid import GtidSet, GtidSetBuilder, MariadbGtidList
 
@@ -122,47 +125,61 @@ _GTID, _ANONYMOUS, _TAGGED, _MARIADB, _BETWEEN = map(int, list(Kind)[6:])
 # Where the last event left us: outside any transaction; behind a GTID event (or an INTVAR and the
 # like), where one statement is all; behind BEGIN; in the middle of a binlog, before the first
 # event that tells.
-_OUTSIDE, _BEGUN, _GROUP, _UNKNOWN = range(4)
+_OUTSIDE, _UNKNOWN, _BEGUN, _GROUP = range(4)
+
+
+_TIME_AND_SERVER = Struct("<IxI").unpack_from
+"""Of an event's header: its time in seconds, and the id of its server."""
 
 
 class Boundaries:
     """The transaction that is open, and what the whole ones add up to.
 
     `until` is the offset at which the open transaction ends if its GTID event said so, else 0.
-    `completed` collects transactions; whoever takes them puts a new list there.
+    `last_end` and `last_commit_us` are of the last whole transaction (0 before the first).
+    `completed` collects whole transactions: the first since `collect` was called, and of those that
+    begin in the same `stride` bytes of the binlog the first.
     """
 
     __slots__ = (
         "_commit_us",
+        "_gtid",
         "_mariadb",
         "_mariadb_gtid",
         "_mysql",
-        "_mysql_gtid",
         "_original_us",
         "_state",
+        "_stride",
         "_timestamp",
         "anonymous",
         "begin",
+        "commit_exact",
         "completed",
-        "greatest_commit_us",
+        "greatest_us",
         "gtid_events",
-        "least_commit_us",
+        "last_commit_us",
+        "last_end",
+        "least_us",
         "transactions",
         "until",
+        "wanted",
     )
 
-    def __init__(self, *, in_the_middle: bool) -> None:
+    def __init__(self, *, in_the_middle: bool, stride: int) -> None:
         """`in_the_middle`: the first event may belong to a transaction that began before it."""
         self._state = _UNKNOWN if in_the_middle else _OUTSIDE
+        self._stride = stride
+        self.wanted = 0  # a transaction that begins before this offset is not collected
         self.gtid_events = True
         self.begin = 0
         self.until = 0
         self.completed: list[Transaction] = []
         self.transactions = 0
         self.anonymous = 0
-        self.least_commit_us: int | None = None
-        self.greatest_commit_us: int | None = None
-        self._mysql_gtid: tuple[str, str, int] | None = None
+        self.commit_exact = True
+        self.last_end = self.last_commit_us = 0
+        self.least_us, self.greatest_us = 1 << 64, -1
+        self._gtid: tuple[str, str, int] | None = None
         self._mariadb_gtid: tuple[int, int, int] | None = None
         self._commit_us = 0
         self._original_us = 0
@@ -188,43 +205,57 @@ class Boundaries:
         """The last GTID of each (domain, server) among the whole transactions."""
         return MariadbGtidList(self._mariadb)
 
-    def event(  # noqa: PLR0917  # one call for many an event: no object, no keywords
-        self,
-        kind: int,
-        buf: Buffer,
-        body: tuple[int, int],
-        span: tuple[int, int],
-        timestamp: int,
-        server_id: int,
+    def collect(self) -> list[Transaction]:
+        """Put a new list into `completed`, and return it."""
+        self.completed = []
+        self.wanted = 0
+        return self.completed
+
+    def event(  # noqa: C901, PLR0917  # one call for many an event: no object, no keywords
+        self, kind: int, buf: Buffer, at: int, stop: int, begin: int, end: int
     ) -> None:
-        """Take in one event: its body lies in `buf` at `body`, it spans `span` of the binlog."""
-        begin, end = span
-        if _GTID <= kind < _BETWEEN:
-            self._gtid_event(kind, buf, body, begin, server_id)
-        elif kind == _BETWEEN:
-            if self._state == _UNKNOWN:
-                self._state = _OUTSIDE
-            return
-        else:
-            query = decode_query(buf, *body) if kind == _QUERY else None
+        """Take the event `buf[at:stop]` (without its checksum): [begin, end) of the binlog."""
+        body = at + HEADER_SIZE
+        if _GTID <= kind <= _TAGGED:
+            decode = decode_tagged_gtid if kind == _TAGGED else decode_gtid
+            gtid, immediate, original, length = decode(buf, body, stop)
+            if self._state != _OUTSIDE:
+                self.close(begin)
+            self._state, self.begin = _BEGUN, begin
+            self._gtid = None if kind == _ANONYMOUS else gtid
+            self._commit_us, self._original_us = immediate, original
+            if not immediate:
+                self._timestamp, _ = _TIME_AND_SERVER(buf, at)
+            elif length:
+                self.until = begin + length
+        elif kind == _MARIADB:
+            seq, domain, standalone = decode_mariadb_gtid(buf, body, stop)
+            self._start(begin)
+            self._timestamp, server_id = _TIME_AND_SERVER(buf, at)
+            self._mariadb_gtid = (domain, server_id, seq)
+            self._state = _BEGUN if standalone else _GROUP
+        elif kind != _BETWEEN:
+            query = decode_query(buf, body, stop) if kind == _QUERY else None
+            self._timestamp, _ = _TIME_AND_SERVER(buf, at)
             if self.until:
                 # the length that the GTID event named is no event's end: the events must tell
                 self.until, self._state = 0, _GROUP
             if query == "begin":
                 self._open(begin)
             elif query == "end" or (query == "xa end" and self._state in (_GROUP, _UNKNOWN)):
-                self.close(end, timestamp)
+                self.close(end)
             else:
-                self._part(kind, begin, end, timestamp)
-        self._timestamp = timestamp
+                self._part(kind, begin, end)
+        elif self._state == _UNKNOWN:
+            self._state = _OUTSIDE
 
-    def _part(self, kind: int, begin: int, end: int, timestamp: int) -> None:
+    def _part(self, kind: int, begin: int, end: int) -> None:
         """An event of a transaction, which may be its first, its last, or both."""
         if self._state == _OUTSIDE and kind in (_QUERY, _STATEMENT, _BEFORE):
             self._start(begin)
         is_whole = self._state == _BEGUN and kind in (_QUERY, _STATEMENT, _INCIDENT)
         if kind == _COMMIT or is_whole:
-            self.close(end, timestamp)
+            self.close(end)
 
     def _open(self, begin: int) -> None:
         """A BEGIN: of the transaction that its GTID event began, or of one without such."""
@@ -233,62 +264,69 @@ class Boundaries:
         if self._state == _BEGUN:
             self._state = _GROUP
 
-    def _gtid_event(
-        self, kind: int, buf: Buffer, body: tuple[int, int], begin: int, server_id: int
-    ) -> None:
-        """Another transaction begins: one that is open has ended, however that was."""
-        if kind == _MARIADB:
-            seq, domain, standalone = decode_mariadb_gtid(buf, *body)
-            self.close(begin, self._timestamp)
-            self._start(begin)
-            self._mariadb_gtid = (domain, server_id, seq)
-            self._state = _BEGUN if standalone else _GROUP
-            return
-        decode = decode_tagged_gtid if kind == _TAGGED else decode_gtid
-        uuid, tag, gno, immediate, original, length = decode(buf, *body)
-        self.close(begin, self._timestamp)
-        self._start(begin)
-        self._mysql_gtid = None if kind == _ANONYMOUS else (uuid, tag, gno)
-        self._commit_us, self._original_us = immediate, original
-        self.until = begin + length if length else 0
-
     def _start(self, begin: int) -> None:
-        self._state = _BEGUN
-        self.begin = begin
-        self._mysql_gtid = self._mariadb_gtid = None
+        """A transaction begins: one that is open has ended, however that was."""
+        if self._state != _OUTSIDE:
+            self.close(begin)
+        self._state, self.begin = _BEGUN, begin
+        self._gtid = self._mariadb_gtid = None
         self._commit_us = self._original_us = 0
 
-    def close(self, end: int, timestamp: int) -> None:
-        """The open transaction ends at `end`, with an event of this header time in seconds."""
-        state, self._state, self.until = self._state, _OUTSIDE, 0
-        if state in (_OUTSIDE, _UNKNOWN):
-            return
-        commit_us = self._commit_us or timestamp * 1_000_000
-        self.completed.append(
-            Transaction(
-                begin=self.begin,
-                end=end,
-                gtid=self._add_gtid(),
-                commit_us=commit_us,
-                commit_exact=self._commit_us != 0,
-                original_commit_us=self._original_us or None,
-            ),
-        )
-        self.transactions += 1
-        if self.least_commit_us is None or commit_us < self.least_commit_us:
-            self.least_commit_us = commit_us
-        if self.greatest_commit_us is None or commit_us > self.greatest_commit_us:
-            self.greatest_commit_us = commit_us
+    def add_whole(self, count: int, anonymous: int, end: int, times: tuple[int, int, int]) -> None:
+        """Count whole transactions of MySQL that came while none was open; `add_run` their GTIDs.
 
-    def _add_gtid(self) -> str | None:
-        """Count the open transaction's GTID in, and return its text."""
-        if self._mysql_gtid is not None:
-            uuid, tag, gno = self._mysql_gtid
+        The last one ends at `end`. `times` are its commit time, then the least and the greatest.
+        """
+        self.transactions += count
+        self.anonymous += anonymous
+        self.last_end = end
+        self.last_commit_us, least_us, greatest_us = times
+        self.least_us = min(self.least_us, least_us)
+        self.greatest_us = max(self.greatest_us, greatest_us)
+
+    def add_run(self, uuid: bytes, first: int, last: int) -> None:
+        """Count the GTIDs from number `first` to `last` of one server."""
+        self._mysql.add_run(uuid_text(uuid), "", first, last)
+
+    def close(self, end: int) -> None:
+        """The open transaction ends at `end`."""
+        state, self._state, self.until = self._state, _OUTSIDE, 0
+        if state <= _UNKNOWN:
+            return
+        commit_us = self._commit_us
+        if not commit_us:
+            commit_us = self._timestamp * 1_000_000
+            self.commit_exact = False
+        if self.begin >= self.wanted:
+            self.wanted = (self.begin // self._stride + 1) * self._stride
+            self.completed.append(self._transaction(end, commit_us))
+        if self._gtid is not None:
+            uuid, tag, gno = self._gtid
             self._mysql.add(uuid, tag, gno)
-            return f"{uuid}:{tag}:{gno}" if tag else f"{uuid}:{gno}"
-        if self._mariadb_gtid is not None:
+        elif self._mariadb_gtid is not None:
             domain, server_id, seq = self._mariadb_gtid
             self._mariadb[domain, server_id] = seq
-            return f"{domain}-{server_id}-{seq}"
-        self.anonymous += 1
-        return None
+        else:
+            self.anonymous += 1
+        self.transactions += 1
+        self.last_end, self.last_commit_us = end, commit_us
+        self.least_us = min(self.least_us, commit_us)
+        self.greatest_us = max(self.greatest_us, commit_us)
+
+    def _transaction(self, end: int, commit_us: int) -> Transaction:
+        """The open transaction as a value."""
+        gtid = None
+        if self._gtid is not None:
+            uuid, tag, gno = self._gtid
+            gtid = f"{uuid}:{tag}:{gno}" if tag else f"{uuid}:{gno}"
+        elif self._mariadb_gtid is not None:
+            domain, server_id, seq = self._mariadb_gtid
+            gtid = f"{domain}-{server_id}-{seq}"
+        return Transaction(
+            begin=self.begin,
+            end=end,
+            gtid=gtid,
+            commit_us=commit_us,
+            commit_exact=self._commit_us != 0,
+            original_commit_us=self._original_us or None,
+        )

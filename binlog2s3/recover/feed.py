@@ -169,7 +169,7 @@ class Feed:
             number, domain, _ = decode_mariadb_gtid(event, HEADER_SIZE, end)
             return self.has.has(f"{domain}-{server_id}-{number}")
         decode = decode_gtid if kind == EventType.GTID else decode_tagged_gtid
-        uuid, tag, number, *_ = decode(event, HEADER_SIZE, end)
+        (uuid, tag, number), *_ = decode(event, HEADER_SIZE, end)
         return self.has.has(f"{uuid}:{tag}:{number}" if tag else f"{uuid}:{number}")
 
 

@@ -468,7 +468,7 @@ def build_entry(track: Track, now: datetime) -> Entry:
         server_id=form.server_id,
         least_commit_us=scanner.least_commit_us,
         greatest_commit_us=scanner.greatest_commit_us,
-        commit_exact=track.commit_exact,
+        commit_exact=scanner.commit_exact,
         gtid_set_before=str(before) if before is not None else "",
         gtid_set_added=str(scanner.gtids),
         transactions=scanner.transactions,

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from binlog2s3.archive.parts import Digest, Grid, Mark, Part
+from binlog2s3.archive.parts import BLOCK_SIZE, Digest, Grid, Mark, Part
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.commits import Commits
 from binlog2s3.binlog.gtid import Gtids
@@ -67,7 +67,7 @@ class Track:
     def __init__(self, name: BinlogName, path: Path, grid: Grid) -> None:
         self.name = name
         self.segments = [Segment(path, 0, 0)]
-        self.scanner = Scanner()
+        self.scanner = Scanner(stride=BLOCK_SIZE)
         self.digest = Digest(grid)
         self.commits = Commits()
         self.floor = 0
@@ -75,7 +75,6 @@ class Track:
         self.next_in_run = False
         self.history_goes_on = False
         self.closed = False
-        self.commit_exact = True
 
     @property
     def path(self) -> Path:
@@ -124,15 +123,16 @@ class Track:
     def feed(self, data: memoryview) -> None:
         """Take the next bytes of the file. Raises DamageError; what was checked stays so."""
         try:
-            transactions = self.scanner.feed(data)
-        except DamageError:
-            self._mark(data)
-            raise
-        self.digest.feed(self._mark(data))
-        for transaction in transactions:
-            self.digest.note(transaction)
-            self.commit_exact = self.commit_exact and transaction.commit_exact
-        self.commits.note(transactions)
+            self.scanner.feed(data)
+        finally:
+            rest = self._mark(data)
+            firsts = self.scanner.completed
+            for transaction in firsts:
+                self.digest.note(transaction)
+            if firsts:
+                end, last_us = self.scanner.last_transaction
+                self.commits.note(firsts[0].commit_us, last_us, end)
+        self.digest.feed(rest)
 
     def _mark(self, data: memoryview) -> memoryview:
         """Digest up to the last event end, where a chunk can end; the rest that is left."""

@@ -6,6 +6,7 @@ from time import monotonic
 
 import pytest
 
+from bench import scanner
 from bench.cost import Load, dear, dollars_per_month, requests_for
 from bench.link import SlowLink
 from bench.load import Plan
@@ -134,3 +135,11 @@ def _put_side_by_side(minio: MinioServer, bucket: str, endpoint_url: str, body: 
             done.result(60)
     client.close()
     return monotonic() - begin
+
+
+def test_the_scanner_is_measured_on_whole_binlogs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each kind of binlog, in each way; the ways themselves see that they come to its end."""
+    scanner.main(["--megabytes", "1", "--rounds", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(scanner.SHAPES) * len(scanner.WAYS)
+    assert {line.split()[0] for line in lines[1:]} == {"mysql", "anonymous", "mariadb"}

@@ -4,32 +4,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlog2s3.binlog.commits import Commits
-from binlog2s3.binlog.transactions import Transaction
-
-
-def transaction(end: int, commit_us: int) -> Transaction:
-    return Transaction(
-        begin=end - 1,
-        end=end,
-        gtid=None,
-        commit_us=commit_us,
-        commit_exact=True,
-        original_commit_us=None,
-    )
 
 
 def test_nothing_is_known_of_nothing() -> None:
     """No transaction, no time."""
     commits = Commits()
-    commits.note([])
     assert (commits.oldest_us, commits.newest_us) == (None, None)
 
 
 def test_the_first_of_a_slice_counts_until_its_last_is_durable() -> None:
     """Within a slice nobody knows; the age is never less than the truth."""
     commits = Commits()
-    commits.note([transaction(10, 100), transaction(20, 200)])
-    commits.note([transaction(30, 300)])
+    commits.note(100, 200, 20)
+    commits.note(300, 300, 30)
     assert commits.oldest_us == 100
     commits.passed(19)
     assert (commits.oldest_us, commits.newest_us) == (100, None)
@@ -44,7 +31,7 @@ def test_many_are_bounded_and_never_too_young(count: int, data: st.DataObject) -
     """However many wait, few groups are kept, and the oldest that waits is not forgotten."""
     commits = Commits()
     for number in range(1, count + 1):
-        commits.note([transaction(number * 10, number)])
+        commits.note(number, number, number * 10)
     assert len(commits._groups) <= 1001
     durable = data.draw(st.integers(0, count))
     commits.passed(durable * 10)

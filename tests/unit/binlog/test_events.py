@@ -33,10 +33,10 @@ def test_every_size_of_transaction_length_is_read(length: int, original_us: int)
     """One, three, four and nine bytes; behind one commit time or two."""
     times = {"commit_us": NOW_US, "original_us": original_us, "length": length}
     body = gtid_body(UUID_A, 9, **times)
-    expected = (UUID_A, "", 9, NOW_US, original_us, length)
+    expected = ((UUID_A, "", 9), NOW_US, original_us, length)
     assert decode_gtid(b"x" + body + JUNK, 1, 1 + len(body)) == expected
     body = tagged_body(UUID_B, "blue", 9, **times)
-    expected = (UUID_B, "blue", 9, NOW_US, original_us, length)
+    expected = ((UUID_B, "blue", 9), NOW_US, original_us, length)
     assert decode_tagged_gtid(b"x" + body + JUNK, 1, 1 + len(body)) == expected
 
 
@@ -46,7 +46,7 @@ def test_every_transaction_number_is_read(gno: int) -> None:
     times = {"commit_us": NOW_US, "original_us": NOW_US, "length": 5}
     for tag, make, decode in (("", gtid_body, decode_gtid), ("t", tagged_body, decode_tagged_gtid)):
         body = make(UUID_A, *([tag] if tag else []), gno, **times)  # type: ignore[arg-type]
-        assert decode(body, 0, len(body))[2] == gno
+        assert decode(body, 0, len(body))[0][2] == gno
 
 
 def test_a_body_that_ends_too_early_is_refused_and_not_read_beyond() -> None:

@@ -68,6 +68,22 @@ def test_a_file_is_read_as_it_grows(tmp_path: Path) -> None:
     tailer.close()
 
 
+def test_what_passed_before_damage_in_the_same_slice_is_noted() -> None:
+    """The transactions before it are in the bucket, so their blocks and commit times say so."""
+    data, whole = binlog(), Track(BinlogName.parse(ONE), Path(ONE), GRID)
+    whole.feed(memoryview(data))
+    track = Track(BinlogName.parse(ONE), Path(ONE), GRID)
+    damaged = bytearray(data)
+    damaged[-100] ^= 1  # in the last transaction
+    with pytest.raises(DamageError):
+        track.feed(memoryview(damaged))
+    assert track.scanner.transactions == 2
+    assert track.commits.oldest_us == whole.commits.oldest_us
+    assert track.overlap() is not None  # a new run brings the rest
+    track.feed(memoryview(data)[track.size :])
+    assert track.digest.blocks() == whole.digest.blocks()
+
+
 def test_the_next_file_follows_only_after_the_end_of_this_one(tmp_path: Path) -> None:
     """A file that ends in the middle of an event while the next is there is damage."""
     data = binlog()

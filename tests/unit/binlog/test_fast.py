@@ -1,0 +1,99 @@
+"""The fast loop: whole transactions of MySQL 8, or nothing."""
+
+import pytest
+
+from binlog2s3.binlog.events import EventType
+from binlog2s3.binlog.fast import leap
+from binlog2s3.binlog.scanner import Scanner
+from binlog2s3.binlog.transactions import Boundaries
+from binlog2s3.errors import DamageError
+from tests.binlog_writer import BEGIN, NOW_US, TABLE_MAP, UUID_A, UUID_B, XID, BinlogWriter
+
+ROWS = (EventType.WRITE_ROWS, bytes(200))
+CHANGE = [BEGIN, TABLE_MAP, ROWS, XID]
+EVERYTHING = 1 << 40
+
+
+def usual(*, checksum: bool = True, count: int = 6) -> BinlogWriter:
+    """Transactions as MySQL 8 writes them, some of which came from another server."""
+    log = BinlogWriter(checksum=checksum)
+    for number in range(1, count + 1):
+        original_us = NOW_US - 5 if number % 3 == 0 else None
+        gtid = (UUID_B if number == 2 else UUID_A, "", number)
+        log.transaction(CHANGE, gtid=gtid, commit_us=NOW_US + number, original_us=original_us)
+    return log
+
+
+def taken(log: BinlogWriter, data: bytes) -> tuple[int, int, Boundaries]:
+    """Where the loop stops in these bytes, how many events it takes, and what it counts."""
+    boundaries = Boundaries(in_the_middle=False, stride=EVERYTHING)
+    boundaries.wanted = EVERYTHING
+    begin = log.ends[1]
+    at, events = leap(data, begin, begin, 4, boundaries)
+    return at, events, boundaries
+
+
+def test_whole_transactions_are_counted() -> None:
+    """All at once: events, GTIDs, commit times."""
+    log = usual()
+    at, events, boundaries = taken(log, bytes(log.data))
+    assert (at, events) == (len(log.data), len(log.ends) - 2)
+    assert (boundaries.transactions, boundaries.anonymous) == (6, 0)
+    assert str(boundaries.mysql_gtids()) == f"{UUID_A}:1:3-6,{UUID_B}:2"
+    assert (boundaries.least_us, boundaries.greatest_us) == (NOW_US + 1, NOW_US + 6)
+    assert (boundaries.last_end, boundaries.last_commit_us) == (len(log.data), NOW_US + 6)
+    assert boundaries.commit_exact
+    assert boundaries.completed == []
+
+
+def test_a_transaction_that_is_not_whole_is_left() -> None:
+    """Wherever it is cut, nothing of it is counted."""
+    log = usual(count=3)
+    last = log.transactions[-1]
+    for end in range(last.begin, last.end):
+        at, events, boundaries = taken(log, bytes(log.data[:end]))
+        assert (at, events, boundaries.transactions) == (last.begin, 10, 2)
+
+
+@pytest.mark.parametrize("tag", ["", "blue"])
+def test_an_unusual_transaction_is_left(tag: str) -> None:
+    """One with a tag, or one that does not say how long it is."""
+    log = usual(count=2)
+    end = len(log.data)
+    log.transaction(CHANGE, gtid=(UUID_A, tag, 9), with_length=bool(tag))
+    at, events, boundaries = taken(log, bytes(log.data))
+    assert (at, events, boundaries.transactions) == (end, 10, 2)
+
+
+def test_a_transaction_that_is_collected_is_left() -> None:
+    """The slower loop makes a value of it."""
+    log = usual()
+    boundaries = Boundaries(in_the_middle=False, stride=EVERYTHING)
+    boundaries.wanted = log.transactions[3].begin
+    begin = log.ends[1]
+    at, _ = leap(bytes(log.data), begin, begin, 4, boundaries)
+    assert at == log.transactions[3].begin
+
+
+def test_every_flipped_byte_is_seen() -> None:
+    """In a transaction among others that the fast loop takes, damage is in the event it is in."""
+    log = usual()
+    bad = log.transactions[3]
+    for place in range(bad.begin, bad.end):
+        flipped = bytearray(log.data)
+        flipped[place] ^= 0xFF
+        scanner = Scanner(stride=EVERYTHING)
+        with pytest.raises(DamageError) as caught:
+            scanner.feed(flipped)
+        assert caught.value.offset == max(end for end in log.ends if end <= place)
+        assert scanner.transactions == 3
+
+
+def test_a_hole_is_damage_without_checksums() -> None:
+    """Whether whole transactions are missing or one event of a transaction."""
+    log = usual(checksum=False)
+    after = [end for end in log.ends if end >= log.transactions[2].begin]
+    for begin, end in ((after[0], after[5]), (after[2], after[3])):
+        with pytest.raises(DamageError) as caught:
+            Scanner(stride=EVERYTHING).feed(log.data[:begin] + log.data[end:])
+        assert caught.value.offset == begin
