@@ -341,6 +341,12 @@ DAMAGES: Mapping[str, Damage] = {
     "a parent behind a gap that is none": _as(_child(parent__join="gap"), "parent-lies"),
     "a parent of no join": _as(_child(parent__join="maybe"), "parent-lies"),
     "a parent that lacks something": _as(_child(parent__missing=f"{UUID_A}:15"), "parent-lies"),
+    "a turn of a lineage that is not there": _as(
+        lambda a: a.store.put(LAYOUT.turn(99), _turn(99, LOST).to_json()), "lineage-missing"
+    ),
+    "a turn that cannot be read": _as(
+        lambda a: a.store.put(LAYOUT.turn(99), b"{}"), "turn-unreadable"
+    ),
     "a writer's object that cannot be read": _as(
         lambda a: a.store.put(LAYOUT.writer(1, "9c2d41aa"), b"{}"), "writer-unreadable"
     ),

@@ -33,7 +33,7 @@ _PROBE_UPLOAD = re.compile(r"check-[0-9a-f]{8}/upload")
 _WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8,32})\.json")
 _TURN = re.compile(r"([0-9]{8,18})\.json")
 GENERATION_MOST = 10**18 - 1
-"""The greatest generation that a key may have."""
+"""The greatest generation that a key may have, and the greatest number of a turn."""
 
 _LISTINGS = 3
 """How often chunks are listed for a hole to close: it may be of the listing alone."""
@@ -128,9 +128,19 @@ class Layout:
         """Key of the upload that a preflight begins to see what it may, and aborts."""
         return f"{self.archive}check-{token}/upload"
 
-    def probe_entry(self, token: str) -> str:
-        """Key at which a preflight tries whether it may put an entry, and makes none."""
-        return f"{self.archive}check-{token}/entries/probe.json"
+    def probe_objects(self, token: str) -> dict[str, str]:
+        """Keys at which a preflight tries whether it may put an object of a kind, and makes none.
+
+        A policy may tell the kinds apart; the keys look alike, and are of no lineage and writer.
+        """
+        folder = f"{self.archive}check-{token}/"
+        return {
+            "lineage": f"{folder}lineage.json",
+            "turn": f"{self.turns}check-{token}.json",
+            "binlog": f"{folder}binlogs/probe.000001",
+            "entry": f"{folder}entries/probe.json",
+            "writer": f"{self.writers}check-{token}.json",
+        }
 
     def is_probe_upload(self, key: str) -> bool:
         """Whether a key is such an upload's."""

@@ -157,6 +157,11 @@ def _look(
         f"{name}: there are chunks of lineage {id_}, but no lineage.json that describes it"
         for id_ in sorted(live - known)
     ]
+    if turn is not None and turn.lineage not in known:
+        listing.warnings.append(
+            f"{name}: lineage {turn.lineage} is the one that is written, but it has no readable "
+            "lineage.json"
+        )
     current = current_of(lineages, turn)
     contents = [catalog.contents(one) for one in lineages if only in (None, one.id)]
     if contents:

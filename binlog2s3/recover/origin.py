@@ -223,6 +223,16 @@ class Origin:
             if not self._is_settled(met, twice, lineage):
                 raise self._ambiguous(twice, lineage, begins_in)
 
+    def choosing(self, lineage: str) -> str:
+        """The options that choose the history that ends in this lineage, as what the target has.
+
+        Where both have nothing in common, GTIDs that this history uses as well are still to come
+        there: --lineage alone would not say which of the two the target has.
+        """
+        if self._met(lineage).leg >= 0:
+            return f"--lineage {lineage}"
+        return f"--lineage {lineage} --from-lineage {lineage}"
+
     def or_wait(self, lineage: str) -> str:
         """What else it can be that this lineage has a GTID, and this history does not: a hint."""
         if self._met(lineage).leg >= 0:

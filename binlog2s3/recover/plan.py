@@ -16,20 +16,18 @@ from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.executed import Executed, Gathering, executed, gathered
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, empty, parse
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.config.points import time_text
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.recover.choice import Choice
 from binlog2s3.recover.goal import At, Search, either, short
 from binlog2s3.recover.model import History, Latest, Piece, Plan, Request, Shown
 from binlog2s3.recover.origin import Origin
+from binlog2s3.recover.outside import newer_outside
 from binlog2s3.recover.route import Route
 from binlog2s3.recover.skip import Skip, both
 
 _SHOWN = 3
 _BACK = 50
 """How many binlogs are looked through for the last transactions that are kept."""
-_LAST = 2
-"""How many binlogs of another lineage are looked at for its newest transaction."""
 
 
 def make(request: Request, history: History) -> Plan:
@@ -228,8 +226,8 @@ class _Planner:
                 raise self._search.refused(
                     f"the target has GTIDs of a dead branch, which this history left: "
                     f"{short(str(lost))} of {other}",
-                    f"--lineage {other} goes on with that history; else restore a base backup "
-                    f"from before they were executed{self._origin.or_wait(other)}",
+                    f"{self._origin.choosing(other)} goes on with that history; else restore a base "
+                    f"backup from before they were executed{self._origin.or_wait(other)}",
                 )
         if extra and not self._request.allow_extra_gtids:
             raise self._search.refused(
@@ -491,26 +489,9 @@ class _Planner:
         return Shown(lineage=place.lineage, binlog=place.binlog, transaction=one, content=content)
 
     def _check_others(self) -> None:
-        """See that no newer transactions of other lineages are left out without a word."""
-        route, history = self._route, self._route.history
-        tip = route.line.legs[-1].lineage.id
-        ours = (route.known(number).greatest_commit_us for number in reversed(range(len(route))))
-        newest = next((one for one in ours if one is not None), 0)
-        for other in self._others():
-            try:
-                names = history.names(other)[-_LAST:]
-                history.load(other, names)
-                theirs = [history.known(other, name).greatest_commit_us for name in names]
-            except Binlog2s3Error as error:
-                self._warnings.append(f"lineage {other} may have newer transactions: {error}")
-                continue
-            later = max((one for one in theirs if one is not None), default=0)
-            if later <= newest:
-                continue
-            text = (
-                f"lineage {other}, which is left out, has transactions up to {time_text(later)}: "
-                f"later than all in lineage {tip}"
-            )
+        """See that no newer transactions outside of this history are left out without a word."""
+        tip = self._route.line.legs[-1].lineage.id
+        for other, text in newer_outside(self._route, self._warnings):
             if self._request.lineage is None and isinstance(self._request.goal, Latest):
                 raise RecoveryError(text, hint=f"choose: --lineage {tip}, or --lineage {other}")
             self._warnings.append(text)

@@ -159,13 +159,20 @@ class Writer:
         """Say, for ever, that this lineage is written from here on: before its first byte.
 
         A turn of a writer before us that arrives late finds its number taken. Raises
-        SupersededError if somebody is greater than we, StoreError if `store` refuses.
+        SupersededError if somebody is greater than we, StoreError if `store` refuses, ArchiveError
+        if no number is greater than one that was seen.
         """
         catalog = Catalog(store, self._layout)
         for _ in range(_MOST_TURNS):
             last = catalog.turn()
             self.look(store)
             number = last.number + 1 if last is not None else 1
+            if number > GENERATION_MOST:
+                raise ArchiveError(
+                    f"no turn can have a number greater than {GENERATION_MOST}, which "
+                    f"{self._layout.turn(GENERATION_MOST)} has",
+                    hint="no streamer has put that object: delete it",
+                )
             turn = Turn(
                 number=number,
                 lineage=lineage,

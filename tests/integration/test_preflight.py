@@ -600,7 +600,9 @@ def test_an_action_that_is_denied_in_the_archive(
     lifecycle(minio, check.bucket, wanted_rule("pre/live/"))
     check.environment |= denying(minio, action, resource=f"{check.bucket}/pre/archive/*")
     rows = check.rows(6)
-    also = {("store", "put an entry"): "fail"} if action == "s3:PutObject" else {}
+    kinds = ("lineage", "turn", "binlog")
+    puts = [*(f"put a {kind}" for kind in kinds), "put an entry"]
+    also = {("store", name): "fail" for name in puts if action == "s3:PutObject"}
     assert not_well(rows) == {("store", DENIED_IN_ARCHIVE[action]): "fail", **also}
     wanted = f"allow {action} on arn:aws:s3:::{check.bucket}/pre/archive/test/* for"
     assert rows["store", DENIED_IN_ARCHIVE[action]]["hint"].startswith(wanted)
@@ -611,7 +613,13 @@ def test_an_action_that_is_denied_in_the_archive(
 @pytest.mark.parametrize(
     ("action", "keys", "name"),
     [
+        ("s3:PutObject", "archive/test/*/lineage.json", "put a lineage"),
+        ("s3:PutObject", "archive/test/turns/*", "put a turn"),
+        ("s3:PutObject", "archive/test/*/binlogs/*", "put a binlog"),
         ("s3:PutObject", "archive/test/*/entries/*", "put an entry"),
+        ("s3:PutObject", "live/test/writers/*", "put a writer"),
+        ("s3:GetObject", "archive/test/turns/*", "read archive/"),
+        ("s3:GetObject", "archive/test/*/entries/*", "read archive/"),
         ("s3:DeleteObject", "live/test/writers/*", "delete a writer"),
     ],
 )

@@ -173,7 +173,8 @@ def test_everything_is_reached(events: Sequence[tuple[str, int, int]], data: st.
     backup_at = data.draw(st.integers(0, len(model.truth)))
     have = having(model.truth[:backup_at])
     assume(have not in model.dead)
-    plan = make(Request(goal=Latest(), start=Start(gtids=have)), model)
+    request = Request(goal=Latest(), start=Start(gtids=have), lineage=model.current)
+    plan = make(request, model)
     assert numbers(applied(plan, model)) == numbers(model.truth[backup_at:])
     assert not plan.left_out
 
@@ -225,6 +226,7 @@ def test_what_is_skipped_is_all_that_lacks(
         goal=Latest(),
         start=Start(gtids=having(model.truth[:backup_at])),
         skip=tuple(str(real.gtid) for real in skipped),
+        lineage=model.current,
     )
     plan = make(request, model)
     assert numbers(applied(plan, model)) == numbers([r for r in rest if r not in skipped])

@@ -3,14 +3,16 @@
 Place in the flow: beside `probes`, which tries what is done below `live/`.
 
 Law: no object is ever made here, for nobody could delete it, or a lock would keep it for years. One
-upload of no binlog is begun, and aborted; none is begun that could not be. An entry is put only
-with a wrong checksum, into a store that has just been seen to refuse such a one below `live/`.
+upload of no binlog is begun, and aborted; none is begun that could not be. An object of each kind
+is put only with a wrong checksum, into a store that has just been seen to refuse such a one below
+`live/`. So is a writer's, which readers would take for one.
 """
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from binlog2s3.archive.catalog import Layout
 from binlog2s3.binlog.checksum import crc64nvme
@@ -25,7 +27,11 @@ ARCHIVE_NAMES = (
     "abort in archive/",
     "write archive/",
     "list parts in archive/",
+    "put a lineage",
+    "put a turn",
+    "put a binlog",
     "put an entry",
+    "put a writer",
 )
 _BODY = b"{}"
 """The rows, in their order, but for what became of the abort."""
@@ -45,7 +51,8 @@ class ArchiveProbes:
         self._layout = Layout(config.s3.prefix, config.stream.source)
         self._refusal = refusal
         token = secrets.token_hex(4)
-        self.key, self._entry = self._layout.probe_upload(token), self._layout.probe_entry(token)
+        self.key = self._layout.probe_upload(token)
+        self._objects = self._layout.probe_objects(token).values()
         self._uploads: list[str] = []
         self._is_begun = False  # or its answer was lost
 
@@ -59,8 +66,9 @@ class ArchiveProbes:
         self._sweep()
         yield from self._upload_rows()  # at once, however slowly they are shown
 
-    def _tried(self, name: str, act: Callable[[], Row | str]) -> Row:
-        return tried_there(name, self._config.s3.bucket, self._layout.archive, act)
+    def _tried(self, name: str, act: Callable[[], Row | str], key: str = "") -> Row:
+        below = self._layout.live if key.startswith(self._layout.live) else self._layout.archive
+        return tried_there(name, self._config.s3.bucket, below, act)
 
     def _abort_nothing(self) -> str:
         self._store.abort_upload(self.key, NO_UPLOAD)
@@ -73,7 +81,8 @@ class ArchiveProbes:
         else:
             rows.append(self._tried(ARCHIVE_NAMES[2], self._list_parts))
         if self._refusal:
-            rows.append(self._tried(ARCHIVE_NAMES[3], self._put_entry))
+            for name, key in zip(ARCHIVE_NAMES[3:], self._objects, strict=True):
+                rows.append(self._tried(name, partial(self._put, name, key), key))
         else:
             why = "an object would be made, which could not be deleted again"
             rows += skip(ARCHIVE_NAMES[3:], why)
@@ -96,19 +105,19 @@ class ArchiveProbes:
         self._store.list_parts(self.key, self._uploads[-1])
         return "allowed"
 
-    def _put_entry(self) -> Row | str:
+    def _put(self, name: str, key: str) -> Row | str:
         """As the streamer puts it, but for its checksum: who may not is denied before that."""
         try:
-            self._store.put(self._entry, _BODY, crc64=crc64nvme(_BODY) ^ 1, if_absent=True)
+            self._store.put(key, _BODY, crc64=crc64nvme(_BODY) ^ 1, if_absent=True)
         except StoreError as error:
             if error.transient or short(error) != self._refusal:
                 raise
             return f"allowed; with a wrong checksum, so nothing was made ({self._refusal})"
         with suppress(StoreError):
-            self._store.delete([self._entry])
-        where = f"s3://{self._config.s3.bucket}/{self._entry}"
+            self._store.delete([key])
+        where = f"s3://{self._config.s3.bucket}/{key}"
         hint = f"it may still be there, and may go: {aws(self._config)} s3 rm {where}"
-        return fail("store", ARCHIVE_NAMES[3], "the store took bytes of another checksum", hint)
+        return fail("store", name, "the store took bytes of another checksum", hint)
 
     def _sweep(self) -> None:
         """Abort what checks left that were killed, once it is old."""

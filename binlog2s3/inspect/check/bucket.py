@@ -150,7 +150,7 @@ class BucketCheck:
         return prefix
 
     def _read_archive(self) -> Row | str:
-        """An object, if there is one, and a key that is absent, as the streamer looks for them.
+        """An object, if there is one, and absent keys of each kind, as the streamer looks for them.
 
         S3 says of an absent key that there is none to those who may both read it and list the
         bucket, and denies it to all others.
@@ -158,19 +158,21 @@ class BucketCheck:
         first = next(self._store.list(self._layout.archive), None)
         if first is not None:
             self._store.get(first.key, 0, min(1, first.size))
-        try:
-            self._store.get(f"{self._layout.archive}check-{secrets.token_hex(4)}/none")
-        except ObjectMissingError:
-            return "allowed; nothing is there yet" if first is None else first.key
-        except StoreError as error:
-            if not is_denied(error):
-                raise
-            hint = (
-                f"{error.hint}, and s3:ListBucket without a condition on s3:prefix: else S3 denies "
-                "an object that is not there, too"
-            )
-            return fail("store", "read archive/", str(error), hint)
-        return fail("store", "read archive/", "it shows an object that nobody put", _NO_STORE)
+        for key in self._layout.probe_objects(secrets.token_hex(4)).values():
+            try:
+                self._store.get(key)
+            except ObjectMissingError:
+                continue
+            except StoreError as error:
+                if not is_denied(error):
+                    raise
+                hint = (
+                    f"{error.hint}, and s3:ListBucket without a condition on s3:prefix: else S3 "
+                    "denies an object that is not there, too"
+                )
+                return fail("store", "read archive/", str(error), hint)
+            return fail("store", "read archive/", "it shows an object that nobody put", _NO_STORE)
+        return "allowed; nothing is there yet" if first is None else first.key
 
     # How it is set up
 

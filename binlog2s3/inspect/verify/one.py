@@ -147,8 +147,10 @@ class One:
             try:
                 lineage = read(self._store, key, Lineage)
             except ObjectMissingError:
-                what = f"{len(shelf.binlogs)} binlogs and {len(shelf.chunks)} open ones"
-                self._wrong("lineage-missing", id_, key, f"it is not there, {what} are")
+                what = f"{len(shelf.binlogs)} binlogs and {len(shelf.chunks)} open ones are"
+                if (turn := self.look.stock.turn) is not None and turn.lineage == id_:
+                    what += "; the last turn says that it is the current lineage"
+                self._wrong("lineage-missing", id_, key, f"it is not there, {what}")
                 continue
             except ArchiveError as error:
                 lies = isinstance(error, MisplacedError)

@@ -46,7 +46,7 @@ _AGAIN = "where the source still has it, take this one away and a new start of `
 _BACKUP = "make a new base backup: from then on the history is whole"
 WORDS: Mapping[Kind, tuple[str, str, str]] = {
     "lineage-missing": (
-        "binlogs, entries or chunks of a lineage that has no lineage.json",
+        "binlogs, entries, chunks or the last turn of a lineage that has no lineage.json",
         "nothing of this lineage can be found by a recovery",
         f"{_VERSIONED}; docs/format.md says what stands in it",
     ),

@@ -80,6 +80,8 @@ def take_stock(store: Store, layout: Layout) -> Stock:
     except ArchiveError as error:
         key = layout.turns
         stock.defects.append(Defect(kind="turn-unreadable", key=key, text=str(error)))
+    if stock.turn is not None:
+        stock.shelf(stock.turn.lineage)  # it should be there, if nothing else is
     for info in store.list(layout.live):
         _place_live(stock, info)
     for info in store.list(layout.archive):

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from binlog2s3.archive.catalog import Layout, sources
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Entry, Heartbeat, Lineage, Parent, Position
+from binlog2s3.archive.documents import Entry, Heartbeat, Lineage, Parent, Position, Turn
 from binlog2s3.archive.listing import Listing, ancestry, current_of, document, gather
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.binlog.names import BinlogName
@@ -446,6 +446,16 @@ def test_chunks_of_a_lineage_that_nothing_describes_are_named() -> None:
     bucket.chunk(FIRST, (0, 9), id_=CHILD)
     assert bucket.listing().warnings == [
         f"{SOURCE}: there are chunks of lineage {CHILD}, but no lineage.json that describes it"
+    ]
+
+
+def test_a_current_lineage_that_nothing_describes_is_named() -> None:
+    """No lineage is shown as current then, and that is said."""
+    bucket = Bucket()
+    turn = Turn(number=1, lineage=CHILD, generation=1, token="0" * 16)
+    bucket.store.put(bucket.layout.turn(1), turn.to_json())
+    assert bucket.listing().warnings == [
+        f"{SOURCE}: lineage {CHILD} is the one that is written, but it has no readable lineage.json"
     ]
 
 

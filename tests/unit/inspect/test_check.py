@@ -702,7 +702,7 @@ def test_an_archive_where_all_is_allowed() -> None:
     keys: set[str] = set()
     store.on_act = lambda name, about, _: keys.update(about) if name == "create_upload" else None
     rows, (cleaned,) = archive(store)
-    assert results([*rows.values(), cleaned]) == {"put an entry": "skipped"}
+    assert results([*rows.values(), cleaned]) == dict.fromkeys(PUT, "skipped")
     assert (store.objects, store.uploads) == ({}, {})
     assert not {"put", "delete", "complete_upload", "copy_part"} & store.calls.keys()
     (key,) = keys
@@ -710,7 +710,11 @@ def test_an_archive_where_all_is_allowed() -> None:
     assert not LAYOUT.is_binlog(key)
 
 
-def test_an_entry_is_tried_without_being_made() -> None:
+PUT = ARCHIVE_NAMES[3:]
+KINDS = ("/lineage.json", "/turns/", "/binlogs/", "/entries/", "/writers/")
+
+
+def test_each_kind_of_object_is_tried_without_being_made() -> None:
     """By bytes that the store refuses; never where it was not seen to refuse them, or keeps all."""
     store = MemoryStore()
     told = refusal(store)
@@ -718,9 +722,9 @@ def test_an_entry_is_tried_without_being_made() -> None:
     keys: list[str] = []
     store.on_act = lambda name, about, _: keys.extend(about) if name == "put" else None
     rows, _ = archive(store, told)
-    assert (rows["put an entry"].result, store.objects) == ("ok", {})
-    assert [key.startswith(LAYOUT.archive) for key in keys] == [True]
-    assert "/entries/" in keys[0]
+    assert ({rows[name].result for name in PUT}, store.objects) == ({"ok"}, {})
+    assert len(keys) == len(KINDS)
+    assert all(kind in key for kind, key in zip(KINDS, keys, strict=True))
     store.on_call = lambda name: ("before", denied("put_object")) if name == "put" else None
     row = archive(store, told)[0]["put an entry"]
     assert row.result == "fail"

@@ -17,7 +17,7 @@ from binlog2s3.recover.model import (
     ToTime,
 )
 from binlog2s3.recover.plan import make
-from tests.history_model import HEAD, Model, Real
+from tests.history_model import HEAD, File, Model, Real
 
 FIRST = BinlogName("mysql-bin", 1)
 Have = list[Real]
@@ -496,3 +496,69 @@ def test_newer_transactions_of_another_lineage() -> None:
     file.reals.append(Real(99, f"{model.branches[0].lineage.server_uuid}:4", model.clock_us, 100))
     plan = planned(model, Latest())
     assert (plan.transactions, plan.warnings) == (4, ())
+
+
+def test_newer_transactions_before_empty_binlogs_of_another_lineage() -> None:
+    """A server that is restarted again and again leaves binlogs without a transaction."""
+    model = FailedBack()
+    committed(model, 3)
+    model.fail_over(0, 0)
+    committed(model, 2)
+    for _ in range(3):
+        model.rotate()
+    first, second = (branch.lineage.id for branch in model.branches)
+    error = refused(model, Latest())
+    assert f"lineage {second}, which is left out, has transactions up to" in str(error)
+    assert error.hint == f"choose: --lineage {first}, or --lineage {second}"
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+def test_newer_transactions_of_a_dead_branch(rotates: bool) -> None:
+    """The server that history left was written once more, and that was brought into the bucket."""
+    model = Model()
+    committed(model, 3)
+    old = model.branches[0]
+    model.fail_over(1, 0)
+    committed(model, 2)
+    first, second = (branch.lineage.id for branch in model.branches)
+    assert planned(model, Latest()).warnings == ()
+    file = old.files[0]
+    if rotates:
+        file.ended = True
+        file = File(file.name.next(), file.gtids_at_end(), model.clock_us)
+        old.files.append(file)
+    model.clock_us += 1
+    file.reals.append(Real(99, f"{old.lineage.server_uuid}:4", model.clock_us, 100))
+    error = refused(model, Latest())
+    assert f"lineage {first}, which is left out from {FIRST}:{HEAD + 200} on, has" in str(error)
+    assert error.hint == f"choose: --lineage {second}, or --lineage {first}"
+    assert planned(model, Latest(), lineage=first).transactions == 4
+    plan = planned(model, Latest(), lineage=second)
+    assert plan.transactions == 4
+    assert any(first in warning for warning in plan.warnings)
+
+
+def test_a_dead_branch_does_not_make_the_history_newer() -> None:
+    """The successor has nothing yet: what it left behind counts as what is left out."""
+    model = Model()
+    committed(model, 3)
+    model.fail_over(1, 0)
+    first, second = (branch.lineage.id for branch in model.branches)
+    error = refused(model, Latest())
+    assert f"lineage {first}, which is left out from {FIRST}:{HEAD + 200} on, has" in str(error)
+    assert planned(model, Latest(), lineage=second).transactions == 2
+
+
+def test_the_hint_for_a_target_from_before_a_reset_is_enough() -> None:
+    """Its GTIDs alone are of both: the hint says which lineage it is of, too."""
+    model = Model()
+    committed(model, 5)
+    old = model.truth[:]
+    model.reset()
+    committed(model, 2)
+    first = model.branches[0].lineage.id
+    error = refused(model, Latest(), old[:4])
+    assert error.hint.startswith(f"--lineage {first} --from-lineage {first} goes on with")
+    start = Start(gtids=having(old[:4]), lineage=first)
+    assert planned(model, Latest(), lineage=first, start=start).transactions == 1
+    refused(model, Latest(), old[:4], lineage=first)

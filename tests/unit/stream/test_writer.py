@@ -347,3 +347,14 @@ def test_no_writer_takes_a_generation_that_no_key_can_have(spool: Spool) -> None
         writer(store, spool).claim(store)
     assert "delete it" in caught.value.hint
     assert list(store.objects) == [LAYOUT.writer(*last.rank)]
+
+
+def test_no_writer_takes_a_turn_that_no_key_can_have(spool: Spool) -> None:
+    """Nobody would see it: it is an error that names the object in the way."""
+    store = MemoryStore()
+    last = Turn(number=10**18 - 1, lineage=OTHER, generation=1, token="0" * 16)
+    store.put(LAYOUT.turn(last.number), last.to_json())
+    with pytest.raises(ArchiveError, match=str(10**18 - 1)) as caught:
+        writer(store, spool).take_turn(store, ID)
+    assert "delete it" in caught.value.hint
+    assert list(store.objects) == [LAYOUT.turn(last.number)]
