@@ -74,7 +74,18 @@ class Search:
     def covered_us(self) -> int | None:
         """What the writer vouches for, if it is of this history."""
         tip = self.route.line.legs[-1].lineage.id
-        return self.route.history.covered_us if tip == self.route.history.current else None
+        return self.route.history.covered_us if tip == self._current() else None
+
+    def may_grow(self, lineage: str) -> bool:
+        """Whether this lineage is the one that is written, as far as that is known."""
+        return self._current() in (None, lineage)
+
+    def _current(self) -> str | None:
+        """None where it cannot be read: --lineage can be followed without it."""
+        try:
+            return self.route.history.current
+        except ArchiveError:
+            return None
 
     def refused(self, why: str, hint: str = "") -> RecoveryError:
         """The error for what cannot be done, with what can."""

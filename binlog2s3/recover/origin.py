@@ -207,7 +207,7 @@ class Origin:
                 gtids=gtids,
                 common=met.gtids,
                 everything=everything,
-                is_open=lineage == self._history.current,
+                is_open=self._search.may_grow(lineage),
             )
             twice = given(have)
             if not twice:

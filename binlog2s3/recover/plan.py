@@ -226,8 +226,8 @@ class _Planner:
                 raise self._search.refused(
                     f"the target has GTIDs of a dead branch, which this history left: "
                     f"{short(str(lost))} of {other}",
-                    f"{self._origin.choosing(other)} goes on with that history; else restore a base "
-                    f"backup from before they were executed{self._origin.or_wait(other)}",
+                    f"{self._origin.choosing(other)} goes on with that history; else restore a "
+                    f"base backup from before they were executed{self._origin.or_wait(other)}",
                 )
         if extra and not self._request.allow_extra_gtids:
             raise self._search.refused(

@@ -47,7 +47,7 @@ class _Seen:
 
     writer: Heartbeat | None
     lineages: tuple[Lineage, ...]
-    current: str
+    current: str | ArchiveError
 
 
 class Survey:
@@ -55,7 +55,8 @@ class Survey:
 
     Implements `model.History`; its `blocks` are for `extract`. To be asked by one thread.
     ArchiveError from any question that the bucket contradicts itself on. `unreadable` are lineages
-    that are left out, because of what describes them; `problems`: what a binlog lacks at its end.
+    that are left out, because of what describes them; `problems`: what a binlog lacks at its end,
+    and what does not say which lineage is current.
     """
 
     def __init__(
@@ -89,8 +90,14 @@ class Survey:
 
     @property
     def current(self) -> str:
-        """The id of the one that is written, or was the last; "" where there is none."""
-        return self._seen().current
+        """The id of the one that is written, or was the last; "" where there is none.
+
+        Raises ArchiveError where what says so cannot be read: nothing else depends on it.
+        """
+        current = self._seen().current
+        if isinstance(current, ArchiveError):
+            raise current
+        return current
 
     @property
     def covered_us(self) -> int | None:
@@ -249,11 +256,15 @@ class Survey:
     def _seen(self) -> _Seen:
         if self._first_look is None:
             writer = self._writer()
-            turn = self._catalog.turn()
+            turn, unknown = None, None
+            try:
+                turn = self._catalog.turn()
+            except ArchiveError as error:
+                unknown = error
+                self.problems.append(error)
             lineages = tuple(self._catalog.lineages(self.unreadable))
-            self._first_look = _Seen(
-                writer=writer, lineages=lineages, current=current_of(lineages, turn)
-            )
+            current = unknown or current_of(lineages, turn)
+            self._first_look = _Seen(writer=writer, lineages=lineages, current=current)
         return self._first_look
 
     def _writer(self) -> Heartbeat | None:

@@ -142,7 +142,7 @@ WORDS: Mapping[Kind, tuple[str, str, str]] = {
     ),
     "turn-unreadable": (
         "the last of `turns/`, where it is not of format 1",
-        "which lineage is current is not known: a recovery is refused",
+        "which lineage is current is not known: a recovery is refused without --lineage",
         f"{_VERSIONED}; a newer format needs a newer binlog2s3",
     ),
     "foreign": (

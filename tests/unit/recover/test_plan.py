@@ -4,7 +4,7 @@ import pytest
 
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import RecoveryError
+from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import (
     BeforeGtid,
     Goal,
@@ -562,3 +562,27 @@ def test_the_hint_for_a_target_from_before_a_reset_is_enough() -> None:
     start = Start(gtids=having(old[:4]), lineage=first)
     assert planned(model, Latest(), lineage=first, start=start).transactions == 1
     refused(model, Latest(), old[:4], lineage=first)
+
+
+class Unsure(Model):
+    """Nobody knows which lineage is current."""
+
+    @property
+    def current(self) -> str:
+        raise ArchiveError("turns/00000001.json is no JSON", hint="see verify")
+
+    def lost_end(self, lineage: str) -> str:
+        return self.lost_text if lineage else ""
+
+
+def test_a_lineage_is_followed_though_nobody_knows_which_is_current() -> None:
+    """--lineage settles it; no time is vouched for then."""
+    model = Unsure()
+    committed(model, 3)
+    model.covered_us = model.clock_us + 5
+    with pytest.raises(ArchiveError):
+        planned(model, Latest())
+    only = model.branch.lineage.id
+    assert planned(model, Latest(), lineage=only).transactions == 3
+    error = refused(model, ToTime(model.clock_us + 1, "then"), lineage=only)
+    assert "is not reached" in str(error)

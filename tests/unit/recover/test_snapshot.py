@@ -113,6 +113,18 @@ def test_nobody_vouches_for_a_lineage_that_the_writer_does_not_write(lineage: st
     assert (survey.current, survey.covered_us) == (ID, None)
 
 
+def test_a_turn_that_cannot_be_read_hides_nothing_else() -> None:
+    """Which lineage is current is refused; each of them can be looked at, and it is said."""
+    bucket = Bucket()
+    bucket.beat(IDLE)
+    bucket.put(LAYOUT.turn(10**6), b"{}")
+    survey = bucket.survey()
+    assert [lineage.id for lineage in survey.lineages] == [ID]
+    with pytest.raises(ArchiveError, match="turns/01000000"):
+        _ = survey.current
+    assert [str(LAYOUT.turn(10**6)) in str(error) for error in survey.problems] == [True]
+
+
 def test_a_time_to_the_microsecond() -> None:
     """No rounding on the way."""
     bucket = Bucket()
