@@ -72,6 +72,8 @@ class _Meaning:
 
 
 # The S3 action that a policy must allow, by operation as boto3 names it.
+_MOST_MESSAGE = 500
+"""Characters of what a store says that are shown."""
 _ACTIONS = {
     "list_objects_v2": "s3:ListBucket",
     "get_object": "s3:GetObject",
@@ -355,7 +357,7 @@ def _bare_status(failure: Failure) -> bool:
 
 
 def _values(failure: Failure) -> dict[str, str]:
-    message = failure.message.strip().rstrip(".")
+    message = failure.message.strip().rstrip(".")[:_MOST_MESSAGE]
     answer = ": ".join(part for part in (failure.code, message) if part)
     return {
         "bucket": failure.bucket,

@@ -405,6 +405,16 @@ def needed(answer: Mapping[str, Any], name: str) -> Any:
     return value
 
 
+def onward(before: Mapping[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Where a listing continues; an answer that leads back to its own place would never end."""
+    if all(before.get(name) == value for name, value in after.items()):
+        raise MendableError(
+            f"the store's listing does not end: it continues where it began, at {after!r:.100}",
+            hint="--endpoint-url must be the store's S3 address and port",
+        )
+    return after
+
+
 def size_of(body: Body | bytes) -> int:
     """How many bytes the body has."""
     return len(body) if isinstance(body, bytes) else body.size

@@ -52,6 +52,7 @@ from binlog2s3.store.requests import (
     crc64_of,
     digests_of,
     needed,
+    onward,
     size_of,
 )
 from binlog2s3.store.settings import BucketSettings
@@ -262,10 +263,11 @@ class S3Store:
             ]
             if not page.get("IsTruncated"):
                 return sorted(found, key=lambda upload: upload.initiated)
-            marker = {
+            place = {
                 "KeyMarker": needed(page, "NextKeyMarker"),
                 "UploadIdMarker": page.get("NextUploadIdMarker", ""),
             }
+            marker = onward(marker, place)
 
     def uploads_below(self, prefix: str) -> Sequence[UploadInfo]:
         # MinIO finds nothing below a prefix that is no whole key, but all without one.
@@ -301,7 +303,7 @@ class S3Store:
             ]
             if not page.get("IsTruncated"):
                 return sorted(found, key=lambda part: part.number)
-            marker = {"PartNumberMarker": needed(page, "NextPartNumberMarker")}
+            marker = onward(marker, {"PartNumberMarker": needed(page, "NextPartNumberMarker")})
 
     def upload_part(
         self, key: str, upload_id: str, number: int, body: Body | bytes, crc64: int | None = None
@@ -400,7 +402,8 @@ class S3Store:
             yield page
             if not page.get("IsTruncated"):
                 return
-            params["ContinuationToken"] = needed(page, "NextContinuationToken")
+            token = needed(page, "NextContinuationToken")
+            params |= onward(params, {"ContinuationToken": token})
 
     def _delete_together(self, keys: Sequence[str]) -> bool:
         """Delete a batch in one request; False where the store cannot."""

@@ -2,7 +2,9 @@
 
 import io
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,61 @@ def test_a_web_page_is_no_answer_of_a_store(status: int) -> None:
     assert f"status {status}" in str(error)
     assert "http://store:9000" in str(error)
     assert "--endpoint-url" in error.hint
+
+
+def test_what_a_store_says_is_shown_up_to_a_limit() -> None:
+    """A message of megabytes does not become a line of megabytes."""
+    error = translate(failure("AccessDenied", "get_object", status=403, message="x" * 5_000_000))
+    assert 400 < len(str(error)) < 1000
+
+
+class _Endless(BaseHTTPRequestHandler):
+    """A store whose listings continue where they began, up to the tenth answer."""
+
+    asked = 0
+
+    def do_GET(self) -> None:
+        type(self).asked += 1
+        more = "true" if type(self).asked < 10 else "false"
+        body = (
+            f"<X><IsTruncated>{more}</IsTruncated><NextContinuationToken>a</NextContinuationToken>"
+            "<NextKeyMarker>a</NextKeyMarker><NextPartNumberMarker>1</NextPartNumberMarker></X>"
+        ).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/xml")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("what", ["list", "list_names", "list_uploads", "list_parts"])
+def test_a_listing_that_leads_back_to_itself_ends(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an error of the store, and not a loop."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a")
+    _Endless.asked = 0
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Endless) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        store = S3Store(
+            StoreConfig(bucket="bbb", endpoint_url=endpoint, region="r", addressing_style="path"),
+            stop=threading.Event(),
+        )
+        ask: dict[str, Callable[[], object]] = {
+            "list": lambda: list(store.list("a")),
+            "list_names": lambda: list(store.list_names("a")),
+            "list_uploads": lambda: store.list_uploads("a"),
+            "list_parts": lambda: store.list_parts("a", "1"),
+        }
+        with pytest.raises(MendableError, match="does not end"):
+            ask[what]()
+        server.shutdown()
+    assert _Endless.asked == 2
 
 
 def test_a_bare_status_is_no_answer_of_a_store() -> None:
