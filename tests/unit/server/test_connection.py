@@ -5,7 +5,7 @@ from dataclasses import replace
 import pymysql
 import pytest
 
-from binlog2s3.server.connection import _translate
+from binlog2s3.server.errors import translate
 from tests.login import ROOT
 
 
@@ -16,10 +16,10 @@ def test_a_password_that_is_refused(monkeypatch: pytest.MonkeyPatch, by_systemd:
     if by_systemd:
         monkeypatch.setenv("CREDENTIALS_DIRECTORY", "/run/credentials/binlog2s3@orders.service")
     denied = pymysql.err.OperationalError(1045, "Access denied for user 'repl'@'localhost'")
-    error = _translate(denied, ROOT)
+    error = translate(denied, ROOT)
     assert "check --mysql-user, the password file" in error.hint
     assert ("restart" in error.hint) is by_systemd
-    cut = _translate(pymysql.err.OperationalError(2006, "gone away"), ROOT)
+    cut = translate(pymysql.err.OperationalError(2006, "gone away"), ROOT)
     assert "systemd" not in cut.hint
 
 
@@ -28,6 +28,6 @@ def test_a_password_that_ends_in_a_blank() -> None:
     doubt = "the password in /etc/pw ends in a blank"
     login = replace(ROOT, doubt=doubt)
     denied = pymysql.err.OperationalError(1045, "Access denied for user 'repl'@'localhost'")
-    assert _translate(denied, login).hint.startswith(doubt)
+    assert translate(denied, login).hint.startswith(doubt)
     full = pymysql.err.OperationalError(1040, "Too many connections")
-    assert doubt not in _translate(full, login).hint
+    assert doubt not in translate(full, login).hint
