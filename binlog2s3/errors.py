@@ -1,15 +1,15 @@
 """Every error that binlog2s3 raises on purpose.
 
-Law: foreign exceptions (boto3, pymysql, OSError) never leave the module that owns the library;
-they leave as one of these. Each carries a message with the values in it, a hint that says what to
-do next, whether trying again can help (`transient`), and the exit code of the process it ends.
+Law: foreign exceptions (boto3, pymysql, OSError) never leave the module that owns the library; it
+raises one of these instead. Each has a message with the values in it, a hint that says what to do,
+whether trying again can help (`transient`), and the exit code of the process.
 """
 
 from typing import ClassVar
 
 
 class Binlog2s3Error(Exception):
-    """The root; exit code 1 is for defects, so every subclass that users meet sets its own.
+    """The root. Exit code 1 is for defects, so every subclass that users see sets its own.
 
     >>> str(SpoolError("no space left in /spool", hint="free some"))
     'no space left in /spool'
@@ -26,7 +26,7 @@ class Binlog2s3Error(Exception):
 class ConfigError(Binlog2s3Error):
     """Options, environment or configuration file: unknown, missing, wrong or contradictory.
 
-    `problems` holds every problem found, one line each: all are reported at once.
+    `problems` has every problem found, one line each: all are reported at once.
     """
 
     exit_code = 3
@@ -39,8 +39,8 @@ class ConfigError(Binlog2s3Error):
 class SourceError(Binlog2s3Error):
     """The MySQL or MariaDB server, its privileges and settings, or mysqlbinlog.
 
-    `answered`: the server, or its host, did answer; it only said no. `unservable`: it cannot give
-    this place of this binlog. `refused`: it is a server that we refuse.
+    `answered`: the server, or its host, answered with an error. `unservable`: it cannot send the
+    binlog from this position. `refused`: binlog2s3 refuses this server.
     """
 
     exit_code = 4
@@ -68,9 +68,9 @@ class SpoolError(Binlog2s3Error):
 
 
 class DamageError(SpoolError):
-    """Bytes that are no binlog: a broken event chain, a wrong checksum, a torn event.
+    """Bytes that are not a binlog: a broken event chain, a wrong checksum, a partial event.
 
-    `offset` is where the first bad event begins, in bytes of the binlog.
+    `offset` is the offset of the first bad event in the binlog.
     """
 
     def __init__(self, message: str, *, offset: int, hint: str = "") -> None:
@@ -79,11 +79,11 @@ class DamageError(SpoolError):
 
 
 class FloorError(SpoolError):
-    """Bytes that were given back to the file system, because the bucket had them, are wanted."""
+    """Bytes are needed of a range that was freed in the spool, because the bucket had them."""
 
 
 class StoreError(Binlog2s3Error):
-    """The S3 store: unreachable, refusing, or not an S3 store at all."""
+    """The S3 store: unreachable, refusing a request, or not an S3 store."""
 
     exit_code = 6
 
@@ -93,7 +93,7 @@ class ObjectMissingError(StoreError):
 
 
 class ObjectTooLargeError(StoreError):
-    """The object is larger than the caller reads of it; not a byte of it was read."""
+    """The object is larger than the caller allows; nothing of it was read."""
 
 
 class UploadMissingError(StoreError):
@@ -101,15 +101,15 @@ class UploadMissingError(StoreError):
 
 
 class PreconditionError(StoreError):
-    """Something lies under the key already and the write was to be the first (412, 409)."""
+    """The key already exists, and the write was only allowed if it did not (412, 409)."""
 
 
 class UnsupportedError(StoreError):
-    """The store does not have what was asked for (501 NotImplemented and the like)."""
+    """The store does not support the request (501 NotImplemented and similar)."""
 
 
 class StoreSettingError(StoreError):
-    """The store does not have what the configuration asks of it: only the operator can mend it."""
+    """The store does not support what the configuration requires: the operator has to fix it."""
 
 
 class ArchiveError(Binlog2s3Error):
@@ -119,23 +119,23 @@ class ArchiveError(Binlog2s3Error):
 
 
 class MisplacedError(ArchiveError):
-    """A document that by what it says belongs under another key: another source's, or binlog's."""
+    """A document whose content belongs under another key: of another source, or binlog."""
 
 
 class ForkError(ArchiveError):
-    """The source has other bytes than the archive where both should have the same."""
+    """The source has other bytes than the archive at the same place."""
 
 
 class ElsewhereError(ForkError):
-    """What was read so far is of the known history; what comes now is of another one."""
+    """The bytes so far are of the known history; the next ones are of another history."""
 
 
 class GapError(ArchiveError):
-    """The source no longer has the binlog that comes next: it was purged before it was read."""
+    """The source no longer has the next binlog: it was purged before it was read."""
 
 
 class RecoveryError(Binlog2s3Error):
-    """A point-in-time recovery that refuses, or fails."""
+    """A point-in-time recovery that is refused, or fails."""
 
     exit_code = 8
 

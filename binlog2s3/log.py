@@ -1,8 +1,8 @@
 """Logging: a fixed event name and fields, as text on a terminal and JSON lines elsewhere.
 
-Law: one line per event, on standard error; fields hold values, never secrets. The event name does
-not change with the values, so that a log can be searched and counted by it. An error brings its
-hint along. docs/reference.md lists every event.
+Law: one line per event, on standard error. Fields have values, never secrets. The name of an event
+does not depend on the values, so that a log can be searched and counted by name. An error is logged
+with its hint. docs/reference.md lists every event.
 """
 
 import json
@@ -25,19 +25,19 @@ class Log:
         self._logger = logging.getLogger(f"binlog2s3.{part}")
 
     def debug(self, event: str, /, **fields: object) -> None:
-        """For someone who follows the code."""
+        """Details for developers."""
         self._write(logging.DEBUG, event, fields)
 
     def info(self, event: str, /, **fields: object) -> None:
-        """What happened, once per unit of work."""
+        """What happened, once for each unit of work."""
         self._write(logging.INFO, event, fields)
 
     def warning(self, event: str, /, **fields: object) -> None:
-        """What goes on by itself but wants a look."""
+        """A problem that needs no action at once, but that an operator should know of."""
         self._write(logging.WARNING, event, fields)
 
     def error(self, event: str, error: BaseException | None = None, /, **fields: object) -> None:
-        """What stops something; `error` says why."""
+        """A failure that stops something; `error` says why."""
         self._write(logging.ERROR, event, fields | ({"error": error} if error else {}))
 
     def _write(self, level: int, event: str, fields: dict[str, object]) -> None:
@@ -64,7 +64,7 @@ class _Json(logging.Formatter):
         }
         line |= {key: value for key, value in _fields(record).items() if key not in line}
         shown = json.dumps(line, default=str, ensure_ascii=False)
-        # what a terminal would obey, and what is no UTF-8, is written as escapes
+        # escape what a terminal would obey, and what is not UTF-8
         return shown if shown.isprintable() else json.dumps(line, default=str)
 
 
@@ -84,17 +84,17 @@ class _Text(logging.Formatter):
 
 
 def _text(value: object) -> str:
-    """A value on one line, quoted where a reader could not tell its end."""
+    """A value on one line; quoted if its end would not be clear."""
     text = str(value)
     if not text.isprintable():
-        return json.dumps(text)  # what a server says must not break lines or colour terminals
+        return json.dumps(text)  # foreign text must not break lines or control a terminal
     return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "=') else text
 
 
 def configure(style: str, level: str, stream: TextIO | None = None) -> None:
     """Send the program's log to `stream`, by default standard error.
 
-    `style` is text, json, or auto: text on a terminal. Called again, it replaces what was.
+    `style` is text, json, or auto: text on a terminal. Another call replaces the settings.
     """
     stream = stream or sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     terminal = stream.isatty()

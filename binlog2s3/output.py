@@ -1,10 +1,9 @@
-"""Paper for people: plain text for pipes, coloured and folded lines for terminals.
+"""Output for people: plain text for pipes, coloured and wrapped lines for terminals.
 
-Place in the flow: under the views (`inspect.list`, `status.text`), which say what is printed; the
-place of rich, beside the live screen in `cli.status_watch`.
+Place in the flow: under the views (`inspect.list`, `status.text`), which decide what is printed.
 
-Law: what is shown comes from the bucket or from a server, so it can neither break lines nor command
-a terminal. Nothing is cut: what has no room is folded.
+Law: text from the bucket or from a server can neither break lines nor control a terminal. Nothing
+is cut: what does not fit is wrapped.
 """
 
 import sys
@@ -19,23 +18,23 @@ from rich.progress import Progress
 from rich.text import Text
 
 _LONG = 100
-"""From so many steps on a person wants to see that they come."""
+"""With this many steps or more, progress is shown."""
 _LEAST_VALUE = 24
-"""A value with less room than this beside its name stands below it."""
+"""If a value has fewer columns than this beside its name, it is printed below the name."""
 
 
 class Plain:
-    """Text: columns as wide as they must be, no colours. Styles are for terminals."""
+    """Plain text: columns as wide as necessary, no colours; styles are ignored."""
 
     width: int | None = None
-    """Characters in a line; None: as many as it takes."""
+    """Columns of a line; None: no limit."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
 
     @property
     def ascii_only(self) -> bool:
-        """Whether nothing else than ASCII can be shown."""
+        """Whether only ASCII can be shown."""
         return "utf" not in (getattr(self._out, "encoding", None) or "utf-8").lower()
 
     def line(self, text: str, style: str = "") -> None:
@@ -44,7 +43,7 @@ class Plain:
         self._write(clean(text))
 
     def field(self, name: str, value: str, room: int, style: str = "") -> None:
-        """A value behind its name, which has `room` characters."""
+        """A value after its name, which takes `room` columns."""
         del style
         self._write(f"{clean(name):<{room}}{clean(value)}".rstrip())
 
@@ -55,7 +54,7 @@ class Plain:
         styles: Sequence[str] = (),
         right: Collection[int] = (),
     ) -> None:
-        """A row of a table; the cells at `right` end where their column ends."""
+        """A row of a table; the cells at `right` are aligned to the right."""
         del styles
         padded = [
             cell.rjust(width) if at in right else cell.ljust(width)
@@ -70,9 +69,9 @@ class Plain:
 
 
 class Coloured(Plain):
-    """A terminal: colours, and what has no room beside its neighbours is folded.
+    """A terminal: colours, and cells that do not fit are wrapped.
 
-    Laid out here: rich's own table takes milliseconds a row.
+    The layout is done here, because rich's own table takes milliseconds per row.
     """
 
     def __init__(self, console: Console) -> None:
@@ -81,15 +80,15 @@ class Coloured(Plain):
 
     @property
     def width(self) -> int:  # type: ignore[override]
-        """The terminal's, now."""
+        """The current width of the terminal."""
         return self._console.width
 
     def line(self, text: str, style: str = "") -> None:
-        """One line, folded where the terminal ends, between words if there are any."""
+        """One line, wrapped at the width of the terminal, between words if possible."""
         self._put(Text(clean(text), style=style, overflow="fold"))
 
     def field(self, name: str, value: str, room: int, style: str = "") -> None:
-        """A value behind its name, or below it where the terminal is narrow."""
+        """A value after its name, or below it if the terminal is narrow."""
         name, value = clean(name), clean(value)
         beside = self.width - room >= _LEAST_VALUE
         indent = room if beside else min(2, self.width - 1)
@@ -112,7 +111,7 @@ class Coloured(Plain):
         styles: Sequence[str] = (),
         right: Collection[int] = (),
     ) -> None:
-        """A row of as many lines as it needs; `styles` are those of the cells."""
+        """A row with as many lines as it needs; `styles` are those of the cells."""
         columns = [_fold(clean(cell), width) for cell, width in zip(cells, widths, strict=True)]
         last = len(widths) - 1
         row = Text(overflow="fold")
@@ -132,9 +131,9 @@ class Coloured(Plain):
 
 
 class Picture(Coloured):
-    """A terminal's page that is kept, to be shown as a whole in place of the one before it.
+    """A page that is collected first, to replace the page on the terminal at once.
 
-    It is of the terminal's size at its beginning: that may change while it is drawn.
+    It has the size that the terminal has at the beginning: that may change meanwhile.
     """
 
     def __init__(self, console: Console) -> None:
@@ -144,7 +143,7 @@ class Picture(Coloured):
 
     @property
     def width(self) -> int:  # type: ignore[override]
-        """The terminal's, at the beginning."""
+        """The width of the terminal at the beginning."""
         return self._size.width
 
     def _put(self, text: Text) -> None:
@@ -154,7 +153,7 @@ class Picture(Coloured):
         self._lines.extend(wrapped)
 
     def shown(self, last: str = "") -> Group:
-        """As many lines as the terminal has room for, and `last` at its lower end."""
+        """As many lines as fit on the terminal, and `last` at the bottom."""
         room = max(1, self._size.height)
         body, more = self._lines, Text(clean(last), style="dim", overflow="fold")
         if len(body) > room - 1:
@@ -166,18 +165,18 @@ class Picture(Coloured):
 
 
 def page_on(out: TextIO) -> Plain:
-    """In colours on a terminal, plain text elsewhere."""
+    """Colours on a terminal, plain text elsewhere."""
     console = Console(file=out)
     return Coloured(console) if is_terminal(out) else Plain(out)
 
 
 def is_terminal(out: TextIO) -> bool:
-    """Whether colours and a cursor can be had."""
+    """Whether it is a terminal with colours and a cursor."""
     return out.isatty() and not Console(file=out).is_dumb_terminal
 
 
 def clean(text: str) -> str:
-    r"""A foreign text on one line, with nothing that a terminal would obey.
+    r"""A foreign text on one line, without control characters.
 
     >>> clean("a\x1b[31mb\nc")
     'a\\x1b[31mb\\nc'
@@ -188,7 +187,7 @@ def clean(text: str) -> str:
 
 
 def say(kind: Literal["error", "hint", "warning"], text: str, out: TextIO | None = None) -> None:
-    r"""One line for people beside the output, on standard error. All of them are printed here.
+    r"""Print one line on standard error. All errors, hints and warnings are printed here.
 
     >>> import sys
     >>> say("error", "no b\n\x1b[31merror: forged", sys.stdout)
@@ -198,15 +197,15 @@ def say(kind: Literal["error", "hint", "warning"], text: str, out: TextIO | None
 
 
 def moment_text(moment: datetime) -> str:
-    """A time in one word, in UTC, to the second below."""
+    """A time in UTC, to the second, as one word."""
     try:
         return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    except OverflowError:  # of a year that is none in UTC
+    except OverflowError:  # its year does not exist in UTC
         return moment.isoformat()
 
 
 def _fold(cell: str, width: int) -> list[str]:
-    """A cell's lines: broken between words where it has any, else as much as fits.
+    """The lines of a cell: broken between words if possible, else at the width.
 
     >>> _fold("2026-01-02 03:04:05Z", 12), _fold("abcdef", 4)
     (['2026-01-02', '03:04:05Z'], ['abcd', 'ef'])
@@ -217,7 +216,7 @@ def _fold(cell: str, width: int) -> list[str]:
 
 @contextmanager
 def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error for what has many steps, if that is a terminal."""
+    """A progress bar on standard error for many steps, if that is a terminal."""
     console = Console(stderr=True)
     with Progress(
         console=console, transient=True, disable=not console.is_terminal or console.is_dumb_terminal

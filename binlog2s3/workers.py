@@ -1,10 +1,10 @@
-"""A few threads that each do one blocking thing at a time and hand the outcome back.
+"""A few threads that each do one blocking task at a time and return its outcome.
 
 Place in the flow: the daemon's loop submits store requests here and takes the outcomes from one
-queue, so that all state stays with the loop's thread.
+queue, so that only the loop's thread has state.
 
-Law: threads are daemons, because a request over a dead network may block for longer than a
-stopping process has; the loop decides how long it waits.
+Law: the threads are daemon threads, because a request on a dead network may block for longer than
+the process may take to stop. The loop decides how long it waits.
 """
 
 import threading
@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a task: its value, or the error that it raised."""
+    """The outcome of a task: its value, or the error that it raised."""
 
     token: object
     value: object = None
@@ -29,7 +29,7 @@ class _Task:
 
 
 class Workers:
-    """`count` threads. `submit` never blocks; `take` gives outcomes in the order they come."""
+    """`count` threads. `submit` never blocks; `take` returns outcomes in the order they arrive."""
 
     def __init__(self, count: int) -> None:
         self._tasks: SimpleQueue[_Task] = SimpleQueue()
@@ -40,12 +40,12 @@ class Workers:
             threading.Thread(target=self._work, name=f"store-{number}", daemon=True).start()
 
     def submit(self, token: object, work: Callable[[], object]) -> None:
-        """Have it done by the next thread that is free."""
+        """Let the next free thread do it."""
         self.busy += 1
         self._tasks.put(_Task(token, work))
 
     def take(self, timeout_seconds: float) -> Outcome | None:
-        """The next outcome, or None after the time-out or a `wake`."""
+        """The next outcome; None after the timeout or a `wake`."""
         try:
             if timeout_seconds > 0:
                 outcome = self._outcomes.get(timeout=timeout_seconds)
@@ -58,7 +58,7 @@ class Workers:
         return outcome
 
     def wake(self) -> None:
-        """Make a waiting `take` return. May be called from a signal handler."""
+        """Make a waiting `take` return. A signal handler may call it."""
         self._outcomes.put(None)
 
     def _work(self) -> None:
@@ -66,6 +66,6 @@ class Workers:
             task = self._tasks.get()
             try:
                 outcome = Outcome(task.token, value=task.work())
-            except BaseException as error:  # noqa: BLE001 - the loop raises what it does not know
+            except BaseException as error:  # noqa: BLE001 - the loop raises what it does not expect
                 outcome = Outcome(task.token, error=error)
             self._outcomes.put(outcome)

@@ -61,7 +61,7 @@ _STREAM = """
 
 
 def _epilog(*texts: str) -> str:
-    """What a help ends with. The backspaces keep click from folding the paragraphs."""
+    """The end of a help. The backspaces keep click from wrapping the paragraphs."""
     paragraphs = [p for text in texts for p in inspect.cleandoc(text).split("\n\n") if p]
     return "\n\n".join(f"\b\n{paragraph}" for paragraph in paragraphs)
 
@@ -75,7 +75,7 @@ def _command(
 
 
 class _Commands(click.Group):
-    """Suggests the command that was meant."""
+    """Suggests the nearest command if there is no such command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -100,18 +100,18 @@ def binlog2s3() -> None:
     """Stream MySQL and MariaDB binary logs into S3 as they are written.
 
     Every option can also be set as BINLOG2S3_<OPTION> in the environment or in the file of
-    --config; the command line wins over the environment, the environment over the file.
+    --config. The command line wins over the environment, and the environment over the file.
     """
     options = (option for command in binlog2s3.commands.values() for option in command.params)
     known = {str(option.name).upper() for option in options}
     for name, meant in _misspelt(os.environ, known):
         from binlog2s3.output import say  # noqa: PLC0415
 
-        say("warning", f"nothing is called {name}, did you mean {meant}?")
+        say("warning", f"unknown option {name}; did you mean {meant}?")
 
 
 def _misspelt(environment: Iterable[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Variables that look like an option's and are none; others may be somebody else's."""
+    """Variables whose name is nearly that of an option; others may be of other programs."""
     begin = f"{ENVIRONMENT_PREFIX}_"
     for name in sorted(environment):
         word = name.removeprefix(begin)
@@ -127,9 +127,9 @@ def _misspelt(environment: Iterable[str], known: Collection[str]) -> Iterator[tu
 def stream(ctx: click.Context, /, **given: Any) -> None:
     """Stream a server's binary logs into S3 as they are written.
 
-    It streams until it is told to stop (SIGTERM, Ctrl-C). What is committed can be read from the
-    bucket about --flush-interval later; a binlog is archived under its own name when the server has
-    closed it. Start it again with the same options and it goes on where it was.
+    It runs until it is stopped (SIGTERM, Ctrl-C). A committed transaction is in the bucket about
+    --flush-interval later; a binlog is archived under its own name after the server has closed it.
+    Restart it with the same options, and it continues where it stopped.
     """
     from binlog2s3.stream.daemon import stream as run_stream  # noqa: PLC0415
 
@@ -150,7 +150,7 @@ def stream(ctx: click.Context, /, **given: Any) -> None:
       # all sources below a prefix (keys from boto3's own chain; reading is enough)
       binlog2s3 list --s3-url s3://acme-binlogs/prod --region eu-central-1
 
-      # one source, where the streamer's own file says
+      # one source, with the streamer's own file
       binlog2s3 list --config /etc/binlog2s3/orders-primary.toml
 
       # one lineage, for a program: the names of its archived binlogs
@@ -162,9 +162,9 @@ def stream(ctx: click.Context, /, **given: Any) -> None:
 @declared(LIST.options)
 @click.pass_context
 def list_(ctx: click.Context, /, **given: Any) -> None:
-    """Show what the bucket has, and what is missing in it.
+    """Show what is in the bucket, and what is missing.
 
-    It lists lineages, their binlogs, and what is missing between them. It reads the bucket alone,
+    It lists lineages, their binlogs, and what is missing between them. It only reads the bucket,
     from any machine, and changes nothing. A lineage is one unbroken history of one server. Times
     are UTC.
     """
@@ -177,7 +177,7 @@ def list_(ctx: click.Context, /, **given: Any) -> None:
     examples="""
     Examples:
       # everything that the streamer of this file needs, as the user that it runs as
-      # (of the systemd unit: as root, with the unit's file of AWS keys, if there is one)
+      # (for the systemd unit: as root, with the unit's file of AWS keys, if there is one)
       export AWS_SHARED_CREDENTIALS_FILE=/etc/binlog2s3/orders-primary.aws
       binlog2s3 check --config /etc/binlog2s3/orders-primary.toml
 
@@ -187,15 +187,15 @@ def list_(ctx: click.Context, /, **given: Any) -> None:
     """,
 )
 @declared(OPTIONS)
-@click.option("--json", is_flag=True, help="One JSON document, for programs.")
+@click.option("--json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def check(ctx: click.Context, /, *, json: bool, **given: Any) -> None:
-    """Look at everything that `stream` needs, before it does.
+    """Check everything that `stream` needs.
 
-    It takes the options of `stream`. The server with its settings, the user's privileges,
-    mysqlbinlog, clocks, what may be done in the bucket, how that is set up, the spool's disk: OK,
-    WARN or FAIL, and what to do. It streams nothing. What it puts into the bucket to see that it
-    may is deleted again. The exit code is that of the first part that fails.
+    It takes the options of `stream`, and checks the server and its settings, the user's privileges,
+    mysqlbinlog, the clocks, the permissions and settings of the bucket, and the spool's disk. Each
+    part is OK, WARN or FAIL, with what to do. It streams nothing, and deletes its test objects in
+    the bucket again. The exit code is that of the first part that fails.
     """
     from binlog2s3.inspect.check.command import refuse, run  # noqa: PLC0415
 
@@ -213,16 +213,16 @@ def check(ctx: click.Context, /, *, json: bool, **given: Any) -> None:
     code=3,
     examples="""
     Examples:
-      # the streamer of this host, where its own file says; if it does not run, its bucket
+      # the streamer of this host, with its own file; the bucket if it does not run
       binlog2s3 status --config /etc/binlog2s3/orders-primary.toml
 
       # from anywhere (keys from boto3's own chain; reading is enough)
       binlog2s3 status --s3-url s3://acme-binlogs/prod --source orders-primary
 
-      # every source of a bucket, the worst first, again and again
+      # every source of a bucket, the worst first, updated continuously
       binlog2s3 status --s3-url s3://acme-binlogs/prod --all --watch --interval 10
 
-      # for Nagios and its like: exit 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (also of every error)
+      # for Nagios and similar: exit 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (and every error)
       binlog2s3 status --s3-url s3://acme-binlogs/prod --all --expect sources.txt --check
 
       # for a program: what may be deleted on the server
@@ -234,9 +234,9 @@ def check(ctx: click.Context, /, *, json: bool, **given: Any) -> None:
 def status(ctx: click.Context, /, **given: Any) -> None:
     """Show what is not in the bucket yet, and what is wrong.
 
-    It asks the streamer by its spool's socket, and where none answers it reads the bucket, from any
-    machine; it says which. It changes nothing. Times are UTC. That it can be shown is exit code 0,
-    whatever it shows; --check has exit codes of its own.
+    It asks the streamer through the socket in its spool. If no streamer answers, it reads the
+    bucket, from any machine, and says so. It changes nothing. Times are UTC. The exit code is 0 if
+    the status can be shown, whatever it is; --check has its own exit codes.
     """
     from binlog2s3.cli.status import show as show_status  # noqa: PLC0415
 
@@ -249,27 +249,27 @@ def status(ctx: click.Context, /, **given: Any) -> None:
       # all sources below a prefix, by names, sizes, entries and the store's checksums
       binlog2s3 verify --s3-url s3://acme-binlogs/prod --region eu-central-1
 
-      # every byte of what came in the last days, where the streamer's own file says
+      # every byte of the last days, with the streamer's own file
       binlog2s3 verify --config /etc/binlog2s3/orders-primary.toml --deep --since 2026-01-02T00:00Z
 
-      # what the auditors ask: can monday's backup still be brought to now?
+      # can Monday's backup still be brought to now?
       binlog2s3 verify --config /etc/binlog2s3/orders-primary.toml --from-backup /backup/monday
 
-      # before a PURGE BINARY LOGS: is all that the server has in the bucket?
+      # before PURGE BINARY LOGS: is everything that the server has in the bucket?
       binlog2s3 verify --config /etc/binlog2s3/orders-primary.toml --against-source
 
-      # entries that lack, made again (needs s3:PutObject below archive/)
+      # rebuild missing entries (needs s3:PutObject below archive/)
       binlog2s3 verify --config /etc/binlog2s3/orders-primary.toml --repair
     """,
 )
 @declared(VERIFY.options)
 @click.pass_context
 def verify(ctx: click.Context, /, **given: Any) -> None:
-    """Prove the archive, also against its server or a backup.
+    """Verify the archive, also against its server or a backup.
 
-    It says what can be recovered, from when to when, and each defect with what follows and what to
-    do; exit 7 if there is any. It reads names, sizes, entries and the store's own checksums, with
-    --deep every byte. Nothing is changed, but for entries that --repair makes again.
+    It shows what can be recovered, from when to when, and each defect with its consequence and what
+    to do; the exit code is 7 if there is a defect. It reads names, sizes, entries and the store's
+    checksums, with --deep every byte. It changes nothing; only --repair rebuilds entries.
     """
     config = config_of(ctx, given, VERIFY)
     from binlog2s3.inspect.verify.command import run as prove  # noqa: PLC0415
@@ -279,12 +279,12 @@ def verify(ctx: click.Context, /, **given: Any) -> None:
 
 @_command(
     examples="""
-    Examples (the streamer's own file; from any machine, reading the bucket is enough):
+    Examples (with the streamer's own file; from any machine, reading the bucket is enough):
       # who dropped orders at about half past three?
       binlog2s3 find --config /etc/binlog2s3/orders-primary.toml --table shop.orders \\
           --type ddl --between 2026-01-02T15:00Z/2026-01-02T16:00Z
 
-      # the transactions that deleted the most rows of it, since midnight
+      # transactions since midnight that deleted many rows of it
       binlog2s3 find --config /etc/binlog2s3/orders-primary.toml --table shop.orders \\
           --type delete --min-rows 1000 --between 2026-01-02T00:00+01:00/
 
@@ -301,10 +301,10 @@ def verify(ctx: click.Context, /, **given: Any) -> None:
 def find(ctx: click.Context, /, **given: Any) -> None:
     """Find transactions: by table, type, time, GTID, size.
 
-    It shows when each was committed, its GTID, where it is, what it does to which tables, its
-    statements; and the command of `pitr` that brings a restored server to just before it. It reads
-    the bucket alone, the binlog that is still open too, and changes nothing. What cannot be told
-    for sure is shown rather than left out, and marked. Times are UTC.
+    For each transaction it shows the time of its commit, its GTID and position, what it does to
+    which tables, its statements, and the `pitr` command that brings a restored server to
+    immediately before it. It only reads the bucket, with the binlog that is still open, and changes
+    nothing. An uncertain match is shown and marked. Times are UTC.
     """
     config = config_of(ctx, given, FIND)
     from binlog2s3.inspect.find.command import run as search  # noqa: PLC0415
@@ -314,16 +314,16 @@ def find(ctx: click.Context, /, **given: Any) -> None:
 
 @_command(
     examples="""
-    Examples (the streamer's own file; a target that was restored and knows its GTIDs):
-      # what would be done, up to the newest commit in the bucket; changes nothing
+    Examples (with the streamer's own file; the target was restored and has its GTIDs):
+      # show the plan, up to the newest commit in the bucket; changes nothing
       binlog2s3 pitr --config /etc/binlog2s3/orders-primary.toml \\
           --target-socket /run/mysqld/mysqld.sock --target-user root --latest --dry-run
 
-      # and do it
+      # apply it
       binlog2s3 pitr --config /etc/binlog2s3/orders-primary.toml \\
           --target-socket /run/mysqld/mysqld.sock --target-user root --latest --stop-target-threads
 
-      # up to just before a DROP TABLE (the plan shows the transactions around the stop)
+      # up to immediately before a DROP TABLE (the plan shows the transactions around it)
       binlog2s3 pitr --config /etc/binlog2s3/orders-primary.toml --target-host db9 \\
           --target-user root --target-password-file pw --stop-target-threads \\
           --before-gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213
@@ -333,12 +333,12 @@ def find(ctx: click.Context, /, **given: Any) -> None:
           --target-user root --target-password-file pw --stop-target-threads \\
           --to-time "2026-01-02 14:59:59.5+01:00"
 
-      # everything but one transaction
+      # everything except one transaction
       binlog2s3 pitr --config /etc/binlog2s3/orders-primary.toml --target-host db9 \\
           --target-user root --target-password-file pw --stop-target-threads \\
           --latest --skip-gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213
 
-      # no server at hand: the files, and a README with the command that applies them
+      # without a server: the files, and a README with the command that applies them
       binlog2s3 pitr --config /etc/binlog2s3/orders-primary.toml --from-backup /backup/monday \\
           --latest --output-dir /restore/binlogs
     """,
@@ -346,12 +346,12 @@ def find(ctx: click.Context, /, **given: Any) -> None:
 @declared(PITR.options)
 @click.pass_context
 def pitr(ctx: click.Context, /, **given: Any) -> None:
-    """Bring a restored server forward, to a point in time.
+    """Bring a restored server forward to a point in time.
 
-    The server was restored from a base backup. It reads the bucket, shows what it will do (which
-    binlogs, the last transactions that come along, the first that do not), asks, does it through
-    mysqlbinlog and mysql, and proves it by the server's GTIDs. The bucket is never changed. With
-    GTIDs the same command goes on where it was interrupted. Times are UTC.
+    The server was restored from a base backup. It reads the bucket, shows the plan (which binlogs,
+    the last transactions that are applied, the first that are not), asks, and lets the server
+    replicate from it up to the goal; the server's GTIDs prove the result. The bucket is never
+    changed. With GTIDs, the same command continues after an interruption. Times are UTC.
     """
     config = config_of(ctx, given, PITR)
     from binlog2s3.recover.pitr import run as recover  # noqa: PLC0415
@@ -366,10 +366,10 @@ def pitr(ctx: click.Context, /, **given: Any) -> None:
     code=1,
     examples="""
     Examples:
-      # in a container's file
+      # in a Dockerfile
       HEALTHCHECK CMD ["binlog2s3", "health", "--config", "/etc/binlog2s3/orders-primary.toml"]
 
-      # of a systemd unit, as root
+      # for a systemd unit, as root
       binlog2s3 health --spool /var/lib/binlog2s3/orders-primary ||
           systemctl status binlog2s3@orders-primary
     """,
@@ -381,10 +381,10 @@ def pitr(ctx: click.Context, /, **given: Any) -> None:
 @declared(HEALTH.options)
 @click.pass_context
 def health(ctx: click.Context, /, **given: Any) -> None:
-    """Ask the streamer of this host whether it is well.
+    """Ask the streamer of this host whether it is healthy.
 
-    The answer is one line, and exit code 0 or 1. It is well as long as nothing is critical: what is
-    committed becomes durable, or soon will.
+    The answer is one line, and the exit code is 0 or 1. A streamer is healthy if nothing is
+    critical: committed transactions become durable, or will soon.
     """
     from binlog2s3.cli.status import health as show_health  # noqa: PLC0415
 
@@ -395,23 +395,24 @@ def health(ctx: click.Context, /, **given: Any) -> None:
     "config",
     examples="""
     Examples:
-      # a file to begin with: every option, its default, what it means
+      # a file to start with: every option, its default and its meaning
       binlog2s3 config --example > /etc/binlog2s3/orders-primary.toml
 
-      # what holds, with the environment and this file, and where each value comes from
+      # the values that apply, with the environment and this file, and where each comes from
       binlog2s3 config --show --config /etc/binlog2s3/orders-primary.toml
     """,
 )
 @declared(FILE_OPTIONS)
-@click.option("--example", is_flag=True, help="Print a file with every option, explained.")
-@click.option("--show", is_flag=True, help="Print what holds, and where each value comes from.")
+@click.option("--example", is_flag=True, help="Print a file with every option and its meaning.")
+@click.option(
+    "--show", is_flag=True, help="Print the values that apply, and where each comes from."
+)
 @click.pass_context
 def config_(ctx: click.Context, /, *, example: bool, show: bool, **given: Any) -> None:
-    """Print a configuration file: an example, or what is in force.
+    """Print a configuration file: an example, or what applies.
 
-    With --show everything is judged as `stream` judges it: what is wrong is reported, exit 3.
-    Nothing is connected to, and no secret is printed: none can be in a file, only the paths of
-    those that hold them.
+    --show checks all values as `stream` does, and exits with 3 if something is wrong. It connects
+    to nothing. It prints no secrets: a file has only the paths of files with secrets.
     """
     if example == show:
         raise click.UsageError("give --example or --show", ctx)
@@ -430,7 +431,7 @@ def config_(ctx: click.Context, /, *, example: bool, show: bool, **given: Any) -
       # in ~/.bashrc
       eval "$(binlog2s3 completion bash)"
 
-      # in ~/.zshrc, behind compinit
+      # in ~/.zshrc, after compinit
       eval "$(binlog2s3 completion zsh)"
 
       # once
@@ -440,9 +441,9 @@ def config_(ctx: click.Context, /, *, example: bool, show: bool, **given: Any) -
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
 def completion(shell: str) -> None:
-    """Print the script that makes a shell complete commands.
+    """Print a script for a shell to complete commands.
 
-    It completes options and their words, too.
+    It also completes options and their choices.
     """
     from click.shell_completion import get_completion_class  # noqa: PLC0415
 
@@ -457,7 +458,7 @@ def completion(shell: str) -> None:
     "--output-dir",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Write all pages there, instead of printing one.",
+    help="Write all pages to this directory, instead of printing one.",
 )
 @click.pass_context
 def man(ctx: click.Context, /, *, command: str | None, output_dir: Path | None) -> None:

@@ -19,7 +19,7 @@ from binlog2s3.errors import Binlog2s3Error, ConfigError
 
 
 def _show(error: click.ClickException) -> None:
-    """As click shows it, but cleaned: what is wrong may have come from elsewhere."""
+    """Print it as click does, but cleaned: it may contain foreign text."""
     from binlog2s3.output import clean  # noqa: PLC0415
 
     message = clean(error.format_message())
@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None, timing: Timing = DEFAULT) -> No
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
             raise
-        # all files and sockets have errors of their own: it is what was printed
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left of it, at the end
+        # all other files and sockets have their own errors: this one is of standard output
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is left at the end
         click.echo(f"error: standard output: {(error.strerror or '').lower()}", err=True)
         sys.exit(3 if is_check(sys.argv if arguments is None else arguments) else 1)
 

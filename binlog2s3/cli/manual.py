@@ -1,9 +1,9 @@
-"""The manual pages: what the help says, as roff for `man`.
+"""The manual pages: the text of the help, as roff for `man`.
 
-Place in the flow: beneath `cli`, which hands over its commands; the packages install what this
-makes. Owns the shape of a page, and what escapes roff needs.
+Place in the flow: under `commands`, which passes its commands; the packages install the pages. This
+module has the layout of a page and the escapes of roff.
 
-Law: pure. Every word of a page is one of the help's, so they cannot disagree.
+Law: pure. A page has only the words of the help, so that they cannot differ.
 """
 
 import re
@@ -13,11 +13,11 @@ from typing import Protocol
 
 SECTION = 1
 _HEADINGS = {"Examples": "EXAMPLES", "Exit codes": "EXIT STATUS"}
-_HELP = ("-h, --help", "Show the help and end.")
+_HELP = ("-h, --help", "Show the help and exit.")
 
 
 class Parameter(Protocol):
-    """What a page needs of an option or an argument, as the command line's library has it."""
+    """What a page needs of an option or an argument of click."""
 
     @property
     def opts(self) -> list[str]:
@@ -25,7 +25,7 @@ class Parameter(Protocol):
 
     @property
     def metavar(self) -> str | None:
-        """What stands for its value."""
+        """The placeholder of its value."""
 
     @property
     def param_type_name(self) -> str:
@@ -33,15 +33,15 @@ class Parameter(Protocol):
 
 
 class Command(Protocol):
-    """What a page needs of a command, as the command line's library has it."""
+    """What a page needs of a command of click."""
 
     @property
     def help(self) -> str | None:
-        """What it does: a sentence, and paragraphs behind it."""
+        """What it does: a sentence, and paragraphs after it."""
 
     @property
     def epilog(self) -> str | None:
-        """What its help ends with."""
+        """The end of its help."""
 
     @property
     def params(self) -> Sequence[Parameter]:
@@ -50,7 +50,7 @@ class Command(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """The program that the pages are about; `commands` by their names, in the help's order."""
+    """The program and its `commands` by name, in the order of the help."""
 
     name: str
     version: str
@@ -58,7 +58,7 @@ class Program:
     commands: Mapping[str, Command]
 
     def pages(self) -> Iterator[tuple[str, str]]:
-        """Each page's file name and text: the program's own first, then one a command."""
+        """Each page's file name and text: the program's own first, then one for each command."""
         yield f"{self.name}.{SECTION}", self.overview()
         for command in self.commands:
             yield f"{self.name}-{command}.{SECTION}", self.page(command)
@@ -76,7 +76,7 @@ class Program:
         return "\n".join([*parts, *_see_also(others)]) + "\n"
 
     def page(self, name: str) -> str:
-        """The page of one command. Raises KeyError if there is none of that name."""
+        """The page of one command. Raises KeyError if there is no such command."""
         command = self.commands[name]
         arguments = [p for p in command.params if p.param_type_name == "argument"]
         words = [f"{self.name} {name}", *(str(p.metavar or p.opts[0].upper()) for p in arguments)]
@@ -90,7 +90,7 @@ class Program:
     def _begin(self, title: str, command: Command, usage: str) -> list[str]:
         made = f"{self.name} {self.version}"
         head = f'.TH "{_text(title.upper())}" {SECTION} "" "{_text(made)}" "User Commands"'
-        # words are not broken, so that names and options can be copied
+        # no hyphenation, so that names and options can be copied
         parts = [head, ".nh", ".ad l", ".SH NAME", f"{_text(title)} \\- {_text(_summary(command))}"]
         parts += [".SH SYNOPSIS", _line(usage), ".SH DESCRIPTION"]
         paragraphs = (command.help or "").split("\n\n")
@@ -101,7 +101,7 @@ class Program:
 
 
 def _summary(command: Command) -> str:
-    """The first sentence of a command's help, without its full stop, in lower case at its start."""
+    """The first sentence of a command's help, without full stop, with a small first letter."""
     first = " ".join((command.help or "").split("\n\n")[0].split()).rstrip(".")
     return first[:1].lower() + first[1:]
 
@@ -117,7 +117,7 @@ def _options(params: Sequence[Parameter]) -> list[str]:
 
 
 def _epilog(epilog: str) -> list[str]:
-    """What a help ends with: its paragraphs keep their lines, and become sections."""
+    """The end of a help: its paragraphs keep their lines and become sections."""
     parts: list[str] = []
     for paragraph in filter(None, (text.strip("\n") for text in epilog.split("\b\n"))):
         first, _, rest = paragraph.partition("\n")
@@ -138,7 +138,7 @@ def _see_also(names: Sequence[str]) -> list[str]:
 
 
 def _text(text: str) -> str:
-    r"""Words as roff prints them unchanged: a hyphen stays one that can be copied.
+    r"""Text escaped so that roff prints it unchanged; hyphens can be copied.
 
     >>> print(_text(r"--a \ 'b'"))
     \-\-a \e \(aqb\(aq
@@ -148,6 +148,6 @@ def _text(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """A line of words; one that begins as a request would is protected."""
+    """An escaped line; a leading dot is protected, because it would begin a request."""
     escaped = _text(text)
     return f"\\&{escaped}" if escaped.startswith(".") else escaped

@@ -21,9 +21,9 @@ def is_check(arguments: Sequence[str]) -> bool:
 
 
 class ForMonitors(click.Command):
-    """Ends errors with one line, and an exit code that means to a monitor what they mean.
+    """Ends every error with one line and the exit code that a monitor expects.
 
-    `when` says by its arguments whether it is a monitor that calls.
+    `when` decides by the arguments whether a monitor calls.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class ForMonitors(click.Command):
         except Binlog2s3Error as error:
             self._end(f"{error} ({error.hint})" if error.hint else str(error))
         except OSError:
-            raise  # what is printed does not get there: `main` tells it
+            raise  # standard output cannot be written: `main` reports it
         except Exception as error:  # noqa: BLE001 - 1 would be a warning, 2 critical
             self._end(f"defect: {type(error).__name__}: {error}")
 
     def _end(self, text: str) -> NoReturn:
         from binlog2s3.output import clean  # noqa: PLC0415
 
-        # what follows a "|" would be taken for numbers
+        # a monitor takes what follows a "|" for numbers
         click.echo(f"{self._begin}{clean(text).replace('|', '/')}")
         raise click.exceptions.Exit(self._code)

@@ -1,11 +1,11 @@
-"""The configuration file as text: an example with every option, and what is in force.
+"""The configuration file: read it, print an example, print the values that apply.
 
-Place in the flow: beneath `cli`, for the command `config`; docs/reference.md and the packages show
-the same example. Owns an example value for each option that has no default.
+Place in the flow: `cli` reads a file here, and prints the others with the command `config`.
+docs/reference.md and the packages have the same example. This module has an example value for each
+option without a default.
 
-Law: pure. The example is a good file as it stands, and it still has known names and values that
-are taken when all of its settings are uncommented. No secret is in either text, for none can be in
-the file.
+Law: the example is a valid file; if all of its settings are uncommented, every name and value is
+valid, too. A file has no secrets, so neither text has one.
 """
 
 import difflib
@@ -29,26 +29,26 @@ _MAX_FILE = 1 << 20
 
 WIDTH = 100
 LEAST = ("source", "mysql-user", "s3-url")
-"""What everybody must give: it stands in the example without a comment sign."""
+"""What every streamer needs: it is not commented out in the example."""
 PLACES = {
     "mysql-password-file": "/etc/binlog2s3/orders-primary.password",
     "spool": "/var/lib/binlog2s3/orders-primary",
 }
-"""Where the systemd unit has them: without a comment sign too, so that root's `check` and `status`
-look where the service does."""
+"""Where the systemd unit has them. They are not commented out, so that `check` and `status` of root
+use the same paths as the service."""
 
 _HEAD = f"""\
 # A configuration file of binlog2s3 with every option, as `binlog2s3 config --example` prints it.
 #
-# A line that begins with "#" and no blank is an option that need not be given: it shows the
-# default or, where that is no fixed value, an example. The command line wins over the environment
-# ({ENVIRONMENT_PREFIX}_<OPTION>), that over this file; `binlog2s3 config --show --config FILE`
-# prints what is in force. No password belongs here: the server's is in a file of its own, AWS keys
-# come from boto3's own chain (environment, ~/.aws, instance role).
+# A line that begins with "#" and no space is an optional setting. It shows the default or, if
+# there is no fixed default, an example. The command line wins over the environment
+# ({ENVIRONMENT_PREFIX}_<OPTION>), and that wins over this file. `binlog2s3 config --show` with
+# `--config FILE` prints the values that apply. Never put a password here: the server's password is
+# in its own file, and AWS keys come from boto3's own chain (environment, ~/.aws, instance role).
 #
-# Password file and spool stand where binlog2s3@orders-primary.service has them, which reads this
-# file as /etc/binlog2s3/orders-primary.toml and AWS keys from /etc/binlog2s3/orders-primary.aws.
-# For another instance put its name in the place of orders-primary everywhere.
+# The paths of password file and spool are those of binlog2s3@orders-primary.service, which reads
+# this file as /etc/binlog2s3/orders-primary.toml and AWS keys from
+# /etc/binlog2s3/orders-primary.aws. For another instance replace orders-primary everywhere.
 """
 _TITLES = {
     "stream": "What is streamed",
@@ -56,7 +56,7 @@ _TITLES = {
     "spool": "The spool",
     "s3": "The bucket",
     "log": "The log",
-    "target": "The target of a recovery, for `binlog2s3 pitr` alone",
+    "target": "The target of a recovery, only for `binlog2s3 pitr`",
 }
 _EXAMPLES: Mapping[str, Value] = {
     "source": "orders-primary",
@@ -101,7 +101,7 @@ _EXAMPLES: Mapping[str, Value] = {
 
 
 def example() -> str:
-    """A file with every option: what it means, its default, and a value."""
+    """A file with every option: its meaning, its default, and a value."""
     parts = [_HEAD]
     for table, options in _tables(FILE_OPTIONS):
         parts.append(f"\n# {_TITLES[table]}\n[{table}]\n")
@@ -110,7 +110,7 @@ def example() -> str:
 
 
 def _tables(options: Iterable[Option]) -> Iterator[tuple[str, list[Option]]]:
-    """The options of each table, in the order in which the tables first appear."""
+    """The options of each table, in the order of the tables' first option."""
     found: dict[str, list[Option]] = {}
     for option in options:
         found.setdefault(option.table, []).append(option)
@@ -118,7 +118,7 @@ def _tables(options: Iterable[Option]) -> Iterator[tuple[str, list[Option]]]:
 
 
 def _explained(option: Option) -> str:
-    """One option of the example, with what is to be known of it above."""
+    """One option of the example, with its meaning in a comment above."""
     words = [option.help]
     if option.choices:
         words.append(f"One of {', '.join(option.choices)}.")
@@ -132,7 +132,7 @@ def _explained(option: Option) -> str:
 
 
 def _shown(option: Option) -> Value:
-    """The value in the example; a default as people write it: of a size with its unit."""
+    """The value in the example; a size as people write it, with its unit."""
     if option.name in PLACES:
         return PLACES[option.name]
     if option.default is None:
@@ -177,10 +177,10 @@ def _row(option: Option, given: Given) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileValues:
-    """A TOML file's values by option name, with the problems found on the way.
+    """The values of a TOML file by option name, and its problems.
 
-    `places` says for each option in the file what to call it in a message. `wrong` are the options
-    whose value is not usable, or not known: they are not missing.
+    `places` says for each option in the file what a message calls it. `wrong` are the options with
+    an unusable or unknown value: they are not missing.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -190,9 +190,9 @@ class FileValues:
 
 
 def read_file(path: Path) -> FileValues:
-    """Read a TOML configuration file. Never raises: what is wrong is among the `problems`.
+    """Read a TOML configuration file. Never raises: what is wrong is in `problems`.
 
-    Of a file that cannot be read every option is `wrong`, because nobody knows what it says.
+    If a file cannot be read, every option is `wrong`, because its value is unknown.
     """
     try:
         document = _load(path)
@@ -201,7 +201,7 @@ def read_file(path: Path) -> FileValues:
     except UnicodeDecodeError:
         return _unread(path, "not UTF-8 text")
     except tomllib.TOMLDecodeError as error:
-        return _unread(path, f'not TOML: {error} (texts stand in quotes: host = "db1")')
+        return _unread(path, f'not TOML: {error} (strings need quotes: host = "db1")')
     except (ValueError, RecursionError) as error:
         return _unread(path, str(error))
     return _read_tables(document, path)
@@ -211,8 +211,8 @@ def _load(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         data = file.read(_MAX_FILE + 1)
     if len(data) > _MAX_FILE:
-        raise ValueError(f"larger than {_MAX_FILE >> 20} MiB, this is no configuration file")
-    return tomllib.loads(data.decode("utf-8-sig"))  # editors elsewhere put a mark before the text
+        raise ValueError(f"larger than {_MAX_FILE >> 20} MiB; this is not a configuration file")
+    return tomllib.loads(data.decode("utf-8-sig"))  # some editors write a byte order mark
 
 
 def _unread(path: Path, why: str) -> FileValues:
@@ -228,7 +228,7 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
     problems: list[str] = []
     for table, content in document.items():
         if not isinstance(content, dict):
-            wrong = "must be a table, " if table in _FILE_TABLES else "stands outside a table"
+            wrong = "must be a table, " if table in _FILE_TABLES else "is outside a table"
             meant = f"[{table}]" if table in _FILE_TABLES else _meant("", table)
             problems.append(f"{path}: {table} {wrong}{meant}")
             continue
@@ -240,7 +240,7 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
             if option is None:
                 problems.append(f"{path}: unknown key [{table}] {key}{_meant(table, key)}")
             elif option.name in places:
-                problems.append(f"{path}: [{table}] {option.key} is there twice")
+                problems.append(f"{path}: [{table}] {option.key} is given twice")
             else:
                 places[option.name] = f"[{table}] {option.key} of {path}"
                 try:
@@ -251,17 +251,17 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
 
 
 def _parse_typed(option: Option, raw: object) -> Any:
-    """As `parse`, but in TOML a whole number has no quotes, nor have true and false."""
+    """As `parse`; but in TOML an integer, true and false have no quotes."""
     value = parse(option, raw)
     if option.kind == "integer" and isinstance(raw, str):
-        raise ValueError(f"{raw!r} is a text; write the number without quotes")
+        raise ValueError(f"{raw!r} is a string; write the number without quotes")
     if option.kind == "flag" and isinstance(raw, str):
-        raise ValueError(f"{raw!r} is a text; write true or false without quotes")
+        raise ValueError(f"{raw!r} is a string; write true or false without quotes")
     return value
 
 
 def _meant(table: str, key: str) -> str:
-    """Which key of the file an unknown one may be meant for."""
+    """A suggestion for an unknown key."""
     word = key.replace("-", "_")
     for option in FILE_OPTIONS:
         if word in (option.key, option.parameter):

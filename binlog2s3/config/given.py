@@ -93,7 +93,7 @@ def file_problems(given: Given, options: Iterable[Option]) -> Iterable[str]:
 def path_problems(given: Given, name: str) -> Iterable[str]:
     """Whether the option names a path that does not exist."""
     if given.has(name) and not given.values[name].exists():
-        yield f"{given.called(name)}: {given.values[name]}: there is no such file"
+        yield f"{given.called(name)}: {given.values[name]}: no such file or directory"
 
 
 def _unreadable(path: Path) -> str:
@@ -103,5 +103,5 @@ def _unreadable(path: Path) -> str:
     except (OSError, ValueError) as error:
         return (getattr(error, "strerror", None) or str(error)).lower()
     if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
-        return "is a directory" if stat.S_ISDIR(mode) else "is no file that can be read twice"
+        return "is a directory" if stat.S_ISDIR(mode) else "cannot be read twice (a pipe or socket)"
     return "" if os.access(path, os.R_OK) else "permission denied"

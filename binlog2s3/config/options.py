@@ -199,12 +199,12 @@ def parse(option: Option, raw: object) -> Any:
     if option.kind == "flag":
         return _parse_flag(raw)
     if not isinstance(raw, str | Path):
-        raise ValueError(f"{_shown(raw)} is not a text in quotes")
+        raise ValueError(f"{_shown(raw)} is not a string in quotes")
     return _parse_text(option, str(raw))
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "5242880", "5MiB", "64M" or "1.5G"; units are powers of 1024."""
+    """The bytes of "5242880", "5MiB", "64M" or "1.5G"; units are powers of 1024."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{_shown(text)} is not {_EXPECTED['size']}")
@@ -212,7 +212,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds of "30", "0.5", "250ms", "30s", "5m" or "1h"."""
+    """The seconds of "30", "0.5", "250ms", "30s", "5m" or "1h"."""
     match = _SECONDS.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{_shown(text)} is not {_EXPECTED['duration']}")
@@ -222,7 +222,7 @@ def parse_seconds(text: str) -> float:
 def split_s3_url(url: str) -> tuple[str, str]:
     """Bucket and prefix of s3://bucket/prefix; the prefix has no slash at either end.
 
-    Raises ValueError. Refuses what S3 would take but people do not mean: empty parts, `.`, `..`.
+    Raises ValueError. It refuses what S3 allows and nobody intends: empty parts, `.` and `..`.
     """
     shown = _shown_url(url)
     match = re.fullmatch(r"s3://([^/?#@]+)(?:/([^?#]*))?", url)
@@ -230,7 +230,7 @@ def split_s3_url(url: str) -> tuple[str, str]:
         raise ValueError(f"{shown} is not of the form s3://bucket/prefix")
     bucket, prefix = match[1], (match[2] or "").removesuffix("/")
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", bucket):
-        raise ValueError(f"{shown}: a bucket's name has 3 to 63 of the characters a-z 0-9 . -")
+        raise ValueError(f"{shown}: a bucket name has 3 to 63 of the characters a-z 0-9 . -")
     if not re.fullmatch(r"[A-Za-z0-9!_.*'()/-]*", prefix) or len(prefix) > MAX_PREFIX:
         raise ValueError(
             f"{shown}: the prefix has at most {MAX_PREFIX} of the characters "
@@ -266,7 +266,7 @@ def _check_endpoint(url: str) -> None:
     except ValueError:
         parts, port = urlsplit(""), None
     if "@" in parts.netloc:
-        raise ValueError(f"{_shown_url(url)} must not carry a user or a password")
+        raise ValueError(f"{_shown_url(url)} must not contain a user or a password")
     host = re.fullmatch(r"[A-Za-z0-9._-]+|[0-9a-f:.]*:[0-9a-f:.]*", parts.hostname or "")
     path = re.fullmatch(r"[A-Za-z0-9._~/-]*", parts.path)
     if parts.scheme not in ("http", "https") or not host or not path or port == 0:
@@ -331,7 +331,7 @@ def _parse_choice(option: Option, text: str) -> str:
     if option.name == "storage-class" and text.upper() in SLOW_STORAGE_CLASSES:
         raise ValueError(
             f"{text} needs a restore request and hours before a binlog can be read; "
-            f"choose one of {choices}"
+            f"use one of {choices}"
         )
     raise ValueError(f"{_shown(text)} is not one of {choices}")
 
@@ -360,9 +360,9 @@ def _parse_number(option: Option, raw: object) -> float:
 
 def _bounded(option: Option, value: float, raw: object) -> float:
     if option.least is not None and value < option.least:
-        raise ValueError(f"{_shown(raw)} is below the least, {_amount(option, option.least)}")
+        raise ValueError(f"{_shown(raw)} is below the minimum, {_amount(option, option.least)}")
     if option.most is not None and value > option.most:
-        raise ValueError(f"{_shown(raw)} is above the greatest, {_amount(option, option.most)}")
+        raise ValueError(f"{_shown(raw)} is above the maximum, {_amount(option, option.most)}")
     return float(value) if option.kind == "duration" else value
 
 
@@ -375,7 +375,7 @@ def _amount(option: Option, value: float) -> str:
 
 
 def _shown(raw: object) -> str:
-    """A wrong value as a message shows it: cut short; of a table or an array only that it is one.
+    """A wrong value in a message: shortened; of a table or an array only that it is one.
 
     >>> _shown(True), _shown({"password": "x"}), _shown("5 apples")
     ('true', 'a table', "'5 apples'")
@@ -386,14 +386,14 @@ def _shown(raw: object) -> str:
         text = repr(str(raw))
         return text if len(text) <= 80 else f"{text[:76]}...{text[0]}"
     if isinstance(raw, int):
-        return str(raw) if abs(raw) < 10**18 else "so great a number"
+        return str(raw) if abs(raw) < 10**18 else "this number"
     if isinstance(raw, float):
         return repr(raw)
     return {"dict": "a table", "list": "an array"}.get(type(raw).__name__, "a date or time")
 
 
 def _shown_url(url: str) -> str:
-    """A URL as a message shows it, without what may be secret: user, password and query.
+    """A URL in a message, without what may be secret: user, password and query.
 
     >>> _shown_url("http://me:secret@host/x?key=secret")
     "'http://***@host/x'"

@@ -39,9 +39,9 @@ def parse_moment(text: str) -> Moment:
 
 
 def parse_time(text: str) -> int:
-    """Microseconds since the epoch of an ISO 8601 time with its zone.
+    """Microseconds since the epoch of an ISO 8601 time with its time zone.
 
-    Raises ValueError that says what lacks or cannot be.
+    Raises ValueError that says what is missing or impossible.
 
     >>> parse_time("1970-01-01T01:00:00.5+01:00"), parse_time("1970-01-01 00:00:01Z")
     (500000, 1000000)
@@ -49,10 +49,10 @@ def parse_time(text: str) -> int:
     shown = _cut(text)
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{shown} is no time of the form {_FORM}")
+        raise ValueError(f"{shown} is not of the form {_FORM}")
     *date, fraction, utc, sign, hours, minutes = match.groups()
     if len(fraction or "") > 6:
-        raise ValueError(f"{shown}: a second has at most 6 digits here (microseconds)")
+        raise ValueError(f"{shown}: a second has at most 6 decimal places (microseconds)")
     if not utc and not sign:
         raise ValueError(
             f"{shown} has no time zone: add Z for UTC, or an offset such as +02:00 or -05:30"
@@ -62,14 +62,14 @@ def parse_time(text: str) -> int:
     try:
         local = datetime(year, month, day, hour, minute, second, us, tzinfo=UTC)
     except ValueError as error:
-        raise ValueError(f"{shown} is no time that can be: {error}") from error
+        raise ValueError(f"{shown} is not a possible time: {error}") from error
     offset = timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
     since = local - EPOCH + (offset if sign == "-" else -offset)
     return since // timedelta(microseconds=1)
 
 
 def time_text(us: int) -> str:
-    """A time in microseconds since the epoch as ISO 8601, UTC, with all its digits.
+    """A time in microseconds since the epoch as ISO 8601, UTC, with microseconds.
 
     >>> time_text(1)
     '1970-01-01T00:00:00.000001Z'
@@ -81,19 +81,19 @@ def time_text(us: int) -> str:
 
 
 def parse_gtids(text: str) -> Gtids:
-    r"""The GTIDs that a text names, of either flavour; there must be at least one.
+    r"""The GTIDs in a text, of either flavour; there must be at least one. Raises ValueError.
 
-    What `mysql --batch` prints, with `\n` between the pieces, is taken too. Raises ValueError.
+    The output of `mysql --batch`, with `\n` between the pieces, is accepted, too.
     """
     text = text.replace("\\n", "\n")
     found = gtid.parse(text, "mariadb" if _MARIADB.match(text) else "mysql")
     if not found:
-        raise ValueError(f"{_cut(text)} names no GTID")
+        raise ValueError(f"{_cut(text)} has no GTID")
     return found
 
 
 def gtids_text(text: str) -> str:
-    r"""The GTIDs of a text on one line, each of MariaDB's kept: they may be meant one by one.
+    r"""The GTIDs of a text on one line; every GTID of MariaDB is kept, because each may be meant.
 
     >>> gtids_text(" 0-1-5,\n0-1-7")
     '0-1-5,0-1-7'
@@ -106,7 +106,7 @@ def gtids_text(text: str) -> str:
 
 
 def parse_gtid(text: str) -> str:
-    """The one GTID that a text names: "uuid:5", "uuid:tag:5", MariaDB's "0-1-5". Raises ValueError.
+    """The one GTID in a text: "uuid:5", "uuid:tag:5", MariaDB's "0-1-5". Raises ValueError.
 
     >>> parse_gtid("3E11FA47-71CA-11E1-9E33-C80AA9429562:Blue:7")
     '3e11fa47-71ca-11e1-9e33-c80aa9429562:blue:7'
@@ -114,17 +114,17 @@ def parse_gtid(text: str) -> str:
     found = parse_gtids(text)
     count = found.count if isinstance(found, GtidSet) else len(list(found.gtids()))
     if count != 1:
-        raise ValueError(f"{_cut(text)} names {count} GTIDs; one is wanted")
+        raise ValueError(f"{_cut(text)} has {count} GTIDs; give one")
     return str(found)
 
 
 def flavour_of(gtids: Gtids) -> Flavour:
-    """Whose GTIDs these are."""
+    """The flavour of these GTIDs."""
     return "mysql" if isinstance(gtids, GtidSet) else "mariadb"
 
 
 def parse_position(text: str) -> tuple[BinlogName, int]:
-    """Binlog and offset of NAME:N. Raises ValueError."""
+    """The binlog and the offset of NAME:N. Raises ValueError."""
     match = _POSITION.fullmatch(text)
     if match is None:
         raise ValueError(f"{_cut(text)} is not of the form NAME:N, e.g. mysql-bin.000042:1234")
@@ -132,7 +132,7 @@ def parse_position(text: str) -> tuple[BinlogName, int]:
 
 
 def parse_between(text: str) -> tuple[int | None, int | None]:
-    """Both ends of an ISO 8601 interval, in microseconds; None where one is left out. ValueError.
+    """Both ends of an ISO 8601 interval in microseconds; None if one is omitted. ValueError.
 
     >>> parse_between("1970-01-01T00:00Z/1970-01-01T01:00:01+01:00")
     (0, 1000000)
@@ -146,7 +146,7 @@ def parse_between(text: str) -> tuple[int | None, int | None]:
         )
     ends = [None if end in ("", "..") else parse_time(end) for end in (since, until)]
     if ends == [None, None]:
-        raise ValueError(f"{_cut(text)} has neither end")
+        raise ValueError(f"{_cut(text)} has no beginning and no end")
     if ends[0] is not None and ends[1] is not None and ends[0] > ends[1]:
         raise ValueError(f"{_cut(text)} ends before it begins")
     return ends[0], ends[1]
@@ -172,7 +172,7 @@ def parse_table(text: str) -> tuple[str, str]:
 
 
 def _name_of(rest: str, text: str) -> tuple[str, str]:
-    """The first name, and what is behind it."""
+    """The first name, and the rest after it."""
     if rest[0] != "`":
         name, dot, behind = rest.partition(".")
         return name.strip(), dot + behind

@@ -1,7 +1,7 @@
-"""How soon a streamer complains, and how long it waits before it tries again. Values only.
+"""How soon a streamer reports a problem, and how long it waits before it retries. Values only.
 
-Place in the flow: a part of `Config` that no option sets. Tests pass shorter times, so that what
-takes minutes in production takes seconds there, in the same code.
+Place in the flow: a part of `Config` that no option sets. Tests use shorter times, so that what
+takes minutes in production takes seconds in a test, with the same code.
 """
 
 from dataclasses import dataclass
@@ -9,15 +9,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How long each thing may last; in seconds.
+    """All times in seconds.
 
-    Up to `heartbeat_slack_seconds`: until what may pass by itself is critical, and turns /health to
-    503. Together with the pause between two looks that is well below 90. `fresh_seconds`: an older
-    position does not prove that a source is idle. `soon_seconds`: what lasts so long is a warning,
-    and gives the state its name. `first_delay_seconds`, doubled with each failure up to
-    `longest_delay_seconds`, is the wait before the next request to the store or the next run of
-    mysqlbinlog. At the end `drain_seconds` are left for what is on its way to the bucket, and
-    `farewell_seconds` for the last heartbeat.
+    From `start_seconds` to `heartbeat_slack_seconds`: how long a transient problem lasts before it
+    is critical and /health answers 503. Together with the time between two checks that is well
+    below 90.
+
+    - `fresh_seconds`: an older position does not prove that a source is idle.
+    - `soon_seconds`: a problem that lasts this long is a warning, and names the state.
+    - `first_delay_seconds`: the wait before the next request to the store or the next run of
+      mysqlbinlog; it doubles with each failure up to `longest_delay_seconds`.
+    - `drain_seconds`: at the end, the time for uploads that are in progress.
+    - `farewell_seconds`: at the end, the time for the last heartbeat.
     """
 
     start_seconds: float = 60.0

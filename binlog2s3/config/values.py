@@ -369,7 +369,7 @@ def _problems(given: Given) -> Iterable[str]:
     if 0 < given.values.get("flush-interval", 0) < _LEAST_FLUSH_SECONDS:
         yield (
             f"{given.called('flush-interval')}: below {_LEAST_FLUSH_SECONDS:g} seconds; "
-            "0 would mean that a binlog is durable only when it is closed"
+            "with 0, a binlog is durable only when it is closed"
         )
     yield from login_problems(given, "mysql")
     kms = given.values.get("sse") == "aws:kms" or "sse" in given.wrong
@@ -379,7 +379,7 @@ def _problems(given: Given) -> Iterable[str]:
 
 
 def login_problems(given: Given, prefix: Prefix) -> Iterable[str]:
-    """What is wrong with the options that say how to log in to a server."""
+    """What is wrong with the options for the login to a server."""
     if given.lacks(f"{prefix}-user") and given.lacks(f"{prefix}-defaults-file"):
         yield f"--{prefix}-user is missing (or a --{prefix}-defaults-file that names it)"
     for name in (f"{prefix}-host", f"{prefix}-port"):
@@ -395,7 +395,7 @@ def _tls_problems(given: Given, prefix: Prefix) -> Iterable[str]:
     if mode in ("VERIFY_CA", "VERIFY_IDENTITY") and given.lacks(ca) and given.lacks(defaults):
         yield f"{called} {mode} needs --{ca} (or a --{defaults} that has ssl-ca)"
     if mode == "VERIFY_IDENTITY" and given.has(socket):
-        yield f"{called} {mode} needs a host's name, which {given.called(socket)} has not"
+        yield f"{called} {mode} needs a host name, and {given.called(socket)} has none"
     for name in (ca, cert, key):
         if mode == "DISABLED" and given.has(name):
             yield contradiction(given, own_mode, name, "DISABLED uses no certificates")

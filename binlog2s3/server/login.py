@@ -1,11 +1,11 @@
-"""How to log in to a server: what the operator gave, an option file and a password file, merged.
+"""How to log in to a server: options, option file and password file, merged.
 
-Place in the flow: `config.values` holds paths and names, this module turns them into a `Login` each
-time a connection is made, so that a password changed on disk is used from the next connection on;
-`connection` hands it to pymysql and `mysqlbinlog` renders it as an option file for the child.
+Place in the flow: `config.values` has paths and names. This module makes a `Login` of them for each
+connection, so that the next connection uses a password that was changed on disk. `connection`
+passes it to pymysql, and `mysqlbinlog` writes it as an option file for the child.
 
-Law: the password lives in `Login.password` alone, which no repr shows. The option file's language
-is the manual's: https://dev.mysql.com/doc/refman/9.7/en/option-files.html
+Law: the password is only in `Login.password`, which no repr shows. The syntax of option files is
+the manual's: https://dev.mysql.com/doc/refman/9.7/en/option-files.html
 """
 
 import re
@@ -20,12 +20,12 @@ from binlog2s3.errors import SourceError
 _GROUPS = ("client", "binlog2s3")
 _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "r": "\r", "\\": "\\", "s": " ", '"': '"', "'": "'"}
 _UNESCAPES = {"\\": "\\\\", '"': '\\"', "\b": "\\b", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
-_SPACES = " \t\n\v\f\r"  # what C calls space; a password may well end in another one
+_SPACES = " \t\n\v\f\r"  # isspace() in C; a password may end in another kind of space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """What a client needs to connect; `socket`, where it is set, wins over host and port."""
+    """What a client needs to connect; if `socket` is set, host and port do not matter."""
 
     host: str
     port: int
@@ -39,34 +39,33 @@ class Login:
     connect_timeout: float
     prefix: Prefix = "mysql"
     doubt: str = ""
-    """What looks wrong with the password, which is not quoted; "" if nothing does."""
+    """What looks wrong with the password, without quoting it; "" if nothing does."""
 
     @property
     def address(self) -> str:
-        """Where, for messages."""
+        """The socket or host:port, for messages."""
         return self.socket or f"{self.host}:{self.port}"
 
     @property
     def local(self) -> bool:
-        """Whether the way there does not leave this host: a socket, or a loopback address."""
+        """Whether the connection stays on this host: a socket, or a loopback address."""
         return bool(self.socket) or is_loopback(self.host)
 
     @property
     def proved(self) -> bool:
-        """Whether it is sure that it is the server that gets the password."""
+        """Whether it is certain that the right server gets the password."""
         return bool(self.socket) or self.ssl_mode in ("VERIFY_CA", "VERIFY_IDENTITY")
 
     def advised(self, hint: str) -> str:
-        """A hint that speaks of --mysql-..., with the options that this server is given by."""
+        """A hint about --mysql-... options, with the names of the options of this server."""
         return _advised(hint, self.prefix)
 
 
 def resolve(config: MysqlConfig) -> Login:
     """Merge options, the password file and the option file; options win.
 
-    The option file's ssl-mode counts where the option is not given; the default is REQUIRED, and
-    PREFERRED on this host. Raises SourceError if a file cannot be read or says what cannot be
-    meant.
+    Without an option, the option file's ssl-mode applies; the default is REQUIRED, on this host
+    PREFERRED. Raises SourceError if a file cannot be read or contradicts itself.
     """
     try:
         return _resolve(config)
@@ -102,7 +101,7 @@ def _resolve(config: MysqlConfig) -> Login:
     by_address = config.host is not None or config.port is not None
     socket = config.socket or (None if by_address else options.get("socket"))
     host = config.host or options.get("host")
-    if config.prefix == "target" and not socket and not host:  # never one that nobody named
+    if config.prefix == "target" and not socket and not host:  # a target has no default
         raise SourceError(
             f"no target: neither an option nor {config.defaults_file} names its host",
             hint="give --mysql-host or --mysql-socket",
@@ -125,12 +124,12 @@ def _resolve(config: MysqlConfig) -> Login:
     if login.ssl_mode.startswith("VERIFY") and not login.ssl_ca:
         raise SourceError(
             f"{config.defaults_file}: ssl-mode {login.ssl_mode} without ssl-ca",
-            hint="name the authorities that signed the server's certificate: --mysql-ssl-ca",
+            hint="give the authorities that signed the server's certificate: --mysql-ssl-ca",
         )
     if bool(login.ssl_cert) != bool(login.ssl_key):
         raise SourceError(
-            f"{config.defaults_file}: ssl-cert and ssl-key go together",
-            hint="give both or none, there or as --mysql-ssl-cert and --mysql-ssl-key",
+            f"{config.defaults_file}: ssl-cert and ssl-key need each other",
+            hint="give both or neither, there or as --mysql-ssl-cert and --mysql-ssl-key",
         )
     return login
 
@@ -145,8 +144,8 @@ def _ssl_mode(config: MysqlConfig, options: Mapping[str, str], *, local: bool) -
     mode = options["ssl-mode"].upper()
     if mode not in SSL_MODES:
         raise SourceError(
-            f"{config.defaults_file}: ssl-mode {options['ssl-mode']!r} is none",
-            hint=f"one of {', '.join(SSL_MODES)}",
+            f"{config.defaults_file}: unknown ssl-mode {options['ssl-mode']!r}",
+            hint=f"use one of {', '.join(SSL_MODES)}",
         )
     return mode
 
@@ -157,7 +156,7 @@ def _path(given: Path | None, option: str | None) -> str | None:
 
 def _port(text: str, path: Path | None) -> int:
     if not text.isdigit() or not 0 < int(text) < 65536:
-        raise SourceError(f"{path}: port {text!r} is no port", hint="a number from 1 to 65535")
+        raise SourceError(f"{path}: invalid port {text!r}", hint="use a number from 1 to 65535")
     return int(text)
 
 
@@ -176,18 +175,18 @@ def _read_password(path: Path) -> str:
     if "\n" in text or "\0" in text:
         raise SourceError(
             f"{path} has more than one line",
-            hint="a password file holds the password and nothing else; "
-            "an option file goes to --mysql-defaults-file",
+            hint="a password file contains the password and nothing else; "
+            "give an option file with --mysql-defaults-file",
         )
     return text
 
 
 def _doubt(path: Path | None, password: str) -> str:
-    """A blank at an end of a password in a file of its own, where nobody sees it."""
+    """A warning about a space at an end of the password in a password file."""
     if path is None or password == password.strip():
         return ""
     where = "ends in" if password != password.rstrip() else "begins with"
-    return f"the password in {path} {where} a blank, which counts as a part of it"
+    return f"the password in {path} {where} a space, which is part of it"
 
 
 def _read_options(path: Path) -> Mapping[str, str]:
@@ -195,10 +194,10 @@ def _read_options(path: Path) -> Mapping[str, str]:
 
 
 def parse_options(text: str, name: str) -> dict[str, str]:
-    """The options of the groups [client] and [binlog2s3] of a MySQL option file, the later wins.
+    """The options of the groups [client] and [binlog2s3] of a MySQL option file; the latter wins.
 
-    Names come with dashes. Raises SourceError at a line that is none of the language's; `name` is
-    the file's, for messages, which never quote a line: it may hold the password.
+    Names have dashes. Raises SourceError for a line with a syntax error. `name` is the file's, for
+    messages; they never quote a line, because it may contain the password.
     """
     groups: dict[str, dict[str, str]] = {group: {} for group in _GROUPS}
     current: dict[str, str] | None = None
@@ -208,8 +207,8 @@ def parse_options(text: str, name: str) -> dict[str, str]:
             continue
         if line.startswith("!"):
             raise SourceError(
-                f"{name}, line {number}: !include and !includedir are not followed",
-                hint="give the file that has the [client] group itself",
+                f"{name}, line {number}: !include and !includedir are not supported",
+                hint="give the file that contains the [client] group",
             )
         if line.startswith("["):
             current = groups.get(line[1:].partition("]")[0].strip().lower())
@@ -218,14 +217,14 @@ def parse_options(text: str, name: str) -> dict[str, str]:
             continue
         key, equals, value = _without_comment(line).partition("=")
         if not re.fullmatch(r"[A-Za-z0-9_ .-]+", key.strip()):
-            raise SourceError(f"{name}, line {number}: not an option", hint="name = value")
+            raise SourceError(f"{name}, line {number}: not an option", hint="write name = value")
         if equals:
             current[key.strip().lower().replace("_", "-")] = _unquote(value.strip(_SPACES))
     return groups["client"] | groups["binlog2s3"]
 
 
 def _without_comment(line: str) -> str:
-    """The line up to the first # outside of quotes; a quote opens anywhere, as MySQL has it."""
+    """The line up to the first # outside quotes. As in MySQL, a quote may open anywhere."""
     quote, escaped = "", False
     for index, letter in enumerate(line):
         if letter in "'\"" and not escaped:
@@ -243,7 +242,7 @@ def _unquote(value: str) -> str:
 
 
 def render_options(options: Mapping[str, str | int | None]) -> str:
-    """An option file's [client] group for a child; values are quoted, None is left out."""
+    """An option file's [client] group for a child; values are quoted, None is omitted."""
     lines = ["[client]"]
     for key, value in options.items():
         if value is not None:

@@ -1,11 +1,11 @@
 """The streaming child: `mysqlbinlog --read-from-remote-server --raw --stop-never`.
 
-Place in the flow: the daemon starts one child per run, into a directory of its own; the child
-writes the server's binlogs there under their own names, the tailer reads them.
+Place in the flow: the daemon starts one child per run, each with its own directory. The child
+writes the server's binlogs there under their own names, and `stream.tail` reads them.
 
-Law: the child never outlives the process that started it (the kernel kills it: PR_SET_PDEATHSIG),
-its standard error is always drained, the password reaches it through an anonymous file in memory
-(never argv, environment or disk), and its environment holds no keys.
+Law: the child never outlives the process that started it (the kernel kills it: PR_SET_PDEATHSIG).
+Its standard error is always read. It gets the password through an anonymous file in memory, never
+through argv, the environment or the disk. Its environment has no keys.
 """
 
 import os
@@ -36,17 +36,17 @@ _NAMES: dict[Flavour, tuple[str, ...]] = {
 }
 _INSTALL: dict[Flavour, str] = {
     "mysql": "install MySQL's client programs (mysqlbinlog 8.0 or later; packages mysql-client, "
-    "mysql-community-client or mysql-client-core) or name one with --mysqlbinlog",
+    "mysql-community-client or mysql-client-core) or give its path with --mysqlbinlog",
     "mariadb": "install MariaDB's client programs (package mariadb-client) "
-    "or name mariadb-binlog with --mysqlbinlog",
+    "or give the path of mariadb-binlog with --mysqlbinlog",
 }
-_MODERN = "name mysqlbinlog 8.0 or later, or mariadb-binlog, with --mysqlbinlog"
+_MODERN = "give mysqlbinlog 8.0 or later, or mariadb-binlog, with --mysqlbinlog"
 _TITLE = {"mysql": "MySQL", "mariadb": "MariaDB"}
 _MAX_START_POSITION = 1 << 32
 _SAFE_PLUGINS = ("client_ed25519.so", "parsec.so", "auth_gssapi_client.so")
-"""Of MariaDB's: those that prove that they know the password, and do not send it."""
+"""Plugins of MariaDB that prove the knowledge of the password without sending it."""
 
-# Run before the program, in the same process: dies with the parent, from the first moment on.
+# Runs first, in the same process: so the child dies with its parent from the first moment.
 _LAUNCH = """\
 import ctypes, os, signal, sys
 if ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL) or os.getppid() != int(sys.argv[1]):
@@ -58,16 +58,17 @@ except OSError as error:
     sys.exit(f"ERROR: cannot run {sys.argv[2]}: {error.strerror}")
 """
 
-# The kernel ends a child with the *thread* that made it: this one lives as long as the process.
+# The kernel kills a child when the *thread* that made it ends: this one lives as long as the
+# process.
 _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="child-starter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A mysqlbinlog that was found and asked who it is. `version` as it prints it.
+    """An installed mysqlbinlog. `version` as it prints it.
 
-    `all_or_nothing`: MariaDB's from 11.4 on, which verify authority and name together or neither.
-    `plugins`: of MariaDB's, the authentication plugins that never send the password as it is.
+    `all_or_nothing`: it is MariaDB's 11.4 or later, which verifies authority and host name together
+    or neither. `plugins`: MariaDB's authentication plugins that never send the password itself.
     """
 
     path: str
@@ -79,15 +80,15 @@ class Tool:
 
 
 def find(flavour: Flavour, given: Path | None = None) -> Tool:
-    """The mysqlbinlog for a server of this flavour: the one given, else the first on PATH.
+    """The mysqlbinlog for a server of this flavour: the given one, else the first on PATH.
 
-    The flavours do not mix: MySQL's refuses a MariaDB server and the other way round. Raises
-    SourceError if there is none or it is the other flavour's.
+    MySQL's refuses a MariaDB server, and vice versa. Raises SourceError if there is none, or only
+    the other flavour's.
     """
     if given is not None:
         path = str(shutil.which(given) or shutil.which(given.absolute()) or "")
         if not path:
-            raise SourceError(f"{given} is no program that can be run", hint=_INSTALL[flavour])
+            raise SourceError(f"{given} is not an executable program", hint=_INSTALL[flavour])
         tool = _ask(path)
         if tool.flavour != flavour:
             raise _wrong(tool, flavour)
@@ -109,8 +110,8 @@ def find(flavour: Flavour, given: Path | None = None) -> Tool:
 
 def _wrong(tool: Tool, flavour: Flavour) -> SourceError:
     return SourceError(
-        f"{tool.path} is {_TITLE[tool.flavour]}'s, the server is {_TITLE[flavour]}: "
-        "they do not understand each other",
+        f"{tool.path} is of {_TITLE[tool.flavour]}, but the server is {_TITLE[flavour]}: "
+        "they are not compatible",
         hint=_INSTALL[flavour],
     )
 
@@ -119,19 +120,21 @@ def _ask(path: str) -> Tool:
     try:
         version, help_ = (_printed(path, option) for option in ("--version", "--help"))
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SourceError(f"cannot run {path}: {error}", hint="is it mysqlbinlog?") from error
-    # "mysqlbinlog  Ver 9.7.4 for ...", MariaDB 11: "mariadb-binlog from 11.8.6-MariaDB, client 3.5"
-    told = re.search(r"\b(?:Ver|from) ([\w.+~-]+)", version)
-    if told is None or "--stop-never" not in help_:
         raise SourceError(
-            f"{path} is no mysqlbinlog that can stream (it has no --stop-never)", hint=_MODERN
+            f"cannot run {path}: {error}", hint="check that it is mysqlbinlog"
+        ) from error
+    # "mysqlbinlog  Ver 9.7.4 for ...", MariaDB 11: "mariadb-binlog from 11.8.6-MariaDB, client 3.5"
+    found = re.search(r"\b(?:Ver|from) ([\w.+~-]+)", version)
+    if found is None or "--stop-never" not in help_:
+        raise SourceError(
+            f"{path} is not a mysqlbinlog that can stream (it has no --stop-never)", hint=_MODERN
         )
     flavour: Flavour = "mariadb" if "MariaDB" in version + help_ else "mysql"
-    number = told[1]
+    number = found[1]
     if flavour == "mysql" and number.startswith("3."):  # 5.6 and 5.7 say 3.4
         raise SourceError(
-            f"{path} is of MySQL 5.7 or earlier (it calls itself {number}): those may hold events "
-            "back in memory",
+            f"{path} is of MySQL 5.7 or earlier (its version is {number}), which may keep "
+            "events in memory",
             hint=_MODERN + "; it can stream from older servers",
         )
     return Tool(
@@ -168,19 +171,19 @@ def _printed(path: str, option: str) -> str:
 def derive_server_id(source: str, host: str | None = None) -> int:
     """A server id for this source on this host, the same at every start.
 
-    The same id makes a restart evict its own half-open predecessor on the server. The upper half
-    of the 32-bit range is where people rarely number their servers.
+    With the same id, a restart evicts the half-open connection of the run before it. People rarely
+    number their servers in the upper half of the 32-bit range.
     """
     name = f"{source}@{host or socket.gethostname()}"
     return 0x8000_0000 | (zlib.crc32(name.encode()) & 0x7FFF_FFFF)
 
 
 class Child:
-    """One run of mysqlbinlog, from a position of a binlog on, for ever.
+    """One run of mysqlbinlog, from a position of a binlog on, without end.
 
-    It writes into `directory`, which must be empty: mysqlbinlog truncates what it finds. A
-    subdirectory there may have links to authentication plugins. With
-    `one_binlog` it reads that one binlog, as far as it goes by now, and ends.
+    It writes into `directory`, which must be empty: mysqlbinlog truncates existing files. A
+    subdirectory there may have links to authentication plugins. With `one_binlog` it reads only
+    that binlog, up to its current end, and exits.
     """
 
     def __init__(
@@ -242,12 +245,12 @@ class Child:
         return self._process.poll()
 
     def hold(self, *, held: bool) -> None:
-        """Let it stand still, or go on; the server waits for it meanwhile."""
+        """Suspend or resume it; while it is suspended, the server waits."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGSTOP if held else signal.SIGCONT)
 
     def stop(self, grace_seconds: float = 2.0) -> int:
-        """End it (SIGTERM, then SIGKILL) and wait; the exit status. Its last event may be torn."""
+        """Stop it (SIGTERM, then SIGKILL) and return its status. Its last event may be partial."""
         if self._process.poll() is None:
             self._process.terminate()
             self.hold(held=False)
@@ -260,7 +263,7 @@ class Child:
         return self._process.returncode
 
     def failure(self) -> SourceError | SpoolError:
-        """Why it ended by itself, from its exit status and standard error."""
+        """Why it exited by itself, from its exit status and standard error."""
         self._drain.join(2.0)
         return explain(self._process.returncode, list(self.lines))
 
@@ -279,7 +282,7 @@ def _server_id_option(tool: Tool, server_id: int) -> str:
 
 @contextmanager
 def _option_file(text: str) -> Iterator[int]:
-    """A descriptor of an anonymous file in memory with this text; only this user can open it."""
+    """The descriptor of an anonymous file in memory with this text; only this user can open it."""
     descriptor = os.memfd_create("options", os.MFD_CLOEXEC)
     try:
         os.fchmod(descriptor, 0o600)  # MySQL's programs ignore a world-writable option file
@@ -290,7 +293,7 @@ def _option_file(text: str) -> Iterator[int]:
 
 
 def _environment() -> dict[str, str]:
-    """What a child may know: where programs and libraries are; no keys, no settings of ours."""
+    """The environment of a child: paths of programs and libraries; no keys and no options."""
     kept = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
     return {name: os.environ[name] for name in kept if name in os.environ} | {
         "TZ": "UTC",
@@ -299,7 +302,7 @@ def _environment() -> dict[str, str]:
 
 
 def _plugins(tool: Tool, directory: Path) -> str:
-    """A directory with no other plugins than the tool's safe ones."""
+    """A directory with only the tool's safe plugins."""
     if not tool.plugins:
         return os.devnull
     try:
@@ -313,14 +316,16 @@ def _plugins(tool: Tool, directory: Path) -> str:
 
 
 def _options(tool: Tool, login: Login, plugins: str) -> str:
-    """The child's option file; TLS means what it means to `server`, mode by mode.
+    """The child's option file. Each TLS mode means the same as in `connection`.
 
-    One thing cannot be said to MariaDB's client: that TLS is required, and the name not checked. It
-    goes on without TLS where the server offers none; `server` has refused such a one before. And
-    from 11.4 on (`all_or_nothing`) it checks the name for VERIFY_CA as well, rather than nothing.
+    MariaDB's client has no way to require TLS without checking the name: it continues without TLS
+    if the server offers none. `connection` has already refused such a server. From 11.4 on
+    (`all_or_nothing`) the client checks the name for VERIFY_CA, too, because it can only check both
+    or nothing.
 
-    MySQL's client refuses to send a password in clear text. MariaDB's sends it to any server that
-    asks, by a plugin that it loads: it gets `plugins` to load from, unless it verifies the server.
+    MySQL's client refuses to send a password in clear text. MariaDB's client loads a plugin and
+    sends it to any server that asks. So it gets the directory `plugins`, unless it verifies the
+    server.
     """
     options: dict[str, str | int | None] = {"user": login.user, "password": login.password}
     if login.socket:
@@ -330,7 +335,7 @@ def _options(tool: Tool, login: Login, plugins: str) -> str:
     verify = login.ssl_mode in ("VERIFY_CA", "VERIFY_IDENTITY")
     if login.ssl_mode != "DISABLED":
         options.update({"ssl-cert": login.ssl_cert, "ssl-key": login.ssl_key})
-    if verify:  # MariaDB's client takes a CA for the wish to verify
+    if verify:  # MariaDB's client verifies if a CA is given
         options["ssl-ca"] = login.ssl_ca
     if tool.flavour == "mysql":
         options["ssl-mode"] = login.ssl_mode
@@ -346,7 +351,7 @@ def _options(tool: Tool, login: Login, plugins: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
-    """A pattern of what mysqlbinlog says, what to do about it, whether it may pass by itself."""
+    """A pattern of mysqlbinlog's message, what to do about it, whether it may pass by itself."""
 
     pattern: str
     hint: str
@@ -354,13 +359,13 @@ class _Meaning:
     unservable: bool = False
 
 
-_AGAIN = "it is read again from where it was"
-# First match wins. Measured on MySQL 9.7 and MariaDB 10.11.
+_AGAIN = "it is restarted where it stopped"
+# The first match wins. Seen with MySQL 9.7 and MariaDB 10.11.
 _MEANINGS = (
     _Meaning(
         r"Could not find first log file name",
-        "the server has no such binlog: it was purged, or the name is wrong; "
-        "SHOW BINARY LOGS there lists what it has",
+        "the server does not have this binlog: it was purged, or the name is wrong; "
+        "SHOW BINARY LOGS lists what it has",
     ),
     _Meaning(
         r"Access denied; you need.*REPLICATION SLAVE",
@@ -374,11 +379,11 @@ _MEANINGS = (
     _Meaning(
         r"Plugin \S+ could not be loaded",
         "the account's authentication plugin sends the password in clear text, or is not "
-        "installed: --mysql-ssl-mode VERIFY_IDENTITY with --mysql-ssl-ca, or another plugin",
+        "installed: use --mysql-ssl-mode VERIFY_IDENTITY with --mysql-ssl-ca, or another plugin",
     ),
     _Meaning(
         r"requires secure connection|insecure transport",
-        "let it use TLS: --mysql-ssl-mode PREFERRED or REQUIRED",
+        "allow TLS: --mysql-ssl-mode PREFERRED or REQUIRED",
     ),
     _Meaning(
         r"same server_uuid/server_id|same server_id",
@@ -391,21 +396,21 @@ _MEANINGS = (
     ),
     _Meaning(
         r"unknown (variable|option)",
-        "this mysqlbinlog lacks an option: name a newer one with --mysqlbinlog",
+        "this mysqlbinlog does not have an option: give a newer one with --mysqlbinlog",
     ),
     _Meaning(
         r"\b(SSL|TLS)\b|certificate",
         "check --mysql-ssl-mode and --mysql-ssl-ca against the server's certificate (MariaDB's "
-        "client from 11.4 on checks its name for VERIFY_CA too)",
+        "client from 11.4 on checks its name for VERIFY_CA, too)",
     ),
     _Meaning(r"Binary log is not open", "set log_bin in the server's configuration and restart it"),
     _Meaning(
-        r"could not find next log", "the server's binary logs were reset while they were read"
+        r"could not find next log", "the server's binary logs were reset while they were being read"
     ),
     _Meaning(
         r"position > file size|impossible position|bogus data in log event|max_allowed_packet"
         r"|I/O error reading log event|truncated in the middle of event|did not pass crc|corrupt",
-        "the server's binlog is not the one that was read before, or it is damaged there",
+        "the server's binlog is not the one that was read before, or it is damaged",
         unservable=True,
     ),
     _Meaning(
@@ -414,18 +419,18 @@ _MEANINGS = (
     ),
     _Meaning(
         r"Too many connections|max_user_connections",
-        "the server is at a connection limit",
+        "the server has reached a connection limit",
         transient=True,
     ),
     _Meaning(
         r"Can't connect|Unknown MySQL server host",
-        "the server or the way to it is down",
+        "the server or the network is down",
         transient=True,
     ),
     _Meaning(
         r"Lost connection|gone away",
-        "the server ended the connection: it went down, KILL ended the dump, or the network "
-        f"broke; {_AGAIN}",
+        "the server closed the connection: it went down, KILL ended the dump, or the network "
+        f"failed; {_AGAIN}",
         transient=True,
     ),
 )
@@ -437,7 +442,7 @@ def explain(status: int | None, lines: list[str]) -> SourceError | SpoolError:
     errors = [line for line in said if re.search(r"\berror\b", line, re.IGNORECASE)]
     text = errors[0] if errors else said[-1] if said else ""
     if not text:
-        return _wordless(status)
+        return _silent(status)
     text = text.removeprefix("ERROR: ")
     meaning = _Meaning("", _AGAIN, transient=True)
     for known in _MEANINGS:
@@ -452,15 +457,15 @@ def explain(status: int | None, lines: list[str]) -> SourceError | SpoolError:
     )
 
 
-def _wordless(status: int | None) -> SourceError:
+def _silent(status: int | None) -> SourceError:
     if status is not None and status < 0:
         return SourceError(
             f"mysqlbinlog was killed by signal {-status}",
-            hint="somebody's kill, or the kernel short of memory (its log tells)",
+            hint="someone killed it, or the kernel ran out of memory (see the kernel's log)",
             transient=True,
         )
     return SourceError(
-        f"mysqlbinlog ended ({status}) without a word",
-        hint=f"a clean shutdown of the server ends it like this; when the server is up, {_AGAIN}",
+        f"mysqlbinlog exited with status {status} and no error message",
+        hint=f"this happens when the server shuts down; when it is up again, {_AGAIN}",
         transient=True,
     )

@@ -1,7 +1,7 @@
-"""What binlog2s3 asks of a bucket: the values that travel, and each operation's promise.
+"""The contract between binlog2s3 and a bucket: the values, and what each operation promises.
 
-Place: between the archive's logic, which sees only this, and `s3`, which keeps the promises
-with boto3. Law: no boto3 here; every implementation passes the one suite in tests/contract.
+Place: between the archive's logic, which knows only this, and `s3`, which implements it with
+boto3. Law: no boto3 here. Every implementation passes the suite in tests/contract.
 """
 
 import io
@@ -17,10 +17,10 @@ from typing import Any, Literal, Protocol
 from binlog2s3.errors import SpoolError, StoreError
 
 OnError = Callable[[StoreError, int, float], None]
-"""Called after each failed attempt that will be repeated: error, its number, seconds to wait."""
+"""Called after each failed attempt that will be repeated: error, number, seconds to wait."""
 
 OnOver = Callable[[], None]
-"""Called, in the same thread, when a request that had failed succeeds or is given up."""
+"""Called in the same thread when a request that had failed succeeds or is abandoned."""
 
 IMMEDIATE_STORAGE_CLASSES = frozenset(
     {
@@ -36,16 +36,16 @@ IMMEDIATE_STORAGE_CLASSES = frozenset(
         "FSX_OPENZFS",
     }
 )
-"""The classes that a GET reads at once; from the others a restore would have to wait for hours."""
+"""The classes that a GET reads at once. With others, a restore would have to wait for hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Where the bucket is and how to speak to it. Keys come from boto3's own chain.
+    """Where the bucket is and how to connect to it. Keys come from boto3's own chain.
 
-    `checksum`: auto sends CRC64NVME where the store takes it, else Content-MD5; crc64nvme demands
-    that the store confirms it; md5 sends Content-MD5; none sends no digest but the one that is
-    part of the signature.
+    `checksum`: auto sends CRC64NVME if the store accepts it, else Content-MD5; crc64nvme requires
+    that the store confirms it; md5 sends Content-MD5; none sends no digest except that of the
+    signature.
     """
 
     bucket: str
@@ -64,9 +64,9 @@ class StoreConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long to try. `attempts=None` is patient: for ever, until the stop event is set.
+    """How often to try. `attempts=None`: without limit, until the stop event is set.
 
-    The n-th wait is random, up to `first_delay_seconds` doubled n times, never above
+    The n-th wait is random, up to `first_delay_seconds` doubled n times, and never longer than
     `max_delay_seconds`.
     """
 
@@ -80,7 +80,7 @@ PREFLIGHT = RetryPolicy(attempts=3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """An object as the store describes it; `crc64` is of the whole object, where it keeps one."""
+    """An object as the store describes it; `crc64` is of the whole object, if the store has it."""
 
     key: str
     size: int
@@ -101,7 +101,7 @@ class UploadInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartInfo:
-    """A part of an unfinished upload; `crc64` where the store has checked and kept it."""
+    """A part of an unfinished upload; `crc64` if the store has checked and kept it."""
 
     number: int
     size: int
@@ -110,25 +110,25 @@ class PartInfo:
 
 
 class Reader(Protocol):
-    """A seekable binary file, as far as sending it needs."""
+    """What sending needs of a seekable binary file."""
 
     def read(self, size: int = -1, /) -> bytes:
         """Up to `size` bytes; b"" at the end."""
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go there; return where that is."""
+        """Set the position and return it."""
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """The position of the next read."""
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
 
 
 class Body(Protocol):
-    """Bytes to be sent: their number, and a way to read them from the beginning, again and again.
+    """Bytes to send: their number, and a way to read them from the beginning any number of times.
 
-    `open` is called anew at each attempt and the reader closed after it.
+    Each attempt calls `open`, and closes the reader at its end.
     """
 
     @property
@@ -136,15 +136,15 @@ class Body(Protocol):
         """How many bytes there are."""
 
     def open(self) -> Reader:
-        """A fresh reader at the first byte."""
+        """A new reader at the first byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """Bytes `begin` to `end` of a file: what a part or a chunk of the spool is.
+    """Bytes `begin` to `end` of a file of the spool: a part or a chunk.
 
-    Reading raises SpoolError where the file is gone, unreadable or shorter than `end`: never are
-    fewer bytes sent than announced.
+    Reading raises SpoolError if the file is gone, unreadable or shorter than `end`, so that never
+    fewer bytes are sent than announced.
     """
 
     path: Path
@@ -157,7 +157,7 @@ class FileSlice:
         return self.end - self.begin
 
     def open(self) -> Reader:
-        """A reader with a file descriptor of its own. Raises SpoolError where there is no file."""
+        """A reader with its own file descriptor. Raises SpoolError if there is no file."""
         reader = _SlicesReader((self,))
         reader.opened(0)
         return reader
@@ -165,28 +165,28 @@ class FileSlice:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Several slices, one after the other: a part whose bytes lie in more than one file.
+    """Several slices, one after the other: a part whose bytes are in more than one file.
 
-    Reading raises SpoolError as that of a slice does. A file is opened only when reading comes to
-    it: until then nobody has looked whether it is there.
+    Reading raises SpoolError as for a slice. A file is opened when reading reaches it: until then
+    it is not known whether it exists.
     """
 
     slices: tuple[FileSlice, ...]
 
     @property
     def size(self) -> int:
-        """How many bytes they have together."""
+        """The number of bytes of all slices."""
         return sum(piece.size for piece in self.slices)
 
     def open(self) -> Reader:
-        """A reader across the joints; it holds one file descriptor at most."""
+        """A reader of all slices; it has at most one open file descriptor."""
         return _SlicesReader(self.slices)
 
 
 class _SlicesReader(io.RawIOBase):
-    """Reads by pread, so it shares no position with anybody; holds one file descriptor at most.
+    """Reads with pread, so it shares no position; has at most one open file descriptor.
 
-    A read that fails moves nothing, so it can be made again.
+    A failed read does not move the position, so it can be repeated.
     """
 
     def __init__(self, slices: tuple[FileSlice, ...]) -> None:
@@ -219,7 +219,7 @@ class _SlicesReader(io.RawIOBase):
         return len(data)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """All that was asked for, across the joints: a short read in the middle surprises some."""
+        """All requested bytes, of as many slices as needed: some readers expect no short read."""
         if self.closed:
             raise ValueError("read of a closed reader")
         left = max(0, self._size - self._at)
@@ -232,7 +232,7 @@ class _SlicesReader(io.RawIOBase):
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
     def _block(self, at: int, end: int) -> bytes:
-        """Some of the bytes from `at` on, at most to `end`, all of one slice."""
+        """Bytes from `at` on, at most up to `end`, all of one slice."""
         index = bisect_right(self._ends, at)
         piece = self.opened(index)
         offset = piece.end - (self._ends[index] - at)
@@ -242,13 +242,13 @@ class _SlicesReader(io.RawIOBase):
             raise SpoolError(f"cannot read {piece.path} at {offset}: {exc.strerror}") from exc
         if not data:
             raise SpoolError(
-                f"{piece.path} ends at {offset}, before {piece.end}: it got shorter",
-                hint="something else writes into the spool; it belongs to one streamer alone",
+                f"{piece.path} ends at {offset}, before {piece.end}: it was truncated",
+                hint="something else writes to the spool; only one streamer may use it",
             )
         return data
 
     def opened(self, index: int) -> FileSlice:
-        """That slice, its file open; the one before it is closed. Raises SpoolError."""
+        """That slice, with its file open; the file before it is closed. Raises SpoolError."""
         piece = self._slices[index]
         if self._index != index:
             self._drop()
@@ -271,10 +271,10 @@ class _SlicesReader(io.RawIOBase):
 class Store(Protocol):
     """What binlog2s3 needs of a bucket. Every implementation passes the suite in tests/contract.
 
-    Keys are whole keys, prefix included. Offsets are bytes, `end` is exclusive. Every failure is
-    a StoreError, or a SpoolError where a body could not be read or has changed; nothing else. A
-    write that failed may have happened all the same (the reply was lost): look before concluding.
-    Methods may be called from several threads at once.
+    Keys are whole keys with the prefix. Offsets are bytes, `end` is exclusive. Every failure is a
+    StoreError, or a SpoolError if a body could not be read or has changed; nothing else. A write
+    that failed may have happened (the answer was lost): look before you conclude. Several threads
+    may call methods at the same time.
     """
 
     def put(
@@ -286,70 +286,70 @@ class Store(Protocol):
         if_absent: bool = False,
         archived: bool = False,
     ) -> ObjectInfo:
-        """Write the object whole; when this returns, it is durable and readable.
+        """Write the whole object; when this returns, it is durable and readable.
 
-        `crc64` is what the caller computed when it read the bytes: if the body reads differently
-        now, the store refuses it. `if_absent`: PreconditionError where the key exists, which may
-        be this very call's own lost first attempt; without it the object is replaced.
-        `archived`: gets the configured storage class; everything else lies in the default one.
+        `crc64` is what the caller computed when it read the bytes: if the body now has other bytes,
+        the store refuses it. `if_absent`: PreconditionError if the key exists, which may be the
+        result of this call's own first attempt; without it, the object is replaced. `archived`: the
+        object gets the configured storage class, else the default one.
         """
 
     def get(
         self, key: str, begin: int = 0, end: int | None = None, *, most: int | None = None
     ) -> bytes:
-        """The bytes, in memory, of exactly this range; `end=None` is up to the object's end.
+        """The bytes of exactly this range, in memory; `end=None`: up to the object's end.
 
-        ObjectMissingError where there is none, StoreError where it is shorter than `end`,
-        ObjectTooLargeError where there are more than `most`, of which none is read.
+        ObjectMissingError if there is no object, StoreError if it is shorter than `end`,
+        ObjectTooLargeError, without reading, if there are more than `most` bytes.
         """
 
     def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
-        """The same in blocks of at most 1 MiB; a broken connection goes on where it broke."""
+        """The same in blocks of at most 1 MiB; after a broken connection, it continues there."""
 
     def head(self, key: str) -> ObjectInfo | None:
-        """What the store says of the object, its checksum included; None where there is none."""
+        """The store's description of the object, with its checksum; None if there is no object."""
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """Every object below the prefix, in key order (as UTF-8 sorts), behind `start_after`.
+        """Every object below the prefix, in key order (as UTF-8 sorts), after `start_after`.
 
-        Always all pages. No checksums: a listing has none.
+        All pages, without checksums: a listing has none.
         """
 
     def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
-        """The next step of the keys below `prefix`, each once, in order: names and `folders/`.
+        """The next level of the keys below `prefix`, each once, in order: names and `folders/`.
 
         `list_names("p/")` over p/a, p/b/1 and p/b/2 gives "a" and "b/".
         """
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete them all; a key that does not exist is no error. Raises if any could not be."""
+        """Delete all keys; a missing key is not an error. Raises if a key could not be deleted."""
 
     def create_upload(self, key: str, *, crc64: bool = True) -> str:
         """Begin a multipart upload of an archived binlog and return its id.
 
-        `crc64=False` asks for no whole-object checksum (see `copy_part`). After a lost reply
-        there may be two: `list_uploads` shows them.
+        `crc64=False` requests no whole-object checksum (see `copy_part`). After a lost answer
+        there may be two uploads: `list_uploads` shows them.
         """
 
     def list_uploads(self, key: str) -> Sequence[UploadInfo]:
         """The unfinished uploads of exactly this key, oldest first.
 
-        UnsupportedError where the store cannot list them.
+        UnsupportedError if the store cannot list them.
         """
 
     def uploads_below(self, prefix: str) -> Sequence[UploadInfo]:
-        """Some of the unfinished uploads whose keys begin so: at most what two pages show.
+        """Some of the unfinished uploads below a prefix: at most those of two pages.
 
-        UnsupportedError where the store cannot list them.
+        UnsupportedError if the store cannot list them.
         """
 
     def list_parts(self, key: str, upload_id: str) -> Sequence[PartInfo]:
-        """Its parts by number; UploadMissingError where the upload is gone."""
+        """Its parts by number; UploadMissingError if the upload is gone."""
 
     def upload_part(
         self, key: str, upload_id: str, number: int, body: Body | bytes, crc64: int | None = None
     ) -> PartInfo:
-        """Send a part, or replace it; UploadMissingError where the upload is gone."""
+        """Send a part, or replace it; UploadMissingError if the upload is gone."""
 
     def copy_part(
         self,
@@ -362,12 +362,12 @@ class Store(Protocol):
         end: int,
         whole: bool = False,
     ) -> PartInfo:
-        """Make a part of an object's range, inside the store.
+        """Copy a range of an object to a part, inside the store.
 
-        `whole`: the range is the whole object. S3 makes a part of a range only where the object
-        has more than 5 MB, of a whole object always.
-        UnsupportedError where it cannot; StoreError too, as some cannot only when the upload was
-        created with `crc64`. ObjectMissingError where there is no such source.
+        `whole`: the range is the whole object. S3 copies a range only if the object has more than
+        5 MB, but always a whole object. UnsupportedError if the store cannot copy; or StoreError,
+        because some stores cannot only if the upload was created with `crc64`. ObjectMissingError
+        if there is no source object.
         """
 
     def complete_upload(
@@ -380,18 +380,18 @@ class Store(Protocol):
         crc64: int | None,
         if_absent: bool = True,
     ) -> ObjectInfo:
-        """Join the parts into the object and look at what lies there.
+        """Join the parts into the object, and check the object.
 
-        StoreError where a part is not as listed, smaller than 5 MiB though not the last, or the
-        object has another size or checksum. PreconditionError and UploadMissingError may mean
-        that an earlier attempt of this very call was heard: look with `head`.
+        StoreError if a part is not as listed, or is smaller than 5 MiB and not the last one, or if
+        the object has another size or checksum. PreconditionError and UploadMissingError may mean
+        that an earlier attempt of this call succeeded: look with `head`.
         """
 
     def abort_upload(self, key: str, upload_id: str) -> None:
-        """Throw the upload and its parts away; one that is gone already is no error."""
+        """Delete the upload and its parts; a missing upload is not an error."""
 
     def check_access(self, prefix: str = "") -> None:
-        """The bucket exists, is where we look for it, and may be listed below the prefix."""
+        """Check that the bucket exists, is at this endpoint, and can be listed below the prefix."""
 
     def close(self) -> None:
-        """Give the connections back. Nothing may be called afterwards."""
+        """Close the connections. No method may be called afterwards."""

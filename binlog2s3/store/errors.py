@@ -1,8 +1,9 @@
-"""What a store's failure means: one table from answers to errors with a hint.
+"""What a failure of the store means: one table from answers to errors with a hint.
 
-Place: beside `s3`, which boils whatever boto3 raised down to a `Failure`. Law: pure, no boto3.
-The table is the whole policy: what may pass by itself (transient), what somebody can mend while
-the streamer waits (`MendableError`), and what no repetition will change. Secrets never get here.
+Place: beside `requests`, which makes a `Failure` of what boto3 raised. Law: pure, no boto3. The
+table is the whole policy: which failures may pass by themselves (transient), which ones an operator
+can fix while the streamer waits (`MendableError`), and which ones no repetition changes. No secret
+is ever in a `Failure`.
 """
 
 from collections.abc import Mapping
@@ -21,34 +22,34 @@ from binlog2s3.errors import (
 
 
 class MendableError(StoreError):
-    """Rights, credentials, bucket, clock, endpoint: wrong until somebody mends it.
+    """Permissions, credentials, bucket, clock or endpoint: wrong until an operator fixes it.
 
-    Not transient: a preflight fails with it. A streamer that runs waits for it to be mended.
+    Not transient: `check` and the startup fail with it. A running streamer waits until it is fixed.
     """
 
 
 class UploadDeniedError(MendableError):
-    """A request within an upload is denied; or the upload is gone, and the store says it so.
+    """A request within an upload is denied; some stores also answer this if the upload is gone.
 
-    Never repeated as it is: whoever holds the upload looks for it again.
+    It is never repeated: the caller looks for the upload again.
     """
 
 
 class UnsetError(StoreError):
-    """The bucket has no such configuration: nothing of it was ever set."""
+    """The bucket does not have this configuration: it was never set."""
 
 
 class RefusedError(StoreError):
-    """The store finds the request itself wrong, as InvalidArgument does: the same again is vain."""
+    """The store calls the request itself wrong (InvalidArgument): repeating it does not help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One failed request, without its library.
+    """One failed request, without anything of boto3.
 
-    `code` is the store's error code (`NoSuchKey`), the status where it names none (`404`), or the
-    name of the exception where there was no answer (`ReadTimeoutError`); `status` is then None.
-    `region` is where the store says the bucket is, `at` our own clock when the answer came.
+    `code` is the store's error code (`NoSuchKey`), the status if it has none (`404`), or the name
+    of the exception if there was no answer (`ReadTimeoutError`); `status` is then None. `region` is
+    the bucket's region as the store says, `at` our own clock when the answer came.
     """
 
     code: str
@@ -101,7 +102,7 @@ _CHAIN = (
 _NO_BUCKET = _Meaning(
     MendableError,
     "there is no bucket {bucket!r} at {endpoint}",
-    "create it, or name another one with --s3-url; --endpoint-url and --region say where it is",
+    "create it, or give another one with --s3-url; check --endpoint-url and --region",
 )
 _DENIED = _Meaning(
     MendableError,
@@ -119,19 +120,19 @@ _BAD_SECRET = _Meaning(
 )
 _EXPIRED = _Meaning(
     MendableError,
-    "the session's credentials have expired, or its token is not valid ({code})",
-    "renew them (`aws sso login`, a new session token); they are read again at the next attempt",
+    "the session's credentials have expired, or its token is invalid ({code})",
+    "renew them (`aws sso login`, a new session token); the next attempt reads them again",
 )
 _NO_CREDENTIALS = _Meaning(MendableError, "no usable AWS credentials: {message}", _CHAIN)
 _SKEW = _Meaning(
     MendableError,
-    "the clock of this host and the store's are too far apart{skew}",
-    "set the clock: `timedatectl` shows whether NTP runs",
+    "the clocks of this host and of the store differ too much{skew}",
+    "set the clock: `timedatectl` shows whether NTP is active",
 )
 _REGION = _Meaning(
     MendableError,
     "bucket {bucket!r} is in another region{region}{answer}",
-    "name the bucket's region with --region",
+    "give the bucket's region with --region",
 )
 _MISSING = _Meaning(ObjectMissingError, "there is no object {key!r} in bucket {bucket!r}")
 _UNSET = _Meaning(UnsetError, "bucket {bucket!r} has no such configuration ({code})")
@@ -140,12 +141,12 @@ _UPLOAD_GONE = _Meaning(
 )
 _EXISTS = _Meaning(PreconditionError, "{key!r} exists already in bucket {bucket!r} ({code})")
 _UNSUPPORTED = _Meaning(
-    UnsupportedError, "the store at {endpoint} does not have {operation} as asked{answer}"
+    UnsupportedError, "the store at {endpoint} does not support {operation} as requested{answer}"
 )
 _BUSY = _Meaning(
     StoreError,
     "the store at {endpoint} failed {operation} on {where}{answer}",
-    "if this stays, the store's own logs say why",
+    "if this continues, see the store's own logs",
     transient=True,
 )
 _UNREACHABLE = _Meaning(
@@ -157,42 +158,42 @@ _UNREACHABLE = _Meaning(
 _CUT = _Meaning(
     StoreError,
     "the connection to {endpoint} broke during {operation} of {where}: {message}",
-    "if this stays, look at the network and at proxies or balancers on the way",
+    "if this continues, check the network, proxies and load balancers",
     transient=True,
 )
 _TIMEOUT = _Meaning(
     StoreError,
     "the store at {endpoint} did not answer {operation} in time: {message}",
-    "a firewall that drops packets looks like this; check --endpoint-url and the network",
+    "check --endpoint-url, the network, and firewalls that drop packets",
     transient=True,
 )
 _TLS = _Meaning(
     MendableError,
-    "no TLS with {endpoint}: {message}",
+    "cannot set up TLS with {endpoint}: {message}",
     "trust its CA with AWS_CA_BUNDLE=/path/ca.pem;"
-    " if it speaks plain HTTP, write http:// in --endpoint-url",
+    " if the store uses plain HTTP, write http:// in --endpoint-url",
 )
 _FOREIGN = _Meaning(
     MendableError,
-    "{endpoint} answers, but not as an S3 store does: {message}",
+    "{endpoint} answers, but not like an S3 store: {message}",
     "--endpoint-url must be the store's S3 address and port, not its console or a web server,"
-    " and https:// where it speaks TLS",
+    " and https:// if it uses TLS",
 )
 _SETTINGS = _Meaning(
     MendableError,
-    "cannot make a request of these settings: {message}",
+    "cannot make a request with these settings: {message}",
     "check --s3-url, --endpoint-url and --region",
 )
 _WRONG_BYTES = _Meaning(
     StoreError,
     "the store refused {operation} of {where}: the bytes do not match their checksum{answer}",
-    "they changed on the way, or on the disk since they were read; look at the host's disk, memory",
+    "they changed on the network, or on disk; check the host's disk and memory",
 )
 _REFUSED = _Meaning(RefusedError, "the store refused {operation} on {where}{answer}")
 _CLASS = _Meaning(
     StoreSettingError,
-    "the store has no such storage class for {key!r}{answer}",
-    "name another one, or none, with storage_class",
+    "the store does not have the storage class for {key!r}{answer}",
+    "set storage_class to another class, or remove it",
 )
 _KMS = _Meaning(
     MendableError,
@@ -203,7 +204,7 @@ _KMS = _Meaning(
 
 _WRITES = ("put_object", "complete_multipart_upload")
 _WITHIN_UPLOADS = ("upload_part", "upload_part_copy", "complete_multipart_upload", "list_parts")
-_TELLING = ("304", "405", "412", "429", "501")
+_BODYLESS = ("304", "405", "412", "429", "501")
 
 _BY_CODE: dict[str, _Meaning] = {
     **dict.fromkeys(("NoSuchBucket", "InvalidBucketName"), _NO_BUCKET),
@@ -310,7 +311,7 @@ _BY_CODE: dict[str, _Meaning] = {
 
 
 def translate(failure: Failure) -> StoreError:
-    """The error that this failure is: class, message with the values, hint, transient or not."""
+    """The error for this failure: class, message with the values, hint, transient or not."""
     meaning = _meaning(failure)
     values = _values(failure)
     return meaning.error(
@@ -321,12 +322,12 @@ def translate(failure: Failure) -> StoreError:
 
 
 def knows(code: str) -> bool:
-    """Whether the table has a line of its own for this code or exception."""
+    """Whether the table has an entry for this code or exception."""
     return code in _BY_CODE
 
 
 def is_web_page(headers: Mapping[str, str]) -> bool:
-    """Whether a web server or proxy answered; moto calls its empty answers text/html as well."""
+    """Whether a web server or proxy answered; empty answers of moto are text/html, too."""
     html = headers.get("content-type", "").lower().startswith("text/html")
     return html and not _signed_by_s3(headers)
 
@@ -337,7 +338,7 @@ def _signed_by_s3(headers: Mapping[str, str]) -> bool:
 
 def _meaning(failure: Failure) -> _Meaning:
     if (failure.status or 0) >= 500 and failure.code not in ("NotImplemented", "501"):
-        return _BUSY  # also a load balancer's own HTML page
+        return _BUSY  # also for the HTML page of a load balancer
     if is_web_page(failure.headers) or _bare_status(failure):
         return _FOREIGN
     if "functionality that is not implemented" in failure.message:
@@ -351,8 +352,8 @@ def _meaning(failure: Failure) -> _Meaning:
 
 
 def _bare_status(failure: Failure) -> bool:
-    """S3 puts its code into a body; only an answer to HEAD, and a few statuses, go without."""
-    bodyless = failure.operation.startswith("head_") or failure.code in _TELLING
+    """S3 has its code in a body; only an answer to HEAD, and a few statuses, have no body."""
+    bodyless = failure.operation.startswith("head_") or failure.code in _BODYLESS
     return failure.code.isdigit() and not bodyless and not _signed_by_s3(failure.headers)
 
 
@@ -387,7 +388,7 @@ def _region(failure: Failure) -> str:
 
 
 def _skew(failure: Failure) -> str:
-    """By how much, as the store's own Date header shows it; nothing where it has none."""
+    """The difference of the clocks, by the store's Date header; "" if it has none."""
     try:
         theirs = parsedate_to_datetime(failure.headers["date"])
     except (KeyError, ValueError):

@@ -1,8 +1,8 @@
-"""Requests to one bucket, and the only boto3: client, attempts, retries, bodies.
+"""Requests to one bucket: client, attempts, retries, bodies. The only user of boto3.
 
-Place: under `s3`, which knows the operations; here is only how a request is made. Law: no
-foreign exception leaves; botocore's own retries are off, so nothing is repeated but by `retry`;
-a body is opened anew at each attempt. What a failure means stands in `errors`.
+Place: under `s3`, which has the operations; `errors` says what a failure means. Law: no foreign
+exception leaves. botocore's own retries are off, so that only `retry` repeats a request. Each
+attempt opens the body again.
 """
 
 import base64
@@ -52,7 +52,7 @@ _FOREIGN = (
     Boto3Error,
     HTTPError,
     OSError,
-    ValueError,  # an endpoint that is no URL
+    ValueError,  # an endpoint that is not a URL
 )
 _WITHOUT_KEY = frozenset(
     {
@@ -72,7 +72,7 @@ _LOADER = botocore.loaders.create_loader()
 
 
 def any_session(profile_name: str | None = None) -> boto3.Session:
-    """A session that reads credentials anew, but not once more what S3 is: that takes a while."""
+    """A session that reads the credentials again, but not S3's data model, which is slow."""
     core = botocore.session.get_session()
     core.register_component("data_loader", _LOADER)
     parsers = core.get_component("response_parser_factory")
@@ -81,7 +81,7 @@ def any_session(profile_name: str | None = None) -> boto3.Session:
 
 
 def _moment(value: Any) -> datetime:
-    """A time in an answer; where it has the form of listings, without botocore's search for one."""
+    """A time in an answer; fast for the form that listings have, else as botocore does."""
     if isinstance(value, str) and _LISTED.fullmatch(value):
         with suppress(ValueError):
             return datetime.fromisoformat(value)
@@ -91,10 +91,10 @@ def _moment(value: Any) -> datetime:
 
 @dataclass(slots=True)
 class Link:
-    """The client, made when first needed, shared by everything that speaks to this bucket.
+    """The client, made when first needed, and shared by all requests to this bucket.
 
-    Credentials that the store refuses are dropped with their client, so that the next attempt
-    reads them again: an operator mends ~/.aws/credentials and the streamer goes on.
+    If the store refuses the credentials, the client is dropped, so that the next attempt reads them
+    again: an operator fixes ~/.aws/credentials and the streamer continues.
     """
 
     config: StoreConfig
@@ -103,21 +103,21 @@ class Link:
     _client: BaseClient | None = None
 
     def get(self) -> BaseClient:
-        """The client there is, or a new one."""
+        """The client; a new one if there is none."""
         with self._lock:
             if self._client is None:
                 self._client = _connect(self.config, self.session)
             return self._client
 
     def forget(self, client: BaseClient | None) -> None:
-        """Drop this client, unless another thread has replaced it already."""
+        """Drop this client, unless another thread has already replaced it."""
         with self._lock:
             if self._client is client:
                 self._client = None
 
     @property
     def endpoint(self) -> str:
-        """Where the bucket is, for messages: also what AWS_ENDPOINT_URL or a profile says."""
+        """The endpoint for messages, also if AWS_ENDPOINT_URL or a profile sets it."""
         with self._lock:
             found = self._client.meta.endpoint_url if self._client is not None else ""
         if self.config.endpoint_url or (found and ".amazonaws.com" not in found):
@@ -125,7 +125,7 @@ class Link:
         return f"AWS S3 ({self.config.region or 'default region'})"
 
     def close(self) -> None:
-        """Close the connections that are idle."""
+        """Close the idle connections."""
         with self._lock:
             if self._client is not None:
                 self._client.close()
@@ -135,9 +135,9 @@ class Link:
 def _connect(config: StoreConfig, session: MakeSession) -> BaseClient:
     s3: dict[str, Any] = {"addressing_style": config.addressing_style}
     if config.checksum != "none":
-        # A digest goes along with every body, in a signed header, so the body itself need not be
-        # hashed with SHA-256 as well. Without one it must be: versitygw would otherwise store
-        # what had come of a body when its connection broke.
+        # Every body has a digest in a signed header, so the body itself is not hashed with SHA-256,
+        # too. Without a digest it must be: when a connection breaks, versitygw would otherwise
+        # store the part of the body that it has received.
         s3["payload_signing_enabled"] = False
     client = session(profile_name=config.profile).client(
         "s3",
@@ -160,16 +160,16 @@ def _connect(config: StoreConfig, session: MakeSession) -> BaseClient:
 
 
 def _md5_instead_of_crc32(params: dict[str, Any], **_: Any) -> None:
-    """DeleteObjects must carry a digest; Content-MD5 is the one that every store knows."""
+    """DeleteObjects needs a digest; every store supports Content-MD5."""
     params["headers"]["Content-MD5"] = digests_of(params["body"])[1]
     params["context"].get("checksum", {}).pop("request_algorithm", None)
 
 
 def _follow_only_s3(request_dict: dict[str, Any], response: Any, **_: Any) -> None:
-    """Follow a redirect only to a region that the answer names.
+    """Follow a redirect only if the answer names the region.
 
-    Else botocore asks HEAD bucket for it, and where that is redirected too, as by a web server's
-    login page, it asks again until the stack ends.
+    Otherwise botocore sends HEAD bucket to find the region. If that is redirected, too, as by the
+    login page of a web server, botocore repeats it until the stack overflows.
     """
     if response is None or response[0] is None or response[0].status_code not in (301, 302, 307):
         return
@@ -181,7 +181,7 @@ def _follow_only_s3(request_dict: dict[str, Any], response: Any, **_: Any) -> No
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests to one bucket: one attempt, its error made ours, and the only repetition."""
+    """Requests to one bucket: attempts, translation of errors, and the only place that retries."""
 
     link: Link
     stop: threading.Event
@@ -190,7 +190,7 @@ class Requests:
     on_over: OnOver | None = None
 
     def send(self, operation: str, key: str, body: Body | bytes, **params: Any) -> Answer:
-        """A request with a body, which is opened anew at each attempt."""
+        """A request with a body; each attempt opens the body again."""
 
         def attempt() -> Answer:
             with closing(_Witness(_open(body))) as reader:
@@ -206,7 +206,7 @@ class Requests:
         return self.retry(attempt)
 
     def retry(self, act: Callable[[], T]) -> T:
-        """Repeat what is worth it; the stop event ends the waiting with the last error."""
+        """Repeat transient failures; the stop event ends the waiting with the last error."""
         last: StoreError | None = None
 
         def attempt() -> T:
@@ -242,7 +242,7 @@ class Requests:
                 self.on_over()
 
     def once(self, operation: str, key: str, **params: Any) -> Answer:
-        """One request, its answer or its error; nothing else leaves."""
+        """One request: returns its answer, or raises a StoreError."""
         where = {} if operation in _WITHOUT_KEY else {"Key": key}
         client = None
         try:
@@ -262,20 +262,18 @@ class Requests:
         return answer
 
     def delete_objects(self, keys: Sequence[str]) -> None:
-        """One batch; a store says 200 and lists inside what it did not delete."""
+        """Delete one batch. The answer is 200, and lists the keys that were not deleted."""
         listed = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         errors = self.once("delete_objects", "", Delete=listed).get("Errors", ())
         refused = [error for error in errors if error.get("Code") != "NoSuchKey"]
         if refused:
             first = refused[0]
-            says = (
-                f"{first.get('Message', '')} ({len(refused)} of {len(keys)} keys, this the first)"
-            )
+            says = f"{first.get('Message', '')} (the first of {len(refused)} of {len(keys)} keys)"
             code, key = first.get("Code", ""), first.get("Key", "")
             raise translate(self._failure(code, "delete_objects", key, message=says))
 
     def translate(self, exc: Exception, operation: str, key: str) -> StoreError:
-        """What a library raised, as one of ours."""
+        """The error for an exception of a library."""
         if isinstance(exc, ClientError):
             said, meta = exc.response.get("Error", {}), exc.response.get("ResponseMetadata", {})
             failure = self._failure(
@@ -309,7 +307,7 @@ class Requests:
 
 
 class Download:
-    """A GET in blocks; after an error the next block opens it again, where it broke."""
+    """A GET in blocks; after an error, the next block continues at the same offset."""
 
     def __init__(
         self,
@@ -360,11 +358,13 @@ class Download:
         self._body, self._left = answer["Body"], needed(answer, "ContentLength")
         needed(answer, "ETag")
         if not whole and not answer.get("ContentRange", "").startswith(f"bytes {self.at}-"):
-            raise StoreError(f"the store sent all of {self._key!r} where a range was asked for")
+            raise StoreError(f"the store sent all of {self._key!r} instead of the requested range")
         if self._end is not None and self._left != self._end - self.at:
             raise StoreError(f"{self._key!r} ends at {self.at + self._left}, before {self._end}")
         if self._most is not None and self._left > self._most:
-            raise ObjectTooLargeError(f"{self._key!r} has {self._left} bytes, over {self._most}")
+            raise ObjectTooLargeError(
+                f"{self._key!r} has {self._left} bytes, more than {self._most}"
+            )
 
     def _drop(self) -> None:
         if self._body is not None:
@@ -373,7 +373,7 @@ class Download:
 
 
 class _Witness:
-    """A body's reader that remembers how it failed, as botocore and awscrt wrap or lose it."""
+    """A body's reader that keeps its exception, because botocore and awscrt wrap or lose it."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -395,11 +395,11 @@ def _open(body: Body | bytes) -> Reader:
 
 
 def needed(answer: Mapping[str, Any], name: str) -> Any:
-    """What every S3 store answers; one that does not is none."""
+    """A field that every S3 store has in its answer; without it, this is not an S3 store."""
     value = answer.get(name)
     if value is None or value == "":
         raise MendableError(
-            f"the store's answer lacks {name}: it does not answer as an S3 store does",
+            f"the store's answer has no {name}: this is not an S3 store",
             hint="--endpoint-url must be the store's S3 address and port",
         )
     return value
@@ -443,12 +443,12 @@ def digests_of(body: Body | bytes) -> tuple[int, str]:
 
 
 def _kind(exc: Exception) -> str:
-    """The name of the nearest class that the table of meanings knows."""
+    """The name of the nearest class of the exception that `errors` has in its table."""
     names = [cls.__name__ for cls in type(exc).__mro__]
     return next((name for name in names if knows(name)), names[0])
 
 
 def _says(exc: Exception) -> str:
-    """The innermost reason, as the operating system or TLS words it."""
+    """The innermost reason, in the words of the operating system or of TLS."""
     said = str(exc.kwargs.get("error", exc) if isinstance(exc, BotoCoreError) else exc)
     return re.sub(r"^AWSHTTPS?Connection(Pool)?\(.*?\): ", "", said)

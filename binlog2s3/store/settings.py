@@ -1,7 +1,7 @@
-"""What a bucket says of itself: versioning, lifecycle rules, retention, clock, old versions.
+"""The settings of a bucket: versioning, lifecycle rules, retention, clock, old versions.
 
-Place: beside `s3`, over whose requests it asks; only the preflight asks. Law: as the store's, no
-foreign exception leaves. Nothing of the bucket's own settings is ever changed.
+Place: beside `s3`, whose requests it uses; only `check` asks. Law: no foreign exception leaves. The
+settings of a bucket are never changed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,13 +14,13 @@ from binlog2s3.store.requests import Answer, Requests
 
 
 class BucketSettings:
-    """Questions to a bucket about itself. Each raises StoreError, a denied one too."""
+    """Questions about a bucket's settings. Each raises StoreError, also if it is denied."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
 
     def clock(self, prefix: str) -> datetime | None:
-        """The store's clock, whole seconds, from a listing's answer; None where it shows none."""
+        """The store's clock in whole seconds, from the answer to a listing; None if it has none."""
         answer = self._ask("list_objects_v2", Prefix=prefix, MaxKeys=1)
         try:
             return parsedate_to_datetime(
@@ -30,18 +30,18 @@ class BucketSettings:
             return None
 
     def versioning(self) -> str:
-        """Enabled, Suspended, or "" for a bucket that never had it."""
+        """Enabled, Suspended, or "" if it was never enabled."""
         return str(self._ask("get_bucket_versioning").get("Status") or "")
 
     def lifecycle(self) -> Sequence[Mapping[str, Any]]:
-        """The lifecycle rules, as S3 has them; none where there is no configuration."""
+        """The lifecycle rules in S3's form; none if there is no configuration."""
         try:
             return list(self._ask("get_bucket_lifecycle_configuration").get("Rules") or ())
         except UnsetError:
             return ()
 
     def default_retention(self) -> str:
-        """What Object Lock keeps new objects for, in words; "" where that is nothing."""
+        """How long Object Lock keeps new objects, in words; "" if it does not."""
         try:
             answer = self._ask("get_object_lock_configuration")
         except UnsetError:
@@ -63,7 +63,7 @@ class BucketSettings:
         ]
 
     def delete_versions(self, versions: Iterable[tuple[str, str]]) -> None:
-        """Delete these versions for good; raises at the first that could not be."""
+        """Delete these versions permanently; raise at the first failure."""
         for key, version in versions:
             self._requests.retry(
                 lambda key=key, version=version: self._requests.once(  # type: ignore[misc]

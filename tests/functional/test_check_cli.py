@@ -54,7 +54,7 @@ def test_help_says_what_it_does() -> None:
     assert "binlog2s3 check --config /etc/binlog2s3/orders-primary.toml" in done.stdout
     assert "--json" in done.stdout
     assert "Exit codes" in done.stdout
-    assert re.search(r"^  check +Look at everything", run("-h").stdout, re.MULTILINE)
+    assert re.search(r"^  check +Check everything", run("-h").stdout, re.MULTILINE)
 
 
 def test_a_configuration_that_is_wrong() -> None:
@@ -63,7 +63,7 @@ def test_a_configuration_that_is_wrong() -> None:
     assert (done.returncode, done.stderr) == (3, "")
     failing = re.findall(r"^  FAIL +configuration +options +(.*)$", done.stdout, re.MULTILINE)
     assert failing == [
-        "--part-size: '3' is below the least, 5 MiB",
+        "--part-size: '3' is below the minimum, 5 MiB",
         "--s3-url is missing",
         "--mysql-user is missing (or a --mysql-defaults-file that names it)",
         "--mysql-password-file: /nowhere: no such file or directory",

@@ -109,7 +109,7 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
         f"[mysql] port of {path}: true is not a whole number",
         f"{path}: unknown key [mysql] hots (did you mean host?)",
         "--part-size: 'big' is not a size such as 5MiB, 64M or 1G",
-        "BINLOG2S3_CONCURRENCY: '0' is below the least, 1",
+        "BINLOG2S3_CONCURRENCY: '0' is below the minimum, 1",
         "--source is missing",
         "--s3-url is missing",
         "--mysql-user is missing (or a --mysql-defaults-file that names it)",
@@ -122,7 +122,7 @@ def test_a_flag(tmp_path: Path) -> None:
     path.write_text('[stream]\ntake_over = "yes"\n')
     in_file = run("stream", *LEAST, "--config", str(path))
     assert errors(in_file) == [
-        f"[stream] take_over of {path}: 'yes' is a text; write true or false without quotes"
+        f"[stream] take_over of {path}: 'yes' is a string; write true or false without quotes"
     ]
     in_environment = run("stream", *LEAST, environment={"BINLOG2S3_TAKE_OVER": "maybe"})
     assert errors(in_environment) == ["BINLOG2S3_TAKE_OVER: 'maybe' is not true or false"]

@@ -149,7 +149,7 @@ def test_a_variable_that_is_misspelt() -> None:
     names = {"BINLOG2S3_MYSQL_SSL_MOD": "REQUIRED", "BINLOG2S3_PORT": "tcp://10.0.0.1:80"}
     done = command.run("config", "--show", BINLOG2S3_VERSION="1", BINLOG2S3_SOURCE="shop", **names)
     assert (
-        "warning: nothing is called BINLOG2S3_MYSQL_SSL_MOD, did you mean BINLOG2S3_MYSQL_SSL_MODE?"
+        "warning: unknown option BINLOG2S3_MYSQL_SSL_MOD; did you mean BINLOG2S3_MYSQL_SSL_MODE?"
         in done.stderr.splitlines()
     )
     assert done.stderr.count("warning:") == 1

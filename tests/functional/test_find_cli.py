@@ -66,7 +66,7 @@ def test_all_problems_at_once() -> None:
         "--type: 'drip' is not one of insert,",
         "--between: '2026-01-02' is not of th",
         "--gtid: not a server uuid: 'x' in GT",
-        "--min-rows: '0' is below the least, ",
+        "--min-rows: '0' is below the minimum, ",
         "--order: 'random' is not one of newe",
         "--limit: '-1' is not a whole number",
         "--source is missing",

@@ -83,10 +83,10 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
     *errors, hint = done.stderr.splitlines()
     assert [line.removeprefix("error: ")[:44] for line in errors] == [
         "--since: '2026-01-02 03:04:05' has no time z",
-        "--last: '0' is below the least, 1",
+        "--last: '0' is below the minimum, 1",
         "--s3-url is missing",
         "--from-backup and --from-gtid-set contradict",
-        f"--from-backup: {tmp_path / 'none'}: there is no such file"[:44],
+        f"--from-backup: {tmp_path / 'none'}: no such file or directory"[:44],
         "--mysql-user is missing (or a --mysql-defaul",
     ]
     assert hint == "hint: see python -m binlog2s3 verify -h"

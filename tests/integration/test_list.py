@@ -285,7 +285,7 @@ def test_what_the_store_refuses(minio: MinioServer, bucket: str, listing: List) 
     page = Answer(200, headers={"Content-Type": "text/html"}, body=b"<html>welcome</html>")
     with RecordingProxy(minio.endpoint_url, [on(page)]) as web:
         listing.endpoint_url = web.url
-        assert "not as an S3 store does" in listing.error(6)[0]
+        assert "not like an S3 store" in listing.error(6)[0]
 
 
 def test_interrupted(minio: MinioServer, bucket: str, listing: List) -> None:

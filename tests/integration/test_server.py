@@ -196,7 +196,7 @@ def test_privileges(either_tls: MysqlServer, granted: str, lacking: str | None) 
             server.check_privileges(name)
             return
         with pytest.raises(
-            SourceError, match=f"'poor' .* lacks the privilege .*{lacking}"
+            SourceError, match=f"'poor' .* is missing the privilege .*{lacking}"
         ) as caught:
             server.check_privileges(name)
     assert "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO poor@" in caught.value.hint
@@ -212,7 +212,7 @@ def test_a_privilege_on_one_database_is_not_enough(mariadb_tls: MariadbServer) -
     )
     with (
         asking(mariadb_tls, user="narrow", password="pw") as server,
-        pytest.raises(SourceError, match="lacks the privilege REPLICATION SLAVE"),
+        pytest.raises(SourceError, match="is missing the privilege REPLICATION SLAVE"),
     ):
         server.check_privileges(BinlogName.parse("mysql-bin.000001"))
 

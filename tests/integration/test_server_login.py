@@ -234,7 +234,7 @@ def test_a_key_that_does_not_fit(mysql_tls: MysqlServer, keys: Keys) -> None:
     )
     error = try_server(login)
     assert isinstance(error, SourceError)
-    assert "the files for TLS cannot be used" in str(error)
+    assert "cannot use the TLS files" in str(error)
     assert "--mysql-ssl-key" in error.hint
     assert not error.transient
 

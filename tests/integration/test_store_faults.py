@@ -375,7 +375,7 @@ def perform_late(proxy: RecordingProxy, gates: Mapping[str, HoldFirst]) -> dict[
 
 WRONG = {
     "expired credentials": ("ExpiredToken", "have expired"),
-    "clock skew": ("RequestTimeTooSkewed", "too far apart"),
+    "clock skew": ("RequestTimeTooSkewed", "differ too much"),
 }
 
 

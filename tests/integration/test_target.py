@@ -150,7 +150,7 @@ def test_what_an_account_lacks(server: MysqlServer) -> None:
     assert lacking(server, asks) == ()
     login = login_of(server, user="applier")
     with Server(lambda: login) as account:
-        with pytest.raises(RecoveryError, match="lacks the privilege"):
+        with pytest.raises(RecoveryError, match="is missing the privilege"):
             refuse_lacking(account, facts(account, login))
         server.query("SET sql_log_bin = 0", f"GRANT {writes} ON *.* TO applier@localhost")
         refuse_lacking(account, facts(account, login))

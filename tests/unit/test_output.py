@@ -47,7 +47,7 @@ def test_a_variable_that_means_nothing_is_named_on_one_line(
     with pytest.raises(SystemExit):
         main(["list", "--no-such"])
     (warning,) = (one for one in capsys.readouterr().err.split("\n") if one.startswith("warning"))
-    assert warning.startswith("warning: nothing is called BINLOG2S3_METRICS_LISTE\\n, did you mean")
+    assert warning.startswith("warning: unknown option BINLOG2S3_METRICS_LISTE\\n; did you mean")
 
 
 def test_errors_hints_and_warnings_are_printed_in_one_place() -> None:

@@ -235,11 +235,11 @@ def test_everything_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("BINLOG2S3_CONCURRENCY", "many")
     monkeypatch.setenv("BINLOG2S3_MYSQL_HOST", "db1")
     assert problems("--source=a/b", "--part-size=1K", least={}) == (
-        f"[mysql] port of {path}: '3306' is a text; write the number without quotes",
+        f"[mysql] port of {path}: '3306' is a string; write the number without quotes",
         f"{path}: unknown key [s3] urll (did you mean url?)",
         f"{path}: unknown table [streem] (did you mean stream?)",
         "--source: 'a/b' is not 1 to 64 of the characters A-Z a-z 0-9 . _ -",
-        "--part-size: '1K' is below the least, 5 MiB",
+        "--part-size: '1K' is below the minimum, 5 MiB",
         "BINLOG2S3_CONCURRENCY: 'many' is not a whole number",
         "--s3-url is missing",
         "--mysql-user is missing (or a --mysql-defaults-file that names it)",
@@ -272,20 +272,20 @@ def test_a_wrong_value_is_named_as_it_was_given(
     [
         ("[mysql]\nport = true", "[mysql] port of {}: true is not a whole number"),
         ("[mysql]\nport = 3306.0", "[mysql] port of {}: 3306.0 is not a whole number"),
-        ("[mysql]\nport = 0", "[mysql] port of {}: 0 is below the least, 1"),
-        ("[mysql]\nport = 65536", "[mysql] port of {}: 65536 is above the greatest, 65535"),
-        ("[mysql]\nport = -1", "[mysql] port of {}: -1 is below the least, 1"),
+        ("[mysql]\nport = 0", "[mysql] port of {}: 0 is below the minimum, 1"),
+        ("[mysql]\nport = 65536", "[mysql] port of {}: 65536 is above the maximum, 65535"),
+        ("[mysql]\nport = -1", "[mysql] port of {}: -1 is below the minimum, 1"),
         (
             f"[mysql]\nport = 0x{'f' * 5000}",
-            "[mysql] port of {}: so great a number is above the greatest, 65535",
+            "[mysql] port of {}: this number is above the maximum, 65535",
         ),
-        ("[mysql]\nhost = 5", "[mysql] host of {}: 5 is not a text in quotes"),
-        ("[mysql]\nhost = false", "[mysql] host of {}: false is not a text in quotes"),
-        ('[mysql]\nhost = ["a"]', "[mysql] host of {}: an array is not a text in quotes"),
-        ('[mysql.host]\np = "x"', "[mysql] host of {}: a table is not a text in quotes"),
+        ("[mysql]\nhost = 5", "[mysql] host of {}: 5 is not a string in quotes"),
+        ("[mysql]\nhost = false", "[mysql] host of {}: false is not a string in quotes"),
+        ('[mysql]\nhost = ["a"]', "[mysql] host of {}: an array is not a string in quotes"),
+        ('[mysql.host]\np = "x"', "[mysql] host of {}: a table is not a string in quotes"),
         (
             "[mysql]\nhost = 2026-01-01",
-            "[mysql] host of {}: a date or time is not a text in quotes",
+            "[mysql] host of {}: a date or time is not a string in quotes",
         ),
         (
             "[s3]\npart_size = true",
@@ -309,7 +309,7 @@ def test_a_wrong_value_is_named_as_it_was_given(
         ),
         (
             "[stream]\nheartbeat_interval = 0.5",
-            "[stream] heartbeat_interval of {}: 0.5 is below the least, 1",
+            "[stream] heartbeat_interval of {}: 0.5 is below the minimum, 1",
         ),
         (
             "[stream]\nstart_binlog = '../x.1'",
@@ -317,7 +317,7 @@ def test_a_wrong_value_is_named_as_it_was_given(
         ),
         (
             "[stream]\nstall_timeout = 0.9",
-            "[stream] stall_timeout of {}: 0.9 is below the least, 1",
+            "[stream] stall_timeout of {}: 0.9 is below the minimum, 1",
         ),
         (
             "[stream]\non_gap = 'go on'",
@@ -325,11 +325,11 @@ def test_a_wrong_value_is_named_as_it_was_given(
         ),
         (
             "[spool]\nmax_bytes = '16383K'",
-            "[spool] max_bytes of {}: '16383K' is below the least, 16 MiB",
+            "[spool] max_bytes of {}: '16383K' is below the minimum, 16 MiB",
         ),
         (
             "[spool]\nmin_free_bytes = -1",
-            "[spool] min_free_bytes of {}: -1 is below the least, 0",
+            "[spool] min_free_bytes of {}: -1 is below the minimum, 0",
         ),
         (
             "[spool]\nmin_free_bytes = '5 %'",
@@ -339,11 +339,11 @@ def test_a_wrong_value_is_named_as_it_was_given(
         ("[stream]\ntake_over = []", "[stream] take_over of {}: an array is not true or false"),
         (
             "[stream]\ntake_over = 'true'",
-            "[stream] take_over of {}: 'true' is a text; write true or false without quotes",
+            "[stream] take_over of {}: 'true' is a string; write true or false without quotes",
         ),
-        ("[s3]\npart-size = '5M'\npart_size = '6M'", "{}: [s3] part_size is there twice"),
+        ("[s3]\npart-size = '5M'\npart_size = '6M'", "{}: [s3] part_size is given twice"),
         ("mysql = 'x'", "{}: mysql must be a table, [mysql]"),
-        ("source = 'x'", "{}: source stands outside a table (did you mean [stream] source?)"),
+        ("source = 'x'", "{}: source is outside a table (did you mean [stream] source?)"),
         (
             "[mysql]\npassword = 'x'",
             "{}: unknown key [mysql] password (did you mean password_file?)",
@@ -384,7 +384,7 @@ def test_good_types_in_a_file(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (b"host = ", "not TOML: "),
-        (b"[mysql]\nhost = db1\n", 'texts stand in quotes: host = "db1"'),
+        (b"[mysql]\nhost = db1\n", 'strings need quotes: host = "db1"'),
         (b"[mysql]\n[mysql]\n", "not TOML: "),
         (b"# \xff", "not UTF-8 text"),
         (b"a = " + b"9" * 5000, "digits"),
@@ -420,7 +420,7 @@ def test_a_password_file_is_read_more_than_once(tmp_path: Path) -> None:
     assert configured([*arguments(LEAST), "--mysql-password-file=/dev/null"])
     os.mkfifo(tmp_path / "pipe")
     (found,) = problems(f"--mysql-password-file={tmp_path / 'pipe'}")
-    assert found.endswith("is no file that can be read twice")
+    assert found.endswith("cannot be read twice (a pipe or socket)")
 
 
 @pytest.mark.parametrize(
@@ -443,7 +443,7 @@ def test_a_password_file_is_read_more_than_once(tmp_path: Path) -> None:
         ),
         (
             ["--mysql-ssl-mode=VERIFY_IDENTITY", "--mysql-ssl-ca=/dev/null", "--mysql-socket=/s"],
-            "--mysql-ssl-mode VERIFY_IDENTITY needs a host's name, which --mysql-socket has not",
+            "--mysql-ssl-mode VERIFY_IDENTITY needs a host name, and --mysql-socket has none",
         ),
         (
             ["--mysql-ssl-mode=disabled", "--mysql-ssl-ca=/dev/null"],
@@ -460,7 +460,7 @@ def test_a_password_file_is_read_more_than_once(tmp_path: Path) -> None:
             ["--flush-interval=40ms"],
             (
                 "--flush-interval: below 0.05 seconds; "
-                "0 would mean that a binlog is durable only when it is closed"
+                "with 0, a binlog is durable only when it is closed"
             ),
         ),
     ],
@@ -488,7 +488,7 @@ def test_storage_classes_one_must_wait_for_are_refused(name: str) -> None:
     (found,) = problems(f"--storage-class={name}")
     assert found.startswith(
         f"--storage-class: {name} needs a restore request and hours before a binlog can be read; "
-        "choose one of "
+        "use one of "
     )
     assert "GLACIER_IR" in found
 
@@ -519,10 +519,10 @@ def test_s3_urls(url: str, bucket: str, prefix: str) -> None:
         ("s3:///prefix", "is not of the form s3://bucket/prefix"),
         ("https://bucket", "is not of the form s3://bucket/prefix"),
         ("s3://bucket/a?versionId=1", "is not of the form s3://bucket/prefix"),
-        ("s3://Bucket/a", "a bucket's name has 3 to 63 of the characters a-z 0-9 . -"),
-        ("s3://my_bucket", "a bucket's name has 3 to 63 of the characters a-z 0-9 . -"),
-        ("s3://ab", "a bucket's name has 3 to 63 of the characters a-z 0-9 . -"),
-        ("s3://" + "a" * 64, "a bucket's name has 3 to 63 of the characters a-z 0-9 . -"),
+        ("s3://Bucket/a", "a bucket name has 3 to 63 of the characters a-z 0-9 . -"),
+        ("s3://my_bucket", "a bucket name has 3 to 63 of the characters a-z 0-9 . -"),
+        ("s3://ab", "a bucket name has 3 to 63 of the characters a-z 0-9 . -"),
+        ("s3://" + "a" * 64, "a bucket name has 3 to 63 of the characters a-z 0-9 . -"),
         ("s3://bucket//", "the prefix must not have an empty part, . or .."),
         ("s3://bucket//a", "the prefix must not have an empty part, . or .."),
         ("s3://bucket/a//b", "the prefix must not have an empty part, . or .."),

@@ -77,7 +77,7 @@ def test_mariadb_under_the_old_name(program: Program, monkeypatch: pytest.Monkey
     path = mariadbs(program, "bin/mysqlbinlog")
     monkeypatch.setenv("PATH", f"{path.parent}:/bin:/usr/bin")
     assert find("mariadb").path == str(path)
-    with pytest.raises(SourceError, match=r"is MariaDB's, the server is MySQL") as caught:
+    with pytest.raises(SourceError, match=r"is of MariaDB, but the server is MySQL") as caught:
         find("mysql")
     assert "mysql-client" in caught.value.hint
 
@@ -95,7 +95,9 @@ def test_given(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(path.parent)
     assert find("mysql", path).path == str(path)
     assert find("mysql", Path("./tool")).path == str(path)
-    with pytest.raises(SourceError, match=re.escape(f"{path} is MySQL's, the server is MariaDB")):
+    with pytest.raises(
+        SourceError, match=re.escape(f"{path} is of MySQL, but the server is MariaDB")
+    ):
         find("mariadb", path)
 
 
@@ -106,7 +108,7 @@ def test_given(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda p: p("t", version="mysqlbinlog Ver 3.3", help_="--raw\n"), "no --stop-never"),
         (lambda p: p("t", version="mysqlbinlog Ver 3.4", help_=MYSQL_HELP), "5.7 or earlier"),
         (lambda p: p("t", "exit 127"), "no --stop-never"),
-        (lambda p: p("t").with_name("nothing"), "is no program that can be run"),
+        (lambda p: p("t").with_name("nothing"), "is not an executable program"),
     ],
     ids=["another program", "too old for --stop-never", "5.7", "fails", "not there"],
 )
@@ -379,7 +381,7 @@ SAID_FOR_NOW = {
     f"{CONNECT}Unknown MySQL server host 'no.such.host.invalid' (-2)": "down",
     f"{READING}Lost connection to MySQL server during query": "KILL",
     "Could not write into log file '/spool/mysql-bin.000007'": "full",
-    f"{READING}something quite new": "it is read again from where it was",
+    f"{READING}something quite new": "it is restarted where it stopped",
 }
 
 
@@ -407,9 +409,9 @@ def test_the_first_error_counts() -> None:
 @pytest.mark.parametrize(
     ("status", "says", "hint"),
     [
-        (0, "mysqlbinlog ended (0) without a word", "clean shutdown"),
-        (1, "mysqlbinlog ended (1) without a word", "clean shutdown"),
-        (-9, "mysqlbinlog was killed by signal 9", "short of memory"),
+        (0, "mysqlbinlog exited with status 0 and no error message", "the server shuts down"),
+        (1, "mysqlbinlog exited with status 1 and no error message", "the server shuts down"),
+        (-9, "mysqlbinlog was killed by signal 9", "out of memory"),
     ],
 )
 def test_without_a_word(status: int, says: str, hint: str) -> None:

@@ -68,11 +68,11 @@ def test_a_file_that_shrank(tmp_path: Path) -> None:
     os.truncate(slices[1].path, 3)
     reader = Pieces(slices).open()
     assert reader.read(6) == b"123412"
-    with pytest.raises(SpoolError, match="1 ends at 3, before 5: it got shorter") as caught:
+    with pytest.raises(SpoolError, match="1 ends at 3, before 5: it was truncated") as caught:
         reader.read(1)
     assert caught.value.hint
     reader.seek(0)
-    with pytest.raises(SpoolError, match="got shorter"):
+    with pytest.raises(SpoolError, match="was truncated"):
         reader.read(-1)
     reader.close()
 

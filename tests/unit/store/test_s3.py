@@ -71,7 +71,7 @@ MEANINGS = [
     ("ResponseStreamingError", "get_object", None, StoreError, True, "broke", ""),
     ("IncompleteReadError", "get_object", None, StoreError, True, "broke", ""),
     ("SSLError", "put_object", None, MendableError, False, "TLS", "AWS_CA_BUNDLE"),
-    ("ResponseParserError", "put_object", None, MendableError, False, "not as an S3", "console"),
+    ("ResponseParserError", "put_object", None, MendableError, False, "not like an S3", "console"),
     ("PreconditionFailed", "put_object", 412, PreconditionError, False, "exists already", ""),
     ("412", "complete_multipart_upload", 412, PreconditionError, False, "exists already", ""),
     ("ConditionalRequestConflict", "put_object", 409, PreconditionError, False, "exists", ""),
@@ -133,7 +133,7 @@ def test_a_web_page_is_no_answer_of_a_store(status: int) -> None:
     """HTML with any status below 500 names the endpoint as the fault."""
     error = translate(failure(str(status), "list_objects_v2", status=status, headers=HTML))
     assert type(error) is MendableError
-    assert "answers, but not as an S3 store does" in str(error)
+    assert "answers, but not like an S3 store" in str(error)
     assert f"status {status}" in str(error)
     assert "http://store:9000" in str(error)
     assert "--endpoint-url" in error.hint

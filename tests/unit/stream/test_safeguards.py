@@ -820,7 +820,7 @@ def test_a_web_page_is_no_answer_though_it_says_200() -> None:
     page = {"ResponseMetadata": {"HTTPHeaders": {"content-type": "text/html; charset=utf-8"}}}
     client: Any = SimpleNamespace(put_object=lambda **_: page)
     made = requests(threading.Event(), RetryPolicy(attempts=1), client)
-    with pytest.raises(StoreError, match="answers, but not as an S3 store does"):
+    with pytest.raises(StoreError, match="answers, but not like an S3 store"):
         made.send("put_object", "key", b"the body")
 
 
