@@ -1,6 +1,6 @@
 """Statements that the `mysql` client may cut elsewhere than the server does. Pure.
 
-Place: `content.NotForClients` asks, for recoveries that go through `mysqlbinlog | mysql`.
+Place: `recover.export` looks at what it writes for `mysqlbinlog | mysql`, with `NotForClients`.
 
 Law: a statement passes only if it is certain that client and server agree on where its strings and
 comments end. They do not agree on `--` before a control character (a comment for the server alone),
@@ -10,6 +10,18 @@ could be executed as a statement of its own, with the rights of whoever applies 
 """
 
 import re
+from collections.abc import Callable
+
+from binlog2s3.binlog.compression import Sink, Zstd, decode_payload, mariadb_size, mariadb_text
+from binlog2s3.binlog.events import (
+    CHECKSUM_SIZE,
+    QUERIES,
+    Buffer,
+    EventType,
+    FormatEvent,
+    query_layout,
+)
+from binlog2s3.binlog.walk import HEAD_MOST, Inside, Walk, wanted_types
 
 NO_BACKSLASH_ESCAPES, ANSI_QUOTES = 1 << 20, 1 << 2
 _SIZES = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4}
@@ -105,3 +117,108 @@ def settings(status: bytes) -> tuple[int | None, int | None]:
         elif code == _CHARSET:
             charset = int.from_bytes(value[:2], "little")
     return sql_mode, charset
+
+
+TEXT_LOOKED_MOST = 16 << 20
+"""Bytes of a statement of which `NotForClients` looks at all."""
+_TABLE_FIXED = 8  # table id and flags, in a TABLE_MAP event
+_WANTED_OF_TEXT = wanted_types(
+    EventType.QUERY,
+    EventType.QUERY_COMPRESSED,
+    EventType.EXECUTE_LOAD_QUERY,
+    EventType.TABLE_MAP,
+    EventType.USER_VAR,
+    EventType.TRANSACTION_PAYLOAD,
+)
+
+
+class NotForClients:
+    """Looks for what a client would take otherwise than the server, in events as they lie there.
+
+    mysqlbinlog prints each table's name as it is, in a comment: to a client that reads its text,
+    what comes behind a line break in it is a statement. And of a statement the client may take a
+    part for another one (`client_text`). `found`: what there is, for people.
+    """
+
+    def __init__(self, format_event: FormatEvent) -> None:
+        """`format_event`: of the binlog that the events are of."""
+        trailer = CHECKSUM_SIZE if format_event.checksum == "crc32" else 0
+        self._events = Walk(trailer, self._begin, wanted=_WANTED_OF_TEXT)
+        self._broken: list[str] = []
+
+    @property
+    def found(self) -> list[str]:
+        """What there was until now; also that something could not be read."""
+        if self._events.lost and not self._broken:
+            self._broken.append("an event that cannot be read")
+        return self._broken
+
+    def feed(self, data: Buffer) -> None:
+        """Take the next bytes, cut anywhere; those in compressed transactions are looked at too."""
+        self._events.feed(data)
+
+    def _begin(self, event_type: int, head: bytes) -> Sink | None:
+        if event_type == EventType.TABLE_MAP:
+            database, rest = _counted(head[_TABLE_FIXED:])
+            table, _ = _counted(rest[1:])
+            name = b".".join([database, table])
+            if b"\n" in name or b"\r" in name:
+                self._broken.append(f"the table {name.decode(errors='replace')!r}")
+        elif event_type in QUERIES:
+            return _Whole(head, lambda whole: self._look(event_type, whole))
+        elif event_type == EventType.USER_VAR:
+            size = int.from_bytes(head[:4], "little")
+            if not is_plain_name(head[4 : 4 + size]) or size + 4 > len(head):
+                self._broken.append("the name of a user variable")
+        elif event_type == EventType.TRANSACTION_PAYLOAD:
+            compressed, at, size = decode_payload(head)
+            inside = Inside(self._begin, self._take_end, wanted=_WANTED_OF_TEXT)
+            sink: Sink = Zstd(inside, size) if compressed else inside
+            sink.feed(head[at:])
+            return sink
+        return None
+
+    def _take_end(self, whole: bool) -> None:
+        if not whole:
+            self._broken.append("a compressed transaction that cannot be read")
+
+    def _look(self, event_type: int, body: bytes | None) -> None:
+        """At a statement; `body` is None where it is too long to be looked at."""
+        if body is None:
+            self._broken.append(f"a statement of more than {TEXT_LOOKED_MOST} bytes")
+            return
+        status_at, db_at, text_at = query_layout(event_type, body, 0)
+        status, db, text = body[status_at:db_at], body[db_at : text_at - 1], body[text_at:]
+        if event_type == EventType.QUERY_COMPRESSED:
+            size = mariadb_size(text)
+            text = mariadb_text(text, TEXT_LOOKED_MOST + 1)
+            if len(text) < min(size, TEXT_LOOKED_MOST + 1):
+                self._broken.append("a compressed statement that cannot be read")
+        if len(text) > TEXT_LOOKED_MOST:
+            self._look(event_type, None)
+        elif not is_plain_name(db):
+            self._broken.append("the name of a database")
+        elif why := unclear(text, status):
+            shown = text[:80].decode(errors="replace")
+            self._broken.append(f"the statement {shown!r} ({why})")
+
+
+class _Whole:
+    """Gathers an event's body, up to a limit; `done` gets it, or None where it is longer."""
+
+    def __init__(self, head: bytes, done: Callable[[bytes | None], None]) -> None:
+        self._data = bytearray(head)
+        self._done = done
+
+    def feed(self, data: bytes) -> None:
+        if len(self._data) <= TEXT_LOOKED_MOST + HEAD_MOST:
+            self._data += data
+
+    def close(self, *, whole: bool) -> None:
+        is_held = whole and len(self._data) <= TEXT_LOOKED_MOST + HEAD_MOST
+        self._done(bytes(self._data) if is_held else None)
+
+
+def _counted(data: bytes) -> tuple[bytes, bytes]:
+    """A text behind a byte that says how long it is, and what follows."""
+    return data[1 : 1 + data[0]], data[1 + data[0] :]

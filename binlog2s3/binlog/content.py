@@ -4,16 +4,21 @@ Place: whoever reads a transaction's bytes out of the bucket feeds them to a `Co
 shows its `Content` to people. `tables` knows tables and rows, `compression` compressed events, and
 `statements` the texts.
 
+XA: the first phase is a transaction with the rows, and changes nothing yet. The second phase is
+another transaction, XA COMMIT or XA ROLLBACK, with only the name of the first. Any number of
+transactions, binlogs and days can lie between them. A one-phase commit is an ordinary transaction.
+
 Law: this is a look, and makes nothing fail: what cannot be told is left out or None, whatever the
 bytes are, and numbers that are there are right. No event is held as a whole, except small ones.
 """
 
 import codecs
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from struct import Struct
 from typing import Literal, TypeAlias
 
-from binlog2s3.binlog.client_text import is_plain_name, unclear
 from binlog2s3.binlog.compression import (
     Sink,
     Zlib,
@@ -23,7 +28,14 @@ from binlog2s3.binlog.compression import (
     mariadb_size,
     mariadb_text,
 )
-from binlog2s3.binlog.events import CHECKSUM_SIZE, Buffer, EventType, FormatEvent
+from binlog2s3.binlog.events import (
+    CHECKSUM_SIZE,
+    QUERIES,
+    Buffer,
+    EventType,
+    FormatEvent,
+    query_layout,
+)
 from binlog2s3.binlog.statements import Statement, statement_of, without_secrets, writing_of
 from binlog2s3.binlog.tables import (
     ROWS_EVENTS,
@@ -34,8 +46,7 @@ from binlog2s3.binlog.tables import (
     decode_table_map,
     table_id,
 )
-from binlog2s3.binlog.walk import HEAD_MOST, UNDECODABLE, Inside, Walk, wanted_types
-from binlog2s3.binlog.xa import Xa, decode_xa_prepare, xa_end, xa_word
+from binlog2s3.binlog.walk import UNDECODABLE, Inside, Walk, wanted_types
 
 ChangeKind = Literal["insert", "update", "delete", "ddl", "other"]
 
@@ -44,6 +55,36 @@ TEXT_MOST = 1000
 STATEMENTS_MOST = 100
 CHANGES_MOST = 10_000
 """Kinds and tables that are told apart; what comes then counts to the table ""."""
+
+
+Phase = Literal["prepare", "commit", "rollback"]
+
+_XA_PREPARE = Struct("<?III")
+_XA_END = re.compile(
+    r"XA\s+(COMMIT|ROLLBACK)\s+X'([0-9A-F]*)'\s*,\s*X'([0-9A-F]*)'\s*,\s*(\d{1,10})\s*;?\s*",
+    re.IGNORECASE,
+)
+_XA_BEGINNING = re.compile(r"\s*XA\s+(START|BEGIN|COMMIT|ROLLBACK)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """The name of an XA transaction."""
+
+    format_id: int
+    gtrid: bytes
+    bqual: bytes
+
+    def __str__(self) -> str:
+        return f"X'{self.gtrid.hex()}',X'{self.bqual.hex()}',{self.format_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Xa:
+    """One phase of an XA transaction; `xid` is None where its name cannot be told."""
+
+    phase: Phase
+    xid: Xid | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +121,6 @@ class Content:
 
 STATEMENT_MOST = 16 * 1024
 """Bytes of a statement that are looked at, unless more are asked for."""
-TEXT_LOOKED_MOST = 16 << 20
-"""Bytes of a statement of which `NotForClients` looks at all."""
 LOOKED_MOST = 60 * 1024
 """More of it may not be in the head of its event."""
 _TABLES_MOST = 1000
@@ -103,14 +142,6 @@ _WANTED = wanted_types(
     EventType.ANNOTATE_ROWS,
     EventType.TRANSACTION_PAYLOAD,
     EventType.XA_PREPARE,
-)
-_WANTED_OF_TEXT = wanted_types(
-    EventType.QUERY,
-    EventType.QUERY_COMPRESSED,
-    EventType.EXECUTE_LOAD_QUERY,
-    EventType.TABLE_MAP,
-    EventType.USER_VAR,
-    EventType.TRANSACTION_PAYLOAD,
 )
 
 
@@ -198,7 +229,7 @@ class ContentReader:
             self._keep(_text(head[1:], self._looked_most)[0])
         elif event_type == EventType.ANNOTATE_ROWS:
             self._keep(_text(head, self._looked_most)[0])
-        elif event_type in _STATEMENTS:
+        elif event_type in QUERIES:
             self._take_statement(event_type, head)
         elif event_type == EventType.XA_PREPARE:
             self._xa = decode_xa_prepare(head)
@@ -309,94 +340,6 @@ class ContentReader:
         return sink
 
 
-class NotForClients:
-    """Looks for what a client would take otherwise than the server, in events as they lie there.
-
-    mysqlbinlog prints each table's name as it is, in a comment: to a client that reads its text,
-    what comes behind a line break in it is a statement. And of a statement the client may take a
-    part for another one (`client_text`). `found`: what there is, for people.
-    """
-
-    def __init__(self, format_event: FormatEvent) -> None:
-        """`format_event`: of the binlog that the events are of."""
-        trailer = CHECKSUM_SIZE if format_event.checksum == "crc32" else 0
-        self._events = Walk(trailer, self._begin, wanted=_WANTED_OF_TEXT)
-        self._broken: list[str] = []
-
-    @property
-    def found(self) -> list[str]:
-        """What there was until now; also that something could not be read."""
-        if self._events.lost and not self._broken:
-            self._broken.append("an event that cannot be read")
-        return self._broken
-
-    def feed(self, data: Buffer) -> None:
-        """Take the next bytes, cut anywhere; those in compressed transactions are looked at too."""
-        self._events.feed(data)
-
-    def _begin(self, event_type: int, head: bytes) -> Sink | None:
-        if event_type == EventType.TABLE_MAP:
-            database, rest = _counted(head[_TABLE_FIXED:])
-            table, _ = _counted(rest[1:])
-            name = b".".join([database, table])
-            if b"\n" in name or b"\r" in name:
-                self._broken.append(f"the table {name.decode(errors='replace')!r}")
-        elif event_type in _STATEMENTS:
-            return _Whole(head, lambda whole: self._look(event_type, whole))
-        elif event_type == EventType.USER_VAR:
-            size = int.from_bytes(head[:4], "little")
-            if not is_plain_name(head[4 : 4 + size]) or size + 4 > len(head):
-                self._broken.append("the name of a user variable")
-        elif event_type == EventType.TRANSACTION_PAYLOAD:
-            compressed, at, size = decode_payload(head)
-            inside = Inside(self._begin, self._take_end, wanted=_WANTED_OF_TEXT)
-            sink: Sink = Zstd(inside, size) if compressed else inside
-            sink.feed(head[at:])
-            return sink
-        return None
-
-    def _take_end(self, whole: bool) -> None:
-        if not whole:
-            self._broken.append("a compressed transaction that cannot be read")
-
-    def _look(self, event_type: int, body: bytes | None) -> None:
-        """At a statement; `body` is None where it is too long to be looked at."""
-        if body is None:
-            self._broken.append(f"a statement of more than {TEXT_LOOKED_MOST} bytes")
-            return
-        fixed = _QUERY_FIXED + (_LOAD_FIXED if event_type == EventType.EXECUTE_LOAD_QUERY else 0)
-        at = fixed + int.from_bytes(body[11:13], "little")
-        status, db, text = body[fixed:at], body[at : at + body[8]], body[at + body[8] + 1 :]
-        if event_type == EventType.QUERY_COMPRESSED:
-            size = mariadb_size(text)
-            text = mariadb_text(text, TEXT_LOOKED_MOST + 1)
-            if len(text) < min(size, TEXT_LOOKED_MOST + 1):
-                self._broken.append("a compressed statement that cannot be read")
-        if len(text) > TEXT_LOOKED_MOST:
-            self._look(event_type, None)
-        elif not is_plain_name(db):
-            self._broken.append("the name of a database")
-        elif why := unclear(text, status):
-            shown = text[:80].decode(errors="replace")
-            self._broken.append(f"the statement {shown!r} ({why})")
-
-
-class _Whole:
-    """Gathers an event's body, up to a limit; `done` gets it, or None where it is longer."""
-
-    def __init__(self, head: bytes, done: Callable[[bytes | None], None]) -> None:
-        self._data = bytearray(head)
-        self._done = done
-
-    def feed(self, data: bytes) -> None:
-        if len(self._data) <= TEXT_LOOKED_MOST + HEAD_MOST:
-            self._data += data
-
-    def close(self, *, whole: bool) -> None:
-        is_held = whole and len(self._data) <= TEXT_LOOKED_MOST + HEAD_MOST
-        self._done(bytes(self._data) if is_held else None)
-
-
 @dataclass(frozen=True, slots=True)
 class _Said:
     """What the event of a statement says."""
@@ -408,16 +351,14 @@ class _Said:
 
 
 def _said(event_type: int, head: bytes, looked_most: int) -> _Said:
-    fixed = _QUERY_FIXED + (_LOAD_FIXED if event_type == EventType.EXECUTE_LOAD_QUERY else 0)
-    db_size = head[8]
-    at = fixed + int.from_bytes(head[11:13], "little")
-    if at + db_size + 1 > len(head):
+    status_at, db_at, text_at = query_layout(event_type, head, 0)
+    if text_at > len(head):
         raise ValueError("query event too short")
-    raw = head[at + db_size + 1 :]
+    raw = head[text_at:]
     if event_type == EventType.QUERY_COMPRESSED:
         raw = mariadb_text(raw, looked_most + 1)
-    db, _ = _text(head[at : at + db_size], db_size)
-    return _Said(*_text(raw, looked_most), db, head[fixed:at])
+    db, _ = _text(head[db_at : text_at - 1], text_at)
+    return _Said(*_text(raw, looked_most), db, head[status_at:db_at])
 
 
 def statement_in(event_type: int, head: bytes) -> Statement | None:
@@ -426,14 +367,6 @@ def statement_in(event_type: int, head: bytes) -> Statement | None:
     return statement_of(said.text, said.db, cut=said.cut, writing=writing_of(said.status))
 
 
-def _counted(data: bytes) -> tuple[bytes, bytes]:
-    """A text behind a byte that says how long it is, and what follows."""
-    return data[1 : 1 + data[0]], data[1 + data[0] :]
-
-
-_TABLE_FIXED = 8  # table id and flags, in a TABLE_MAP event
-_QUERY_FIXED, _LOAD_FIXED = 13, 13
-_STATEMENTS = (EventType.QUERY, EventType.QUERY_COMPRESSED, EventType.EXECUTE_LOAD_QUERY)
 _WITHOUT_TEXT: dict[int, ChangeKind] = {
     EventType.LOAD: "insert",
     EventType.NEW_LOAD: "insert",
@@ -449,3 +382,34 @@ def _text(raw: bytes, most: int) -> tuple[str, bool]:
         return codecs.getincrementaldecoder("utf-8")().decode(raw, final=not cut), cut
     except UnicodeDecodeError:
         return raw.decode("latin-1"), cut
+
+
+def decode_xa_prepare(body: bytes) -> Xa | None:
+    """The body of an XA_XA_PREPARE event; None: it commits in one phase.
+
+    One byte that says so, format, two lengths, and the names (libbinlogevents `XA_prepare_event`).
+    Raises struct.error or ValueError.
+    """
+    one_phase, format_id, gtrid_size, bqual_size = _XA_PREPARE.unpack_from(body)
+    if one_phase:
+        return None
+    names = body[_XA_PREPARE.size :]
+    if gtrid_size + bqual_size > len(names):
+        raise ValueError("XA_XA_PREPARE event too short")
+    bqual = names[gtrid_size : gtrid_size + bqual_size]
+    return Xa("prepare", Xid(format_id, names[:gtrid_size], bqual))
+
+
+def xa_word(text: str) -> str:
+    """START, COMMIT or ROLLBACK if that is what an XA statement does, else ""."""
+    found = _XA_BEGINNING.match(text)
+    return found[1].upper().replace("BEGIN", "START") if found else ""
+
+
+def xa_end(text: str) -> Xa:
+    """Of an XA COMMIT or XA ROLLBACK, as servers write it."""
+    phase: Phase = "commit" if xa_word(text) == "COMMIT" else "rollback"
+    found = _XA_END.fullmatch(text.strip())
+    if found is None or len(found[2]) % 2 or len(found[3]) % 2:
+        return Xa(phase, None)
+    return Xa(phase, Xid(int(found[4]), bytes.fromhex(found[2]), bytes.fromhex(found[3])))

@@ -371,6 +371,24 @@ _QUERY_FIXED = 13
 QUERY_PREFIX = HEADER_SIZE + _QUERY_FIXED + 65535 + 256 + 64
 """So many bytes of a QUERY event, at most, say what it is."""
 
+QUERIES = (EventType.QUERY, EventType.QUERY_COMPRESSED, EventType.EXECUTE_LOAD_QUERY)
+"""Events that have one statement."""
+_EXECUTE_LOAD_QUERY = int(EventType.EXECUTE_LOAD_QUERY)
+_LOAD_FIXED = 13
+
+
+def query_layout(event_type: int, buf: Buffer, at: int) -> tuple[int, int, int]:
+    """The layout of an event of one of the `QUERIES`, whose body begins at `at`.
+
+    Returns where its status variables, its database and its statement begin. A zero byte stands
+    between the database and the statement. The caller checks that the statement begins before the
+    event ends.
+    """
+    status = at + _QUERY_FIXED + (_LOAD_FIXED if event_type == _EXECUTE_LOAD_QUERY else 0)
+    database = status + (buf[at + 11] | buf[at + 12] << 8)
+    return status, database, database + buf[at + 8] + 1
+
+
 Query: TypeAlias = Literal["begin", "end", "xa end", "statement"]
 
 
@@ -381,8 +399,7 @@ def decode_query(buf: Buffer, at: int, end: int) -> Query:
     them (`rollback to savepoint` is the user's text and a statement). "xa end": XA COMMIT or
     XA ROLLBACK, which close an XA transaction that is open. "statement": all others.
     """
-    status_size = buf[at + 11] | buf[at + 12] << 8
-    at += _QUERY_FIXED + status_size + buf[at + 8] + 1
+    _, _, at = query_layout(EventType.QUERY, buf, at)
     if at > end:
         raise ValueError("query event too short")
     size = end - at

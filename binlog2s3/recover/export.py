@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from binlog2s3.archive.fields import LINEAGE_ID
-from binlog2s3.binlog.content import NotForClients
+from binlog2s3.binlog.client_text import NotForClients
 from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.executed import Gathering
 from binlog2s3.binlog.gtid import Flavour, GtidSet

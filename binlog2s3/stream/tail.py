@@ -16,10 +16,10 @@ from pathlib import Path
 
 from binlog2s3.archive.parts import BLOCK_SIZE, Digest, Grid, Mark, Part
 from binlog2s3.binlog.checksum import crc64nvme
-from binlog2s3.binlog.commits import Commits
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MADE_UP_BYTES, Scanner, made_up_size
+from binlog2s3.binlog.transactions import Commits
 from binlog2s3.errors import DamageError, ForkError, SpoolError
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Body, FileSlice, Pieces

@@ -6,10 +6,9 @@ Place in the flow: `config` makes it, `scan` looks for it, `view` says it.
 from dataclasses import dataclass
 from typing import Literal
 
-from binlog2s3.binlog.content import Content
+from binlog2s3.binlog.content import Content, Xa
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.binlog.xa import Xa
 from binlog2s3.inspect.find.match import Verdict, Wanted
 
 _SECOND_US = 1_000_000

@@ -15,11 +15,10 @@ from typing import Literal
 
 from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.parts import BLOCK_SIZE
-from binlog2s3.binlog.content import LOOKED_MOST, Content, ContentReader
+from binlog2s3.binlog.content import LOOKED_MOST, Content, ContentReader, Phase, Xa
 from binlog2s3.binlog.events import CHECKSUM_SIZE, FormatEvent, decode_format
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.binlog.xa import Phase, Xa
 from binlog2s3.errors import ArchiveError, DamageError
 from binlog2s3.inspect.find.match import Judge, Verdict, Wanted
 from binlog2s3.inspect.find.model import Hit, Tie

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.parts import BLOCK_SIZE
+from binlog2s3.binlog.content import Xa
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.binlog.xa import Xa
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.history import Past
 from binlog2s3.inspect.find.match import Wanted

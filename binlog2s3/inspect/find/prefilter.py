@@ -20,14 +20,12 @@ from dataclasses import dataclass, field
 
 from binlog2s3.binlog.compression import mariadb_text, whole_payload
 from binlog2s3.binlog.content import ROW_KINDS
-from binlog2s3.binlog.events import HEADER_SIZE, EventType
+from binlog2s3.binlog.events import HEADER_SIZE, QUERIES, EventType, query_layout
 from binlog2s3.binlog.tables import KIND_OF_ROWS
 from binlog2s3.inspect.find.match import KINDS_OF_WORD, Tables, Wanted, needles_of
 
 _HEAD = struct.Struct("<4xB4xI")
 """Type and size."""
-_SHORT = struct.Struct("<H")
-_QUERY_FIXED, _LOAD_FIXED = 13, 13
 _FRAMES = (b"\0BEGIN", b"\0COMMIT")
 _WORD = re.compile(rb"\s*([A-Za-z]+)\s")
 _XA = re.compile(rb"\s*XA\s", re.IGNORECASE)
@@ -47,7 +45,6 @@ _GTID_EVENTS = (
     EventType.GTID_TAGGED,
     EventType.MARIADB_GTID,
 )
-_QUERIES = (EventType.QUERY, EventType.QUERY_COMPRESSED, EventType.EXECUTE_LOAD_QUERY)
 _OLD_LOADS = (EventType.LOAD, EventType.NEW_LOAD)
 
 
@@ -81,7 +78,7 @@ def mesh_of(wanted: Wanted, gtid: GtidTest | None = None) -> Mesh:
         meaning[kind] = _START
     if gtid is not None:  # the transaction's own event says it all
         return Mesh(meaning=bytes(meaning), gtid=gtid)
-    for kind in _QUERIES:
+    for kind in QUERIES:
         meaning[kind] = _QUERY
     meaning[EventType.TRANSACTION_PAYLOAD] = _PAYLOAD
     if wanted.has_kind("insert"):
@@ -111,7 +108,7 @@ def xa_mesh() -> Mesh:
     meaning = bytearray(256)
     for kind in _GTID_EVENTS:
         meaning[kind] = _START
-    for kind in _QUERIES:
+    for kind in QUERIES:
         meaning[kind] = _QUERY
     meaning[EventType.TRANSACTION_PAYLOAD] = _PAYLOAD
     meaning[EventType.XA_PREPARE] = _MARK
@@ -261,14 +258,14 @@ class Sieve:
 
     def _is_meant(self, event_type: int, data: bytes, at: int, end: int) -> bool:
         """Whether a statement, whose body is this, can be one that is looked for."""
-        text_at = at + _QUERY_FIXED + _SHORT.unpack_from(data, at + 11)[0] + data[at + 8] + 1
+        _, _, text_at = query_layout(event_type, data, at)
         if event_type == EventType.QUERY:
             if end - text_at <= 6 and data[text_at - 1 : end] in _FRAMES:
                 return False
             raw = data[text_at:end]
             self.compressed |= _XA.match(raw) is not None  # it may stand for rows elsewhere
         elif event_type == EventType.EXECUTE_LOAD_QUERY:
-            raw = data[text_at + _LOAD_FIXED : end]
+            raw = data[text_at:end]
         else:
             self.compressed = True
             try:

@@ -7,8 +7,7 @@ import zlib
 import pytest
 import zstandard
 
-from binlog2s3.binlog.client_text import is_plain_name, unclear
-from binlog2s3.binlog.content import TEXT_LOOKED_MOST, NotForClients
+from binlog2s3.binlog.client_text import TEXT_LOOKED_MOST, NotForClients, is_plain_name, unclear
 from binlog2s3.binlog.scanner import EventType, Scanner
 from tests.binlog_writer import BEGIN, COMMIT, UUID_A, XID, BinlogWriter, packed, query_body
 

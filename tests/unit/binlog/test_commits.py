@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlog2s3.binlog.commits import Commits
+from binlog2s3.binlog.transactions import Commits
 
 
 def test_nothing_is_known_of_nothing() -> None:

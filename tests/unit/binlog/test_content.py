@@ -18,10 +18,11 @@ from binlog2s3.binlog.content import (
     Change,
     Content,
     ContentReader,
+    Xa,
+    Xid,
 )
 from binlog2s3.binlog.scanner import EventType, FormatEvent, Scanner
 from binlog2s3.binlog.statements import Statement
-from binlog2s3.binlog.xa import Xa, Xid
 from tests.binlog_writer import (
     BEGIN,
     COMMIT,

@@ -10,10 +10,9 @@ from typing import Any, Literal
 import pytest
 from rich.console import Console
 
-from binlog2s3.binlog.content import Change, Content
+from binlog2s3.binlog.content import Change, Content, Phase, Xa, Xid
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.binlog.xa import Phase, Xa, Xid
 from binlog2s3.inspect.find.match import Tables, Verdict, Wanted
 from binlog2s3.inspect.find.model import Hit, Sought, Tally, Tie
 from binlog2s3.inspect.find.progress import showing, words_of
