@@ -9,7 +9,6 @@ is cut: what does not fit is wrapped.
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Literal, TextIO
 
@@ -194,14 +193,6 @@ def say(kind: Literal["error", "hint", "warning"], text: str, out: TextIO | None
     error: no b\n\x1b[31merror: forged
     """
     print(f"{kind}: {clean(text)}", file=out or sys.stderr)
-
-
-def moment_text(moment: datetime) -> str:
-    """A time in UTC, to the second, as one word."""
-    try:
-        return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    except OverflowError:  # its year does not exist in UTC
-        return moment.isoformat()
 
 
 def _fold(cell: str, width: int) -> list[str]:

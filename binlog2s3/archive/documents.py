@@ -38,6 +38,7 @@ from binlog2s3.binlog.checksum import crc64_from_hex, crc64_hex
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
+from binlog2s3.formatting import iso_text
 
 Join = Literal["exact", "gap", "unknown"]
 WriterState = Literal[
@@ -134,7 +135,7 @@ class Lineage:
                     "version": self.server_version,
                 },
                 "first_binlog": str(self.first_binlog),
-                "first_binlog_time": _time(self.first_binlog_time),
+                "first_binlog_time": iso_text(self.first_binlog_time),
                 "gtid_set": self.gtid_set,
                 "parent": self.parent,
             }
@@ -232,7 +233,7 @@ class Entry:
             "name": str(self.name),
             "size": self.size,
             "crc64nvme": crc64_hex(self.crc64),
-            "format_event_time": _time(self.first_time),
+            "format_event_time": iso_text(self.first_time),
             "server_id": self.server_id,
             "least_commit_us": self.least_commit_us,
             "greatest_commit_us": self.greatest_commit_us,
@@ -246,7 +247,7 @@ class Entry:
             "damaged": list(self.damaged),
             "end": self.end,
             "next_binlog": self.next_binlog,
-            "archived_at": _time(self.archived_at),
+            "archived_at": iso_text(self.archived_at),
         }
 
     @classmethod
@@ -385,15 +386,15 @@ class Heartbeat:
                 "host": self.host,
                 "pid": self.pid,
                 "version": self.version,
-                "since": _time(self.since),
-                "at": _time(self.at),
+                "since": iso_text(self.since),
+                "at": iso_text(self.at),
                 "interval_seconds": self.interval_seconds,
                 "state": self.state,
                 "lineage": self.lineage,
                 "server_uuid": self.server_uuid,
                 "durable": asdict(self.durable) if self.durable else None,
                 "server": asdict(self.server) if self.server else None,
-                "covered_until": _time(self.covered_until) if self.covered_until else None,
+                "covered_until": iso_text(self.covered_until) if self.covered_until else None,
                 "status": self.status,
             }
         )
@@ -484,7 +485,3 @@ def _parse_entry(data: bytes, key: str) -> dict[str, Any]:
     with reading(key):
         check_place(key, "entries", f"{binlog_text(document['name'])}.json")
     return document
-
-
-def _time(moment_: datetime) -> str:
-    return moment_.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -10,7 +10,7 @@ Law: it only reads. What cannot be read of one binlog hides no other one, and is
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, cast
@@ -21,6 +21,7 @@ from binlog2s3.archive.index import Index
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import ListConfig, url
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
+from binlog2s3.formatting import iso_text
 from binlog2s3.store.s3 import Store
 from binlog2s3.workers import Workers
 
@@ -459,10 +460,9 @@ def _binlog_document(binlog: Binlog) -> dict[str, Any]:
     described = binlog.described
     fields = _NOT_DESCRIBED
     if described is not None:
-        at = described.archived_at.astimezone(UTC).isoformat(timespec="microseconds")
         fields = {name: getattr(described, name) for name in _DESCRIBED} | {
             "damaged": list(described.damaged),
-            "archived_at": at.replace("+00:00", "Z"),
+            "archived_at": iso_text(described.archived_at),
         }
     return {
         "name": str(binlog.name),

@@ -28,11 +28,11 @@ from rich.console import Console, ConsoleDimensions
 from rich.live import Live
 
 from binlog2s3.errors import Binlog2s3Error
+from binlog2s3.formatting import duration_text, size_text
 from binlog2s3.output import Picture, Plain, is_terminal
 from binlog2s3.status.model import Status, Totals
 from binlog2s3.status.text import (
     Field,
-    duration_text,
     lag_of,
     line_of,
     line_of_all,
@@ -41,7 +41,6 @@ from binlog2s3.status.text import (
     print_head,
     print_table,
     seen_of,
-    size_text,
     spool_of,
     uploads_of,
 )

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from binlog2s3.binlog import gtid
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.formatting import quoted, us_of
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d+))?)?"
     r" ?(?:([Zz])|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?",
@@ -21,7 +21,6 @@ _TIME = re.compile(
 )
 _POSITION = re.compile(r"(.+):([0-9]{1,18})", re.DOTALL)
 _MARIADB = re.compile(r"[\s,]*[0-9]+-[0-9]+-[0-9]+\s*(?:,|\Z)")
-_MOST_SHOWN = 60
 _FORM = "2026-01-02T03:04:05.123456Z"
 
 
@@ -46,7 +45,7 @@ def parse_time(text: str) -> int:
     >>> parse_time("1970-01-01T01:00:00.5+01:00"), parse_time("1970-01-01 00:00:01Z")
     (500000, 1000000)
     """
-    shown = _cut(text)
+    shown = quoted(text)
     match = _TIME.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{shown} is not of the form {_FORM}")
@@ -64,20 +63,7 @@ def parse_time(text: str) -> int:
     except ValueError as error:
         raise ValueError(f"{shown} is not a possible time: {error}") from error
     offset = timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
-    since = local - EPOCH + (offset if sign == "-" else -offset)
-    return since // timedelta(microseconds=1)
-
-
-def time_text(us: int) -> str:
-    """A time in microseconds since the epoch as ISO 8601, UTC, with microseconds.
-
-    >>> time_text(1)
-    '1970-01-01T00:00:00.000001Z'
-    """
-    try:
-        return f"{EPOCH + timedelta(microseconds=us):%Y-%m-%dT%H:%M:%S.%f}Z"
-    except OverflowError:
-        return f"{us} us"
+    return us_of(local) + (offset if sign == "-" else -offset) // timedelta(microseconds=1)
 
 
 def parse_gtids(text: str) -> Gtids:
@@ -88,7 +74,7 @@ def parse_gtids(text: str) -> Gtids:
     text = text.replace("\\n", "\n")
     found = gtid.parse(text, "mariadb" if _MARIADB.match(text) else "mysql")
     if not found:
-        raise ValueError(f"{_cut(text)} has no GTID")
+        raise ValueError(f"{quoted(text)} has no GTID")
     return found
 
 
@@ -114,7 +100,7 @@ def parse_gtid(text: str) -> str:
     found = parse_gtids(text)
     count = found.count if isinstance(found, GtidSet) else len(list(found.gtids()))
     if count != 1:
-        raise ValueError(f"{_cut(text)} has {count} GTIDs; give one")
+        raise ValueError(f"{quoted(text)} has {count} GTIDs; give one")
     return str(found)
 
 
@@ -127,7 +113,7 @@ def parse_position(text: str) -> tuple[BinlogName, int]:
     """The binlog and the offset of NAME:N. Raises ValueError."""
     match = _POSITION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{_cut(text)} is not of the form NAME:N, e.g. mysql-bin.000042:1234")
+        raise ValueError(f"{quoted(text)} is not of the form NAME:N, e.g. mysql-bin.000042:1234")
     return BinlogName.parse(match[1]), int(match[2])
 
 
@@ -142,13 +128,13 @@ def parse_between(text: str) -> tuple[int | None, int | None]:
     since, slash, until = (part.strip() for part in text.partition("/"))
     if not slash or "/" in until:
         raise ValueError(
-            f"{_cut(text)} is not of the form FROM/TO, e.g. 2026-01-02T15:00Z/2026-01-02T16:00Z"
+            f"{quoted(text)} is not of the form FROM/TO, e.g. 2026-01-02T15:00Z/2026-01-02T16:00Z"
         )
     ends = [None if end in ("", "..") else parse_time(end) for end in (since, until)]
     if ends == [None, None]:
-        raise ValueError(f"{_cut(text)} has no beginning and no end")
+        raise ValueError(f"{quoted(text)} has no beginning and no end")
     if ends[0] is not None and ends[1] is not None and ends[0] > ends[1]:
-        raise ValueError(f"{_cut(text)} ends before it begins")
+        raise ValueError(f"{quoted(text)} ends before it begins")
     return ends[0], ends[1]
 
 
@@ -188,10 +174,6 @@ def _name_of(rest: str, text: str) -> tuple[str, str]:
 
 def _no_table(text: str) -> ValueError:
     return ValueError(
-        f"{_cut(text)} is not of the form DB.TABLE, e.g. shop.orders, or DB.*; put a "
+        f"{quoted(text)} is not of the form DB.TABLE, e.g. shop.orders, or DB.*; put a "
         "name with a dot in backquotes"
     )
-
-
-def _cut(text: str) -> str:
-    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")

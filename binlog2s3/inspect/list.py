@@ -13,17 +13,16 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TextIO
 
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.listing import Binlog, Listed, Listing, Missing, State, document, gather
 from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_reading
-from binlog2s3.output import Plain, clean, moment_text, page_on, progress_of, say
+from binlog2s3.formatting import moment_of, moment_text
+from binlog2s3.output import Plain, clean, page_on, progress_of, say
 from binlog2s3.store.s3 import S3Store
 from binlog2s3.workers import Workers
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HEADINGS = ("binlog", "size", "state", "first commit", "last commit", "archived", "GTIDs added")
 _SIZE, _STATE, _TIMES = 1, 2, (3, 4, 5)
 _TIME_WIDTH, _DATE_WIDTH = len("2026-01-02 03:04:05Z"), len("first commit")
@@ -217,6 +216,6 @@ def _moment_of_us(us: int | None) -> str:
     if us is None:
         return "-"
     try:
-        return moment_text(_EPOCH + timedelta(microseconds=us))
+        return moment_text(moment_of(us))
     except OverflowError:
         return f"{us} us"

@@ -27,8 +27,8 @@ from binlog2s3.binlog.executed import Gathering
 from binlog2s3.binlog.gtid import Flavour, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC
-from binlog2s3.config.points import time_text
 from binlog2s3.errors import RecoveryError
+from binlog2s3.formatting import time_text
 from binlog2s3.output import clean
 from binlog2s3.recover.model import Checked, OnProgress, Piece, Plan, Progress, Stream
 from binlog2s3.recover.view import About, Result, goal_text, stop_text

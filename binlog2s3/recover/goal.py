@@ -10,18 +10,17 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 
 from binlog2s3.binlog.executed import Executed, executed
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.formatting import time_text
 from binlog2s3.recover.model import BeforeGtid, Latest, Reach, Request, ToGtid, ToPosition, ToTime
 from binlog2s3.recover.route import Route
 
 _MOST_CHARACTERS = 200
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -30,12 +29,6 @@ class At:
 
     number: int
     offset: int
-
-
-def moment(at_us: int) -> str:
-    """A time for messages."""
-    text = (_EPOCH + timedelta(microseconds=at_us)).isoformat(timespec="microseconds")
-    return text.replace("+00:00", "Z")
 
 
 @dataclass(slots=True)
@@ -90,9 +83,10 @@ class Search:
     def refused(self, why: str, hint: str = "") -> RecoveryError:
         """The error for what cannot be done, with what can."""
         reach = self.reach()
-        latest = moment(reach.latest_us) if reach.latest_us is not None else "?"
+        latest = time_text(reach.latest_us) if reach.latest_us is not None else "?"
         can = (
-            f"within reach: {reach.first} to {reach.last}, {moment(reach.earliest_us)} to {latest}"
+            f"within reach: {reach.first} to {reach.last}, "
+            f"{time_text(reach.earliest_us)} to {latest}"
         )
         if self.route.line.barrier:
             can += f" ({self.route.line.barrier})"
@@ -328,7 +322,7 @@ class Search:
 
     def too_early(self, goal: ToTime) -> RecoveryError:
         """The error for a time before this history begins, with the lineage that has it."""
-        begins = moment(self.route.known(0).first_us)
+        begins = time_text(self.route.known(0).first_us)
         other = self._lineage_at(goal.at_us)
         if not other:
             return self.refused(f"{goal.text} is before the archive begins, at {begins}")
@@ -440,7 +434,7 @@ class _Clock:
     def _past(self, goal: ToTime, one: Transaction) -> RecoveryError:
         name = f"{one.gtid} of " if one.gtid else "a transaction of "
         return self._search.refused(
-            f"the target is already past {goal.text}: it has {name}{moment(one.commit_us)}",
+            f"the target is already past {goal.text}: it has {name}{time_text(one.commit_us)}",
             "restore an older base backup",
         )
 
@@ -467,8 +461,8 @@ class _Clock:
     ) -> None:
         """A transaction behind the stop that was committed before it."""
         route = self._route
-        first = f"{found.gtid or route.place(number, found.begin)} ({moment(found.commit_us)})"
-        second = f"{one.gtid or route.place(later, one.begin)} ({moment(one.commit_us)})"
+        first = f"{found.gtid or route.place(number, found.begin)} ({time_text(found.commit_us)})"
+        second = f"{one.gtid or route.place(later, one.begin)} ({time_text(one.commit_us)})"
         if not (found.commit_exact and one.commit_exact):
             self._search.warnings.append(
                 f"commit times are whole seconds and not in order here: {first} is left out, and "

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from binlog2s3.archive.ancestry import Leg
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.config.points import time_text
 from binlog2s3.errors import Binlog2s3Error
+from binlog2s3.formatting import time_text
 from binlog2s3.recover.model import History
 from binlog2s3.recover.route import Route
 

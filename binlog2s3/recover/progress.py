@@ -15,10 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from binlog2s3.config.points import time_text
+from binlog2s3.formatting import duration_text, size_text, time_text
 from binlog2s3.output import Plain, clean, is_terminal
 from binlog2s3.recover.model import OnProgress, Progress
-from binlog2s3.status.text import duration_text, size_text
 
 LINE_SECONDS = 10.0
 _RATE_SECONDS = 20.0

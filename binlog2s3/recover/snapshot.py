@@ -11,7 +11,6 @@ they were when it was first asked for, whatever comes behind them and wherever t
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from binlog2s3.archive.blocks import Blocks, Found, layout_problems
@@ -27,6 +26,7 @@ from binlog2s3.binlog.gtid import Flavour, Gtids, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError
+from binlog2s3.formatting import us_of
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
@@ -36,7 +36,6 @@ Advance = Callable[[int, int], None]
 MOST_CONTENT = 256 << 20
 """Of a transaction that is larger, so many bytes are looked at to say what it does."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_TRIES = 3
 _ANY_GRID = Grid(5 << 20)  # nobody asks for the parts
 
@@ -118,7 +117,7 @@ class Survey:
                 return None
             if any(end > known.transaction_end for _, end in known.damaged):
                 return None
-        return (writer.covered_until - _EPOCH) // timedelta(microseconds=1)
+        return us_of(writer.covered_until)
 
     def names(self, lineage: str) -> Sequence[BinlogName]:
         """The binlogs of a lineage of which an event can be read, in their order.
@@ -542,7 +541,7 @@ def _known_from(entry: Entry, flavour: Flavour) -> Known:
         size=entry.size,
         state="archived",
         ended=True,
-        first_us=(entry.first_time - _EPOCH) // timedelta(microseconds=1),
+        first_us=us_of(entry.first_time),
         transaction_end=entry.size,
         least_commit_us=entry.least_commit_us,
         greatest_commit_us=entry.greatest_commit_us,

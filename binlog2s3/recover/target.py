@@ -18,6 +18,7 @@ from binlog2s3.binlog import gtid
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet
 from binlog2s3.config.pitr import Address
 from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.formatting import gtids_text
 from binlog2s3.output import clean
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
@@ -40,6 +41,7 @@ _TITLE: dict[Flavour, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
 _RUNNING = ("Replica_IO_Running", "Replica_SQL_Running", "Slave_IO_Running", "Slave_SQL_Running")
 _PORT = 3306
 _LEAST_FREE = 64 << 10
+_MOST_SHOWN = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -452,9 +454,9 @@ def prove(found: Gtids, expected: Gtids, *, own_uuid: str = "") -> None:
     missing, extra = expected - found, found - expected
     told = []
     if missing:
-        told.append(f"it lacks {_cut(missing)}")
+        told.append(f"it lacks {gtids_text(missing, _MOST_SHOWN)}")
     if extra:
-        told.append(f"it has {_cut(extra)} besides")
+        told.append(f"it has {gtids_text(extra, _MOST_SHOWN)} besides")
     hint = "run the same command again: it applies what is missing" if missing else ""
     if extra:
         mine = any(uuid == own_uuid.lower() for uuid, _, _ in extra.runs())
@@ -466,11 +468,6 @@ def prove(found: Gtids, expected: Gtids, *, own_uuid: str = "") -> None:
         f"the target is not where the plan says: {' and '.join(told)}",
         hint=hint,
     )
-
-
-def _cut(gtids: Gtids) -> str:
-    text = str(gtids)
-    return text if len(text) <= 400 else f"{text[:400]}... ({len(text)} letters)"
 
 
 def numbers(version: str) -> tuple[int, ...]:

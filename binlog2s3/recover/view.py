@@ -15,7 +15,7 @@ from typing import Any, Literal, TextIO
 
 from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.gtid import Gtids
-from binlog2s3.config.points import time_text
+from binlog2s3.formatting import count_text, cut, duration_text, gtids_text, size_text, time_text
 from binlog2s3.output import Plain, clean
 from binlog2s3.recover.model import (
     BeforeGtid,
@@ -29,7 +29,6 @@ from binlog2s3.recover.model import (
     ToPosition,
     ToTime,
 )
-from binlog2s3.status.text import count_text, duration_text, gtids_text, size_text
 
 FORMAT = 1
 
@@ -285,7 +284,7 @@ def content_lines(content: Content) -> Iterator[str]:
         yield "(nothing that could be told)"
     for statement in content.statements[:2]:
         text = " ".join(statement.split())
-        yield text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
+        yield cut(text, _MOST_TEXT)
     if len(content.statements) > 2:
         yield f"and {count_text(len(content.statements) - 2, 'statement')} more"
 

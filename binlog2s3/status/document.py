@@ -9,10 +9,11 @@ read back is judged as it was when it was written.
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from binlog2s3.formatting import iso_text
 from binlog2s3.status.model import Status
 from binlog2s3.status.severity import judged
 
@@ -55,7 +56,7 @@ def _encode(value: Any) -> Any:
     if is_dataclass(value):
         return {one.name: _encode(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return iso_text(value)
     if isinstance(value, tuple):
         return [_encode(one) for one in value]
     return value

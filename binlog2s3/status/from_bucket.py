@@ -11,7 +11,7 @@ no other one.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from binlog2s3.config.options import parse
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.config.values import BY_NAME
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
+from binlog2s3.formatting import moment_of
 from binlog2s3.status.lag import aged, lag_bytes, lag_transactions, purge_seconds
 from binlog2s3.status.model import Lag, SourceStatus, Status, Trouble, WriterStatus, history_of
 from binlog2s3.status.reach import Extent, short_of, size_of
@@ -37,7 +38,6 @@ _LOOKS = 3
 _MOST_NAMES = 20
 _MOST_TROUBLES = 5
 _MAX_EXPECTED_BYTES = 1 << 20
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SOURCE = BY_NAME["source"]
 
 
@@ -414,7 +414,7 @@ def _last_commit(catalog: Catalog, contents: Contents | None) -> datetime | None
         return None
     if entry.greatest_commit_us is None:
         return entry.first_time  # all that was committed before is in the binlogs before
-    return _EPOCH + timedelta(microseconds=entry.greatest_commit_us)
+    return moment_of(entry.greatest_commit_us)
 
 
 def _earliest(catalog: Catalog, extent: Extent) -> datetime | None:

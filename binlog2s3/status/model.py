@@ -395,15 +395,3 @@ def _origin(lineage: Lineage) -> Parent | None:
 
 
 # Words
-
-
-def in_words(seconds: float) -> str:
-    """A time for people, cut, not rounded: 0.4 s, 75 s, 12 min, 3 h 20 min, 5 d 4 h."""
-    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
-    if seconds < 120:
-        return f"{int(seconds)} s" if seconds >= 10 else f"{seconds:.1f}".removesuffix(".0") + " s"
-    if hours < 2:
-        return f"{minutes} min"
-    if days < 2:
-        return f"{hours} h {minutes % 60} min"
-    return f"{days} d {hours % 24} h"

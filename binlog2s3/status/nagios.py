@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC
 
 from binlog2s3.config.status import Thresholds
-from binlog2s3.status.model import Status, in_words
+from binlog2s3.formatting import duration_text
+from binlog2s3.status.model import Status
 from binlog2s3.status.severity import RISING, Severity, judged, severity_of, worst
 
 CODES: dict[Severity, int] = {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
@@ -110,7 +111,7 @@ def _lag(status: Status, thresholds: Thresholds) -> Iterator[_Finding]:
     )
     for severity, limit in limits:
         if seconds > limit:
-            text = f"the lag is up to {in_words(seconds)}, more than {in_words(limit)}"
+            text = f"the lag is up to {duration_text(seconds)}, more than {duration_text(limit)}"
             yield _Finding(severity, text)
             return
 
@@ -129,7 +130,7 @@ def _purge(status: Status, thresholds: Thresholds) -> Iterator[_Finding]:
         return
     warning, critical = limits
     if seconds < max(warning, critical):
-        text = f"the source may delete what is not in the bucket in {in_words(seconds)}"
+        text = f"the source may delete what is not in the bucket in {duration_text(seconds)}"
         yield _Finding("critical" if seconds < critical else "warning", text)
 
 

@@ -12,7 +12,16 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from binlog2s3.archive.documents import Position
-from binlog2s3.output import Plain, clean, moment_text
+from binlog2s3.formatting import (
+    UNKNOWN,
+    count_text,
+    duration_text,
+    gtids_text,
+    moment_text,
+    short_text,
+    size_text,
+)
+from binlog2s3.output import Plain, clean
 from binlog2s3.status.model import (
     WELL,
     ChildStatus,
@@ -28,10 +37,7 @@ from binlog2s3.status.severity import RISING, Severity, judged, worst
 Field = tuple[str, str, str]
 """A name, its value, a style; without a name it goes on with what stands above."""
 
-UNKNOWN = "unknown"
 _LABEL = 13
-_GTIDS = 160
-"""Characters of a GTID set that are shown."""
 _GAPS = 3
 _STALE_SECONDS = 5.0
 _BAD, _WARN, _WELL = "bold red", "yellow", "green"
@@ -40,69 +46,6 @@ _HEADINGS = ("source", "state", "covered until", "heartbeat", "lag", "gaps", "pu
 _COVERED, _LAST = 2, len(_HEADINGS) - 1
 _RIGHT = (3, 4, 5, 6)
 _LEAST_WIDTHS = (12, 11, 10)
-_MOST_SIZE = 1 << 90
-_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-
-
-def size_text(size: float, gap: str = " ") -> str:
-    """Bytes for people, to the unit below.
-
-    >>> size_text(0), size_text(1023), size_text(5 << 20), size_text(3 << 40, "")
-    ('0 B', '1023 B', '5.0 MiB', '3.0TiB')
-    """
-    if not math.isfinite(size := min(size, _MOST_SIZE)):
-        return UNKNOWN
-    if size < 1024:
-        return f"{size:.0f}{gap}B"
-    number = float(size)
-    for unit in _UNITS:
-        number /= 1024
-        if number < 1024 or unit == _UNITS[-1]:
-            break
-    return f"{number:.1f}{gap}{unit}" if number < 100 else f"{number:.0f}{gap}{unit}"
-
-
-def duration_text(seconds: float, *, up: bool = False) -> str:
-    """Seconds for people, in at most two units; `up`: rounded up, not down.
-
-    >>> duration_text(2), duration_text(1.234), duration_text(1.234, up=True), duration_text(90)
-    ('2 s', '1.2 s', '1.3 s', '90 s')
-    >>> duration_text(3 * 86400 + 4 * 3600 + 59), duration_text(7500, up=True)
-    ('3 d 4 h', '2 h 5 min')
-    """
-    if not math.isfinite(seconds):
-        return UNKNOWN
-    seconds = max(0.0, seconds)
-    turn = math.ceil if up else math.floor
-    if seconds < 10:
-        tenths = turn(round(seconds * 10, 6))
-        return f"{tenths / 10:g} s"
-    if seconds < 120:
-        return f"{turn(seconds)} s"
-    if seconds < 2 * 3600:
-        return f"{turn(seconds / 60)} min"
-    if seconds < 2 * 86400:
-        minutes = turn(seconds / 60)
-        return _two_units(minutes // 60, "h", minutes % 60, "min")
-    hours = turn(seconds / 3600)
-    return _two_units(hours // 24, "d", hours % 24, "h")
-
-
-def short_text(seconds: float, *, up: bool = False) -> str:
-    """As `duration_text`, in one unit, for columns.
-
-    >>> short_text(3 * 3600 + 240, up=True), short_text(3.21 * 86400), short_text(7)
-    ('3.1 h', '3.2 d', '7 s')
-    """
-    if not math.isfinite(seconds) or seconds < 2 * 3600:
-        return duration_text(seconds, up=up)
-    unit, name = (3600, "h") if seconds < 2 * 86400 else (86400, "d")
-    tenths = (math.ceil if up else math.floor)(round(seconds * 10 / unit, 6))
-    return f"{tenths / 10:.10g} {name}"
-
-
-def _two_units(great: int, unit: str, small: int, small_unit: str) -> str:
-    return f"{great} {unit} {small} {small_unit}" if small else f"{great} {unit}"
 
 
 def time_text(moment: datetime | None) -> str:
@@ -118,22 +61,6 @@ def age_text(moment: datetime | None, now: datetime) -> str:
 def place_text(position: Position | None) -> str:
     """A place in a binlog."""
     return f"{position.binlog}:{position.offset}" if position else UNKNOWN
-
-
-def gtids_text(gtid_set: str) -> str:
-    """A GTID set, cut where it is long, and how long it is."""
-    if len(gtid_set) <= _GTIDS:
-        return gtid_set
-    return f"{gtid_set[:_GTIDS]}... ({len(gtid_set)} characters)"
-
-
-def count_text(number: int, noun: str, plural: str = "") -> str:
-    """So many of them.
-
-    >>> count_text(1, "binlog"), count_text(1200, "binlog")
-    ('1 binlog', '1,200 binlogs')
-    """
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def style_of(status: Status) -> str:

@@ -19,8 +19,9 @@ from binlog2s3.archive.catalog import Catalog, Layout, read
 from binlog2s3.archive.documents import Heartbeat, WriterState
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.formatting import duration_text
 from binlog2s3.status.document import from_document
-from binlog2s3.status.model import WELL, Level, SilentKind, State, Status, Trouble, in_words
+from binlog2s3.status.model import WELL, Level, SilentKind, State, Status, Trouble
 from binlog2s3.store.contract import Store
 
 _LOOKS = 3
@@ -126,7 +127,7 @@ def _judged(
         troubles = (_unanswered(silent, beat, clock - renewed_at, is_ours=is_ours), *troubles)
     behind = (renewed_at - now).total_seconds()
     if behind > DEFAULT.heartbeat_slack_seconds:
-        text = f"this clock is {in_words(behind)} or more behind the store's"
+        text = f"this clock is {duration_text(behind)} or more behind the store's"
         hint = "until it is set right, a streamer that dies is noticed too late"
         troubles += (Trouble(code="clock", level="warning", text=text, hint=hint),)
     return LifeSign(
@@ -144,12 +145,12 @@ def _state(beat: Heartbeat, said: Status | None, age: float) -> tuple[State, tup
     """What a writer is, whose object was renewed so long ago, and what is wrong with it."""
     interval, where = interval_of(beat), f"on {beat.host} (process {beat.pid})"
     if beat.state == "stopped":
-        text = f"nobody streams: the streamer {where} was stopped {in_words(age)} ago"
+        text = f"nobody streams: the streamer {where} was stopped {duration_text(age)} ago"
         hint = "start it again, there or on another host"
         return "stopped", (Trouble(code="stopped", level="critical", text=text, hint=hint),)
     if age > 2 * interval + DEFAULT.heartbeat_slack_seconds:
         text = (
-            f"the streamer {where} has not renewed its heartbeat for {in_words(age)}, "
+            f"the streamer {where} has not renewed its heartbeat for {duration_text(age)}, "
             f"it should each {interval:.0f} s; it said last that it is: {beat.state}"
         )
         hint = "does it run, and does it reach the bucket? its log says more"
@@ -164,7 +165,7 @@ def _state(beat: Heartbeat, said: Status | None, age: float) -> tuple[State, tup
 
 def _unanswered(silent: Silent, beat: Heartbeat, age: timedelta, *, is_ours: bool) -> Trouble:
     """That the streamer of this host does not answer; a warning where another one writes."""
-    heard = f"{in_words(max(0.0, age.total_seconds()))} ago"
+    heard = f"{duration_text(max(0.0, age.total_seconds()))} ago"
     if is_ours and silent.kind == "refused":
         text = (
             f"{silent.why}: the streamer on this host (process {beat.pid}) has ended without a "
@@ -211,9 +212,7 @@ def _told(beat: Heartbeat, said: Status | None) -> tuple[Trouble, ...]:
             for trouble in said.troubles
         ]
         if stale > _STALE_SECONDS:
-            text = (
-                f"its status is {in_words(stale)} older than its heartbeat: something in it hangs"
-            )
+            text = f"its status is {duration_text(stale)} older than its heartbeat: it hangs"
             troubles.append(Trouble(code="stuck", level="critical", text=text))
         return tuple(troubles)
     if beat.state in WELL:

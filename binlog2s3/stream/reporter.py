@@ -20,6 +20,7 @@ from binlog2s3.archive.documents import Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, SpoolError, StoreError
+from binlog2s3.formatting import moment_of, us_of
 from binlog2s3.log import Log
 from binlog2s3.status.lag import lag_bytes, lag_seconds, lag_transactions, purge_seconds
 from binlog2s3.status.model import (
@@ -50,7 +51,6 @@ _log = Log("board")
 _LOOK_SECONDS = 1.0
 _RATE_SECONDS = 15.0
 _BEAT_SLACK_SECONDS = 5.0
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Pulse:
@@ -279,7 +279,7 @@ class Reporter:
         text, moment = self._store_error()
         child, source = self._supervisor, self._source(now, sight)
         newest = stock.newest_commit_us if stock else None
-        moments = [covered, _EPOCH + timedelta(microseconds=newest) if newest else None]
+        moments = [covered, moment_of(newest) if newest else None]
         return Status(
             source=config.stream.source,
             target=self._target,
@@ -370,9 +370,7 @@ class Reporter:
             answer_age=answer_age,
             all_durable=all_durable,
             covered_age=(there - covered).total_seconds() if covered is not None else None,
-            oldest_commit_age=None
-            if oldest is None
-            else (there - _EPOCH).total_seconds() - oldest / 1e6,
+            oldest_commit_age=None if oldest is None else (us_of(there) - oldest) / 1e6,
             timing=timing,
         )
         unheard = answer_age is None or answer_age > timing.fresh_seconds

@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from binlog2s3.config.points import time_text
+from binlog2s3.formatting import time_text
 from lab.s3 import REGION, MotoServer
 from tests import command
 from tests.binlog_writer import NOW_US, UUID_A

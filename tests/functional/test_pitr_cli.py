@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.config.points import time_text
+from binlog2s3.formatting import time_text
 from lab.s3 import MotoServer
 from tests import command
 from tests.binlog_writer import NOW_US, UUID_A, UUID_B

@@ -24,6 +24,7 @@ from binlog2s3.archive.catalog import Catalog, Layout
 from binlog2s3.config.bucket import url
 from binlog2s3.config.values import Config, S3Config
 from binlog2s3.errors import Binlog2s3Error, ConfigError, StoreError
+from binlog2s3.formatting import duration_text
 from binlog2s3.inspect.check.archive import ARCHIVE_NAMES, ArchiveProbes
 from binlog2s3.inspect.check.bucket import UNREACHED, BucketCheck, permission
 from binlog2s3.inspect.check.probes import NAMES, Probes
@@ -32,7 +33,6 @@ from binlog2s3.inspect.check.source import SourceCheck, login_rows
 from binlog2s3.inspect.check.spool import holder, spool_rows, superseded_row
 from binlog2s3.inspect.check.view import Shown
 from binlog2s3.output import say
-from binlog2s3.status.model import in_words
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import StoreConfig
 from binlog2s3.store.s3 import RetryPolicy, S3Store
@@ -171,7 +171,7 @@ def _heartbeat_row(config: Config, sign: LifeSign) -> Row:
         text = "; ".join(trouble.text for trouble in sign.troubles)
         return warn("streamer", "heartbeat", text, "was it changed by hand?")
     where = f"on {beat.host} (process {beat.pid})"
-    age = in_words((sign.clock - sign.renewed_at).total_seconds()) if sign.renewed_at else "?"
+    age = duration_text((sign.clock - sign.renewed_at).total_seconds()) if sign.renewed_at else "?"
     if not sign.alive:
         return ok("streamer", "heartbeat", f"none runs; the last one, {where}, is {sign.state}")
     found = f"one runs {where}: {sign.state}, its heartbeat was renewed {age} ago"

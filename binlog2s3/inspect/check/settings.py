@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.formatting import duration_text
 from binlog2s3.inspect.check.row import Row, fail, ok, skipped, warn
-from binlog2s3.status.model import in_words
 
 VARIABLES = (
     "log_bin",
@@ -271,13 +271,15 @@ def _expiry(seen: Seen) -> Row:
         hint = f"let it keep some days, e.g. {name} = 604800, or its disk fills up"
         return warn("settings", name, "it keeps binlogs for ever", hint)
     if seconds < _DAY:
-        keeps = f"it keeps a binlog for {in_words(seconds)}" if seconds else "it keeps no binlog"
+        keeps = (
+            f"it keeps a binlog for {duration_text(seconds)}" if seconds else "it keeps no binlog"
+        )
         hint = (
             "keep them for longer than the longest outage of the store or of the streamer's host: "
             "a day at least (RDS: mysql.rds_set_configuration('binlog retention hours', 24))"
         )
         return warn("settings", name, keeps, hint)
-    return ok("settings", name, f"it keeps a binlog for {in_words(seconds)}")
+    return ok("settings", name, f"it keeps a binlog for {duration_text(seconds)}")
 
 
 def _notes(seen: Seen) -> Iterator[Row]:

@@ -13,9 +13,9 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from binlog2s3.formatting import size_text
 from binlog2s3.inspect.find.model import Tally
 from binlog2s3.output import Plain, clean, is_terminal
-from binlog2s3.status.text import size_text
 
 LINE_SECONDS = 10.0
 _DRAW_SECONDS = 0.1

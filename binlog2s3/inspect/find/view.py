@@ -14,11 +14,10 @@ from functools import lru_cache
 from typing import Any, TextIO
 
 from binlog2s3.binlog.content import Change
-from binlog2s3.config.points import time_text
+from binlog2s3.formatting import count_text, cut, size_text, time_text
 from binlog2s3.inspect.find.match import Verdict
 from binlog2s3.inspect.find.model import Hit, Sought, Tally, Tie
 from binlog2s3.output import Plain
-from binlog2s3.status.text import count_text, size_text
 
 FORMAT = 1
 _ENCODER = json.JSONEncoder()
@@ -75,7 +74,7 @@ def sought_text(sought: Sought) -> str:
     if wanted.min_rows:
         words.append(f"with at least {count_text(wanted.min_rows, 'row')}")
     if sought.gtids:
-        words.append(f"with the GTIDs {_cut(', '.join(sought.gtids))}")
+        words.append(f"with the GTIDs {cut(', '.join(sought.gtids), _MOST_TEXT)}")
     if sought.since_us is not None:
         words.append(f"from {time_text(sought.since_us)}")
     if sought.until_us is not None:
@@ -205,7 +204,9 @@ def _content_lines(hit: Hit) -> list[str]:
         lines.append(", ".join(parts) + (" (compressed)" if content.compressed else ""))
     elif not (content.statements or content.lost or _stands_for_unknown(hit)):
         lines.append("no changes")
-    lines += [_cut(" ".join(one.split())) for one in content.statements[:_MOST_STATEMENTS]]
+    lines += [
+        cut(" ".join(one.split()), _MOST_TEXT) for one in content.statements[:_MOST_STATEMENTS]
+    ]
     if len(content.statements) > _MOST_STATEMENTS:
         more = len(content.statements) - _MOST_STATEMENTS
         lines.append(f"and {count_text(more, 'statement')} more")
@@ -222,10 +223,6 @@ def _change_text(change: Change) -> str:
     kind = "" if change.kind == "other" else change.kind
     rows = "" if change.rows is None else f"({count_text(change.rows, 'row')})"
     return " ".join(filter(None, (kind, change.table, rows))) or "other"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
 
 
 def _looked_text(found: int, tally: Tally, sought: Sought) -> str:

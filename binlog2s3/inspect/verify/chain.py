@@ -8,17 +8,14 @@ kept of its ends alone, so memory does not grow with the number of binlogs.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 
 from binlog2s3.archive.ancestry import Line
 from binlog2s3.archive.documents import Entry, Parent
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, joined, parse
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.formatting import brief, us_of
 from binlog2s3.inspect.verify.report import Interval
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MOST_SHOWN = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +52,7 @@ def of_entry(entry: Entry, size: int, flavour: Flavour) -> Facts:
         name=entry.name,
         size=size,
         whole=True,
-        first_us=(entry.first_time - _EPOCH) // timedelta(microseconds=1),
+        first_us=us_of(entry.first_time),
         least_us=entry.least_commit_us,
         greatest_us=entry.greatest_commit_us,
         before=_parsed(entry.gtid_set_before, flavour),
@@ -95,10 +92,10 @@ def contradiction(one: Facts, other: Facts) -> str:
     then, known = one.after, other.before
     if known is None or then is None or known == then or one.damaged:
         return ""
-    text = f"{other.name} begins after {_cut(known)}, {one.name} ends with {_cut(then)}"
+    text = f"{other.name} begins after {brief(known)}, {one.name} ends with {brief(then)}"
     if isinstance(known, GtidSet) and isinstance(then, GtidSet):
-        parts = [f"{_cut(known - then)} is in no binlog"] if known - then else []
-        parts += [f"{_cut(then - known)} is executed and yet not"] if then - known else []
+        parts = [f"{brief(known - then)} is in no binlog"] if known - then else []
+        parts += [f"{brief(then - known)} is executed and yet not"] if then - known else []
         return f"{text}: {', '.join(parts)}"
     return text
 
@@ -250,8 +247,3 @@ def _merged(one: Interval, other: Interval) -> Interval:
         size=one.size + other.size,
         transactions=one.transactions + other.transactions,
     )
-
-
-def _cut(gtids: Gtids) -> str:
-    text = str(gtids) or "no GTIDs"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

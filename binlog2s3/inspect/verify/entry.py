@@ -18,9 +18,9 @@ from binlog2s3.binlog.checksum import crc64_hex, crc64_of_rest
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
+from binlog2s3.formatting import brief
 
 _ENDS = ("rotate", "stop", "crash")
-_MOST_SHOWN = 120
 
 
 def read_entry(
@@ -31,14 +31,14 @@ def read_entry(
     document = json.loads(data)
     problems = []
     if document.get("block_size") != BLOCK_SIZE:
-        problems.append(f"block_size is {_cut(document.get('block_size'))}, not {BLOCK_SIZE}")
+        problems.append(f"block_size is {brief(document.get('block_size'))}, not {BLOCK_SIZE}")
     if document.get("commit_times") not in ("exact", "seconds"):
-        problems.append(f"commit_times is {_cut(document.get('commit_times'))}")
+        problems.append(f"commit_times is {brief(document.get('commit_times'))}")
     try:
         problems += _problems(entry, name, flavour)
     except (KeyError, TypeError, ValueError) as error:
         raise ArchiveError(
-            f"{key} is not as format 1 says: {type(error).__name__} {_cut(error)}",
+            f"{key} is not as format 1 says: {type(error).__name__} {brief(error)}",
             hint="was it changed by hand?",
         ) from error
     return entry, problems
@@ -68,11 +68,11 @@ def _fact_problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator
     yield from _gtid_problems(entry, flavour)
     yield from _format_problems(entry, flavour)
     if entry.end not in _ENDS:
-        yield f"end is {_cut(entry.end)}"
+        yield f"end is {brief(entry.end)}"
     if (entry.next_binlog is not None) != (entry.end == "rotate"):
-        yield f"end is {_cut(entry.end)} and next_binlog {_cut(entry.next_binlog)}"
+        yield f"end is {brief(entry.end)} and next_binlog {brief(entry.next_binlog)}"
     elif entry.next_binlog not in (None, str(name.next())):
-        yield f"next_binlog is {_cut(entry.next_binlog)}, behind {name} comes {name.next()}"
+        yield f"next_binlog is {brief(entry.next_binlog)}, behind {name} comes {name.next()}"
 
 
 def _block_problems(entry: Entry) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _gtid_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
         before = parse(entry.gtid_set_before, flavour)
         added = parse(entry.gtid_set_added, flavour)
     except ValueError as error:
-        yield f"its GTIDs are none: {_cut(error)}"
+        yield f"its GTIDs are none: {brief(error)}"
         return
     named = entry.transactions - entry.anonymous_transactions
     if entry.damaged:  # a GTID event may be among what could not be read
@@ -147,9 +147,9 @@ def _gtid_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
                 f"{entry.anonymous_transactions} anonymous ones have {named}"
             )
         if both := added & before:
-            yield f"gtid_set_before has {_cut(both)} already, which are in gtid_set_added"
+            yield f"gtid_set_before has {brief(both)} already, which are in gtid_set_added"
     elif bool(added) != bool(named):
-        yield f"gtid_set_added is {_cut(added)} with {named} transactions that have a GTID"
+        yield f"gtid_set_added is {brief(added)} with {named} transactions that have a GTID"
     yield from _first_problems(entry, added)
 
 
@@ -159,8 +159,8 @@ def _first_problems(entry: Entry, added: Gtids) -> Iterator[str]:
         if block.first_gtid is not None:
             if not _is_among(block.first_gtid, added):
                 yield (
-                    f"first_gtid {_cut(block.first_gtid)} of the block at {block.offset} is not in "
-                    "gtid_set_added"
+                    f"first_gtid {brief(block.first_gtid)} of the block at {block.offset} is not "
+                    "in gtid_set_added"
                 )
         elif block.first_offset is not None and not entry.anonymous_transactions:
             yield f"first_gtid of the block at {block.offset} is null"
@@ -181,9 +181,9 @@ def _is_among(gtid: str, added: Gtids) -> bool:
 def _format_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
     for one in entry.formats:
         if one["checksum"] not in ("crc32", "none"):
-            yield f"formats has the checksum {_cut(one['checksum'])}"
+            yield f"formats has the checksum {brief(one['checksum'])}"
         if ("mariadb" in str(one["server_version"]).lower()) != (flavour == "mariadb"):
-            yield f"formats is of a server {_cut(one['server_version'])}, the lineage of {flavour}"
+            yield f"formats is of a server {brief(one['server_version'])}, the lineage of {flavour}"
 
 
 def differences(entry: Entry, found: Entry) -> list[str]:
@@ -223,10 +223,4 @@ def _value(field: str, value: Any) -> str:
         return crc64_hex(value)
     if field == "commit_exact":
         return "exact" if value else "seconds"
-    return _cut(value)
-
-
-def _cut(value: object) -> str:
-    text = "null" if value is None else str(value)
-    text = text or "empty"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return brief(value)

@@ -28,6 +28,7 @@ from binlog2s3.errors import (
     ObjectMissingError,
     StoreError,
 )
+from binlog2s3.formatting import moment_text
 from binlog2s3.inspect.verify.answer import answer
 from binlog2s3.inspect.verify.chain import Facts, along
 from binlog2s3.inspect.verify.deep import Deep, read_all
@@ -43,7 +44,6 @@ from binlog2s3.inspect.verify.report import (
 )
 from binlog2s3.inspect.verify.stock import strangers, take_stock
 from binlog2s3.inspect.verify.walk import AHEAD, Look, Walk, Walked
-from binlog2s3.output import moment_text
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import Store

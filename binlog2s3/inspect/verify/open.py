@@ -20,8 +20,8 @@ from binlog2s3.archive.known import Known
 from binlog2s3.binlog.checksum import crc64_hex, crc64_of_blocks
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ObjectMissingError
+from binlog2s3.formatting import count_text
 from binlog2s3.inspect.verify.report import Defect, Gap, Kind
-from binlog2s3.status.text import count_text
 from binlog2s3.store.contract import Store
 
 _LOOKS = 3

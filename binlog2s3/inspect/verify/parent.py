@@ -13,10 +13,9 @@ from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.binlog.gtid import Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
+from binlog2s3.formatting import brief
 from binlog2s3.inspect.verify.chain import Facts
 from binlog2s3.inspect.verify.report import Gap
-
-_MOST_SHOWN = 160
 
 GtidsAt = Callable[[str, BinlogName, int], Gtids | str | None]
 """What is executed at a place of a lineage's binlog, by its bytes; a text: why that is no place.
@@ -44,7 +43,7 @@ def own_problems(lineage: Lineage) -> Iterator[str]:
     try:
         parse(lineage.gtid_set, lineage.flavour)
     except ValueError as error:
-        yield f"gtid_set: {_cut(error)}"
+        yield f"gtid_set: {brief(error)}"
 
 
 def gap_of(lineage: Lineage) -> Gap | None:
@@ -92,7 +91,7 @@ def parent_problems(
     try:
         executed = parse(origin.gtid_set, child.flavour) if origin.gtid_set else None
     except ValueError as error:
-        yield Wrong(f"parent.gtid_set: {_cut(error)}")
+        yield Wrong(f"parent.gtid_set: {brief(error)}")
         return
     yield from _place_problems(origin, facts, executed, gtids_at)
     yield from _join_problems(child, origin, executed)
@@ -136,7 +135,7 @@ def _place_problems(
         if isinstance(found, str):
             yield Wrong(f"it goes on from {origin.place}: {found}")
         elif executed is not None and found is not None and found != executed:
-            yield Wrong(f"parent.gtid_set is {_cut(executed)}, executed there is {_cut(found)}")
+            yield Wrong(f"parent.gtid_set is {brief(executed)}, executed there is {brief(found)}")
         if found is not None:
             return
     if executed is not None:
@@ -150,19 +149,19 @@ def _gtid_problems(origin: Parent, there: Facts, executed: Gtids) -> Iterator[Wr
         return
     if there.whole and origin.offset == there.size:
         if executed != after and not there.anonymous:
-            text = f"parent.gtid_set is {_cut(executed)}, {origin.binlog} ends with {_cut(after)}"
+            text = f"parent.gtid_set is {brief(executed)}, {origin.binlog} ends with {brief(after)}"
             yield Wrong(text)
     elif isinstance(executed, GtidSet) and not (before <= executed <= after):
         yield Wrong(
-            f"parent.gtid_set is {_cut(executed)}, within {origin.binlog} it is from "
-            f"{_cut(before)} to {_cut(after)}"
+            f"parent.gtid_set is {brief(executed)}, within {origin.binlog} it is from "
+            f"{brief(before)} to {brief(after)}"
         )
 
 
 def _join_problems(child: Lineage, origin: Parent, executed: Gtids | None) -> Iterator[Wrong]:
     """What the join says is missing, is missing."""
     if origin.join == "exact" and origin.missing:
-        yield Wrong(f"parent.join is exact, and parent.missing {_cut(origin.missing)}")
+        yield Wrong(f"parent.join is exact, and parent.missing {brief(origin.missing)}")
     if executed is None or not child.gtid_set or origin.join == "unknown":
         return
     try:
@@ -171,11 +170,11 @@ def _join_problems(child: Lineage, origin: Parent, executed: Gtids | None) -> It
         return  # said already
     if origin.join == "exact" and isinstance(before, GtidSet) and not before <= executed:
         yield Wrong(
-            f"parent.join is exact, but it begins after {_cut(before)}, its parent's point is "
-            f"{_cut(executed)}"
+            f"parent.join is exact, but it begins after {brief(before)}, its parent's point is "
+            f"{brief(executed)}"
         )
     if origin.join == "gap" and before <= executed:
-        yield Wrong(f"parent.join is gap, but all of {_cut(before)} is executed in its parent")
+        yield Wrong(f"parent.join is gap, but all of {brief(before)} is executed in its parent")
     elif origin.join == "gap" and isinstance(before, GtidSet) and isinstance(executed, GtidSet):
         try:
             missing = GtidSet.parse(origin.missing)
@@ -183,10 +182,5 @@ def _join_problems(child: Lineage, origin: Parent, executed: Gtids | None) -> It
             return  # names of binlogs
         if missing != before - executed:
             yield Wrong(
-                f"parent.missing is {_cut(missing)}, what lacks is {_cut(before - executed)}"
+                f"parent.missing is {brief(missing)}, what lacks is {brief(before - executed)}"
             )
-
-
-def _cut(value: object) -> str:
-    text = str(value) or "none"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -9,7 +9,7 @@ Names and texts come from the bucket: they can neither break lines nor command a
 from collections.abc import Sequence
 from typing import Any
 
-from binlog2s3.config.points import time_text
+from binlog2s3.formatting import count_text, duration_text, gtids_text, size_text, time_text
 from binlog2s3.inspect.verify.report import (
     Answer,
     Compared,
@@ -21,7 +21,6 @@ from binlog2s3.inspect.verify.report import (
     SourceReport,
 )
 from binlog2s3.output import Plain
-from binlog2s3.status.text import count_text, duration_text, gtids_text, size_text
 
 FORMAT = 1
 _ROOM = 11

@@ -21,6 +21,7 @@ from binlog2s3.archive.index import Index
 from binlog2s3.binlog.checksum import crc64_hex
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, MisplacedError, ObjectMissingError
+from binlog2s3.formatting import count_text
 from binlog2s3.inspect.verify.chain import (
     Facts,
     Intervals,
@@ -34,7 +35,6 @@ from binlog2s3.inspect.verify.open import check_all_bytes, check_chunks, check_s
 from binlog2s3.inspect.verify.report import Defect, Gap, Interval, Kind
 from binlog2s3.inspect.verify.stock import Shelf, Stock
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.status.text import count_text
 from binlog2s3.store.contract import ObjectInfo, Store
 
 AHEAD = 64

@@ -23,18 +23,11 @@ from binlog2s3.cli.status_watch import Course, Pace, Seen, line_of_course, print
 from binlog2s3.config.given import Given
 from binlog2s3.config.status import STATUS, StatusConfig, Thresholds
 from binlog2s3.errors import ArchiveError, StoreError
+from binlog2s3.formatting import duration_text, short_text, size_text
 from binlog2s3.output import Coloured, Picture, Plain
 from binlog2s3.status.model import Gap, History, Lag, Purge, Rates, Status, Totals, Trouble
 from binlog2s3.status.severity import judged
-from binlog2s3.status.text import (
-    duration_text,
-    line_of,
-    line_of_all,
-    print_status,
-    print_table,
-    short_text,
-    size_text,
-)
+from binlog2s3.status.text import line_of, line_of_all, print_status, print_table
 from binlog2s3.stream.spool import Spool, Superseder
 from lab.status_examples import CATCHING_UP, DEAD, IDLE, NOW, STREAMING, TARGET
 

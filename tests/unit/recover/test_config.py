@@ -21,17 +21,10 @@ from binlog2s3.config.pitr import (
     Address,
     PitrConfig,
 )
-from binlog2s3.config.points import (
-    EPOCH,
-    gtids_text,
-    parse_gtid,
-    parse_gtids,
-    parse_position,
-    parse_time,
-    time_text,
-)
+from binlog2s3.config.points import gtids_text, parse_gtid, parse_gtids, parse_position, parse_time
 from binlog2s3.config.values import OPTIONS, STREAM
 from binlog2s3.errors import ConfigError, SourceError
+from binlog2s3.formatting import time_text, us_of
 from binlog2s3.recover.model import BeforeGtid, Latest, ToGtid, ToPosition, ToTime
 from binlog2s3.recover.pitr import _goal
 from binlog2s3.server.login import resolve
@@ -130,7 +123,7 @@ def test_what_is_no_time(text: str, words: str) -> None:
 def test_a_time_is_what_the_standard_library_says(naive: datetime, minutes: int) -> None:
     """Of each date and offset, to the microsecond."""
     moment = naive.replace(tzinfo=timezone(timedelta(minutes=minutes)))
-    expected = (moment - EPOCH) // timedelta(microseconds=1)
+    expected = us_of(moment)
     sign, minutes = "-" if minutes < 0 else "+", abs(minutes)
     text = f"{naive:%m-%dT%H:%M:%S.%f}{sign}{minutes // 60:02d}:{minutes % 60:02d}"
     assert parse_time(f"{naive.year:04d}-{text}") == expected
