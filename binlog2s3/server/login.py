@@ -182,11 +182,11 @@ def _read_password(path: Path) -> str:
 
 
 def _doubt(path: Path | None, password: str) -> str:
-    """A warning about a space at an end of the password in a password file."""
+    """A warning about whitespace at an end of the password in a password file."""
     if path is None or password == password.strip():
         return ""
     where = "ends in" if password != password.rstrip() else "begins with"
-    return f"the password in {path} {where} a space, which is part of it"
+    return f"the password in {path} {where} whitespace, which is part of it"
 
 
 def _read_options(path: Path) -> Mapping[str, str]:

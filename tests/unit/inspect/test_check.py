@@ -1053,7 +1053,7 @@ def test_the_login(tmp_path: Path) -> None:
     assert (row.result, "secret-1" in row.found) == ("ok", False)
     for blank in (" ", "\t"):
         row = login(tmp_path, 0o600, password_file=f"secret-1{blank}\n")
-        assert (row.result, "ends in a blank" in row.found) == ("warn", True)
+        assert (row.result, "ends in whitespace" in row.found) == ("warn", True)
         assert "secret-1" not in row.found + row.hint
     row = login(tmp_path, 0o644, password_file="secret-1\n")
     assert (row.result, "chmod 600" in row.hint) == ("warn", True)

@@ -25,7 +25,7 @@ def test_a_password_that_is_refused(monkeypatch: pytest.MonkeyPatch, by_systemd:
 
 def test_a_password_that_ends_in_a_blank() -> None:
     """Where the login is refused the hint begins with it, and other refusals do not have it."""
-    doubt = "the password in /etc/pw ends in a blank"
+    doubt = "the password in /etc/pw ends in whitespace"
     login = replace(ROOT, doubt=doubt)
     denied = pymysql.err.OperationalError(1045, "Access denied for user 'repl'@'localhost'")
     assert translate(denied, login).hint.startswith(doubt)
