@@ -10,6 +10,7 @@ and never guessed at: it is named and left alone.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar, Protocol, Self, TypeVar
 
 from binlog2s3.archive.chunks import Chunk, Chunks
@@ -172,6 +173,12 @@ def _is_name(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+PAGE_KEYS = 1000
+"""What a store lists in one request."""
+Growing = Mapping[BinlogName, Chunks]
+"""The chunks of a lineage, by binlog."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,7 +394,7 @@ class Catalog:
             chunks = self._chunks(f"{self._layout.live}{lineage.id}/", "")
             archived = self.archived(lineage)
             growing = {name: chunks[name] for name in chunks.keys() - archived.binlogs.keys()}
-            if not any(map(_has_hole, growing.values())):
+            if not any(map(has_hole, growing.values())):
                 break
         return Contents(archived=archived, open=growing)
 
@@ -402,6 +409,32 @@ class Catalog:
             if key != self._layout.writers and not self._layout.is_probe(key):
                 self.foreign.add(key)
         return found
+
+    def growing(self) -> tuple[dict[tuple[int, str], ObjectInfo], dict[str, Growing]]:
+        """The writers' objects, and the chunks by lineage, described or not. One listing."""
+        layout = self._layout
+        by_folder: dict[str, list[ObjectInfo]] = {}
+        for info in self._store.list(layout.live):
+            folder, slash, _ = info.key.removeprefix(layout.live).partition("/")
+            by_folder.setdefault(f"{folder}{slash}", []).append(info)
+        found: dict[str, Growing] = {}
+        for folder, infos in by_folder.items():
+            prefix = f"{layout.live}{folder}"
+            if LINEAGE_ID.fullmatch(folder.rstrip("/")):
+                found[folder.rstrip("/")] = self._chunks_of(infos, prefix, "")
+            elif prefix != layout.writers and not layout.is_probe(prefix):
+                self.foreign.add(prefix)
+        return self._writers(by_folder.get("writers/", [])), found
+
+    def first(self, lineage: Lineage) -> tuple[dict[BinlogName, ObjectInfo], bool]:
+        """The first binlogs of a lineage that are archived, and whether those are all. One request.
+
+        As text sorts them: of a lineage that has names of more digits than its first, some of those
+        come before.
+        """
+        prefix = self._layout.binlogs(lineage.id)
+        infos = [*islice(self._store.list(prefix), PAGE_KEYS)]
+        return self._named_of(infos, prefix, ""), len(infos) < PAGE_KEYS
 
     def entry(self, lineage: Lineage, name: BinlogName) -> Entry:
         """All that is known of an archived binlog; ObjectMissingError if it has no entry."""
@@ -427,7 +460,7 @@ class Catalog:
         for _ in range(_LISTINGS):
             chunks = self._chunks(f"{self._layout.live}{lineage.id}/", "")
             archived = self.named(self._layout.binlogs(lineage.id), "")
-            if not any(_has_hole(chunks[name]) for name in chunks.keys() - archived.keys()):
+            if not any(has_hole(chunks[name]) for name in chunks.keys() - archived.keys()):
                 break
         found = [Listed(name, info.size, "archived") for name, info in archived.items()]
         found += [
@@ -447,7 +480,7 @@ class Catalog:
         key, prefix = self._layout.binlog(lineage.id, name), self._layout.chunks(lineage.id, name)
         for _ in range(_LISTINGS):
             chunks, archived = self.chunks(lineage, name), self._store.head(key)
-            if archived or not _has_hole(chunks):
+            if archived or not has_hole(chunks):
                 break
         crc64 = self._crc64(lineage, name, archived.size) if archived else None
         ranges = (Range(key, 0, archived.size),) if archived else ranges_of(prefix, chunks)
@@ -482,8 +515,13 @@ class Catalog:
 
     def _chunks(self, prefix: str, within: str) -> dict[BinlogName, Chunks]:
         """All chunks below a prefix, which ends with `within`, by binlog."""
+        return self._chunks_of(self._store.list(prefix), prefix, within)
+
+    def _chunks_of(
+        self, infos: Iterable[ObjectInfo], prefix: str, within: str
+    ) -> dict[BinlogName, Chunks]:
         found: dict[BinlogName, list[Chunk]] = {}
-        for info in self._store.list(prefix):
+        for info in infos:
             binlog, _, rest = f"{within}{info.key.removeprefix(prefix)}".partition("/")
             try:
                 name, chunk = BinlogName.parse(binlog), Chunk.parse(rest)
@@ -503,9 +541,15 @@ class Catalog:
 
         Only those whose names begin with `begin`, and come after the name `start_after` as text.
         """
-        found = {}
         after = f"{prefix}{start_after}" if start_after else ""
-        for info in self._store.list(f"{prefix}{begin}", start_after=after):
+        infos = self._store.list(f"{prefix}{begin}", start_after=after)
+        return self._named_of(infos, prefix, suffix)
+
+    def _named_of(
+        self, infos: Iterable[ObjectInfo], prefix: str, suffix: str
+    ) -> dict[BinlogName, ObjectInfo]:
+        found = {}
+        for info in infos:
             name = info.key.removeprefix(prefix)
             try:
                 ours = BinlogName.parse(name.removesuffix(suffix))
@@ -519,5 +563,6 @@ class Catalog:
         return found
 
 
-def _has_hole(chunks: Chunks) -> bool:
+def has_hole(chunks: Chunks) -> bool:
+    """Whether there are chunks beyond a hole."""
     return max((chunk.end for chunk in chunks), default=0) > chunks.end

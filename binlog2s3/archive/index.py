@@ -37,10 +37,20 @@ class Run:
 class Index:
     """Finds what one lineage has. Every fact is asked for once; made for one look of one thread.
 
-    `problems`: pages that could not be used. They are ignored.
+    `problems`: pages that could not be used. They are ignored. Without `entries` only objects are
+    listed: half of the listings.
     """
 
-    def __init__(self, store: Store, catalog: Catalog, layout: Layout, lineage: Lineage) -> None:
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        layout: Layout,
+        lineage: Lineage,
+        *,
+        entries: bool = True,
+    ) -> None:
+        self._lists_entries = entries
         self._store = store
         self._catalog = catalog
         self._layout = layout
@@ -225,9 +235,11 @@ class Index:
         binlogs = self._catalog.named(
             layout.binlogs(lineage.id), "", begin=begin, start_after=start_after
         )
-        entries = self._catalog.named(
-            layout.entries(lineage.id), ".json", begin=begin, start_after=entry_after
-        )
+        entries: dict[BinlogName, ObjectInfo] = {}
+        if self._lists_entries:
+            entries = self._catalog.named(
+                layout.entries(lineage.id), ".json", begin=begin, start_after=entry_after
+            )
 
         def is_in(name: BinlogName) -> bool:
             is_own = name == name_at(lineage, name.number)

@@ -33,6 +33,7 @@ from binlog2s3.stream.spool import noted_superseder
 from binlog2s3.workers import Workers
 
 if TYPE_CHECKING:
+    from binlog2s3.status.expected import Expected
     from binlog2s3.status.writer_state import Silent
     from binlog2s3.store.s3 import S3Store
 
@@ -90,9 +91,9 @@ class Looks:
 
     def __init__(self, config: StatusConfig) -> None:
         self._config = config
-        self._expected: tuple[str, ...] = ()
+        self._expected: Expected | None = None
         if config.expect:
-            from binlog2s3.status.from_bucket import read_expected
+            from binlog2s3.status.expected import read_expected
 
             self._expected = read_expected(config.expect)
         self._stop = threading.Event()
@@ -197,6 +198,7 @@ class Looks:
         return replace(status, state="superseded", troubles=(trouble, *status.troubles))
 
     def _look_at_all(self) -> Seen:
+        from binlog2s3.status.expected import NOTHING_EXPECTED
         from binlog2s3.status.from_bucket import look_all
 
         config = self._config
@@ -205,7 +207,7 @@ class Looks:
         if self._workers is None:
             self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         now = datetime.now(UTC)
-        prefix, expected = config.s3.prefix, self._expected
+        prefix, expected = config.s3.prefix, self._expected or NOTHING_EXPECTED
         found = look_all(store, prefix, where, self._workers, now=now, expect=expected)
         if not found:
             raise ArchiveError(

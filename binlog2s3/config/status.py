@@ -85,7 +85,11 @@ class StatusConfig:
     ] = False
     expect: Annotated[
         Path | None,
-        Option("FILE", "--all: file with the names of sources that must exist, one per line."),
+        Option(
+            "FILE",
+            "--all: file with the sources that must exist, one per line; `ignore NAME` for a "
+            "disused one.",
+        ),
     ] = None
     look_at: Annotated[
         Literal["auto", "daemon", "bucket"],

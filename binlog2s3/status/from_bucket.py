@@ -13,18 +13,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
-from binlog2s3.archive.catalog import Catalog, Contents, Layout, sources
-from binlog2s3.archive.documents import Heartbeat, Lineage, Position
+from binlog2s3.archive.catalog import (
+    Archived,
+    Catalog,
+    Contents,
+    Growing,
+    Layout,
+    has_hole,
+    sources,
+)
+from binlog2s3.archive.documents import Entry, Heartbeat, Lineage, Position
+from binlog2s3.archive.index import Index
 from binlog2s3.archive.listing import current_of
+from binlog2s3.archive.pages import name_at
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.options import parse
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.config.values import BY_NAME
-from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
+from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
 from binlog2s3.formatting import moment_of
+from binlog2s3.status.expected import NOTHING_EXPECTED, Expected
 from binlog2s3.status.lag import aged, lag_bytes, lag_transactions, purge_seconds
 from binlog2s3.status.model import Lag, SourceStatus, Status, Trouble, WriterStatus, history_of
 from binlog2s3.status.reach import Extent, short_of, size_of
@@ -37,7 +47,6 @@ _LOOKS = 3
 """How often is listed for what the writer said is durable: the listing may have missed it."""
 _MOST_NAMES = 20
 _MOST_TROUBLES = 5
-_MAX_EXPECTED_BYTES = 1 << 20
 _SOURCE = BY_NAME["source"]
 
 
@@ -59,8 +68,9 @@ def look(
     """
     layout = Layout(prefix, source)
     catalog = Catalog(store, layout)
-    sign = life_sign(store, catalog, layout, now, silent)
-    chunked = catalog.live_lineages()
+    writers, growing = catalog.growing()
+    chunked = growing.keys()
+    sign = life_sign(store, catalog, layout, now, listed=writers, silent=silent)
     lineages, wrong, current = _lineages(catalog, layout)
     if not (sign.exists or chunked or lineages or wrong or catalog.foreign):
         raise _nothing(store, prefix, source, target)
@@ -69,13 +79,8 @@ def look(
         for id_ in sorted(chunked - lineages.keys())
         if not any(id_ in text for text in wrong)
     ]
-    extent = Extent(
-        lineages=lineages,
-        contents={id_: _contents(catalog, one, sign.beat) for id_, one in lineages.items()},
-        current=current,
-        beat=sign.beat,
-        writing=sign.alive,
-    )
+    looking = _Looking(store, catalog, layout, growing)
+    extent = looking.extent(lineages, current, sign)
     here = extent.here
     lineage = lineages.get(extent.current or "")
     blank = _blank(source, target, now)
@@ -91,7 +96,7 @@ def look(
             history,
             gaps=(*history.gaps, *extent.gaps()),
             earliest=_earliest(catalog, extent),
-            complete=True,
+            complete=not extent.passed,
         ),
     )
 
@@ -103,19 +108,23 @@ def look_all(
     workers: Workers,
     *,
     now: datetime,
-    expect: Sequence[str] = (),
+    expect: Expected = NOTHING_EXPECTED,
 ) -> list[Status]:
     """Every source below the prefix, and those that should be there; the worst first.
 
-    Of each only the writers' objects and the lineages' documents are looked at. Raises StoreError
-    where the bucket as a whole cannot be listed; one source that cannot be read is `unknown`.
+    Of each only the writers' objects and the lineages' documents are looked at, of those that are
+    ignored nothing. Raises StoreError where the bucket as a whole cannot be listed; one source that
+    cannot be read is `unknown`.
     """
     archives, _ = sources(store, prefix)
     names = {*archives, *_live_sources(store, prefix)}
-    for name in names:
+    ignored = names & {*expect.ignored}
+    looked_at = names - ignored
+    for name in looked_at:
         workers.submit(name, partial(_glance, store, prefix, name, target, now))
-    found = [_absent(name, target, now) for name in {*expect} - names]
-    for _ in names:
+    found = [_absent(name, target, now) for name in {*expect.names} - names]
+    found += [replace(_blank(name, target, now), ignored=True) for name in ignored]
+    for _ in looked_at:
         outcome = None
         while outcome is None:
             outcome = workers.take(1.0)
@@ -350,14 +359,80 @@ def _lineages(catalog: Catalog, layout: Layout) -> tuple[dict[str, Lineage], lis
     return readable, wrong, current or None
 
 
-def _contents(catalog: Catalog, lineage: Lineage, beat: Heartbeat | None) -> Contents:
-    """A lineage's binlogs; what falls short of the writer's word is looked at again."""
-    contents = catalog.contents(lineage)
-    for _ in range(_LOOKS - 1):
-        if short_of(contents, beat) is None:
-            break
-        contents = catalog.contents(lineage)
-    return contents
+class _Looking:
+    """What the lineages have: of each one listing of its first binlogs; of a longer one its end.
+
+    A binlog that is missing in the middle of a long lineage is not found: `verify` looks at all.
+    """
+
+    def __init__(
+        self, store: Store, catalog: Catalog, layout: Layout, growing: Mapping[str, Growing]
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._layout = layout
+        self._growing = growing
+        self._passed: dict[str, BinlogName] = {}
+
+    def extent(
+        self, lineages: Mapping[str, Lineage], current: str | None, sign: LifeSign
+    ) -> Extent:
+        """All that is needed of each lineage; the current one's end, and where others join."""
+        cuts: dict[str, int] = {}
+        for lineage in lineages.values():
+            origin = lineage.origin
+            if origin is not None and origin.binlog is not None:
+                cut = BinlogName.parse(origin.binlog).number
+                cuts[origin.lineage] = min(cut, cuts.get(origin.lineage, cut))
+        contents = {
+            id_: self._contents(one, sign.beat, cuts.get(id_) if id_ != current else None)
+            for id_, one in lineages.items()
+        }
+        return Extent(
+            lineages=lineages,
+            contents=contents,
+            current=current,
+            beat=sign.beat,
+            writing=sign.alive,
+            passed=self._passed,
+        )
+
+    def _contents(self, lineage: Lineage, beat: Heartbeat | None, cut: int | None) -> Contents:
+        """A lineage's binlogs; what falls short of the writer's word is looked at again."""
+        contents = self._once(lineage, beat, cut)
+        for _ in range(_LOOKS - 1):
+            is_whole = not any(has_hole(chunks) for chunks in contents.open.values())
+            if is_whole and short_of(contents, beat) is None:
+                break
+            self._growing = self._catalog.growing()[1]
+            contents = self._once(lineage, beat, cut)
+        return contents
+
+    def _once(self, lineage: Lineage, beat: Heartbeat | None, cut: int | None) -> Contents:
+        binlogs, is_all = self._catalog.first(lineage)
+        if not is_all:
+            index = Index(self._store, self._catalog, self._layout, lineage, entries=False)
+            begin = self._end(lineage, beat, cut, index)
+            last = max((name.number for name in binlogs), default=-1)
+            if begin > last + 1:
+                self._passed[lineage.id] = name_at(lineage, begin)
+            binlogs |= index.tail(max(last, begin - 1)).binlogs
+        growing = self._growing.get(lineage.id, {})
+        return Contents(
+            archived=Archived(lineage=lineage, binlogs=binlogs, entries={}),
+            open={name: growing[name] for name in growing.keys() - binlogs.keys()},
+        )
+
+    @staticmethod
+    def _end(lineage: Lineage, beat: Heartbeat | None, cut: int | None, index: Index) -> int:
+        """The number of the binlog from which on all is listed."""
+        if beat is not None and beat.lineage == lineage.id and beat.durable is not None:
+            durable = beat.durable.place[0].number - 1
+            return max(0, durable if cut is None else min(cut, durable))
+        if cut is not None:
+            return cut
+        last = index.last_page()
+        return last.last if last is not None else 0
 
 
 def _troubles(
@@ -405,16 +480,24 @@ def _last_commit(catalog: Catalog, contents: Contents | None) -> datetime | None
     """The last moment that the last archived binlog proves, where no heartbeat tells of one."""
     if contents is None:
         return None
-    described = sorted(contents.archived.binlogs.keys() & contents.archived.entries)
-    if not described:
-        return None
-    try:
-        entry = catalog.entry(contents.archived.lineage, described[-1])
-    except (ObjectMissingError, ArchiveError):
-        return None
-    if entry.greatest_commit_us is None:
-        return entry.first_time  # all that was committed before is in the binlogs before
+    names = sorted(contents.archived.binlogs)
+    entry = _described(catalog, contents.archived.lineage, names[::-1])
+    if entry is None or entry.greatest_commit_us is None:
+        # all that was committed before a binlog is in the binlogs before
+        return entry.first_time if entry is not None else None
     return moment_of(entry.greatest_commit_us)
+
+
+def _described(catalog: Catalog, lineage: Lineage, names: Sequence[BinlogName]) -> Entry | None:
+    """The entry of the first of these binlogs that has one: it comes soon after the binlog."""
+    for name in names[:_LOOKS]:
+        try:
+            return catalog.entry(lineage, name)
+        except ObjectMissingError:
+            continue
+        except ArchiveError:
+            return None
+    return None
 
 
 def _earliest(catalog: Catalog, extent: Extent) -> datetime | None:
@@ -425,45 +508,9 @@ def _earliest(catalog: Catalog, extent: Extent) -> datetime | None:
     lineage, names = reach
     if names[0] == lineage.first_binlog:
         return lineage.first_binlog_time
-    entries = extent.contents[lineage.id].archived.entries
-    described = next((name for name in names if name in entries), None)
-    try:
-        return catalog.entry(lineage, described).first_time if described is not None else None
-    except (ObjectMissingError, ArchiveError):
-        return None
-
-
-# What should be there
-
-
-def read_expected(path: Path) -> tuple[str, ...]:
-    """The sources that a file names, one in a line; `#` begins a comment.
-
-    Raises ConfigError with every line that names none.
-    """
-    hint = "one source in each line; what follows a # is a comment"
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_EXPECTED_BYTES + 1)
-        text = data.decode()
-    except OSError as error:
-        raise ConfigError([f"{path}: {error.strerror or error}"], hint=hint) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([f"{path} is not UTF-8: {error.reason}"], hint=hint) from error
-    if len(data) > _MAX_EXPECTED_BYTES:
-        raise ConfigError([f"{path} has more than {_MAX_EXPECTED_BYTES} bytes"], hint=hint)
-    names: dict[str, None] = {}
-    problems = []
-    for number, line in enumerate(text.split("\n"), 1):
-        name = line.partition("#")[0].strip()
-        try:
-            if name:
-                names[str(parse(_SOURCE, name))] = None
-        except ValueError as error:
-            problems.append(f"{path}:{number}: {error}")
-    if problems:
-        raise ConfigError(problems, hint=hint)
-    return tuple(names)
+    archived = extent.contents[lineage.id].archived.binlogs
+    entry = _described(catalog, lineage, [name for name in names if name in archived])
+    return entry.first_time if entry is not None else None
 
 
 def _is_source(name: str) -> bool:

@@ -186,7 +186,8 @@ class Gap:
 class History:
     """The lineages in the bucket; `earliest` is the first moment that is reachable without a gap.
 
-    `complete`: every archived binlog of them was looked for; else only how they join.
+    `complete`: every archived binlog of them was looked for; else how they join, and from the
+    bucket both ends of each.
     """
 
     lineages: int = 0
@@ -197,7 +198,10 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """One stream at one moment. Sizes in bytes, times in UTC by the clock of who looked."""
+    """One stream at one moment. Sizes in bytes, times in UTC by the clock of who looked.
+
+    `ignored`: nobody is to be alarmed for this source, and nothing of it was looked at.
+    """
 
     source: str
     target: str
@@ -221,6 +225,7 @@ class Status:
     rates: Rates | None = None
     purge: Purge = field(default_factory=Purge)
     history: History | None = None
+    ignored: bool = False
 
 
 # Judging

@@ -53,22 +53,29 @@ def verdict_of_all(statuses: Sequence[Status], thresholds: Thresholds) -> Verdic
     severities = [_severity(status, findings) for status, findings in found]
     whole = worst(severities)
     by_severity: dict[Severity, list[str]] = {
-        one: [status.source for status, its in zip(statuses, severities, strict=True) if its == one]
+        one: [
+            status.source
+            for status, its in zip(statuses, severities, strict=True)
+            if its == one and not status.ignored
+        ]
         for one in RISING
     }
     total = len(statuses)
+    ignored = sum(status.ignored for status in statuses)
     parts = [
         f"{len(names)} {one}: {_names(names)}"
         for one in reversed(RISING)
         if one != "ok" and (names := by_severity[one])
     ]
+    left_alone = [f"{ignored} ignored"] if ignored else []
     if parts:
         count, _, rest = parts[0].partition(" ")
         parts[0] = f"{count} of {total} sources {rest}"
         first, findings = found[severities.index(whole)]
-        parts.append(f"{first.source} is {_text(first, findings)}")
+        parts += [*left_alone, f"{first.source} is {_text(first, findings)}"]
     else:
-        parts = [f"{total} source{'s' if total > 1 else ''} well"]
+        well = total - ignored
+        parts = [f"{well} source{'' if well == 1 else 's'} well", *left_alone]
     lags = [status.lag.seconds for status in statuses if status.lag.seconds is not None]
     limits = _limits(thresholds.lag_warning, thresholds.lag_critical)
     perfdata = [
@@ -85,6 +92,8 @@ def _severity(status: Status, findings: Sequence[_Finding]) -> Severity:
 
 def _findings(status: Status, thresholds: Thresholds) -> list[_Finding]:
     """What is wrong, the worst first."""
+    if status.ignored:
+        return []
     found = [
         *_troubles(status),
         *_lag(status, thresholds),

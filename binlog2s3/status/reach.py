@@ -7,7 +7,7 @@ and every join on the way is exact. What a living writer has not come to yet is 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from binlog2s3.archive.catalog import Contents
 from binlog2s3.archive.documents import Heartbeat, Lineage, Parent, Position
@@ -21,7 +21,9 @@ from binlog2s3.status.model import Gap
 class Extent:
     """The lineages of a source with their contents, by id, and the last writer's object.
 
-    `current`: the lineage that is written, or was the last. `writing`: the writer lives.
+    `current`: the lineage that is written, or was the last. `writing`: the writer lives. `passed`:
+    of a long lineage, the binlog at which its contents go on after the first ones; what lies
+    between was not looked at, and is taken to be there.
     """
 
     lineages: Mapping[str, Lineage]
@@ -29,6 +31,7 @@ class Extent:
     current: str | None
     beat: Heartbeat | None
     writing: bool
+    passed: Mapping[str, BinlogName] = field(default_factory=dict)
 
     @property
     def here(self) -> Contents | None:
@@ -44,7 +47,11 @@ class Extent:
             said = None
         if said is None and not here.names:
             return None
-        name, offset = said.place if said is not None else (here.names[0], 0)
+        passed = self.passed.get(here.archived.lineage.id)
+        first = next((name for name in here.names if passed is None or name >= passed), None)
+        if said is None and first is None:
+            return None
+        name, offset = said.place if said is not None else (first or here.names[0], 0)
         start = end = (name, offset)
         for _ in range(len(here.names)):
             if size := size_of(here, name):
@@ -96,7 +103,7 @@ class Extent:
         has_older = origin is not None and self._has_older(origin)
         if origin is not None and has_older and not self._joins(origin):
             yield None, _gap(id_, f"goes on from {origin.place}, which is not there")
-        for missing in missing_of(lineage, contents.names, writer):
+        for missing in self._missing(lineage, contents.names, writer):
             behind = next(name for name in contents.names if name > missing.last)
             was_deleted = missing.first == lineage.first_binlog and not has_older
             is_gap = not (was_deleted or missing.under_way)
@@ -111,6 +118,18 @@ class Extent:
                     and (writer.durable is None or (name, chunks.end) >= writer.durable.place)
                 )
                 yield name.next(), None if under_way else _gap(id_, text)
+
+    def _missing(
+        self, lineage: Lineage, names: Sequence[BinlogName], writer: Heartbeat | None
+    ) -> Iterator[Missing]:
+        """What is missing, of what was looked at."""
+        passed = self.passed.get(lineage.id)
+        for missing in missing_of(lineage, names, writer):
+            behind = next((name for name in names if name > missing.last), None)
+            if passed is None or behind is None or not missing.first < passed <= behind:
+                yield missing
+            elif passed < behind:
+                yield replace(missing, first=passed)
 
     def _origin(self, lineage: Lineage) -> Parent | None:
         """Where the bytes before it are; None where exact joins lead to none in the bucket."""

@@ -38,7 +38,9 @@ class Judgement:
 
 
 def judged(status: Status) -> Judgement:
-    """Judge a status by its state, its troubles and its gaps."""
+    """Judge a status by its state, its troubles and its gaps; of one that is ignored, nothing."""
+    if status.ignored:
+        return Judgement("ok", ())
     troubles = sorted(_troubles(status), key=lambda trouble: trouble.level != "critical")
     severities = [severity_of(trouble, status) for trouble in troubles]
     if status.state == "unknown":
@@ -59,10 +61,13 @@ def worst(severities: list[Severity]) -> Severity:
 
 
 def urgency(status: Status) -> tuple[int, float, str]:
-    """What to show first: the worst, then the greater lag; a lag that is not known is great."""
+    """What to show first: the worst, then the greater lag; a lag that is not known is great.
+
+    What is ignored comes last.
+    """
     severity, lag = judged(status).severity, status.lag.seconds
     great = 0.0 if severity in ("ok", "warning") else -math.inf if lag is None else -lag
-    return -RISING.index(severity), great, status.source
+    return (1 if status.ignored else -RISING.index(severity)), great, status.source
 
 
 def _troubles(status: Status) -> Iterator[Trouble]:

@@ -272,7 +272,7 @@ def _history_of(status: Status) -> Iterator[Field]:
         return
     counts = f"{count_text(history.lineages, 'lineage')}, {count_text(len(history.gaps), 'gap')}"
     if not history.complete:
-        counts += " (only how lineages join was looked at)"
+        counts += " (not every binlog was looked for: `binlog2s3 verify` does)"
     yield "history", counts, _WARN if history.gaps else ""
     if history.earliest and status.latest and status.latest < history.earliest:
         yield "", f"nothing is reachable yet behind the gap, {time_text(history.earliest)}", _WARN
@@ -319,13 +319,15 @@ def seen_of(status: Status, now: datetime, why: str = "") -> Iterator[Field]:
 
 def counts_of(statuses: Sequence[Status]) -> str:
     """How many are well."""
-    found = [judged(status).severity for status in statuses]
-    counts = ", ".join(
+    found = [judged(status).severity for status in statuses if not status.ignored]
+    counts = [
         f"{found.count(one)} {'well' if one == 'ok' else one}"
         for one in reversed(RISING)
         if one in found
-    )
-    return f"{count_text(len(statuses), 'source')}: {counts}" if found else "no sources"
+    ]
+    ignored = len(statuses) - len(found)
+    counts += [f"{ignored} ignored"] if ignored else []
+    return f"{count_text(len(statuses), 'source')}: {', '.join(counts)}" if counts else "no sources"
 
 
 def cells_of(status: Status) -> tuple[str, ...]:
@@ -334,7 +336,7 @@ def cells_of(status: Status) -> tuple[str, ...]:
     lag, purge, history = status.lag.seconds, status.purge.seconds, status.history
     return (
         clean(status.source),
-        clean(status.state),
+        "ignored" if status.ignored else clean(status.state),
         time_text(status.covered_until),
         UNKNOWN if beat is None else short_text((status.at - beat).total_seconds()),
         UNKNOWN if lag is None else short_text(lag, up=True),

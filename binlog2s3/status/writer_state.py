@@ -22,7 +22,7 @@ from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import duration_text
 from binlog2s3.status.document import from_document
 from binlog2s3.status.model import WELL, Level, SilentKind, State, Status, Trouble
-from binlog2s3.store.contract import Store
+from binlog2s3.store.contract import ObjectInfo, Store
 
 _LOOKS = 3
 """How often is looked again for a writer whose object vanished: it has a successor."""
@@ -89,11 +89,20 @@ class LifeSign:
 
 
 def life_sign(
-    store: Store, catalog: Catalog, layout: Layout, now: datetime, silent: Silent | None = None
+    store: Store,
+    catalog: Catalog,
+    layout: Layout,
+    now: datetime,
+    *,
+    listed: Mapping[tuple[int, str], ObjectInfo] | None = None,
+    silent: Silent | None = None,
 ) -> LifeSign:
-    """Look at the writers; one that vanishes meanwhile has a successor, or was deleted."""
+    """Look at the writers; one that vanishes meanwhile has a successor, or was deleted.
+
+    `listed`: those that a listing has shown already.
+    """
     for _ in range(_LOOKS):
-        writers = catalog.writers()
+        writers, listed = catalog.writers() if listed is None else listed, None
         if not writers:
             break
         rank = max(writers)

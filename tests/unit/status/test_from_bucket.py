@@ -1,9 +1,11 @@
 """What the bucket alone says of a stream, and never more than it proves."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ from binlog2s3.archive.catalog import Layout
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Heartbeat, Lineage, Position
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.status import Thresholds
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
+from binlog2s3.output import Plain
 from binlog2s3.status.document import document
-from binlog2s3.status.from_bucket import look, look_all, read_expected
+from binlog2s3.status.expected import Expected, read_expected
+from binlog2s3.status.from_bucket import look, look_all
 from binlog2s3.status.model import (
     ChildStatus,
     Lag,
@@ -28,8 +33,11 @@ from binlog2s3.status.model import (
     Trouble,
     UploadStatus,
 )
+from binlog2s3.status.nagios import verdict_of_all
 from binlog2s3.status.severity import judged
+from binlog2s3.status.text import print_table
 from binlog2s3.status.writer_state import Silent
+from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.workers import Workers
 from tests.documents import BEAT, ENTRY, ID, LINEAGE, TIME, UUID, turn_of
 from tests.memory_store import MemoryStore
@@ -102,8 +110,11 @@ class Bucket:
             self.store.put(self.layout.entry(id_, name), entry.to_json())
 
     def chunk(self, number: int, *ranges: tuple[int, int], id_: str = ID) -> None:
+        self.chunk_of(BinlogName.parse(NAMES[number]), *ranges, id_=id_)
+
+    def chunk_of(self, name: BinlogName, *ranges: tuple[int, int], id_: str = ID) -> None:
         for begin, end in ranges:
-            key = self.layout.chunk(id_, BinlogName.parse(NAMES[number]), Chunk(begin, end, 1))
+            key = self.layout.chunk(id_, name, Chunk(begin, end, 1))
             self.store.put(key, bytes(end - begin))
 
     def beat(self, beat: Heartbeat = LAST, *, at: datetime = BEAT_AT) -> None:
@@ -116,8 +127,11 @@ class Bucket:
     def look(self, now: datetime = NOW) -> Status:
         return look(self.store, "pre", self.layout.source, TARGET, now=now)
 
-    def look_all(self, *expect: str, now: datetime = NOW) -> list[Status]:
-        return look_all(self.store, "pre", TARGET, Workers(4), now=now, expect=expect)
+    def look_all(
+        self, *expect: str, ignore: tuple[str, ...] = (), now: datetime = NOW
+    ) -> list[Status]:
+        expected = Expected(expect, ignore)
+        return look_all(self.store, "pre", TARGET, Workers(4), now=now, expect=expected)
 
     def gaps(self, now: datetime = NOW) -> list[tuple[str, str, str]]:
         history = self.look(now).history
@@ -388,6 +402,101 @@ def test_a_writer_that_is_dead_or_stopped_is_not_told_twice() -> None:
     assert codes(told(stopped, silent("refused"))) == [("stopped", "critical")]
 
 
+# A long lineage
+
+
+class Paging(MemoryStore):
+    """Counts the requests that listings are: one for each 1,000 keys."""
+
+    lists = 0
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        self.lists += 1
+        for at, info in enumerate(super().list(prefix, start_after=start_after)):
+            self.lists += at > 0 and at % 1000 == 0
+            yield info
+
+    def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
+        self.lists += 1
+        return super().list_names(prefix, delimiter=delimiter)
+
+
+MANY = 12_000
+
+
+LAST_OF_MANY = Position(binlog=f"mysql-bin.{MANY + 1:06}", offset=500, gtid_set="")
+
+
+def numbered(number: int) -> BinlogName:
+    return BinlogName("mysql-bin", number)
+
+
+def long(first: int = 0) -> Bucket:
+    """A lineage of which the binlogs from the first to MANY are archived, and the next is open."""
+    bucket = Bucket(LINEAGE)
+    bucket.store = Paging(now=lambda: bucket.at)
+    bucket.describe(LINEAGE)
+    for number in range(first, MANY + 1):
+        bucket.store.put(LAYOUT.binlog(ID, numbered(number)), b"x")
+    for number in (first, first + 1):
+        entry = replace(ENTRY, name=numbered(number), first_time=TIME + timedelta(hours=number))
+        bucket.store.put(LAYOUT.entry(ID, numbered(number)), entry.to_json())
+    chunk = Chunk(0, 500, 1)
+    bucket.store.put(LAYOUT.chunk(ID, numbered(MANY + 1), chunk), bytes(500))
+    bucket.beat(replace(saying(durable=LAST_OF_MANY), durable=LAST_OF_MANY))
+    return bucket
+
+
+def listed(bucket: Bucket) -> int:
+    assert isinstance(bucket.store, Paging)
+    found, bucket.store.lists = bucket.store.lists, 0
+    return found
+
+
+@pytest.mark.parametrize("first", [LINEAGE.first_binlog.number, 2500])
+def test_a_long_lineage_costs_five_listings(first: int) -> None:
+    """However many binlogs it has; also where its beginning was deleted in order."""
+    bucket = long(first)
+    listed(bucket)
+    status = bucket.look()
+    assert listed(bucket) <= 5
+    assert (status.troubles, status.durable) == ((), LAST_OF_MANY)
+    history = status.history
+    assert history is not None
+    assert (history.gaps, history.complete) == ((), False)
+    began = LINEAGE.first_binlog_time if first < 2500 else TIME + timedelta(hours=first)
+    assert history.earliest == began
+
+
+def test_the_end_of_a_long_lineage_is_looked_at() -> None:
+    """Chunks and binlogs that came after the heartbeat; a binlog that is missing before it."""
+    bucket = long()
+    bucket.store.put(LAYOUT.binlog(ID, numbered(MANY + 1)), bytes(900))
+    bucket.chunk_of(numbered(MANY + 2), (0, 70))
+    reached = bucket.look().durable
+    assert reached == Position(binlog=str(numbered(MANY + 2)), offset=70, gtid_set="")
+    bucket.store.delete([LAYOUT.binlog(ID, numbered(MANY))])
+    assert [text for *_, text in bucket.gaps()] == [f"{numbered(MANY)} is not there"]
+
+
+def test_the_beginning_of_a_long_lineage_is_looked_at() -> None:
+    """A binlog that is missing among its first thousand; one in the middle is for verify."""
+    bucket = long()
+    bucket.store.delete([LAYOUT.binlog(ID, numbered(700))])
+    assert [text for *_, text in bucket.gaps()] == [f"{numbered(700)} is not there"]
+    whole = long()
+    whole.store.delete([LAYOUT.binlog(ID, numbered(MANY // 2))])
+    assert whole.gaps() == []
+
+
+def test_without_a_heartbeat_the_end_is_found_all_the_same() -> None:
+    """By pages, or by listing on."""
+    bucket = long()
+    (key,) = [key for key in bucket.store.objects if key.startswith(LAYOUT.writers)]
+    bucket.store.delete([key])
+    assert bucket.look().durable == LAST_OF_MANY
+
+
 # An older writer's object
 
 
@@ -540,7 +649,7 @@ def test_what_a_listing_missed_is_listed_again() -> None:
     away = bucket.store.objects.pop(key)
 
     def come(operation: str, keys: Any) -> None:
-        if operation == "list" and keys == (LAYOUT.entries(ID),):
+        if operation == "list" and keys == (LAYOUT.binlogs(ID),):
             bucket.store.objects[key] = away
 
     bucket.store.on_acted = come
@@ -890,6 +999,33 @@ def test_all_sources_are_found() -> None:
         assert (status.history.lineages, status.history.complete) == (1, False)
 
 
+def test_an_ignored_source_is_listed_and_not_looked_at() -> None:
+    """No alarm comes of it, whatever state it is in; others are alarmed for as before."""
+    bucket = fleet(3)
+    for number in (1, 2):
+        bucket.layout = Layout("pre", f"source-{number:03}")
+        bucket.beat(replace(saying(), state="stopped"))
+    bucket.store.calls.clear()
+    found = bucket.look_all(ignore=("source-002", "absent"))
+    assert bucket.store.calls["get"] == 3 * 2
+    assert [(one.source, one.ignored) for one in found] == [
+        ("source-001", False),
+        ("source-000", False),
+        ("source-002", True),
+    ]
+    assert [judged(one).severity for one in found] == ["critical", "ok", "ok"]
+    assert document(found[-1])["ignored"] is True
+    line = verdict_of_all(found, Thresholds()).line
+    assert line.startswith("BINLOG2S3 CRITICAL - 1 of 3 sources critical: source-001; 1 ignored; ")
+    assert " ok=1;;;0;3 " in line
+    well = verdict_of_all(bucket.look_all(ignore=("source-001", "source-002")), Thresholds())
+    assert (well.code, "1 source well; 2 ignored |" in well.line) == (0, True)
+    page = StringIO()
+    print_table(found, Plain(page), target=TARGET, now=NOW)
+    assert "3 sources: 1 critical, 1 well, 1 ignored" in page.getvalue()
+    assert re.search(r"source-002 +ignored +unknown", page.getvalue())
+
+
 def test_few_requests_are_made_for_each_source() -> None:
     """Listing writers, turns and lineages, and one object of each; however many binlogs."""
     bucket = fleet(20)
@@ -983,9 +1119,11 @@ def test_expected_sources_are_read(tmp_path: Path) -> None:
     """One a line, comments and empty lines beside them, each once and in their order."""
     path = tmp_path / "expected"
     path.write_text("# ours\n\norders \r\n  stock# new\nB-1.x\norders\n#\n   # x")
-    assert read_expected(path) == ("orders", "stock", "B-1.x")
+    assert read_expected(path) == Expected(("orders", "stock", "B-1.x"))
     path.write_text("")
-    assert read_expected(path) == ()
+    assert read_expected(path) == Expected()
+    path.write_text("orders\nignore old # since May\n ignore\tolder\nignore\nignore old\n")
+    assert read_expected(path) == Expected(("orders", "ignore"), ("old", "older"))
 
 
 def test_wrong_names_are_all_told_with_their_lines(tmp_path: Path) -> None:
@@ -998,6 +1136,12 @@ def test_wrong_names_are_all_told_with_their_lines(tmp_path: Path) -> None:
         f"{path}:{number}" for number in (2, 4, 5)
     ]
     assert "a b" in raised.value.problems[0]
+    path.write_text("orders\nignore orders\nignore ..\nignore a b\n")
+    with pytest.raises(ConfigError) as raised:
+        read_expected(path)
+    assert [problem.split(": ")[0] for problem in raised.value.problems] == [
+        f"{path}:{number}" for number in (2, 3, 4)
+    ]
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -296,6 +296,7 @@ def test_no_number_of_a_status_is_forgotten() -> None:
         "child.pid",
         "server.asked_at",  # server.silent_seconds says it without the source's clock
         "history.complete",  # always so
+        "ignored",  # of status --all only
         "lag.at_least",  # seen from the bucket only
         "rates.window_seconds",  # rates are Prometheus' own work
         "rates.read_bytes",
