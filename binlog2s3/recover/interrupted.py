@@ -51,13 +51,17 @@ class Standing:
         return Start(place=(reached.binlog, reached.offset), lineage=reached.lineage)
 
     def check(self, plan: Plan, asked: Start, *, allow_non_transactional: bool) -> None:
-        """Refuse what a run that was cut off may have applied already. Raises RecoveryError."""
-        note = self._notes.find() if plan.pieces else None
+        """Refuse what a run that was cut off may have applied already. Raises RecoveryError.
+
+        Torn tables are refused even where nothing is left to apply: after a crash the target goes
+        on by itself with what it had received.
+        """
+        note = self._notes.find()
         if note is None:
             return
         if self._facts.not_transactional and not allow_non_transactional:
             self._refuse_restarted(note)
-        if self._facts.keeps_gtids:
+        if self._facts.keeps_gtids or not plan.pieces:
             return
         if _is_by_gtids(note):
             if asked.gtids != self._slave_pos() or asked.place is not None:

@@ -81,6 +81,9 @@ def test_tables_that_a_crash_tears(facts: TargetFacts) -> None:
             pitr_examples.PLAN, start, allow_non_transactional=False
         )
     assert "--allow-non-transactional" in caught.value.hint
+    done = replace(pitr_examples.PLAN, pieces=())  # the target went on by itself
+    with pytest.raises(RecoveryError, match=r"started again since.*shop\.old"):
+        standing(torn, MARK, up_seconds=60).check(done, start, allow_non_transactional=False)
     standing(torn, MARK, up_seconds=60).check(
         pitr_examples.PLAN, start, allow_non_transactional=True
     )
