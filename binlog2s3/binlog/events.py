@@ -1,13 +1,13 @@
-"""What single binlog events say: event types, and decoders from bytes to values. No I/O.
+"""Single binlog events: their types, and functions that decode their bodies. No I/O.
 
-Place: the `scanner` walks the events and calls these for the few types whose body
-matters. Layouts are those of the MySQL internals manual ("Event Classes and Types"), of
-libbinlogevents (`mysql::binlog::event`) and, for MariaDB, of the knowledge base ("Replication
-Protocol"). All numbers are little-endian.
+Place: the `scanner` calls these for the few types of events whose body it needs. The layouts are
+those of the MySQL internals manual ("Event Classes and Types"), of libbinlogevents
+(`mysql::binlog::event`) and, for MariaDB, of the knowledge base ("Replication Protocol"). All
+numbers are little-endian.
 
-Law: a decoder looks only at the bytes between `at` (where the event's body begins, behind the
-19 bytes of its header) and `end` (before its checksum), keeps no view of the buffer, and raises
-ValueError, struct.error or IndexError on a body that is not what its type says.
+Law: a decoder reads only the event's body: the bytes from `at` (after the header of 19 bytes) to
+`end` (before the checksum). It keeps no reference to the buffer. It raises ValueError, struct.error
+or IndexError if the body does not have the layout of its type.
 """
 
 import re
@@ -31,11 +31,11 @@ HEADER = Struct("<IBIIIH")
 
 CHECKSUM_SIZE = 4
 IN_USE_FLAG = 0x01
-"""In the header flags of a format event: the server has not closed this binlog."""
+"""A flag in the header of a format event: the server has not closed the binlog."""
 
 
 class EventType(IntEnum):
-    """Types of binlog events, MySQL's and (from 160) MariaDB's; others may come."""
+    """Types of binlog events: MySQL's and, from 160, MariaDB's. There may be others."""
 
     UNKNOWN = 0
     START_V3 = 1
@@ -102,11 +102,11 @@ _POSITION_MASK = (1 << 32) - 1
 
 
 def made_up_size(data: bytes, start: int) -> int | None:
-    """How many bytes come before the binlog's own in what `--start-position=start` wrote.
+    """The number of bytes that `mysqlbinlog --start-position=start` wrote before the binlog's own.
 
-    `data` are its first bytes, `MADE_UP_BYTES` of them if there are so many: the magic, and the
-    made-up events (end_log_pos 0). None if they do not tell yet. Raises DamageError where the
-    event behind them does not begin at `start`.
+    These are the magic and the made-up events (end_log_pos 0). `data` are the first bytes of the
+    file, up to `MADE_UP_BYTES`. Returns None if more bytes are needed. Raises DamageError if the
+    event after the made-up ones does not begin at `start`.
     """
     at = len(MAGIC)
     if data[:at] != MAGIC[: len(data)]:
@@ -130,12 +130,12 @@ def made_up_size(data: bytes, start: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatEvent:
-    """A format description event: who wrote the binlog, and how.
+    """A format description event: which server wrote the binlog, and in which format.
 
-    `offset` and `size` in bytes; `offset` is 0 for the one that mysqlbinlog makes up in front of
-    a start position. `timestamp` in seconds since the epoch, UTC. `version` are the numbers in
-    `server_version`. `has_checksum`: the event itself carries a CRC32, whatever `checksum` says
-    of the others. `gtid_events`: every transaction of this server may begin with a GTID event.
+    `offset` and `size` are in bytes; `offset` is 0 for the event that mysqlbinlog makes up before a
+    start position. `timestamp` is in seconds since the epoch, UTC. `version` has the numbers of
+    `server_version`. `has_checksum`: this event has a CRC32, whether or not the others have one
+    (`checksum`).
     """
 
     offset: int
@@ -157,7 +157,7 @@ class FormatEvent:
 
 @dataclass(frozen=True, slots=True)
 class Rotate:
-    """A rotate event: the binlog goes on in `next_binlog` at `position` (always 4)."""
+    """A rotate event: the log continues in `next_binlog` at `position` (always 4)."""
 
     next_binlog: str
     position: int
@@ -165,19 +165,19 @@ class Rotate:
 
 GtidStart: TypeAlias = tuple[tuple[str, str, int], int, int, int]
 """(uuid, tag, number), immediate commit time, original commit time (both in microseconds since the
-epoch, UTC), transaction length in bytes with the GTID event itself. Whatever the event does not
-have is 0 or ""."""
+epoch, UTC), length of the transaction in bytes, including the GTID event. What is not in the event
+is 0 or ""."""
 
 _FORMAT = Struct("<H50sIB")
 _FORMAT_TYPES = _FORMAT.size
 _VERSION = re.compile(r"\d+")
 _MARIADB_TYPES = 160
 _CHECKSUM_TYPES = 40
-"""Bytes behind the fixed part: 27 in MySQL 5.5, 40 (35 types, algorithm, CRC) in 5.6.1."""
+"""Bytes after the fixed part: 27 in MySQL 5.5, 40 (35 types, algorithm, CRC) in 5.6.1."""
 
 
 def decode_format(buf: Buffer, *, offset: int) -> FormatEvent:
-    """A whole format event (header first) of a binlog, version 4; its CRC is not checked here."""
+    """Decode a whole format event, with its header, of binlog version 4. Does not check its CRC."""
     timestamp, _, server_id, size, _, flags = HEADER.unpack_from(buf)
     binlog_version, version_text, _, header_size = _FORMAT.unpack_from(buf, HEADER_SIZE)
     if binlog_version != 4 or header_size != HEADER_SIZE:
@@ -185,10 +185,10 @@ def decode_format(buf: Buffer, *, offset: int) -> FormatEvent:
     shown = version_text.rstrip(b"\0").decode(errors="replace")
     server_version = "".join(c if c.isprintable() else "\ufffd" for c in shown)
     version = tuple(map(int, _VERSION.findall(server_version.split("-")[0])[:3]))
-    # MariaDB can be told to show another version, so its longer list of event types counts too
+    # MariaDB can be configured to show another version; its list of event types is longer
     types = size - HEADER_SIZE - _FORMAT_TYPES
     is_mariadb = "mariadb" in server_version.lower() or types >= _MARIADB_TYPES
-    # and so does the length for checksums: they must not hang on a digit that was damaged
+    # the length also shows checksums: one damaged digit of the version must not turn them off
     has_checksum = types >= _CHECKSUM_TYPES or version >= ((5, 3) if is_mariadb else (5, 6, 1))
     algorithm = buf[size - CHECKSUM_SIZE - 1] if has_checksum else 0
     if algorithm > 1 or types < CHECKSUM_SIZE + 1:
@@ -208,7 +208,7 @@ def decode_format(buf: Buffer, *, offset: int) -> FormatEvent:
 
 
 def decode_rotate(buf: Buffer, at: int, end: int) -> Rotate:
-    """The body of a rotate event: position u64, then the name of the next binlog."""
+    """Decode the body of a rotate event: position (u64), then the name of the next binlog."""
     return Rotate(
         next_binlog=str(BinlogName.parse(bytes(buf[at + 8 : end]).decode())),
         position=int.from_bytes(buf[at : at + 8], "little"),
@@ -233,7 +233,7 @@ _uuid_texts: dict[bytes, str] = {}
 
 
 def uuid_text(raw: bytes) -> str:
-    """The canonical text of 16 bytes; remembered, because a binlog has few and names them often."""
+    """The text of a UUID. Cached: a binlog has few UUIDs and repeats them often."""
     text = _uuid_texts.get(raw)
     if text is None:
         if len(_uuid_texts) > 1000:
@@ -243,11 +243,11 @@ def uuid_text(raw: bytes) -> str:
 
 
 def decode_gtid(buf: Buffer, at: int, end: int) -> GtidStart:
-    """The body of a GTID or ANONYMOUS_GTID event (libbinlogevents `Gtid_event`).
+    """Decode the body of a GTID or ANONYMOUS_GTID event (libbinlogevents `Gtid_event`).
 
-    5.6 ends behind the number, 5.7 behind the logical timestamps (42 bytes); 8.0.1 adds commit
-    times of 7 bytes, where bit 55 of the first says that the original one follows; 8.0.2 adds the
-    transaction length as a packed integer.
+    In 5.6 it ends after the number, in 5.7 after the logical timestamps (42 bytes). 8.0.1 adds
+    commit times of 7 bytes; bit 55 of the first says that the original one follows. 8.0.2 adds the
+    length of the transaction as a packed integer.
     """
     if at + USUAL_GTID.size <= end:
         raw, gno, commit, length = USUAL_GTID.unpack_from(buf, at)
@@ -275,9 +275,9 @@ def decode_gtid(buf: Buffer, at: int, end: int) -> GtidStart:
 
 
 def _varint(buf: Buffer, at: int) -> tuple[int, int]:
-    """A number of the server's serialization library, and where the next one begins.
+    """Decode a number of the server's serialization library; also returns where the next begins.
 
-    The trailing one-bits of the first byte count the bytes that follow it.
+    The number of trailing one-bits of the first byte is the number of bytes after it.
     """
     first = buf[at]
     extra = ((first + 1) & ~first).bit_length() - 1
@@ -287,9 +287,9 @@ def _varint(buf: Buffer, at: int) -> tuple[int, int]:
 
 
 def decode_tagged_gtid(buf: Buffer, at: int, end: int) -> GtidStart:
-    """The body of a GTID_TAGGED event: (field id, value) pairs in ascending order of the id.
+    """Decode the body of a GTID_TAGGED event: pairs (field id, value), in order of the ids.
 
-    The number is written as a signed one, its sign in the lowest bit.
+    The transaction number is stored as a signed number, with the sign in the lowest bit.
     """
     for _ in range(3):  # version, size, last field that must be understood
         _, at = _varint(buf, at)
@@ -307,7 +307,7 @@ def decode_tagged_gtid(buf: Buffer, at: int, end: int) -> GtidStart:
         elif field in numbers:
             numbers[field], at = _varint(buf, at)
         else:
-            break  # a newer server's field; their lengths are not known, and they come last
+            break  # a field of a newer server: its length is unknown, but it comes last
     if at > end:
         raise ValueError("tagged GTID event too short")
     immediate = numbers[6]
@@ -316,7 +316,7 @@ def decode_tagged_gtid(buf: Buffer, at: int, end: int) -> GtidStart:
 
 
 def decode_previous_gtids(buf: Buffer, at: int, end: int) -> GtidSet:
-    """The body of a PREVIOUS_GTIDS event, with or without tags (`Gtid_set::encode`)."""
+    """Decode the body of a PREVIOUS_GTIDS event, with or without tags (`Gtid_set::encode`)."""
     count = int.from_bytes(buf[at : at + 8], "little")
     tagged = count >> 56 == 1
     if tagged:
@@ -346,11 +346,11 @@ def decode_previous_gtids(buf: Buffer, at: int, end: int) -> GtidSet:
 
 _MARIADB_GTID = Struct("<QIB")
 STANDALONE_FLAG = 0x01
-"""In a MariaDB GTID event: one statement, without BEGIN and COMMIT."""
+"""A flag in a MariaDB GTID event: the transaction is one statement, without BEGIN and COMMIT."""
 
 
 def decode_mariadb_gtid(buf: Buffer, at: int, end: int) -> tuple[int, int, bool]:
-    """The body of a MariaDB GTID event: sequence number, domain, whether it stands alone."""
+    """Decode the body of a MariaDB GTID event: sequence number, domain, the standalone flag."""
     if at + _MARIADB_GTID.size > end:
         raise ValueError("MariaDB GTID event too short")
     seq, domain, flags = _MARIADB_GTID.unpack_from(buf, at)
@@ -358,7 +358,7 @@ def decode_mariadb_gtid(buf: Buffer, at: int, end: int) -> tuple[int, int, bool]
 
 
 def decode_gtid_list(buf: Buffer, at: int, end: int) -> MariadbGtidList:
-    """The body of a MariaDB GTID_LIST event: count (low 28 bits), then domain, server, number."""
+    """Decode the body of a GTID_LIST event: count (low 28 bits), then domain, server, number."""
     count = int.from_bytes(buf[at : at + 4], "little") & (1 << 28) - 1
     at += 4
     if at + 16 * count > end:
@@ -369,7 +369,7 @@ def decode_gtid_list(buf: Buffer, at: int, end: int) -> MariadbGtidList:
 
 _QUERY_FIXED = 13
 QUERY_PREFIX = HEADER_SIZE + _QUERY_FIXED + 65535 + 256 + 64
-"""So many bytes of a QUERY event, at most, say what it is."""
+"""`decode_query` needs at most so many bytes of a QUERY event."""
 
 QUERIES = (EventType.QUERY, EventType.QUERY_COMPRESSED, EventType.EXECUTE_LOAD_QUERY)
 """Events that have one statement."""
@@ -393,11 +393,11 @@ Query: TypeAlias = Literal["begin", "end", "xa end", "statement"]
 
 
 def decode_query(buf: Buffer, at: int, end: int) -> Query:
-    """What a QUERY event is; `end` may lie behind the buffer's end if QUERY_PREFIX is there.
+    """What a QUERY event does. `end` may be after the buffer's end if it has QUERY_PREFIX bytes.
 
-    "begin": opens a transaction. "end": COMMIT or ROLLBACK, the words alone, as the server writes
-    them (`rollback to savepoint` is the user's text and a statement). "xa end": XA COMMIT or
-    XA ROLLBACK, which close an XA transaction that is open. "statement": all others.
+    "begin": it begins a transaction. "end": it is the single word COMMIT or ROLLBACK, as the server
+    writes it (`rollback to savepoint` is a statement). "xa end": it is XA COMMIT or XA ROLLBACK,
+    which ends an open XA transaction. "statement": anything else.
     """
     _, _, at = query_layout(EventType.QUERY, buf, at)
     if at > end:

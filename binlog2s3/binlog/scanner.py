@@ -1,19 +1,22 @@
-"""Binlogs as a stream of bytes: names, and the scanner that checks every event. No I/O.
+"""The scanner: checks every event of a binlog and collects the binlog's facts. No I/O.
 
-Place: bytes come from mysqlbinlog (through the spool) or from the archive; the scanner says how
-far they are whole and what they hold. Nothing leaves the spool that it has not let pass.
+Place: the bytes come from mysqlbinlog (through the spool) or from the archive. No byte leaves the
+spool before the scanner has checked its event.
 
-Law: an event counts when its size fits, `end_log_pos == (offset + size) mod 2**32` (offsets are
-counted here, because end_log_pos wraps at 4 GiB) and its CRC32 is right, where it has one. From
-the first one that does not, the scanner raises `DamageError` for ever, and its facts stay those
-of the last good event. The facts are the same however the bytes are cut into pieces. No event is
-ever held as a whole, except small ones that are decoded and lists of previous GTIDs.
+Law: an event is good if its size fits, `end_log_pos == (offset + size) mod 2**32`, and its CRC32 is
+right (if it has one). The scanner counts offsets itself, because end_log_pos wraps at 4 GiB. At the
+first event that is not good the scanner raises `DamageError`, and from then on at every call. Its
+facts remain those of the last good event. The facts do not depend on how the bytes are cut into
+pieces. The scanner keeps no event as a whole in memory, except those that it decodes.
 
-MariaDB from 11.4 writes end_log_pos 0 in all events of a transaction but the first and the last
-(unless binlog_legacy_event_pos is on). One that is missing among those shows only at the last, so
-they do not count before it: `event_end` stays before them.
+MariaDB from 11.4 writes end_log_pos 0 in all events of a transaction except the first and the last
+(unless binlog_legacy_event_pos is on). If one of these is missing, only the last event shows it. So
+they do not count until the last event has come: `event_end` stays before them.
 
-Where transactions begin and end is told by the table in `transaction`.
+Three loops check events, from fast to thorough: `fast.leap` takes whole transactions, `_walk` takes
+events that are whole in the data, and `_step` takes any event, or a part of one. A faster loop
+stops before anything that it cannot take. Only `_step` says what is wrong with an event. The table
+in `transactions` says where transactions begin and end.
 """
 
 import struct
@@ -56,12 +59,12 @@ __all__ = [
 ]
 
 MOST_ACCEPTED = 256
-"""Damaged events of one binlog that are taken as they are; more than that is no binlog."""
+"""At most so many damaged events of one binlog may be accepted."""
 DECODED_MOST = 64 << 20
-"""The most bytes of an event that is decoded: four million intervals of GTIDs."""
+"""The largest event that is decoded, in bytes: four million intervals of GTIDs."""
 _WHOLE = 1 << 32
 _KEEP = [0] * 256
-"""How much of an event, by type, is kept until its end has come: all where it is decoded."""
+"""How many bytes of an event `_step` keeps, by type: all bytes of those that it decodes."""
 for _type, _kind in enumerate(KINDS):
     if _kind == Kind.QUERY:
         _KEEP[_type] = QUERY_PREFIX
@@ -72,32 +75,33 @@ _TYPE_OFFSET, _FLAGS_OFFSET = 4, 17
 _SMALL_MOST = 2048
 """Up to this size a slice of bytes costs less than a slice of a view."""
 _DEFERRED_SIZE_MAX = (1 << 30) + (1 << 16)
-"""The greatest max_allowed_packet, and room for headers: no replica takes a larger event."""
+"""The greatest max_allowed_packet and some headers: no replica accepts a larger event."""
 _GTID, _BETWEEN = int(Kind.GTID), int(Kind.BETWEEN)
 _UNDECODABLE = (ValueError, IndexError, struct.error)
 
 
 class Scanner:
-    """Walks a binlog as its bytes arrive; checks every event, finds every transaction.
+    """Reads a binlog as its bytes arrive, checks every event, and finds every transaction.
 
-    `Scanner()` reads a binlog from its first byte. `Scanner(start=N)` reads what
-    `mysqlbinlog --start-position=N` writes: the magic, made-up events (end_log_pos 0) that are
-    checked and not counted, then the binlog from N on, where an event must begin. All offsets are
-    offsets in the server's binlog. ValueError if no event can begin at `start`.
+    `Scanner()` reads a binlog from its first byte. `Scanner(start=N)` reads the output of
+    `mysqlbinlog --start-position=N`: the magic, made-up events (end_log_pos 0), and the binlog from
+    N on, where an event must begin. It checks the made-up events but does not count them. Offsets
+    are those of the server's binlog. Raises ValueError if no event can begin at `start`.
 
-    `stride`: how many of the completed transactions are returned. Of those that begin in the same
-    `stride` bytes of the binlog, `feed` returns only the first, and always the first that it
-    completes; so 1 is all. The facts are the same, but come much faster where few are returned.
+    `stride` says which transactions `feed` returns: the first that it completes, and the first that
+    begins in each range of `stride` bytes. With 1 it returns all. A large stride makes the scanner
+    about twice as fast, and changes no fact.
 
-    Facts, all of them about whole, checked events only:
+    Its facts are about whole, checked events only:
 
-    - `event_end`: the end of the last good event; 0 before the magic has come, 4 after it; `start`
-      from the outset where there is one.
-    - `events`: how many. `format`: the last format event; `formats`: all, the made-up one too.
-    - `previous_gtids`: what the binlog says came before it; None if it does not, or not yet.
-    - `rotate`: the rotate event, or None; `stopped`: a stop event was the last one.
-    - `skipped`: how many leading bytes of the input are not the binlog's (0 without `start`).
-    - `damaged`: the ranges of events that were accepted though their checksum is wrong.
+    - `event_end`: the end of the last good event. Without `start` it is 0 before the magic and 4
+      after it; otherwise it begins with `start`.
+    - `events`: the number of events. `format`: the last format event. `formats`: all format events,
+      including the made-up one.
+    - `previous_gtids`: the GTIDs before this binlog, as it says; None if it has not said so yet.
+    - `rotate`: the rotate event, or None. `stopped`: whether the last event is a stop event.
+    - `skipped`: the number of leading bytes that do not belong to the binlog (0 without `start`).
+    - `damaged`: the ranges of the events that were accepted with a wrong checksum.
     - `damage`: the error that every further `feed` raises, or None.
     """
 
@@ -132,10 +136,10 @@ class Scanner:
         self._has_small = False  # the events of the last `feed` were small
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Transaction]:
-        """Take the next bytes; return the transactions that they complete, in binlog order.
+        """Take the next bytes; return transactions that they complete (see `stride`), in order.
 
-        Raises DamageError with the offset of the first bad event, now and whenever called again;
-        where positions were left out, that is the first one that cannot be trusted.
+        Raises DamageError with the offset of the first bad event, and again at every later call.
+        If events before it have no position, the offset is that of the first of them.
         """
         completed = self._boundaries.collect()
         if self.damage is not None:
@@ -162,18 +166,17 @@ class Scanner:
         return completed
 
     def accept(self, offset: int) -> None:
-        """Take the event that begins at this offset as it is, whatever its checksum says.
+        """Accept the event at this offset even if its checksum or end position is wrong.
 
-        And wherever its header says that it ends. Its body is not looked at: that is how the source
-        has it.
+        The source itself has it like this. Its body is not decoded.
         """
         self._accepted.add(offset)
 
     def rewind(self) -> bool:
-        """Forget what came behind `event_end`, damage too: the next bytes are those from there on.
+        """Forget everything after `event_end`, also the damage. The next bytes begin there.
 
-        False, and nothing is forgotten, where that cannot be done: before the magic and the first
-        event, and where events without a position have been counted.
+        Returns False and forgets nothing if that is impossible: before the first event, and if
+        events without a position were counted.
         """
         if not self._can_rewind or self._offset != self.event_end or not self.events:
             return False
@@ -182,7 +185,7 @@ class Scanner:
         return True
 
     def _leap(self, data: bytes | memoryview, at: int) -> int:
-        """The fast path: whole transactions, where they are usual and nobody wants to see them."""
+        """The fastest loop: whole transactions of MySQL 8 that are not to be returned."""
         if self._may_leap and self._boundaries.is_outside:
             begin = at
             at, events = leap(data, at, self._offset, self._trailer, self._boundaries)
@@ -192,10 +195,10 @@ class Scanner:
         return at
 
     def _walk(self, data: bytes | memoryview, at: int) -> int:  # noqa: C901 - a hot loop
-        """The next fastest path: take ordinary events that lie whole in `data` from `at` on.
+        """The second loop: take ordinary events that are whole in `data`, from `at` on.
 
-        Returns where it stopped: at the end, or at an event that wants a closer look (its rest is
-        missing, it is of a rare type, or it is bad), which it has not touched.
+        Returns where it stopped: at the end, or before an event that is not whole, of a rare type,
+        or bad.
         """
         unpack, crc32, kinds = LINK.unpack_from, zlib.crc32, KINDS
         boundaries, trailer, may_defer = self._boundaries, self._trailer, self._may_defer
@@ -233,7 +236,7 @@ class Scanner:
                 if may_defer and end_log_pos:
                     good, events = base + at, walked
         except _UNDECODABLE:
-            pass  # the closer look says what is wrong
+            pass  # `_step` says what is wrong
         finally:
             self._offset, self._walked = base + at, walked
             if not may_defer:
@@ -242,9 +245,9 @@ class Scanner:
         return at
 
     def _step(self, view: memoryview, at: int) -> int:
-        """The closer look: take one event from `at` on, or as much as there is; return its end.
+        """The third loop: take one event from `at` on, or as much of it as there is.
 
-        Raises DamageError if it is bad, as soon as its header shows that.
+        Returns where that ends. Raises DamageError if the event is bad, as soon as that is known.
         """
         if self.ended:
             raise self._damaged("bytes behind the binlog's last event")
@@ -283,7 +286,7 @@ class Scanner:
             self._forget()
 
     def _take_header(self) -> None:
-        """Check what the header of the event at `_offset` says."""
+        """Check the header of the event at `_offset`."""
         _, event_type, _, size, end_log_pos, _ = HEADER.unpack_from(self._head)
         end = self._offset + size & POSITION_MASK
         if self._is_leading:
@@ -308,7 +311,7 @@ class Scanner:
         self._crc = zlib.crc32(self._head)
 
     def _take_event(self) -> None:
-        """The event at `_offset` has come whole: check its CRC, decode it, count it."""
+        """The event at `_offset` is whole: check its CRC, decode it, count it."""
         head, begin, end = self._head, self._offset, self._offset + self._size
         event_type = head[_TYPE_OFFSET]
         try:
@@ -340,10 +343,10 @@ class Scanner:
             self.event_end, self.events = end, self._walked
 
     def _take_format(self) -> None:
-        """Decode a format event, whose CRC is that of its bytes with the in-use flag cleared.
+        """Decode a format event. Its CRC is computed with the in-use flag cleared.
 
-        A made-up one of a binlog without checksums keeps the real one's CRC, which is not its own:
-        servers do not compute it again, so it cannot be checked.
+        The made-up format event of a binlog without checksums cannot be checked: servers leave the
+        CRC of the real one in it.
         """
         offset = 0 if self._is_leading else self._offset
         decoded = decode_format(self._head, offset=offset)
@@ -357,7 +360,7 @@ class Scanner:
         self._boundaries.gtid_events = decoded.gtid_events
 
     def _take_fact(self, event_type: int, at: int, end: int) -> None:
-        """Remember what the events between transactions say."""
+        """Remember the facts in events between transactions."""
         if event_type == EventType.ROTATE:
             self.rotate = decode_rotate(self._head, at, end)
         elif event_type == EventType.STOP:
@@ -369,21 +372,21 @@ class Scanner:
 
     @property
     def _is_ordinary(self) -> bool:
-        """Whether an event comes next that only has to be like its neighbours."""
+        """Whether the next event may be an ordinary one: after the format event, before the end."""
         return bool(self.formats) and not self._is_leading and not self.ended
 
     @property
     def _may_leap(self) -> bool:
-        """Whether transactions can pass as a whole."""
+        """Whether `leap` may be used: it returns no transactions, and knows only MySQL."""
         return self._stride > 1 and self.flavour == "mysql"
 
     @property
     def _may_defer(self) -> bool:
-        """Whether events of this server may lack their position."""
+        """Whether events of this server may have no position."""
         return self.flavour == "mariadb"
 
     def _is_deferred(self, event_type: int, size: int, end_log_pos: int) -> bool:
-        """Whether an event lacks its position as MariaDB's do inside a transaction."""
+        """Whether an event has no position, and is one that needs none: inside a transaction."""
         return (
             end_log_pos == 0
             and bool(DEFERRABLE[event_type])
@@ -392,7 +395,7 @@ class Scanner:
         )
 
     def _forget(self) -> None:
-        """No event has begun."""
+        """Forget the event that has begun."""
         self._head = bytearray()
         self._seen = self._size = self._crc = 0
 
@@ -401,12 +404,12 @@ class Scanner:
 
     @property
     def position(self) -> int:
-        """The offset in the binlog behind the last byte taken, also inside an event."""
+        """The offset after the last byte that was taken, which may be inside an event."""
         return self._offset + (0 if self._is_leading else self._seen)
 
     @property
     def format(self) -> FormatEvent | None:
-        """The format event that holds for what comes next; None before the first."""
+        """The format event that applies to the next event; None before the first."""
         return self.formats[-1] if self.formats else None
 
     @property
@@ -421,32 +424,32 @@ class Scanner:
 
     @property
     def completed(self) -> list[Transaction]:
-        """The transactions that the last `feed` completed, also if it raised."""
+        """The transactions that the last `feed` returned, or would have if it had not raised."""
         return self._boundaries.completed
 
     @property
     def transactions(self) -> int:
-        """How many transactions were completed whose first event was seen."""
+        """The number of whole transactions: those whose first event was seen, too."""
         return self._boundaries.transactions
 
     @property
     def anonymous(self) -> int:
-        """How many of them have no GTID."""
+        """The number of these that have no GTID."""
         return self._boundaries.anonymous
 
     @property
     def least_commit_us(self) -> int | None:
-        """The least of their commit times; None without any."""
+        """The least commit time of these; None without any."""
         return self._boundaries.least_us if self.transactions else None
 
     @property
     def greatest_commit_us(self) -> int | None:
-        """The greatest of their commit times; None without any."""
+        """The greatest commit time of these; None without any."""
         return self._boundaries.greatest_us if self.transactions else None
 
     @property
     def commit_exact(self) -> bool:
-        """Whether all their commit times are exact; else some are in whole seconds."""
+        """Whether all their commit times are exact. If not, some are in whole seconds."""
         return self._boundaries.commit_exact
 
     @property
@@ -456,26 +459,26 @@ class Scanner:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open, or none can be excluded yet behind `start`."""
+        """Whether a transaction is open, or may be open (after `start`)."""
         return not self._boundaries.is_outside
 
     @property
     def transaction_end(self) -> int:
-        """The last offset at which no transaction is open; 0 behind `start` until one is known."""
+        """The last offset at which no transaction is open; 0 if not known yet (after `start`)."""
         if self._boundaries.is_outside:
             return self.event_end
         return 0 if self._boundaries.is_unknown else self._boundaries.begin
 
     @property
     def gtids(self) -> Gtids:
-        """What these transactions add: a set (MySQL), the last of each server (MariaDB)."""
+        """The GTIDs of these transactions. MariaDB: the last one of each domain and server."""
         if self.flavour == "mariadb":
             return self._boundaries.mariadb_gtids()
         return self._boundaries.mysql_gtids()
 
     @property
     def gtids_at_end(self) -> Gtids | None:
-        """The previous GTIDs and those added: what the next binlog says came before it.
+        """The previous GTIDs and `gtids` together: the next binlog's previous GTIDs.
 
         None if the previous ones are not known.
         """

@@ -1,10 +1,10 @@
 """Where transactions begin and end in a binlog, when they were committed, which GTIDs they add.
 
-Place: the `scanner` shows every event that passed its checks to a `Boundaries`, which
-keeps the transaction that is open and counts those that are whole. No I/O.
+Place: the `scanner` passes every event that is good to a `Boundaries`, which keeps the open
+transaction and counts the whole ones. No I/O.
 
-Law: a transaction counts when its last event has passed; one whose first event was not seen never
-does. A body that cannot be decoded raises and changes nothing.
+Law: a transaction counts once its last event has passed, and only if its first event was seen. A
+body that cannot be decoded raises an error and changes nothing.
 
 A transaction begins with its GTID event (GTID, ANONYMOUS_GTID, GTID_TAGGED) and ends as this
 table says:
@@ -49,10 +49,11 @@ from binlog2s3.binlog.gtid import GtidSet, GtidSetBuilder, MariadbGtidList
 class Transaction:
     """A whole transaction: the bytes from `begin` up to `end` of its binlog.
 
-    `gtid` is "uuid:5", "uuid:tag:5" or MariaDB's "0-1-5", None for an anonymous one. `commit_us`
-    is when this server committed it, in microseconds since the epoch, UTC: its
-    immediate_commit_timestamp if `commit_exact`, else the header time of its last event, in whole
-    seconds. `original_commit_us` is when the server it came from did (None before MySQL 8.0.1).
+    `gtid` is "uuid:5", "uuid:tag:5" or MariaDB's "0-1-5"; None for an anonymous transaction.
+    `commit_us` is the time of the commit on this server, in microseconds since the epoch, UTC: the
+    immediate_commit_timestamp if `commit_exact`, otherwise the header time of the last event, in
+    whole seconds. `original_commit_us` is the time of the commit on the server that the transaction
+    came from (None before MySQL 8.0.1).
     """
 
     begin: int
@@ -66,8 +67,8 @@ class Transaction:
 class Kind(IntEnum):
     """What an event means for the transaction around it.
 
-    From GTID on, events stand between transactions; from BETWEEN on they are not about
-    transactions at all. Inside a transaction whose length is known, all others are only counted.
+    Kinds from GTID on begin a transaction or stand between two; BETWEEN and later are not about
+    transactions at all. Inside a transaction of known length, all others are only counted.
     """
 
     SKIP = 0
@@ -110,21 +111,20 @@ _KINDS: dict[int, Kind] = {
     EventType.START_ENCRYPTION: Kind.BETWEEN,
 }
 KINDS = bytes(_KINDS.get(event_type, Kind.SKIP) for event_type in range(256))
-"""The kind of each event type, for a loop that cannot afford an enum."""
+"""The kind of each event type. Bytes, because the loops cannot afford an enum."""
 
 DEFERRABLE = bytes(
     event_type in EventType.__members__.values() and KINDS[event_type] < Kind.GTID
     for event_type in range(256)
 )
-"""By event type: 1 if it may stand inside a transaction, where MariaDB from 11.4 leaves the
-position out of all events but the first and the last."""
+"""By event type: 1 if it may be inside a transaction. There, MariaDB from 11.4 leaves the position
+out of all events except the first and the last."""
 
 _QUERY, _STATEMENT, _BEFORE, _COMMIT, _INCIDENT = map(int, list(Kind)[1:6])
 _GTID, _ANONYMOUS, _TAGGED, _MARIADB, _BETWEEN = map(int, list(Kind)[6:])
 
-# Where the last event left us: outside any transaction; behind a GTID event (or an INTVAR and the
-# like), where one statement is all; behind BEGIN; in the middle of a binlog, before the first
-# event that tells.
+# The state after an event: outside any transaction; unknown, in the middle of a binlog; after a
+# GTID event (or INTVAR and the like), where one statement is the whole transaction; after BEGIN.
 _OUTSIDE, _UNKNOWN, _BEGUN, _GROUP = range(4)
 
 
@@ -133,12 +133,12 @@ _TIME_AND_SERVER = Struct("<IxI").unpack_from
 
 
 class Boundaries:
-    """The transaction that is open, and what the whole ones add up to.
+    """The open transaction, and the sums over the whole ones.
 
-    `until` is the offset at which the open transaction ends if its GTID event said so, else 0.
-    `last_end` and `last_commit_us` are of the last whole transaction (0 before the first).
-    `completed` collects whole transactions: the first since `collect` was called, and of those that
-    begin in the same `stride` bytes of the binlog the first.
+    `until` is the offset at which the open transaction ends if its GTID event says so, else 0.
+    `last_end` and `last_commit_us` belong to the last whole transaction (0 before the first).
+    `completed` collects whole transactions: the first after `collect`, and the first that begins in
+    each range of `stride` bytes. One that begins before `wanted` is not collected.
     """
 
     __slots__ = (
@@ -166,10 +166,10 @@ class Boundaries:
     )
 
     def __init__(self, *, in_the_middle: bool, stride: int) -> None:
-        """`in_the_middle`: the first event may belong to a transaction that began before it."""
+        """`in_the_middle`: a transaction may be open before the first event."""
         self._state = _UNKNOWN if in_the_middle else _OUTSIDE
         self._stride = stride
-        self.wanted = 0  # a transaction that begins before this offset is not collected
+        self.wanted = 0
         self.gtid_events = True
         self.begin = 0
         self.until = 0
@@ -189,12 +189,12 @@ class Boundaries:
 
     @property
     def is_outside(self) -> bool:
-        """Whether it is known that no transaction is open."""
+        """Whether certainly no transaction is open."""
         return self._state == _OUTSIDE
 
     @property
     def is_unknown(self) -> bool:
-        """Whether no event has told yet if a transaction is open."""
+        """Whether a transaction may be open: no event has shown it yet."""
         return self._state == _UNKNOWN
 
     def mysql_gtids(self) -> GtidSet:
@@ -206,7 +206,7 @@ class Boundaries:
         return MariadbGtidList(self._mariadb)
 
     def collect(self) -> list[Transaction]:
-        """Put a new list into `completed`, and return it."""
+        """Begin a new `completed` list, and return it."""
         self.completed = []
         self.wanted = 0
         return self.completed
@@ -238,7 +238,7 @@ class Boundaries:
             query = decode_query(buf, body, stop) if kind == _QUERY else None
             self._timestamp, _ = _TIME_AND_SERVER(buf, at)
             if self.until:
-                # the length that the GTID event named is no event's end: the events must tell
+                # no event ends at that length: it is wrong, so look for the last event instead
                 self.until, self._state = 0, _GROUP
             if query == "begin":
                 self._open(begin)
@@ -250,7 +250,7 @@ class Boundaries:
             self._state = _OUTSIDE
 
     def _part(self, kind: int, begin: int, end: int) -> None:
-        """An event of a transaction, which may be its first, its last, or both."""
+        """Take an event that may be a transaction's first, its last, or both."""
         if self._state == _OUTSIDE and kind in (_QUERY, _STATEMENT, _BEFORE):
             self._start(begin)
         is_whole = self._state == _BEGUN and kind in (_QUERY, _STATEMENT, _INCIDENT)
@@ -258,14 +258,14 @@ class Boundaries:
             self.close(end)
 
     def _open(self, begin: int) -> None:
-        """A BEGIN: of the transaction that its GTID event began, or of one without such."""
+        """Take a BEGIN, with a GTID event before it or without one."""
         if self._state == _OUTSIDE or (self._state == _UNKNOWN and not self.gtid_events):
             self._start(begin)
         if self._state == _BEGUN:
             self._state = _GROUP
 
     def _start(self, begin: int) -> None:
-        """A transaction begins: one that is open has ended, however that was."""
+        """Begin a transaction. If one is still open, it ends here."""
         if self._state != _OUTSIDE:
             self.close(begin)
         self._state, self.begin = _BEGUN, begin
@@ -289,7 +289,7 @@ class Boundaries:
         self._mysql.add_run(uuid_text(uuid), "", first, last)
 
     def close(self, end: int) -> None:
-        """The open transaction ends at `end`."""
+        """End the open transaction at offset `end`, and count it."""
         state, self._state, self.until = self._state, _OUTSIDE, 0
         if state <= _UNKNOWN:
             return
@@ -351,11 +351,11 @@ class Commits:
 
     @property
     def oldest_us(self) -> int | None:
-        """When the oldest that is not durable was committed, or earlier; None if there is none."""
+        """A time not after the commit of the oldest one that is not durable; None without any."""
         return self._groups[0][0] if self._groups else None
 
     def note(self, first_us: int, last_us: int, end: int) -> None:
-        """Transactions came after all others: their first and last commit, and where they end."""
+        """Add a slice: the commit times of its first and last transaction, and where that ends."""
         self._groups.append((first_us, last_us, end))
         if len(self._groups) > _MOST_GROUPS:
             pairs = zip(self._groups[::2], self._groups[1::2], strict=False)

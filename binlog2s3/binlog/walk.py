@@ -1,9 +1,10 @@
-"""A transaction's bytes cut into events, and each event handed to whoever reads it. No I/O.
+"""Cuts the bytes of transactions into events, and passes each event to a callback. No I/O.
 
-Place: `content` reads transactions with it, compressed ones too.
+Place: `content` and `client_text` read transactions with it, and `find` looks for names of tables.
+The bytes were checked before.
 
-Law: no event is held as a whole, except small ones; bytes that are no events make nothing fail, and
-are told of.
+Law: large events are passed on in pieces, so memory is bounded. Bytes that are no events raise
+nothing; `lost` says so.
 """
 
 import struct
@@ -14,42 +15,43 @@ from binlog2s3.binlog.compression import Sink
 from binlog2s3.binlog.events import HEADER, HEADER_SIZE, Buffer
 
 HEAD_MOST = 128 * 1024
-"""So many bytes of an event's body hold all that is decoded but rows: status variables and extra
-information have at most 64 KiB each, 4096 columns 12 KiB."""
+"""The first so many bytes of an event's body contain all that is decoded, except rows. Status
+variables and extra information have at most 64 KiB each, 4096 columns 12 KiB."""
 UNDECODABLE = (ValueError, IndexError, KeyError, OverflowError, struct.error)
 
 Begin: TypeAlias = Callable[[int, bytes], Sink | None]
-"""Takes an event's type and the beginning of its body; what it returns takes all of the rest."""
+"""Called with an event's type and the beginning of its body. The sink that it returns, if any, gets
+the rest of the body."""
 
 
 def wanted_types(*types: int) -> bytes:
-    """1 for each of these types of events."""
+    """A table of the 256 event types: 1 for each of these."""
     return bytes(event_type in types for event_type in range(256))
 
 
 class Walk:
-    """Cuts bytes into events; shows each that is wanted: its head, then the rest to a sink.
+    """Cuts bytes into events, and calls `begin` for each event of a wanted type.
 
-    `lost`: there was something that is no event, or that cannot be decoded.
+    `lost`: something was not an event, or could not be decoded.
     """
 
     def __init__(self, trailer: int, begin: Begin, *, wanted: bytes) -> None:
-        """`trailer`: the size of each event's checksum; `wanted`: 1 for each type that is."""
+        """`trailer`: the size of each event's checksum. `wanted`: from `wanted_types`."""
         self._trailer = trailer
         self._is_wanted = wanted
         self._begin = begin
         self.lost = False
-        self._is_broken = False  # nobody knows where the next event begins
+        self._is_broken = False  # where the next event begins is not known
         self._head = bytearray()  # header and body of the event that has begun, up to `_wanted`
         self._wanted = HEADER_SIZE
         self._size = 0  # of it, without checksum; 0 until its header has come
-        self._rest = 0  # bytes of a body that are yet to go to `_sink`
-        self._skip = 0  # bytes to pass over
+        self._rest = 0  # bytes of a body that still go to `_sink`
+        self._skip = 0  # bytes to ignore
         self._sink: Sink | None = None
 
     @property
     def is_whole(self) -> bool:
-        """Whether all events could be read, and none is open."""
+        """Whether all events could be read, and the last one is complete."""
         return not (self.lost or self._head or self._rest or self._skip)
 
     def feed(self, data: Buffer) -> None:
@@ -69,7 +71,7 @@ class Walk:
                     at = self._take(view, at if self._head else self._walk(view, at))
 
     def _walk(self, view: memoryview, at: int) -> int:
-        """The fast path: take events that lie whole in `view`, but for large ones."""
+        """The fast path: take the events that are whole in `view`, except large ones."""
         unpack, last, trailer = HEADER.unpack_from, len(view) - HEADER_SIZE, self._trailer
         least = HEADER_SIZE + trailer
         while at <= last:
@@ -93,7 +95,7 @@ class Walk:
             self.lost = True
 
     def _take(self, view: memoryview, at: int) -> int:
-        """Take bytes of an event's head."""
+        """Take bytes of an event's header, and of the beginning of its body."""
         piece = view[at : at + self._wanted - len(self._head)]
         self._head += piece
         if len(self._head) == self._wanted and not self._size:
@@ -125,7 +127,7 @@ class Walk:
             self._close(whole=True)
 
     def _pass_on(self, piece: bytes) -> None:
-        """Give the sink what is its own."""
+        """Pass a piece of the body to the sink."""
         self._rest -= len(piece)
         whole = True
         try:
@@ -137,7 +139,7 @@ class Walk:
             self._close(whole=whole)
 
     def _close(self, *, whole: bool) -> None:
-        """The event is over, or nobody wants more of it."""
+        """End the event. Ignore the rest of it, if there is any."""
         self._skip, self._rest = self._rest + self._trailer, 0
         sink, self._sink = self._sink, None
         try:
@@ -159,5 +161,5 @@ class Inside:
         self._events.feed(data)
 
     def close(self, *, whole: bool) -> None:
-        """They are all; `whole`: and could be decompressed."""
+        """No more bytes follow. `whole`: all could be decompressed."""
         self._done(whole and self._events.is_whole)
