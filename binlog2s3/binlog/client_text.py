@@ -1,12 +1,13 @@
-"""Statements that the `mysql` client may cut elsewhere than the server does. Pure.
+"""Finds text in events that the `mysql` client may read in another way than the server did. Pure.
 
-Place: `recover.export` looks at what it writes for `mysqlbinlog | mysql`, with `NotForClients`.
+Place: `pitr --output-dir` writes binlogs that people apply with `mysqlbinlog | mysql`.
+`recover.export` checks them with `NotForClients`, and names the unsafe ones in its README.
 
-Law: a statement passes only if it is certain that client and server agree on where its strings and
-comments end. They do not agree on `--` before a control character (a comment for the server alone),
-on `/*!99999 ... */` (code for the client, skipped by the server), on the client's own commands, and
-on charsets in which the second byte of a character may be a quote or a backslash. What follows
-could be executed as a statement of its own, with the rights of whoever applies it.
+Law: a statement is safe only if client and server certainly agree on where its strings and comments
+end. They disagree about `--` before a control character (a comment only for the server), about
+`/*!99999 ... */` (code for the client, skipped by the server), about the client's own commands, and
+about charsets in which the second byte of a character may be a quote or a backslash. The client
+could execute the text after such a place as another statement, with the rights of its account.
 """
 
 import re
@@ -21,18 +22,18 @@ from binlog2s3.binlog.events import (
     FormatEvent,
     query_layout,
 )
-from binlog2s3.binlog.walk import HEAD_MOST, Inside, Walk, wanted_types
+from binlog2s3.binlog.walk import HEAD_MOST, EventWalk, Inside, wanted_types
 
 NO_BACKSLASH_ESCAPES, ANSI_QUOTES = 1 << 20, 1 << 2
 _SIZES = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4}
 """Status variables of a QUERY event with a fixed size (libbinlogevents `Query_event`)."""
 _COUNTED = {5: 0, 6: 0, 2: 1}
-"""Those that begin with their length, and how many bytes follow besides."""
+"""Status variables that begin with their length, and the number of additional bytes."""
 _SQL_MODE, _CHARSET = 1, 4
 
-# Quotes, backslashes and control characters are in none of these, but that a comment to the end of
-# its line may have quotes: the client reads nothing in it either. A comment of more lines has none
-# of what could begin or end anything for either side.
+# None of these contains quotes, backslashes or control characters, with one exception: a comment to
+# the end of the line may have quotes, because the client ignores it, too. A comment of several
+# lines contains nothing that begins or ends anything for either side.
 _PLAIN = rb"[^'\"`\\#/\-\x00-\x08\x0b\x0c\x0e-\x1f\x7f]++|-(?!-)|/(?!\*)"
 _COMMENT = (
     rb"(?:\#|--(?=[ \t\n]|\r\n|\Z))[^\\\n\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*+(?:\n|\Z)"
@@ -66,16 +67,16 @@ CHARSETS = frozenset(
         *(7, 74, 14, 23, 50, 51, 52, 4, 80, 40, 81, 36, 68, 57, 67, 29, 58, 59, 25, 70, 16, 71),
     }
 )
-"""Ids of charsets whose characters have no byte below 0x80 but ASCII itself."""
+"""Ids of charsets in which only ASCII characters have bytes below 0x80."""
 
 
 def is_plain_name(name: bytes) -> bool:
-    """Whether mysqlbinlog prints a database's or variable's name so that it stays a name."""
+    """Whether the name of a database or variable is still a name in the output of mysqlbinlog."""
     return _NAME_BYTES.fullmatch(name) is not None
 
 
 def unclear(statement: bytes, status: bytes) -> str:
-    """Why client and server may not agree on a statement, "" where they do.
+    """Why client and server may read a statement in different ways; "" if they do not.
 
     `status` are the status variables of its QUERY event.
     """
@@ -98,7 +99,7 @@ def unclear(statement: bytes, status: bytes) -> str:
 
 
 def settings(status: bytes) -> tuple[int | None, int | None]:
-    """sql_mode and the client's charset, None where they are not told."""
+    """sql_mode and the client's charset from status variables; None for one that is not there."""
     sql_mode = charset = None
     at = 0
     while at < len(status):
@@ -120,7 +121,7 @@ def settings(status: bytes) -> tuple[int | None, int | None]:
 
 
 TEXT_LOOKED_MOST = 16 << 20
-"""Bytes of a statement of which `NotForClients` looks at all."""
+"""`NotForClients` reads statements of up to so many bytes."""
 _TABLE_FIXED = 8  # table id and flags, in a TABLE_MAP event
 _WANTED_OF_TEXT = wanted_types(
     EventType.QUERY,
@@ -133,28 +134,27 @@ _WANTED_OF_TEXT = wanted_types(
 
 
 class NotForClients:
-    """Looks for what a client would take otherwise than the server, in events as they lie there.
+    """Reads events, and looks for text that the client may read in another way than the server.
 
-    mysqlbinlog prints each table's name as it is, in a comment: to a client that reads its text,
-    what comes behind a line break in it is a statement. And of a statement the client may take a
-    part for another one (`client_text`). `found`: what there is, for people.
+    Besides statements these are the names of tables: mysqlbinlog prints them unchanged in comments,
+    so the client would read the text after a line break in a name as a statement.
     """
 
     def __init__(self, format_event: FormatEvent) -> None:
-        """`format_event`: of the binlog that the events are of."""
+        """`format_event`: the format event of the binlog."""
         trailer = CHECKSUM_SIZE if format_event.checksum == "crc32" else 0
-        self._events = Walk(trailer, self._begin, wanted=_WANTED_OF_TEXT)
+        self._events = EventWalk(trailer, self._begin, wanted=_WANTED_OF_TEXT)
         self._broken: list[str] = []
 
     @property
     def found(self) -> list[str]:
-        """What there was until now; also that something could not be read."""
+        """Descriptions of what was found until now, including what could not be read."""
         if self._events.lost and not self._broken:
             self._broken.append("an event that cannot be read")
         return self._broken
 
     def feed(self, data: Buffer) -> None:
-        """Take the next bytes, cut anywhere; those in compressed transactions are looked at too."""
+        """Take the next bytes, cut anywhere. Compressed transactions are read, too."""
         self._events.feed(data)
 
     def _begin(self, event_type: int, head: bytes) -> Sink | None:
@@ -183,7 +183,7 @@ class NotForClients:
             self._broken.append("a compressed transaction that cannot be read")
 
     def _look(self, event_type: int, body: bytes | None) -> None:
-        """At a statement; `body` is None where it is too long to be looked at."""
+        """Check a statement; `body` is None if it is too long."""
         if body is None:
             self._broken.append(f"a statement of more than {TEXT_LOOKED_MOST} bytes")
             return
@@ -204,7 +204,7 @@ class NotForClients:
 
 
 class _Whole:
-    """Gathers an event's body, up to a limit; `done` gets it, or None where it is longer."""
+    """Collects an event's body up to a limit, and passes it to `done`; None if it is longer."""
 
     def __init__(self, head: bytes, done: Callable[[bytes | None], None]) -> None:
         self._data = bytearray(head)
@@ -220,5 +220,5 @@ class _Whole:
 
 
 def _counted(data: bytes) -> tuple[bytes, bytes]:
-    """A text behind a byte that says how long it is, and what follows."""
+    """A text that begins with a byte for its length, and the bytes after it."""
     return data[1 : 1 + data[0]], data[1 + data[0] :]

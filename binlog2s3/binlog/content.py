@@ -46,7 +46,7 @@ from binlog2s3.binlog.tables import (
     decode_table_map,
     table_id,
 )
-from binlog2s3.binlog.walk import UNDECODABLE, Inside, Walk, wanted_types
+from binlog2s3.binlog.walk import UNDECODABLE, EventWalk, Inside, wanted_types
 
 ChangeKind = Literal["insert", "update", "delete", "ddl", "other"]
 
@@ -185,7 +185,7 @@ class ContentReader:
         self._on_statement = on_statement
         self._flavour = format_event.flavour
         trailer = CHECKSUM_SIZE if format_event.checksum == "crc32" else 0
-        self._events = Walk(trailer, self._begin, wanted=_WANTED)
+        self._events = EventWalk(trailer, self._begin, wanted=_WANTED)
         self._is_lost = False
         self._is_inside = False
         self._compressed = False

@@ -59,21 +59,21 @@ class Writing:
         mode = self.sql_mode or 0
         return _TOKENS[not mode & NO_BACKSLASH_ESCAPES, bool(mode & ANSI_QUOTES)]
 
-    def clear(self, text: str, *, cut: bool) -> "Clear":
+    def clear(self, text: str, *, cut: bool) -> "StatementHead":
         """As much of the beginning of a text as can be told; `cut`: it goes on behind its end."""
         size = len(text)
         if self.sql_mode is None:
             text = text.partition("\\")[0]
         if not self.apart and (found := _NOT_ASCII.search(text)):
             text = text[: found.start()]
-        return Clear(text=text, cut=cut or len(text) < size, tokens=self.tokens)
+        return StatementHead(text=text, cut=cut or len(text) < size, tokens=self.tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clear:
-    """The beginning of a statement, of which it is known what is a name and what is in quotes.
+class StatementHead:
+    """The beginning of a statement, in which names and quoted texts can be told apart.
 
-    `cut`: the statement goes on behind it.
+    `cut`: the statement continues after it.
     """
 
     text: str
@@ -129,7 +129,7 @@ _BEHIND_LIST = frozenset({"", ";", "RESTRICT", "CASCADE"})
 class _Tokens:
     """The tokens of a text, one after the other."""
 
-    def __init__(self, clear: Clear) -> None:
+    def __init__(self, clear: StatementHead) -> None:
         self._matches = clear.tokens.finditer(clear.text)
         self._end = len(clear.text) + (not clear.cut)
         self._now: _Token | None = None
@@ -215,7 +215,7 @@ class Statement:
     also: frozenset[Effect]
     whole: bool
     db: str
-    clear: Clear
+    clear: StatementHead
 
 
 def statement_of(
@@ -278,7 +278,7 @@ _MAY_BE: dict[str, tuple[str, frozenset[Effect]]] = {
 """By first word: what a statement may do besides its kind if another word is in it."""
 
 
-def _also(word: str, tables: tuple[str, ...], clear: Clear) -> frozenset[Effect]:
+def _also(word: str, tables: tuple[str, ...], clear: StatementHead) -> frozenset[Effect]:
     """What else a statement may do, by words in it; what is cut may have any."""
     if word == "CREATE":
         words = [*clear.keywords(), ""]

@@ -29,7 +29,7 @@ def wanted_types(*types: int) -> bytes:
     return bytes(event_type in types for event_type in range(256))
 
 
-class Walk:
+class EventWalk:
     """Cuts bytes into events, and calls `begin` for each event of a wanted type.
 
     `lost`: something was not an event, or could not be decoded.
@@ -153,7 +153,7 @@ class Inside:
     """The events in a compressed transaction, which have no checksums."""
 
     def __init__(self, begin: Begin, done: Callable[[bool], None], *, wanted: bytes) -> None:
-        self._events = Walk(0, begin, wanted=wanted)
+        self._events = EventWalk(0, begin, wanted=wanted)
         self._done = done
 
     def feed(self, data: bytes) -> None:

@@ -13,7 +13,7 @@ from binlog2s3.binlog.compression import Sink, Zstd, decode_payload
 from binlog2s3.binlog.content import statement_in
 from binlog2s3.binlog.events import CHECKSUM_SIZE, EventType, FormatEvent
 from binlog2s3.binlog.tables import database_name, decode_table_map
-from binlog2s3.binlog.walk import Inside, Walk, wanted_types
+from binlog2s3.binlog.walk import EventWalk, Inside, wanted_types
 from binlog2s3.config.points import parse_table
 from binlog2s3.inspect.find.match import Tables
 
@@ -62,7 +62,7 @@ class Near:
             return None
 
         trailer = CHECKSUM_SIZE if form.checksum == "crc32" else 0
-        walk = Walk(trailer, begin, wanted=_WANTED)
+        walk = EventWalk(trailer, begin, wanted=_WANTED)
         for piece in pieces:
             walk.feed(piece)
 
