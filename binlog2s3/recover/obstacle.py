@@ -164,15 +164,23 @@ def _of_mariadb(
                 "would not be kept with the transactions",
                 f"ALTER TABLE mysql.{row['name']} ENGINE=InnoDB",
             )
-    if found.get("gtid_strict_mode", "OFF").upper() not in ("ON", "1"):
-        return
     begins: dict[int, int] = {}
     for domain, _, number in state.gtids() if state is not None else ():
         begins[domain] = max(number, begins.get(domain, 0))
     lists = [one.gtids for one in plan.pieces if isinstance(one.gtids, MariadbGtidList)]
-    planned = {domain for one in lists for domain, _, _ in one.gtids()}
-    for domain, _, number in MariadbGtidList.parse(found.get("gtid_binlog_pos", "")).gtids():
-        if domain in planned and number > begins.get(domain, 0):
+    planned = {(domain, wrote) for one in lists for domain, wrote, _ in one.gtids()}
+    is_strict = found.get("gtid_strict_mode", "OFF").upper() in ("ON", "1")
+    for domain, wrote, number in MariadbGtidList.parse(found.get("gtid_binlog_pos", "")).gtids():
+        if number <= begins.get(domain, 0):
+            continue
+        if state is not None and (domain, wrote) in planned:
+            yield Obstacle(
+                f"its own binary log has {domain}-{wrote}-{number} already: an earlier run brought "
+                "it there, and what that run applied would be applied twice",
+                "restore the base backup again, into a server whose binary log is empty (RESET "
+                "MASTER before the backup is restored)",
+            )
+        elif is_strict and any(domain == one for one, _ in planned):
             yield Obstacle(
                 f"gtid_strict_mode is ON there, and its own binary log has {number} in domain "
                 f"{domain}, where {begins.get(domain, 0)} comes before the plan",

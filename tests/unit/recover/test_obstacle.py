@@ -114,6 +114,17 @@ def test_mariadb_strict_mode(own: str, begins: str | None, is_ahead: bool) -> No
     assert found({**settings, "gtid_strict_mode": "OFF"}, MARIADB, state=begins) == []
 
 
+@pytest.mark.parametrize("strict", ["ON", "OFF"])
+def test_mariadb_applies_nothing_twice(strict: str) -> None:
+    """An earlier run came to its end: the same command would begin again at the base backup."""
+    settings = {"gtid_strict_mode": strict, "gtid_binlog_pos": "0-1-9"}
+    plan = plan_of("0-1-9", 5, "mariadb")
+    (said,) = found(settings, MARIADB, plan, state="0-1-4")
+    assert "0-1-9 already" in said.why
+    assert said.hint.startswith("restore the base backup again")
+    assert found(settings, MARIADB, plan, state="0-1-9") == []
+
+
 def test_mariadb_keeps_its_place_with_the_rows() -> None:
     """In InnoDB, or a crash tears them apart."""
     answers = {"gtid": [{"name": "gtid_slave_pos", "engine": "Aria"}]}
