@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.inspect.verify.report import (
-    Answer,
-    Compared,
+    BackupAnswer,
+    ComparedBinlogs,
     Defect,
-    Gap,
     Interval,
     LineageReport,
+    RecordedGap,
     Repaired,
     Report,
     SourceReport,
@@ -50,7 +50,7 @@ BARE_INTERVAL = Interval(
     size=1234,
     transactions=0,
 )
-COMPARED = Compared(
+COMPARED = ComparedBinlogs(
     address="127.0.0.1:3306",
     server_uuid=UUID,
     listed=3,
@@ -61,7 +61,7 @@ COMPARED = Compared(
     lagging=("mysql-bin.000003",),
     not_archived=("mysql-bin.000001",),
 )
-YES = Answer(
+YES = BackupAnswer(
     start="--from-gtid-set",
     possible=True,
     begin="mysql-bin.000001:157",
@@ -73,7 +73,7 @@ YES = Answer(
     transactions=2,
     warnings=("the history begins after it",),
 )
-NO = Answer(start="the backup /b", possible=False, why="a gap", hint="a later backup")
+NO = BackupAnswer(start="the backup /b", possible=False, why="a gap", hint="a later backup")
 SOURCE = SourceReport(
     name="orders",
     tip=ID,
@@ -92,8 +92,8 @@ SOURCE = SourceReport(
     ],
     history=[INTERVAL, BARE_INTERVAL],
     gaps=[
-        Gap(kind="gap", lineage=ID, text="between a and b", missing=f"{UUID}:8"),
-        Gap(kind="damaged", lineage=ID, text="bytes 1 to 2"),
+        RecordedGap(kind="gap", lineage=ID, text="between a and b", missing=f"{UUID}:8"),
+        RecordedGap(kind="damaged", lineage=ID, text="bytes 1 to 2"),
     ],
     defects=[DEFECT, BARE_DEFECT],
     notes=["mysql-bin.000003 is being archived"],

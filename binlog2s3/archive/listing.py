@@ -36,7 +36,7 @@ _MOST_GROUP = 32  # entries that one thread reads before it says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class EntryFacts:
     """The part of an entry that is shown."""
 
     least_commit_us: int | None
@@ -55,12 +55,12 @@ class Binlog:
     name: BinlogName
     size: int
     state: State
-    described: Described | None = None
+    described: EntryFacts | None = None
     hole: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
+class MissingBinlogs:
     """Binlogs `first` to `last` are not there; `under_way`: the writer has not come to them yet."""
 
     first: BinlogName
@@ -74,22 +74,22 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class LineageListing:
     """A lineage with its binlogs. `current`: it is the one that is written, or was the last."""
 
     lineage: Lineage
     current: bool
     parent_there: bool
     binlogs: tuple[Binlog, ...]
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingBinlogs, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceListing:
     """A source's lineages, parents before children."""
 
     name: str
-    lineages: tuple[Listed, ...]
+    lineages: tuple[LineageListing, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class Listing:
     """
 
     target: str
-    sources: list[Source] = field(default_factory=list)
+    sources: list[SourceListing] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unreadable: list[ArchiveError] = field(default_factory=list)
 
@@ -169,18 +169,18 @@ def _look(
         entries = entries_of(catalog, contents)
         listing.warnings += entries.problems
         listed = [_listed(one, entries, known, current=current, writer=writer) for one in contents]
-        listing.sources.append(Source(name=name, lineages=tuple(listed)))
+        listing.sources.append(SourceListing(name=name, lineages=tuple(listed)))
     return lineages
 
 
-_Found = tuple[Archived, BinlogName, Described | ArchiveError | None]
+_Found = tuple[Archived, BinlogName, EntryFacts | ArchiveError | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
     """Entries by lineage and binlog; what is wrong with those that cannot be used."""
 
-    found: Mapping[tuple[str, BinlogName], Described]
+    found: Mapping[tuple[str, BinlogName], EntryFacts]
     problems: Sequence[str]
 
 
@@ -192,7 +192,7 @@ def _entries(
     contents: Sequence[Contents],
 ) -> _Entries:
     """All entries: out of pages where those tell, else read, several at a time."""
-    entries: dict[tuple[str, BinlogName], Described] = {}
+    entries: dict[tuple[str, BinlogName], EntryFacts] = {}
     problems: list[str] = []
     wanted: list[tuple[Archived, BinlogName]] = []
     for archived in (found.archived for found in contents):
@@ -216,7 +216,7 @@ def _entries(
     return _Entries(entries, sorted(problems))
 
 
-def _from_pages(index: Index, archived: Archived) -> Iterator[tuple[BinlogName, Described | None]]:
+def _from_pages(index: Index, archived: Archived) -> Iterator[tuple[BinlogName, EntryFacts | None]]:
     """The binlogs that have an entry, in order; None where no page tells what is in it."""
     for name in sorted(archived.binlogs.keys() & archived.entries.keys()):
         entry = index.entry(name, archived.entries[name].last_modified)
@@ -261,7 +261,7 @@ def _described(catalog: Catalog, wanted: Sequence[tuple[Archived, BinlogName]]) 
     return found
 
 
-def _description(catalog: Catalog, archived: Archived, name: BinlogName) -> Described | None:
+def _description(catalog: Catalog, archived: Archived, name: BinlogName) -> EntryFacts | None:
     lineage, size = archived.lineage, archived.binlogs[name].size
     try:
         entry = catalog.entry(lineage, name)
@@ -275,8 +275,8 @@ def _description(catalog: Catalog, archived: Archived, name: BinlogName) -> Desc
     return _as_shown(entry)
 
 
-def _as_shown(entry: Entry) -> Described:
-    return Described(
+def _as_shown(entry: Entry) -> EntryFacts:
+    return EntryFacts(
         least_commit_us=entry.least_commit_us,
         greatest_commit_us=entry.greatest_commit_us,
         commit_times="exact" if entry.commit_exact else "seconds",
@@ -351,7 +351,7 @@ def _listed(
     *,
     current: str,
     writer: Heartbeat | None,
-) -> Listed:
+) -> LineageListing:
     archived, lineage, names = contents.archived, contents.archived.lineage, contents.names
     is_current = lineage.id == current
     binlogs = []
@@ -373,7 +373,7 @@ def _listed(
                     hole=min(beyond, default=None),
                 )
             )
-    return Listed(
+    return LineageListing(
         lineage=lineage,
         current=is_current,
         parent_there=lineage.origin is None or lineage.origin.lineage in known,
@@ -384,7 +384,7 @@ def _listed(
 
 def _missing(
     lineage: Lineage, names: Sequence[BinlogName], writer: Heartbeat | None
-) -> Iterator[Missing]:
+) -> Iterator[MissingBinlogs]:
     """The numbers that lack, from the first binlog on.
 
     Binlogs are archived side by side: what the last writer did not yet say is durable can be on its
@@ -403,7 +403,7 @@ def _missing(
             and writer.lineage == lineage.id
             and (writer.durable is None or first > writer.durable.place[0])
         )
-        yield Missing(first=first, last=_previous(behind, first), under_way=under_way)
+        yield MissingBinlogs(first=first, last=_previous(behind, first), under_way=under_way)
 
 
 def _previous(name: BinlogName, least: BinlogName) -> BinlogName:
@@ -431,7 +431,7 @@ def document(listing: Listing) -> dict[str, Any]:
     }
 
 
-def _lineage_document(listed: Listed) -> dict[str, Any]:
+def _lineage_document(listed: LineageListing) -> dict[str, Any]:
     lineage = listed.lineage
     written = json.loads(lineage.to_json())
     fields = ("lineage", "server", "first_binlog", "first_binlog_time", "gtid_set", "parent")
@@ -452,7 +452,7 @@ def _lineage_document(listed: Listed) -> dict[str, Any]:
     }
 
 
-_DESCRIBED = tuple(Described.__dataclass_fields__)
+_DESCRIBED = tuple(EntryFacts.__dataclass_fields__)
 _NOT_DESCRIBED: dict[str, Any] = dict.fromkeys(_DESCRIBED)
 
 

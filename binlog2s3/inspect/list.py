@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.listing import Binlog, Listed, Listing, Missing, State, document, gather
+from binlog2s3.archive.listing import (
+    Binlog,
+    LineageListing,
+    Listing,
+    MissingBinlogs,
+    State,
+    document,
+    gather,
+)
 from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_reading
 from binlog2s3.formatting import moment_of, moment_text
 from binlog2s3.output import Plain, clean, page_on, progress_of, say
@@ -56,31 +64,31 @@ def show(config: ListConfig) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Loud:
+class Notice:
     """A line that must not be overlooked; `alarm`: something is missing or damaged."""
 
     text: str
     alarm: bool = True
 
 
-def loud_before(listed: Listed) -> Iterator[Loud]:
+def notices_before(listed: LineageListing) -> Iterator[Notice]:
     """What stands between a lineage and the one before it."""
     parent, id_ = listed.lineage.origin, listed.lineage.id
     if parent is None:
         return
     where = parent.place
     if parent.join == "gap":
-        yield Loud(f"GAP: between {where} and {id_} is missing: {parent.missing or 'unknown'}")
+        yield Notice(f"GAP: between {where} and {id_} is missing: {parent.missing or 'unknown'}")
     elif parent.join == "unknown":
-        yield Loud(
+        yield Notice(
             f"GAP: nothing proves that {id_} goes on from {where}; "
             f"is missing: {parent.missing or 'unknown'}"
         )
     if not listed.parent_there:
-        yield Loud(f"GAP: {id_} goes on from {where}, which is not in the bucket")
+        yield Notice(f"GAP: {id_} goes on from {where}, which is not in the bucket")
 
 
-def lines_of(listed: Listed) -> Iterator[Binlog | Loud]:
+def lines_of(listed: LineageListing) -> Iterator[Binlog | Notice]:
     """A lineage's binlogs, with what is missing or damaged in its place among them."""
     missing = sorted(listed.missing, key=lambda one: one.last, reverse=True)
     for binlog in listed.binlogs:
@@ -88,24 +96,24 @@ def lines_of(listed: Listed) -> Iterator[Binlog | Loud]:
             yield _missing_line(listed.lineage, missing.pop())
         yield binlog
         if binlog.hole is not None and not listed.current:
-            yield Loud(
+            yield Notice(
                 f"GAP: of {binlog.name} is missing: bytes from {binlog.size} to {binlog.hole}"
             )
         for damage in binlog.described.damaged if binlog.described else ():
             what = " ".join(f"{name}={value}" for name, value in damage.items())
-            yield Loud(f"DAMAGED: {binlog.name}: {what}")
+            yield Notice(f"DAMAGED: {binlog.name}: {what}")
 
 
-def _missing_line(lineage: Lineage, missing: Missing) -> Loud:
+def _missing_line(lineage: Lineage, missing: MissingBinlogs) -> Notice:
     names = str(missing.first)
     if missing.count > 1:
         names += f" to {missing.last} ({missing.count} binlogs)"
     if missing.under_way:
-        return Loud(f"not in the bucket yet: {names}; the writer is not there yet", alarm=False)
-    return Loud(f"GAP: in {lineage.id} is missing: {names}")
+        return Notice(f"not in the bucket yet: {names}; the writer is not there yet", alarm=False)
+    return Notice(f"GAP: in {lineage.id} is missing: {names}")
 
 
-def head_of(listed: Listed) -> list[tuple[str, str]]:
+def head_of(listed: LineageListing) -> list[tuple[str, str]]:
     """What is said of a lineage before its binlogs: names and values."""
     lineage, parent = listed.lineage, listed.lineage.origin
     begins = f"{lineage.first_binlog}, {moment_text(lineage.first_binlog_time)}"
@@ -136,7 +144,7 @@ def cells_of(binlog: Binlog) -> tuple[str, ...]:
     )
 
 
-def summary_of(listed: Listed) -> str:
+def summary_of(listed: LineageListing) -> str:
     """The last line of a lineage."""
     if not listed.binlogs:
         return "no binlogs yet"
@@ -155,8 +163,8 @@ def print_page(listing: Listing, page: Plain) -> None:
         page.line(f"source {source.name}", "bold")
         for listed in source.lineages:
             page.line("")
-            for loud in loud_before(listed):
-                _print_loud(page, loud)
+            for notice in notices_before(listed):
+                _print_notice(page, notice)
             current = " (current)" if listed.current else ""
             page.line(f"lineage {listed.lineage.id}{current}", "bold")
             for name, value in head_of(listed):
@@ -166,12 +174,12 @@ def print_page(listing: Listing, page: Plain) -> None:
         page.line("")
 
 
-def _print_loud(page: Plain, loud: Loud) -> None:
+def _print_notice(page: Plain, notice: Notice) -> None:
     """A line of its own: in red, in yellow what may still come."""
-    page.line(loud.text, "bold red" if loud.alarm else "yellow")
+    page.line(notice.text, "bold red" if notice.alarm else "yellow")
 
 
-def _print_binlogs(page: Plain, lines: Sequence[Binlog | Loud]) -> None:
+def _print_binlogs(page: Plain, lines: Sequence[Binlog | Notice]) -> None:
     """The table of a lineage; GTIDs below their binlog where there is no room beside it."""
     rows = [cells_of(line) for line in lines if isinstance(line, Binlog)]
     if not rows:
@@ -182,8 +190,8 @@ def _print_binlogs(page: Plain, lines: Sequence[Binlog | Loud]) -> None:
     count = len(widths)
     page.row(_HEADINGS[:count], widths, ["bold"] * count, right=(_SIZE,))
     for line in lines:
-        if isinstance(line, Loud):
-            _print_loud(page, line)
+        if isinstance(line, Notice):
+            _print_notice(page, line)
             continue
         cells = cells_of(line)
         shown = cells if page.width is None else _foldable(cells)

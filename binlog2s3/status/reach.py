@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from binlog2s3.archive.catalog import Contents
 from binlog2s3.archive.documents import Heartbeat, Lineage, Parent, Position
-from binlog2s3.archive.listing import Missing
+from binlog2s3.archive.listing import MissingBinlogs
 from binlog2s3.archive.listing import _missing as missing_of
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.status.model import Gap
@@ -121,7 +121,7 @@ class Extent:
 
     def _missing(
         self, lineage: Lineage, names: Sequence[BinlogName], writer: Heartbeat | None
-    ) -> Iterator[Missing]:
+    ) -> Iterator[MissingBinlogs]:
         """What is missing, of what was looked at."""
         passed = self.passed.get(lineage.id)
         for missing in missing_of(lineage, names, writer):
@@ -179,7 +179,7 @@ def _gap(lineage: str, text: str) -> Gap:
     return Gap(lineage=lineage, join="missing", text=text)
 
 
-def _missing_text(missing: Missing) -> str:
+def _missing_text(missing: MissingBinlogs) -> str:
     if missing.count == 1:
         return f"{missing.first} is not there"
     return f"{missing.first} to {missing.last} ({missing.count} binlogs) are not there"

@@ -17,9 +17,9 @@ import pytest
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.tables import table_name
-from binlog2s3.inspect.find.match import Tables, Wanted
-from binlog2s3.inspect.find.model import Hit, Sought
-from binlog2s3.inspect.find.scan import Search
+from binlog2s3.inspect.find.match import Criteria, Tables
+from binlog2s3.inspect.find.model import Hit, SearchQuery
+from binlog2s3.inspect.find.scan import TransactionSearch
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
@@ -381,10 +381,10 @@ def bucket_of(server: MysqlServer) -> Bucket:
     return bucket
 
 
-def searched(bucket: Bucket, sought: Sought) -> dict[str, Hit]:
+def searched(bucket: Bucket, query: SearchQuery) -> dict[str, Hit]:
     warnings: list[str] = []
-    search = Search(
-        bucket.survey(), sought, threads=2, warn=warnings.append, advance=lambda _: None
+    search = TransactionSearch(
+        bucket.survey(), query, threads=2, warn=warnings.append, advance=lambda _: None
     )
     found = {hit.transaction.gtid or "": hit for hit in search.hits()}
     assert warnings == []
@@ -420,21 +420,21 @@ def test_nothing_that_was_changed_is_absent_and_nothing_else_is_certain(
     for tables, kind, since, until in searches:
         kinds = [kind] if kind else []
         names = [table_name(*table) for table in tables]
-        sought = Sought(
-            wanted=Wanted(
+        query = SearchQuery(
+            wanted=Criteria(
                 tables=Tables(tables) if tables else None, kinds=frozenset(kinds), min_rows=0
             ),
             since_us=since,
             until_us=until,
             order="oldest",
         )
-        found = searched(bucket, sought)
+        found = searched(bucket, query)
         for done in model.done:
             inside = since is None or (done.begun_us >= since and done.ended_us <= (until or 0))
             what = (names, kinds, since, until, done)
             if inside and done.real and done.must(kinds, names):
                 assert done.gtid in found, what
             hit = found.get(done.gtid)
-            if hit is not None and hit.verdict.certain and (tables or kinds):
+            if hit is not None and hit.match.certain and (tables or kinds):
                 assert done.real, what
                 assert done.is_meant(kinds, names, called=True), what

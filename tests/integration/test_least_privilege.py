@@ -21,10 +21,10 @@ import pytest
 from botocore.exceptions import ClientError
 
 from binlog2s3.config.values import Config, MysqlConfig, S3Config, StreamConfig
-from binlog2s3.inspect.check.archive import ArchiveProbes
+from binlog2s3.inspect.check.archive_probes import ArchiveProbes
 from binlog2s3.inspect.check.bucket import BucketCheck
-from binlog2s3.inspect.check.probes import Probes
-from binlog2s3.inspect.check.row import Row
+from binlog2s3.inspect.check.live_probes import LiveProbes
+from binlog2s3.inspect.check.report import Row
 from binlog2s3.inspect.check.rules import wanted_rule
 from binlog2s3.store.contract import StoreConfig
 from binlog2s3.store.s3 import S3Store
@@ -528,8 +528,8 @@ def looked_at(
     with closing(S3Store(reached, stop=Event(), session=lambda **_: session)) as store:
         look = BucketCheck(config, store, store.settings, bucket)
         rows = [*look.reading_rows()]
-        tried: list[Probes | ArchiveProbes] = []
-        tried += [Probes(config, store, store.settings)] if "/live/" in where else []
+        tried: list[LiveProbes | ArchiveProbes] = []
+        tried += [LiveProbes(config, store, store.settings)] if "/live/" in where else []
         tried += [ArchiveProbes(config, store)] if "/archive/" in where else []
         for probes in tried:
             rows += probes.rows()

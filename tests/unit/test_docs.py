@@ -24,7 +24,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.cli import commands as cli
 from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.values import OPTIONS
-from binlog2s3.inspect.check import row as preflight
+from binlog2s3.inspect.check import report as preflight
 from binlog2s3.inspect.verify import report as verify_report
 from binlog2s3.inspect.verify import view as verify_view
 from binlog2s3.recover import view as pitr_view
@@ -191,7 +191,7 @@ def test_what_list_prints_is_as_documented() -> None:
     text = section(REFERENCE, "What `list` shows")
     states = {row[0].strip("`") for row in rows(text, "state")}
     assert states == set(get_args(listing.State))
-    described = listing.Described(
+    described = listing.EntryFacts(
         least_commit_us=1,
         greatest_commit_us=2,
         commit_times="exact",
@@ -201,14 +201,14 @@ def test_what_list_prints_is_as_documented() -> None:
         archived_at=ENTRY.archived_at,
     )
     binlog = listing.Binlog(name=ENTRY.name, size=1, state="archived", described=described, hole=1)
-    found = listing.Listed(
+    found = listing.LineageListing(
         lineage=replace(LINEAGE, parent={}),
         current=True,
         parent_there=True,
         binlogs=(binlog, replace(binlog, described=None, hole=None)),
-        missing=(listing.Missing(first=ENTRY.name, last=ENTRY.name, under_way=False),),
+        missing=(listing.MissingBinlogs(first=ENTRY.name, last=ENTRY.name, under_way=False),),
     )
-    source = listing.Source(name="orders", lineages=(found, replace(found, lineage=LINEAGE)))
+    source = listing.SourceListing(name="orders", lineages=(found, replace(found, lineage=LINEAGE)))
     whole = listing.document(listing.Listing(target="s3://bucket", sources=[source]))
     lineages = whole["sources"][0]["lineages"]
     for first_cell, documents in (

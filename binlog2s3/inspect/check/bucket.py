@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from binlog2s3.archive.catalog import Layout
 from binlog2s3.config.values import Config
 from binlog2s3.errors import ObjectMissingError, StoreError, UnsupportedError
-from binlog2s3.inspect.check.row import Row, clock_row, fail, failed, ok, skipped, tried, warn
+from binlog2s3.inspect.check.report import Row, clock_row, fail, failed, ok, skipped, tried, warn
 from binlog2s3.inspect.check.rules import retention_row, rule_rows, versioning_rows
 from binlog2s3.store.contract import Store
 
@@ -50,7 +50,7 @@ class Settings(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class FirstAnswer:
     """The store's first answer: its clock between two times of ours, or why there is none."""
 
     before: datetime
@@ -103,32 +103,34 @@ class BucketCheck:
         self._settings = settings
         self._target = target
         self._layout = Layout(config.s3.prefix, config.stream.source)
-        self._heard: Heard | None = None
+        self._first_answer: FirstAnswer | None = None
 
-    def heard(self) -> Heard:
+    def first_answer(self) -> FirstAnswer:
         """The first answer; asked for once."""
-        if self._heard is None:
+        if self._first_answer is None:
             before, clock, error = datetime.now(UTC), None, None
             try:
                 clock = self._settings.clock(self._layout.live)
             except StoreError as failure:
                 error = failure
-            self._heard = Heard(before, datetime.now(UTC), clock, error)
-        return self._heard
+            self._first_answer = FirstAnswer(before, datetime.now(UTC), clock, error)
+        return self._first_answer
 
     def clock_row(self) -> Row:
         """The store's clock beside ours."""
-        heard = self.heard()
-        if heard.clock is None:
-            why = "it does not show its own" if heard.reached else UNREACHED
+        first_answer = self.first_answer()
+        if first_answer.clock is None:
+            why = "it does not show its own" if first_answer.reached else UNREACHED
             return skipped("clock", "store", why)
-        return clock_row("store", heard.before, heard.clock, heard.after, grain_seconds=1.0)
+        return clock_row(
+            "store", first_answer.before, first_answer.clock, first_answer.after, grain_seconds=1.0
+        )
 
     def reading_rows(self) -> Iterator[Row]:
         """Reaching it, and reading."""
-        heard, endpoint = self.heard(), self._config.s3.endpoint_url
-        if not heard.reached and heard.error is not None:
-            yield failed("store", "reachable", heard.error)
+        first_answer, endpoint = self.first_answer(), self._config.s3.endpoint_url
+        if not first_answer.reached and first_answer.error is not None:
+            yield failed("store", "reachable", first_answer.error)
             for name in _READING:
                 yield skipped("store", name, UNREACHED)
             return
@@ -178,7 +180,7 @@ class BucketCheck:
 
     def setting_rows(self) -> Iterator[Row]:
         """Object Lock, lifecycle rules, versioning."""
-        if not self.heard().reached:
+        if not self.first_answer().reached:
             for name in _SETTINGS:
                 yield skipped("bucket", name, UNREACHED)
             return

@@ -25,13 +25,22 @@ from binlog2s3.config.bucket import url
 from binlog2s3.config.values import Config, S3Config
 from binlog2s3.errors import Binlog2s3Error, ConfigError, StoreError
 from binlog2s3.formatting import duration_text
-from binlog2s3.inspect.check.archive import ARCHIVE_NAMES, ArchiveProbes
+from binlog2s3.inspect.check.archive_probes import ARCHIVE_NAMES, ArchiveProbes
 from binlog2s3.inspect.check.bucket import UNREACHED, BucketCheck, permission
-from binlog2s3.inspect.check.probes import NAMES, Probes
-from binlog2s3.inspect.check.row import EXIT_CODES, Part, Row, exit_code, failed, ok, skipped, warn
+from binlog2s3.inspect.check.live_probes import NAMES, LiveProbes
+from binlog2s3.inspect.check.report import (
+    EXIT_CODES,
+    Part,
+    Row,
+    RowPrinter,
+    exit_code,
+    failed,
+    ok,
+    skipped,
+    warn,
+)
 from binlog2s3.inspect.check.source import SourceCheck, login_rows
 from binlog2s3.inspect.check.spool import holder, spool_rows, superseded_row
-from binlog2s3.inspect.check.view import Shown
 from binlog2s3.output import say
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import StoreConfig
@@ -44,25 +53,25 @@ _NO_CONFIG = "the configuration is wrong"
 
 def run(config: Config, *, as_json: bool) -> int:
     """Look at everything and show it; the exit code."""
-    shown = Shown(sys.stdout, as_json=as_json)
+    printer = RowPrinter(sys.stdout, as_json=as_json)
     with _Interrupts() as interrupts, closing(look(config, interrupts.held)) as rows:
         for row in rows:
-            shown.show(row)
+            printer.show(row)
             interrupts.check()
-    shown.finish()
-    return exit_code(shown.rows)
+    printer.finish()
+    return exit_code(printer.rows)
 
 
 def refuse(error: ConfigError, *, as_json: bool) -> int:
     """Show what is wrong with the configuration, and that nothing else was looked at."""
-    shown = Shown(sys.stdout, as_json=as_json)
+    printer = RowPrinter(sys.stdout, as_json=as_json)
     for problem in error.problems:
-        shown.show(Row(part="configuration", name="options", result="fail", found=problem,
+        printer.show(Row(part="configuration", name="options", result="fail", found=problem,
                        hint=error.hint))  # fmt: skip
     for part in EXIT_CODES:
         if part != "configuration":
-            shown.show(skipped(part, "", _NO_CONFIG))
-    shown.finish()
+            printer.show(skipped(part, "", _NO_CONFIG))
+    printer.finish()
     return error.exit_code
 
 
@@ -79,20 +88,20 @@ def look(config: Config, held: Callable[[], AbstractContextManager[None]]) -> Ge
         yield source.clock_row()
         yield bucket.clock_row()
         yield from _guarded("store", bucket.reading_rows())
-        if bucket.heard().reached:
+        if bucket.first_answer().reached:
             with held():
-                probes = Probes(config, store, store.settings)
+                probes = LiveProbes(config, store, store.settings)
                 yield from _probe_rows(probes)
                 yield from _probe_rows(ArchiveProbes(config, store, probes.refusal))
         else:
             yield from (skipped("store", name, UNREACHED) for name in (*NAMES, *ARCHIVE_NAMES))
         yield from _guarded("bucket", bucket.setting_rows())
         yield from _guarded("spool", spool_rows(config, target))
-        reached = bucket.heard().reached
+        reached = bucket.first_answer().reached
         yield from _guarded("streamer", _streamer_rows(config, store, reached=reached))
 
 
-def _probe_rows(probes: Probes | ArchiveProbes) -> Iterator[Row]:
+def _probe_rows(probes: LiveProbes | ArchiveProbes) -> Iterator[Row]:
     """What is done in the bucket, and taken away, also where nobody asks for the next row."""
     try:
         yield from probes.rows()

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from binlog2s3.inspect.check.row import Row, fail, ok, warn
+from binlog2s3.inspect.check.report import Row, fail, ok, warn
 
 SLOW_CLASSES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 Rule = Mapping[str, Any]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.formatting import duration_text
-from binlog2s3.inspect.check.row import Row, fail, ok, skipped, warn
+from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
 
 VARIABLES = (
     "log_bin",
@@ -58,7 +58,7 @@ _IN_FILE = "in the server's option file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ServerSettings:
     """What a server said. `variables` by name in small letters.
 
     `our_id` is what a streamer registers with, `replicas` the ids of those connected now, None
@@ -106,17 +106,17 @@ def version_row(flavour: Flavour, version: str) -> Row:
     return ok("server", "version", found)
 
 
-def settings_rows(seen: Seen) -> Iterator[Row]:
+def settings_rows(server: ServerSettings) -> Iterator[Row]:
     """Every setting that matters, in the order of NAMES."""
-    yield _log_bin(seen)
-    yield _server_id(seen)
-    yield from _contents(seen)
-    yield from _crash(seen)
-    yield from _gtids(seen)
-    yield _replica_updates(seen)
-    yield _expiry(seen)
-    yield from _notes(seen)
-    yield _filters(seen)
+    yield _log_bin(server)
+    yield _server_id(server)
+    yield from _contents(server)
+    yield from _crash(server)
+    yield from _gtids(server)
+    yield _replica_updates(server)
+    yield _expiry(server)
+    yield from _notes(server)
+    yield _filters(server)
 
 
 def unseen_rows(why: str) -> Iterator[Row]:
@@ -125,40 +125,40 @@ def unseen_rows(why: str) -> Iterator[Row]:
         yield skipped("settings", name, why)
 
 
-def _log_bin(seen: Seen) -> Row:
-    if seen.is_on("log_bin"):
+def _log_bin(server: ServerSettings) -> Row:
+    if server.is_on("log_bin"):
         return ok("settings", "log_bin", "ON")
     return fail(
         "settings", "log_bin", "OFF: it writes no binlog", f"log_bin {_IN_FILE}, and a restart"
     )
 
 
-def _server_id(seen: Seen) -> Row:
-    own = int(seen.value("server_id") or 0)
+def _server_id(server: ServerSettings) -> Row:
+    own = int(server.value("server_id") or 0)
     if own == 0:
         where = "N is one that no other server of the topology has (1 to 4294967295)"
-        if seen.flavour == "mysql" and numbers_of(seen.version) >= (8, 0):
+        if server.flavour == "mysql" and numbers_of(server.version) >= (8, 0):
             hint = f"SET PERSIST server_id = N there, where {where}"
         else:
             hint = f"SET GLOBAL server_id = N there, and so {_IN_FILE}, where {where}"
         return fail("settings", "server_id", "0: it refuses every replica, and mysqlbinlog", hint)
     another = "give the streamer another one: --mysql-server-id"
-    if seen.replicas is not None and seen.our_id in seen.replicas:
-        text = f"{own}; a replica is connected as {seen.our_id}, which the streamer would use too"
+    if server.replicas is not None and server.our_id in server.replicas:
+        text = f"{own}; a replica is connected as {server.our_id}, which the streamer would use too"
         return fail("settings", "server_id", f"{text}: they would end each other", another)
-    if own == seen.our_id:  # the server compares those of its replicas alone
+    if own == server.our_id:  # the server compares those of its replicas alone
         found = f"{own}, which the streamer uses too: it works"
         return ok("settings", "server_id", found, f"to tell them apart, {another}")
-    if seen.replicas is None:
-        found = f"{own}; the streamer's is {seen.our_id}; its replicas may not be asked for"
+    if server.replicas is None:
+        found = f"{own}; the streamer's is {server.our_id}; its replicas may not be asked for"
         hint = "no replica may have the streamer's: SHOW REPLICAS (SHOW SLAVE HOSTS) shows theirs"
         return ok("settings", "server_id", found, hint)
-    found = f"{own}; the streamer's is {seen.our_id}, no replica has it"
+    found = f"{own}; the streamer's is {server.our_id}, no replica has it"
     return ok("settings", "server_id", found)
 
 
-def _contents(seen: Seen) -> Iterator[Row]:
-    form = seen.value("binlog_format")
+def _contents(server: ServerSettings) -> Iterator[Row]:
+    form = server.value("binlog_format")
     if form is not None:
         yield _advised(
             "binlog_format",
@@ -167,7 +167,7 @@ def _contents(seen: Seen) -> Iterator[Row]:
             "SET GLOBAL binlog_format = ROW, and so in its option file: statements need not do the "
             "same when they are applied again, and `find` cannot see what they changed",
         )
-    image = seen.value("binlog_row_image")
+    image = server.value("binlog_row_image")
     if image is not None:
         yield _advised(
             "binlog_row_image",
@@ -176,12 +176,12 @@ def _contents(seen: Seen) -> Iterator[Row]:
             "SET GLOBAL binlog_row_image = FULL: without it the binlog does not tell what a row "
             "was before, and nothing that was deleted or overwritten can be read out of it",
         )
-    metadata = seen.value("binlog_row_metadata")
+    metadata = server.value("binlog_row_metadata")
     if metadata is not None:
         full = metadata.upper() == "FULL"
         advice = "FULL puts the columns' names into the binlog, for whoever reads rows out of it"
         yield ok("settings", "binlog_row_metadata", metadata, "" if full else advice)
-    checksum = seen.value("binlog_checksum")
+    checksum = server.value("binlog_checksum")
     if checksum is not None:
         yield _advised(
             "binlog_checksum",
@@ -198,9 +198,9 @@ def _advised(name: str, value: str, wanted: str, hint: str) -> Row:
     return warn("settings", name, value, hint)
 
 
-def _crash(seen: Seen) -> Iterator[Row]:
+def _crash(server: ServerSettings) -> Iterator[Row]:
     for name in ("sync_binlog", "innodb_flush_log_at_trx_commit"):
-        value = seen.value(name)
+        value = server.value(name)
         if value is not None:
             yield _advised(
                 name,
@@ -211,13 +211,13 @@ def _crash(seen: Seen) -> Iterator[Row]:
             )
 
 
-def _gtids(seen: Seen) -> Iterator[Row]:
-    if seen.flavour == "mariadb":
-        domain = seen.value("gtid_domain_id")
+def _gtids(server: ServerSettings) -> Iterator[Row]:
+    if server.flavour == "mariadb":
+        domain = server.value("gtid_domain_id")
         if domain is not None:
             hint = "servers that write at the same time each need a domain of their own"
             yield ok("settings", "gtid_domain_id", domain, hint)
-        strict = seen.value("gtid_strict_mode")
+        strict = server.value("gtid_strict_mode")
         if strict is not None:
             yield _advised(
                 "gtid_strict_mode",
@@ -227,7 +227,7 @@ def _gtids(seen: Seen) -> Iterator[Row]:
                 "may go back, and two transactions have one GTID",
             )
         return
-    mode = seen.value("gtid_mode")
+    mode = server.value("gtid_mode")
     if mode is not None:
         yield _advised(
             "gtid_mode",
@@ -237,7 +237,7 @@ def _gtids(seen: Seen) -> Iterator[Row]:
             "without it pitr stops and starts at positions only, cannot skip a transaction, nor "
             "prove what a target has, and a fail-over cannot be followed",
         )
-    enforced = seen.value("enforce_gtid_consistency")
+    enforced = server.value("enforce_gtid_consistency")
     if enforced is not None:
         yield _advised(
             "enforce_gtid_consistency",
@@ -247,11 +247,13 @@ def _gtids(seen: Seen) -> Iterator[Row]:
         )
 
 
-def _replica_updates(seen: Seen) -> Row:
-    name = "log_replica_updates" if "log_replica_updates" in seen.variables else "log_slave_updates"
-    galera = seen.is_on("wsrep_on")
-    replicates = True if galera else seen.replicates
-    if seen.is_on(name):
+def _replica_updates(server: ServerSettings) -> Row:
+    name = (
+        "log_replica_updates" if "log_replica_updates" in server.variables else "log_slave_updates"
+    )
+    galera = server.is_on("wsrep_on")
+    replicates = True if galera else server.replicates
+    if server.is_on(name):
         role = {True: "; it replicates from another server", None: "", False: ""}[replicates]
         return ok("settings", name, f"ON{role}")
     hint = f"{name} = ON {_IN_FILE}, and a restart; or stream from the server that it replicates"
@@ -265,8 +267,8 @@ def _replica_updates(seen: Seen) -> Row:
     return ok("settings", name, "OFF; it does not replicate from another server")
 
 
-def _expiry(seen: Seen) -> Row:
-    name, seconds = "binlog_expire_logs_seconds", seen.expire_seconds
+def _expiry(server: ServerSettings) -> Row:
+    name, seconds = "binlog_expire_logs_seconds", server.expire_seconds
     if seconds is None:
         hint = f"let it keep some days, e.g. {name} = 604800, or its disk fills up"
         return warn("settings", name, "it keeps binlogs for ever", hint)
@@ -282,23 +284,64 @@ def _expiry(seen: Seen) -> Row:
     return ok("settings", name, f"it keeps a binlog for {duration_text(seconds)}")
 
 
-def _notes(seen: Seen) -> Iterator[Row]:
+def _notes(server: ServerSettings) -> Iterator[Row]:
     for name in ("binlog_encryption", "encrypt_binlog"):
-        value = seen.value(name)
+        value = server.value(name)
         if value is not None:
             on = value.upper() in _YES
             hint = "it is of its disk only: what is streamed is plain text; --sse encrypts objects"
             yield ok("settings", name, value, hint if on else "")
-    size = seen.value("max_binlog_size")
+    size = server.value("max_binlog_size")
     if size is not None:
         found = f"{size} bytes; how soon a commit is in the bucket does not depend on it"
         yield ok("settings", "max_binlog_size", found)
 
 
-def _filters(seen: Seen) -> Row:
-    if seen.filters is None:
+def _filters(server: ServerSettings) -> Row:
+    if server.filters is None:
         return skipped("settings", "binlog filters", "SHOW BINARY LOG STATUS is denied")
-    if not seen.filters:
+    if not server.filters:
         return ok("settings", "binlog filters", "none")
     hint = "what they leave out is in no binlog, and never in the archive"
-    return warn("settings", "binlog filters", seen.filters, hint)
+    return warn("settings", "binlog filters", server.filters, hint)
+
+
+LIMITS = "account limits"
+CONNECTIONS = 3
+"""What a streamer holds at once: mysqlbinlog's connection, that of the stream and of its watch."""
+QUERIES_PER_HOUR = 7200
+"""It asks every two seconds: where the server stands, and whether it is read-only."""
+
+_AMPLE = {"MAX_USER_CONNECTIONS": 2 * CONNECTIONS, "MAX_CONNECTIONS_PER_HOUR": 1200,
+          "MAX_QUERIES_PER_HOUR": 2 * QUERIES_PER_HOUR}  # fmt: skip
+_LEAST = {"MAX_USER_CONNECTIONS": CONNECTIONS, "MAX_CONNECTIONS_PER_HOUR": CONNECTIONS,
+          "MAX_QUERIES_PER_HOUR": QUERIES_PER_HOUR}  # fmt: skip
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|`[^`]*`|\"[^\"]*\"", re.DOTALL)
+_LIMIT = re.compile(rf"\b({'|'.join(_LEAST)}) ([0-9]{{1,10}})\b")
+
+
+def limits_of(statement: str) -> dict[str, int]:
+    """The limits in what SHOW CREATE USER or SHOW GRANTS answers; 0 is none.
+
+    What is quoted there is the account's name, its password's hash or a comment.
+    """
+    found = _LIMIT.findall(_QUOTED.sub("''", statement))
+    return {name: int(number) for name, number in found if int(number)}
+
+
+def limits_row(limits: Mapping[str, int] | None, account: str) -> Row:
+    """Whether a stream can live within these; None: they may not be asked for."""
+    if limits is None:
+        return skipped("privileges", LIMITS, "SHOW CREATE USER is denied")
+    found = ", ".join(f"{name} {number}" for name, number in limits.items())
+    lift = f"ALTER USER {account} WITH {' '.join(f'{name} 0' for name in limits)};"
+    if too_low := [name for name, number in limits.items() if number < _LEAST[name]]:
+        wants = ", ".join(f"{name} {_LEAST[name]}" for name in too_low)
+        return fail("privileges", LIMITS, f"{found}; a streamer needs at least {wants}", lift)
+    if any(number < _AMPLE[name] for name, number in limits.items()):
+        hint = (
+            "after a broken network the server counts dead connections beside the new ones, and "
+            f"each attempt to connect: {lift}"
+        )
+        return warn("privileges", LIMITS, f"{found}; enough as long as nothing breaks", hint)
+    return ok("privileges", LIMITS, found or "none")

@@ -20,12 +20,13 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.config.values import Config
 from binlog2s3.errors import SourceError, SpoolError
-from binlog2s3.inspect.check.limits import NAME as LIMITS
-from binlog2s3.inspect.check.limits import limits_of, limits_row
-from binlog2s3.inspect.check.row import Row, clock_row, fail, failed, ok, skipped, warn
+from binlog2s3.inspect.check.report import Row, clock_row, fail, failed, ok, skipped, warn
 from binlog2s3.inspect.check.settings import (
+    LIMITS,
     VARIABLES,
-    Seen,
+    ServerSettings,
+    limits_of,
+    limits_row,
     numbers_of,
     settings_rows,
     unseen_rows,
@@ -45,7 +46,7 @@ _TRY_AGAIN = "check again; if it stays, the server's error log says why"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class SourceAccount:
     """Who answers, and as whom: `name` is what CURRENT_USER() says."""
 
     flavour: Flavour
@@ -72,8 +73,8 @@ class SourceCheck:
         self._config = config
         self._target = target
         self._server = Server(lambda: resolve(config.mysql))
-        self._account: Account | None = None
-        self._seen: Seen | None = None
+        self._account: SourceAccount | None = None
+        self._settings: ServerSettings | None = None
         self._newest: tuple[BinlogName, int] | None = None
         self._tool: Tool | None = None
         self._client_denied: SourceError | None = None
@@ -102,7 +103,7 @@ class SourceCheck:
             return
         version = str(row["version"])
         flavour: Flavour = "mariadb" if "mariadb" in version.lower() else "mysql"
-        self._account = Account(flavour=flavour, version=version, name=str(row["account"]))
+        self._account = SourceAccount(flavour=flavour, version=version, name=str(row["account"]))
         yield ok("server", "reachable", f"{login.address}, as {self._account.name}")
         yield _tls_row(login, {str(one["Variable_name"]): str(one["Value"]) for one in cipher})
         yield version_row(flavour, version)
@@ -113,18 +114,18 @@ class SourceCheck:
             yield from unseen_rows(_UNREACHED)
             return
         try:
-            self._seen = self._look(self._account)
+            self._settings = self._look(self._account)
         except SourceError as error:
             yield failed("settings", "log_bin", error)
             yield from list(unseen_rows("the server stopped answering"))[1:]
             return
-        yield from settings_rows(self._seen)
+        yield from settings_rows(self._settings)
 
-    def _look(self, account: Account) -> Seen:
+    def _look(self, account: SourceAccount) -> ServerSettings:
         named = ", ".join(f"'{name}'" for name in VARIABLES)
         rows = self._server.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({named})")
         source, target = self._config.stream.source, self._target
-        return Seen(
+        return ServerSettings(
             flavour=account.flavour,
             version=account.version,
             variables={str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows},
@@ -144,14 +145,14 @@ class SourceCheck:
                 raise
             return None
 
-    def _replicas(self, account: Account) -> frozenset[int] | None:
+    def _replicas(self, account: SourceAccount) -> frozenset[int] | None:
         new = account.flavour == "mysql" and numbers_of(account.version) >= (8, 4)
         rows = self._ask("SHOW REPLICAS" if new else "SHOW SLAVE HOSTS")
         if rows is None:
             return None
         return frozenset(int(row.get("Server_Id") or row.get("Server_id") or 0) for row in rows)
 
-    def _replicates(self, account: Account) -> bool | None:
+    def _replicates(self, account: SourceAccount) -> bool | None:
         new = account.flavour == "mysql" and numbers_of(account.version) >= (8, 4)
         several = "SHOW ALL SLAVES STATUS" if account.flavour == "mariadb" else "SHOW SLAVE STATUS"
         rows = self._ask("SHOW REPLICA STATUS" if new else several)
@@ -167,7 +168,7 @@ class SourceCheck:
         applied = self._server.rows("SELECT @@global.gtid_slave_pos AS applied")
         return None if applied[0]["applied"] else False
 
-    def _filters(self, account: Account) -> str | None:
+    def _filters(self, account: SourceAccount) -> str | None:
         """What SHOW BINARY LOG STATUS says; also where the newest binlog is."""
         new = account.flavour == "mysql" and numbers_of(account.version) >= (8, 2)
         statement = "SHOW BINARY LOG STATUS" if new else "SHOW MASTER STATUS"
@@ -187,9 +188,9 @@ class SourceCheck:
     @property
     def _unusable(self) -> str:
         """Why its binlogs cannot be looked at; "" if they can."""
-        if self._account is None or self._seen is None:
+        if self._account is None or self._settings is None:
             return _UNREACHED
-        return "" if self._seen.is_on("log_bin") else _SILENT
+        return "" if self._settings.is_on("log_bin") else _SILENT
 
     # What the user may, and mysqlbinlog
 
@@ -212,7 +213,7 @@ class SourceCheck:
         yield from program
         yield connection
 
-    def _client_row(self, account: Account) -> Row:
+    def _client_row(self, account: SourceAccount) -> Row:
         error = self._client_denied
         try:
             self._server.rows("SHOW BINARY LOGS")
@@ -220,7 +221,7 @@ class SourceCheck:
             error = refusal
         return self._privilege_row(account, account.client, error)
 
-    def _slave_refusal(self, account: Account, connection: Row) -> SourceError | None:
+    def _slave_refusal(self, account: SourceAccount, connection: Row) -> SourceError | None:
         """What MySQL says to SHOW BINLOG EVENTS; of MariaDB only a dump tells, or the grants."""
         if connection.result == "ok":
             return None
@@ -235,7 +236,7 @@ class SourceCheck:
             return error
         return None
 
-    def _limits(self, account: Account) -> dict[str, int] | None:
+    def _limits(self, account: SourceAccount) -> dict[str, int] | None:
         """The account's own limits, and what the server allows one account at once."""
         new = numbers_of(account.version) >= ((5, 7) if account.flavour == "mysql" else (10, 2))
         rows = self._ask("SHOW CREATE USER CURRENT_USER()") if new else None
@@ -252,7 +253,9 @@ class SourceCheck:
     def _grants(self) -> list[str]:
         return [str(next(iter(row.values()))) for row in self._server.rows("SHOW GRANTS")]
 
-    def _privilege_row(self, account: Account, privilege: str, error: SourceError | None) -> Row:
+    def _privilege_row(
+        self, account: SourceAccount, privilege: str, error: SourceError | None
+    ) -> Row:
         if error is None:
             return ok("privileges", privilege, f"{account.name} has it")
         if "privilege" not in str(error):
@@ -302,7 +305,7 @@ class SourceCheck:
     def _connection_row(self) -> Row:
         if self._tool is None:
             return skipped("mysqlbinlog", "connection", "there is no mysqlbinlog")
-        if self._seen is not None and self._seen.value("server_id") == "0":
+        if self._settings is not None and self._settings.value("server_id") == "0":
             return skipped("mysqlbinlog", "connection", "a server with server_id 0 refuses it")
         try:
             where = self._newest or self._oldest()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from binlog2s3.config.values import Config, SpoolLimits
 from binlog2s3.errors import SpoolError
-from binlog2s3.inspect.check.row import Row, fail, failed, ok, skipped, warn
+from binlog2s3.inspect.check.report import Row, fail, failed, ok, skipped, warn
 from binlog2s3.stream.punch import PunchUnsupportedError, allocated, punch
 from binlog2s3.stream.spool import Room, default_min_free, noted_superseder
 

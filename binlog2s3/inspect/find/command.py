@@ -18,11 +18,16 @@ from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.find import FindConfig
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
-from binlog2s3.inspect.find.match import Tables, Wanted
-from binlog2s3.inspect.find.model import Sought
-from binlog2s3.inspect.find.progress import Showing, showing
-from binlog2s3.inspect.find.scan import Search
-from binlog2s3.inspect.find.view import About, Document, Printed
+from binlog2s3.inspect.find.match import Criteria, Tables
+from binlog2s3.inspect.find.model import SearchQuery
+from binlog2s3.inspect.find.scan import TransactionSearch
+from binlog2s3.inspect.find.view import (
+    JsonOutput,
+    ProgressDisplay,
+    SearchContext,
+    TextOutput,
+    progress_display,
+)
 from binlog2s3.output import page_on, progress_of, say
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.store.s3 import S3Store
@@ -35,39 +40,39 @@ _ALL = "all"
 
 def run(config: FindConfig) -> int:
     """Carry it out; the exit code. Raises what went wrong, each error with its own."""
-    stop, sought = threading.Event(), _sought(config)
-    with ExitStack() as stack:
+    stop, query = threading.Event(), _query(config)
+    with ExitStack() as searcher:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        stack.callback(signal.signal, signal.SIGTERM, before)
-        stack.callback(stop.set)
-        store = stack.enter_context(closing(S3Store(for_reading(config.s3), stop=stop)))
+        searcher.callback(signal.signal, signal.SIGTERM, before)
+        searcher.callback(stop.set)
+        store = searcher.enter_context(closing(S3Store(for_reading(config.s3), stop=stop)))
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:
             survey = Survey(store, catalog, workers, advance=advance)
-            _check(config, sought, store, survey)
-        about = About(
+            _check(config, query, store, survey)
+        context = SearchContext(
             source=config.source,
             archive=url(config.s3),
             given=config.given,
             tip=survey.current,
             several=len(survey.lineages) > 1,
         )
-        show = stack.enter_context(showing(sys.stderr))
+        show = searcher.enter_context(progress_display(sys.stderr))
         view = (
-            Document(sys.stdout, about, sought)
+            JsonOutput(sys.stdout, context, query)
             if config.as_json
-            else Printed(page_on(sys.stdout), about, sought)
+            else TextOutput(page_on(sys.stdout), context, query)
         )
-        _Finding(config, sought, survey, view, show).run()
+        _FindRun(config, query, survey, view, show).run()
     return 0
 
 
-def _sought(config: FindConfig) -> Sought:
+def _query(config: FindConfig) -> SearchQuery:
     """What to look for."""
     since_us, until_us = config.between
-    return Sought(
-        wanted=Wanted(
+    return SearchQuery(
+        wanted=Criteria(
             tables=Tables(config.tables) if config.tables else None,
             kinds=frozenset(config.kinds),
             min_rows=config.min_rows,
@@ -83,22 +88,22 @@ def _sought(config: FindConfig) -> Sought:
 
 
 @dataclass(slots=True)
-class _Finding:
+class _FindRun:
     """A search that is shown."""
 
     config: FindConfig
-    sought: Sought
+    query: SearchQuery
     survey: Survey
-    view: Document | Printed
-    show: Showing
+    view: JsonOutput | TextOutput
+    show: ProgressDisplay
     warnings: list[str] = field(default_factory=list)
 
     def run(self) -> None:
         for error in self.survey.unreadable:
             self._warn(f"{error}; its lineage is not looked through")
-        search = Search(
+        search = TransactionSearch(
             self.survey,
-            self.sought,
+            self.query,
             threads=self.config.s3.concurrency,
             warn=self._warn,
             advance=self.show,
@@ -110,7 +115,7 @@ class _Finding:
                 self.view.hit(hit)
                 self.show.found += 1
         self.show.aside()
-        self.view.end(search.tally, self.warnings)
+        self.view.end(search.stats, self.warnings)
         sys.stdout.flush()
 
     def _warn(self, text: str) -> None:
@@ -120,7 +125,7 @@ class _Finding:
                 say("warning", text)
 
 
-def _check(config: FindConfig, sought: Sought, store: S3Store, survey: Survey) -> None:
+def _check(config: FindConfig, query: SearchQuery, store: S3Store, survey: Survey) -> None:
     """Raises where there is nothing that could be looked through."""
     ids = [lineage.id for lineage in survey.lineages]
     if not ids and survey.unreadable:
@@ -130,7 +135,7 @@ def _check(config: FindConfig, sought: Sought, store: S3Store, survey: Survey) -
             f"there is nothing of source {config.source} below {url(config.s3)}",
             hint=where_to_look(store, config.s3.prefix),
         )
-    wanted = sought.lineage
+    wanted = query.lineage
     if wanted is not None and wanted not in ids:
         raise ArchiveError(
             f"there is no lineage {wanted} of source {config.source}",
@@ -139,9 +144,9 @@ def _check(config: FindConfig, sought: Sought, store: S3Store, survey: Survey) -
     flavours: set[Flavour] = {
         lineage.flavour
         for lineage in survey.lineages
-        if sought.everywhere or lineage.id == (wanted or survey.current)
+        if query.everywhere or lineage.id == (wanted or survey.current)
     }
-    for text in sought.gtids:
+    for text in query.gtids:
         if flavour_of(parse_gtids(text)) not in flavours:
             raise ArchiveError(
                 f"{text} is no GTID of {' or '.join(sorted(flavours))}, which this history is of",

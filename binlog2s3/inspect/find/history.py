@@ -15,8 +15,8 @@ from binlog2s3.binlog.gtid import Flavour, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError
+from binlog2s3.inspect.find.match import WantedGtids
 from binlog2s3.inspect.find.one_binlog import Span, spans_of
-from binlog2s3.inspect.find.wanted_gtids import Named
 from binlog2s3.recover.route import Route
 from binlog2s3.recover.snapshot import Survey
 
@@ -24,14 +24,14 @@ _Held = tuple[Executed, Executed | None]
 """All GTIDs up to a point, and those before another one."""
 
 
-class Past:
+class SearchedHistory:
     """The binlogs of one history, and which of their transactions came before."""
 
     def __init__(
         self,
         route: Route,
         numbers: list[int],
-        named: Named | None,
+        named: WantedGtids | None,
         survey: Survey,
         *,
         alone: bool,
@@ -81,7 +81,7 @@ class Past:
         for lineage, names in wanted.items():
             self._survey.load(lineage, names)
 
-    def doubles(self, number: int) -> Callable[[Transaction], bool]:
+    def duplicates(self, number: int) -> Callable[[Transaction], bool]:
         """Whether a transaction of this stretch is also in a leg before."""
         leg = self.route.stretches[number].leg
         if self.alone or leg == 0:

@@ -6,10 +6,16 @@ has read the transaction, `binlog.statements` its texts.
 Law: what cannot be told is found rather than missed, and said to be uncertain.
 """
 
+import struct
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
+from binlog2s3.archive.known import Known
 from binlog2s3.binlog.content import ROW_KINDS, Change, Content
+from binlog2s3.binlog.events import HEADER_SIZE, EventType
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, Interval, MariadbGtidList, parse
 from binlog2s3.binlog.statements import Statement
 from binlog2s3.binlog.tables import database_name, table_name
 
@@ -59,7 +65,7 @@ def _covers(pair: tuple[str, str], name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Criteria:
     """What a transaction must do to be found. `tables` None, no `kinds`: any."""
 
     tables: Tables | None = None
@@ -82,7 +88,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Match:
     """What was found out. `matched` are the changes that are looked for, as far as told."""
 
     found: bool
@@ -90,14 +96,14 @@ class Verdict:
     matched: tuple[Change, ...] = ()
 
 
-_NO = Verdict(found=False)
+_NO = Match(found=False)
 
 
 @dataclass(slots=True)
-class Judge:
+class Matcher:
     """Judges one transaction: `take` each of its statements, then `verdict` on its content."""
 
-    wanted: Wanted
+    wanted: Criteria
     maybe: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
     dropped: set[str] = field(default_factory=set)
@@ -112,20 +118,20 @@ class Judge:
         if kinds and may_be_about(statement, self.wanted.tables):
             self.maybe |= kinds
 
-    def verdict(self, content: Content) -> Verdict:
+    def match(self, content: Content) -> Match:
         """What the transaction is, by what it was read to do.
 
         What was rolled back is not certain, and what could not be read may be anything.
         """
-        found = self._verdict(content)
+        found = self._match(content)
         if content.lost or (content.undone and found.found):
             return replace(found, found=True, certain=False)
         return found
 
-    def _verdict(self, content: Content) -> Verdict:
+    def _match(self, content: Content) -> Match:
         wanted = self.wanted
         if wanted.is_any:
-            return Verdict(found=True, matched=content.changes)
+            return Match(found=True, matched=content.changes)
         matched = tuple(change for change in content.changes if self._matches(change))
         unknown = {
             change.kind
@@ -137,8 +143,8 @@ class Judge:
         if wanted.min_rows:
             return self._by_rows(matched, maybe)
         if matched:
-            return Verdict(found=True, matched=matched)
-        return Verdict(found=True, certain=False) if maybe else _NO
+            return Match(found=True, matched=matched)
+        return Match(found=True, certain=False) if maybe else _NO
 
     def _matches(self, change: Change) -> bool:
         wanted = self.wanted
@@ -161,13 +167,13 @@ class Judge:
     def _may_be(self, kind: str) -> bool:
         return kind == "other" or self.wanted.has_kind(kind)
 
-    def _by_rows(self, matched: tuple[Change, ...], maybe: set[str]) -> Verdict:
+    def _by_rows(self, matched: tuple[Change, ...], maybe: set[str]) -> Match:
         counted = tuple(change for change in matched if change.kind in ROW_KINDS)
         rows = sum(change.rows or 0 for change in counted)
         if rows >= self.wanted.min_rows:
-            return Verdict(found=True, matched=counted)
+            return Match(found=True, matched=counted)
         if any(change.rows is None for change in counted) or maybe - {"ddl", "drop"}:
-            return Verdict(found=True, certain=False, matched=counted)
+            return Match(found=True, certain=False, matched=counted)
         return _NO
 
 
@@ -242,3 +248,74 @@ KINDS_OF_WORD: Mapping[bytes, tuple[tuple[bytes, frozenset[str]], ...]] = {
     b"DELETE": ((b"", frozenset({"delete"})), (b"portion", frozenset({"insert", "update"}))),
 }
 """What statements can be at most: by their first word, and others in them, in small letters."""
+
+
+_MYSQL = struct.Struct("<x16sq")
+_MARIADB = struct.Struct("<QI")
+_SERVER = struct.Struct("<5xI")
+
+
+class WantedGtids:
+    """Some GTIDs of one flavour: a set, or MariaDB's one by one. ValueError if they are none."""
+
+    def __init__(self, texts: tuple[str, ...], flavour: Flavour) -> None:
+        self._set = GtidSet()
+        self._single: set[tuple[int, int, int]] = set()
+        self._runs: dict[bytes, tuple[Interval, ...]] = {}
+        self._has_tags = False
+        for text in texts:
+            if flavour == "mysql":
+                self._set |= GtidSet.parse(text)
+            else:
+                self._single |= {_mariadb(piece) for piece in text.split(",")}
+        for uuid, tag, intervals in self._set.runs():
+            if tag:
+                self._has_tags = True
+            else:
+                self._runs[UUID(uuid).bytes] = intervals
+        self.count = self._set.count if flavour == "mysql" else len(self._single)
+
+    def in_event(self, event_type: int, data: bytes, at: int) -> bool:
+        """Whether the GTID event that begins there may be one of them."""
+        if event_type == EventType.GTID:
+            uuid, gno = _MYSQL.unpack_from(data, at + HEADER_SIZE)
+            return _within(self._runs.get(uuid, ()), gno)
+        if event_type == EventType.GTID_TAGGED:
+            return self._has_tags
+        if event_type == EventType.MARIADB_GTID:
+            number, domain = _MARIADB.unpack_from(data, at + HEADER_SIZE)
+            return (domain, _SERVER.unpack_from(data, at)[0], number) in self._single
+        return False
+
+    def has(self, gtid: str) -> bool:
+        """Whether this one, as a scanner names it, is among them."""
+        if ":" not in gtid:
+            return _mariadb(gtid) in self._single
+        uuid, *tag, number = gtid.split(":")
+        return (uuid, tag[0] if tag else "", int(number)) in self._set
+
+    def touches(self, known: Known) -> bool:
+        """Whether any of them can be in this binlog."""
+        added = known.gtids_added
+        if isinstance(added, GtidSet):
+            return bool(added & self._set)
+        return any(
+            _last(added, domain, server) >= number > _last(known.gtids_before, domain, server)
+            for domain, server, number in self._single
+        )
+
+
+def _mariadb(text: str) -> tuple[int, int, int]:
+    (found,) = parse(text, "mariadb").gtids()
+    return found
+
+
+def _within(runs: tuple[Interval, ...], number: int) -> bool:
+    at = bisect_right(runs, (number, 2**64)) - 1
+    return at >= 0 and number <= runs[at][1]
+
+
+def _last(gtids: Gtids | None, domain: int, server: int) -> int:
+    if not isinstance(gtids, MariadbGtidList):
+        return -1
+    return next((n for d, s, n in gtids.gtids() if (d, s) == (domain, server)), -1)

@@ -9,13 +9,13 @@ from typing import Literal
 from binlog2s3.binlog.content import Content, Xa
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.inspect.find.match import Verdict, Wanted
+from binlog2s3.inspect.find.match import Criteria, Match
 
 _SECOND_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sought:
+class SearchQuery:
     """What is looked for, and where.
 
     Times in microseconds, UTC, both included. `gtids` are texts, as the flavour has them.
@@ -23,7 +23,7 @@ class Sought:
     as a whole.
     """
 
-    wanted: Wanted
+    wanted: Criteria
     since_us: int | None = None
     until_us: int | None = None
     gtids: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Sought:
 
 
 @dataclass(frozen=True, slots=True)
-class Tie:
+class XaLink:
     """That a transaction is one phase of an XA transaction: what became of that, and by which one.
 
     `binlog` and `transaction` are of the other phase, None where it is not in sight.
@@ -70,12 +70,12 @@ class Hit:
     binlog: BinlogName
     transaction: Transaction
     content: Content
-    verdict: Verdict
-    tie: Tie | None = None
+    match: Match
+    link: XaLink | None = None
 
 
 @dataclass(slots=True)
-class Tally:
+class SearchStats:
     """What was looked through so far, in bytes of `of_size`; `left_out`: without being read.
 
     `ended_early`: the limit was reached before the end. `covered_us`: all that was committed until
@@ -90,4 +90,4 @@ class Tally:
     lineages: tuple[str, ...] = ()
     ended_early: bool = False
     covered_us: int | None = None
-    close: tuple[str, ...] = ()
+    similar_tables: tuple[str, ...] = ()

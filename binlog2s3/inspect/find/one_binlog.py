@@ -20,10 +20,10 @@ from binlog2s3.binlog.events import CHECKSUM_SIZE, FormatEvent, decode_format
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, DamageError
-from binlog2s3.inspect.find.match import Judge, Verdict, Wanted
-from binlog2s3.inspect.find.model import Hit, Tie
-from binlog2s3.inspect.find.near import Near
-from binlog2s3.inspect.find.prefilter import Mesh, Region, Sieve, regions
+from binlog2s3.inspect.find.match import Criteria, Match, Matcher
+from binlog2s3.inspect.find.model import Hit, XaLink
+from binlog2s3.inspect.find.prefilter import FilterRules, Prefilter, Region, regions
+from binlog2s3.inspect.find.similar_tables import SimilarTables
 
 TEXT_MOST = 16 * 1024
 """Characters of a statement that are kept."""
@@ -60,7 +60,7 @@ def spans_of(found: Found, end: int) -> list[Span]:
 
 
 @dataclass(slots=True)
-class Lost:
+class UnreadableRange:
     """Bytes that could not be looked at, and why."""
 
     error: ArchiveError
@@ -69,7 +69,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class XaPhase:
     """One phase of an XA transaction, and the span that it lies in."""
 
     span: Span
@@ -82,28 +82,28 @@ Piece = tuple[int, bytes]
 
 
 @dataclass(slots=True)
-class Haystack:
+class SpanSearcher:
     """Searches spans. `keep` says which transactions count, before they are read.
 
     `other` looks for the other phase of an XA transaction in this span, `near` at names of tables.
     """
 
     blocks: Blocks
-    wanted: Wanted
-    mesh: Mesh | None
+    wanted: Criteria
+    rules: FilterRules | None
     keep: Callable[[Transaction], bool]
     newest_first: bool
-    other: Callable[[Span, Transaction, Xa], Other | None] | None = None
-    near: Near | None = None
+    other: Callable[[Span, Transaction, Xa], XaPhase | None] | None = None
+    similar: SimilarTables | None = None
     _opened: dict[tuple[str, BinlogName, int], "_Opened"] = field(default_factory=dict)
 
     def search(
-        self, span: Span, data: Iterable[bytes | ArchiveError], lost: list[Lost]
+        self, span: Span, data: Iterable[bytes | ArchiveError], lost: list[UnreadableRange]
     ) -> Iterator[Hit]:
         """What is found in a span, of which `data` are the blocks, in order; all are taken."""
         opened = self._open(span)
         known = span.found.known
-        sieve = Sieve(self.mesh or _ALL, span.begin, opened.trailer, dict(known.damaged))
+        prefilter = Prefilter(self.rules or _ALL, span.begin, opened.trailer, dict(known.damaged))
         pieces: list[Piece] | None = [] if span.size <= _KEPT_MOST else None
         end, error = span.end, None
         for number, block in zip(span.numbers, data, strict=True):
@@ -115,30 +115,30 @@ class Haystack:
             at = number * BLOCK_SIZE
             low, high = max(span.begin - at, 0), min(span.end - at, len(block))
             piece = block[low:high] if (low, high) != (0, len(block)) else block
-            if self.mesh is not None:
-                sieve.feed(piece)
+            if self.rules is not None:
+                prefilter.feed(piece)
             if pieces is not None:
                 pieces.append((at + low, piece))
         if error is not None:
-            lost.append(Lost(error, end, span.end))
-        if self.near is not None and pieces is not None:
-            self.near.look(opened.form, (piece for _, piece in pieces))
-        yield from self._look(span, opened, pieces, self._regions(sieve, span, end), sieve)
+            lost.append(UnreadableRange(error, end, span.end))
+        if self.similar is not None and pieces is not None:
+            self.similar.look(opened.form, (piece for _, piece in pieces))
+        yield from self._look(span, opened, pieces, self._regions(prefilter, span, end), prefilter)
 
-    def phases(self, span: Span) -> tuple[list[Other], bool]:
+    def phases(self, span: Span) -> tuple[list[XaPhase], bool]:
         """The phases of XA transactions in a span, and whether all of it could be read."""
-        lost: list[Lost] = []
+        lost: list[UnreadableRange] = []
         blocks = (bytes(self.blocks.block(span.found, number)) for number in span.numbers)
         hits = self.search(span, blocks, lost)
-        others = [Other(span, hit.transaction, hit.content.xa) for hit in hits if hit.content.xa]
+        others = [XaPhase(span, hit.transaction, hit.content.xa) for hit in hits if hit.content.xa]
         return others, not lost
 
-    def _regions(self, sieve: Sieve, span: Span, end: int) -> list[Region]:
+    def _regions(self, prefilter: Prefilter, span: Span, end: int) -> list[Region]:
         if end <= span.begin:
             return []
-        if self.mesh is None or sieve.lost or (end == span.end and not sieve.is_whole):
+        if self.rules is None or prefilter.lost or (end == span.end and not prefilter.is_whole):
             return [Region(span.begin, end, 0)]
-        return regions(sieve.starts, sieve.found, span.begin, end)
+        return regions(prefilter.starts, prefilter.found, span.begin, end)
 
     def _open(self, span: Span) -> "_Opened":
         found = span.found
@@ -156,10 +156,10 @@ class Haystack:
         opened: "_Opened",
         pieces: list[Piece] | None,
         chosen: list[Region],
-        sieve: Sieve,
+        prefilter: Prefilter,
     ) -> Iterator[Hit]:
-        marks = None if self.mesh is None or sieve.lost else sieve.found
-        least = 0 if sieve.compressed or self.mesh is None else self.wanted.min_rows
+        marks = None if self.rules is None or prefilter.lost else prefilter.found
+        least = 0 if prefilter.compressed or self.rules is None else self.wanted.min_rows
         for region in reversed(chosen) if self.newest_first else chosen:
             data = None
             if pieces is not None:
@@ -176,15 +176,15 @@ class Haystack:
                     if data is None
                     else data[one.begin - region.begin : one.end - region.begin]
                 )
-                content, verdict, tie = self._judge(span, opened, own, one)
-                if verdict.found:
+                content, match, link = self._match(span, opened, own, one)
+                if match.found:
                     yield Hit(
                         lineage=span.found.lineage.id,
                         binlog=span.found.known.name,
                         transaction=one,
                         content=content,
-                        verdict=verdict,
-                        tie=tie,
+                        match=match,
+                        link=link,
                     )
 
     def _scan(
@@ -205,51 +205,51 @@ class Haystack:
             ) from error
         return [_whole(one, damaged) for one in transactions]
 
-    def _judge(
+    def _match(
         self, span: Span, opened: "_Opened", data: bytes | None, one: Transaction
-    ) -> tuple[Content, Verdict, Tie | None]:
+    ) -> tuple[Content, Match, XaLink | None]:
         """What a transaction does, and what it is; `data` are its bytes, if they are at hand."""
-        judge = Judge(self.wanted)
-        content = self._read(span, opened, data, one, judge)
+        matcher = Matcher(self.wanted)
+        content = self._read(span, opened, data, one, matcher)
         if content.xa is None or self.other is None:
-            return content, judge.verdict(content), None
-        return self._tied(span, one, content, content.xa, judge)
+            return content, matcher.match(content), None
+        return self._linked(span, one, content, content.xa, matcher)
 
-    def _tied(
-        self, span: Span, one: Transaction, content: Content, xa: Xa, judge: Judge
-    ) -> tuple[Content, Verdict, Tie | None]:
+    def _linked(
+        self, span: Span, one: Transaction, content: Content, xa: Xa, matcher: Matcher
+    ) -> tuple[Content, Match, XaLink | None]:
         """The same of one phase of an XA transaction: with the other one, where it is in sight.
 
         An XA COMMIT does what it commits; if nobody knows what that is, it may be anything.
         """
-        verdict = judge.verdict(content)
+        match = matcher.match(content)
         stands_for_rows = xa.phase == "commit" and self.wanted.has_rows
-        if self.other is None or not (verdict.found or stands_for_rows):
-            return content, verdict, None
+        if self.other is None or not (match.found or stands_for_rows):
+            return content, match, None
         other = self.other(span, one, xa)
         if stands_for_rows:
-            verdict = Verdict(found=True, certain=False)
+            match = Match(found=True, certain=False)
             if other is not None:
                 try:
                     opened = self._open(other.span)
-                    content = self._read(other.span, opened, None, other.transaction, judge)
-                    verdict = judge.verdict(content)
+                    content = self._read(other.span, opened, None, other.transaction, matcher)
+                    match = matcher.match(content)
                 except ArchiveError:
                     other = None
         state = _STATES[xa.phase if xa.phase != "prepare" or other is None else other.xa.phase]
         if state != "committed":
-            verdict = replace(verdict, certain=False)
-        tie = Tie(xa, state)
+            match = replace(match, certain=False)
+        link = XaLink(xa, state)
         if other is not None:
-            tie = Tie(xa, state, other.span.found.known.name, other.transaction)
-        return content, verdict, tie
+            link = XaLink(xa, state, other.span.found.known.name, other.transaction)
+        return content, match, link
 
     def _read(
-        self, span: Span, opened: "_Opened", data: bytes | None, one: Transaction, judge: Judge
+        self, span: Span, opened: "_Opened", data: bytes | None, one: Transaction, matcher: Matcher
     ) -> Content:
         """What a transaction says that it does; the judge hears of its statements."""
         reader = ContentReader(
-            opened.form, text_most=TEXT_MOST, looked_most=LOOKED_MOST, on_statement=judge.take
+            opened.form, text_most=TEXT_MOST, looked_most=LOOKED_MOST, on_statement=matcher.take
         )
         for view in self._all(span, data, one.begin, one.end):
             reader.feed(view)
@@ -286,7 +286,7 @@ _STATES: dict[Phase, Literal["prepared", "committed", "rolled back"]] = {
     "commit": "committed",
     "rollback": "rolled back",
 }
-_ALL = Mesh(meaning=bytes(256))
+_ALL = FilterRules(meaning=bytes(256))
 
 
 def _has(marks: list[int], one: Transaction) -> bool:

@@ -22,7 +22,7 @@ from binlog2s3.binlog.compression import mariadb_text, whole_payload
 from binlog2s3.binlog.content import ROW_KINDS
 from binlog2s3.binlog.events import HEADER_SIZE, QUERIES, EventType, query_layout
 from binlog2s3.binlog.tables import KIND_OF_ROWS
-from binlog2s3.inspect.find.match import KINDS_OF_WORD, Tables, Wanted, needles_of
+from binlog2s3.inspect.find.match import KINDS_OF_WORD, Criteria, Tables, needles_of
 
 _HEAD = struct.Struct("<4xB4xI")
 """Type and size."""
@@ -49,7 +49,7 @@ _OLD_LOADS = (EventType.LOAD, EventType.NEW_LOAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mesh:
+class FilterRules:
     """What a sieve looks for, made ready once: what each type of event means, bytes to find.
 
     `names`: a plain statement that has none of these (in small letters) cannot be meant. `both`:
@@ -71,13 +71,13 @@ class Mesh:
         return not self.phases and not any(self.meaning[kind] for kind in KIND_OF_ROWS)
 
 
-def mesh_of(wanted: Wanted, gtid: GtidTest | None = None) -> Mesh:
+def rules_for(wanted: Criteria, gtid: GtidTest | None = None) -> FilterRules:
     """What has to be looked at for this."""
     meaning = bytearray(256)
     for kind in _GTID_EVENTS:
         meaning[kind] = _START
     if gtid is not None:  # the transaction's own event says it all
-        return Mesh(meaning=bytes(meaning), gtid=gtid)
+        return FilterRules(meaning=bytes(meaning), gtid=gtid)
     for kind in QUERIES:
         meaning[kind] = _QUERY
     meaning[EventType.TRANSACTION_PAYLOAD] = _PAYLOAD
@@ -94,7 +94,7 @@ def mesh_of(wanted: Wanted, gtid: GtidTest | None = None) -> Mesh:
         for event_type, rows_kind in KIND_OF_ROWS.items():
             if rows_kind in row_kinds:
                 meaning[event_type] = _ROWS
-    return Mesh(
+    return FilterRules(
         both=both,
         meaning=bytes(meaning),
         needles=needles,
@@ -103,7 +103,7 @@ def mesh_of(wanted: Wanted, gtid: GtidTest | None = None) -> Mesh:
     )
 
 
-def xa_mesh() -> Mesh:
+def xa_rules() -> FilterRules:
     """What has to be looked at for both phases of XA transactions."""
     meaning = bytearray(256)
     for kind in _GTID_EVENTS:
@@ -112,7 +112,7 @@ def xa_mesh() -> Mesh:
         meaning[kind] = _QUERY
     meaning[EventType.TRANSACTION_PAYLOAD] = _PAYLOAD
     meaning[EventType.XA_PREPARE] = _MARK
-    return Mesh(meaning=bytes(meaning), phases=True)
+    return FilterRules(meaning=bytes(meaning), phases=True)
 
 
 def _names_of(tables: Tables | None) -> tuple[bytes, ...]:
@@ -124,7 +124,7 @@ def _names_of(tables: Tables | None) -> tuple[bytes, ...]:
 
 
 @dataclass(slots=True)
-class Sieve:
+class Prefilter:
     """One pass, from `begin` of a binlog on, where no transaction is open.
 
     `starts` are the offsets of the GTID events, `marks` those of events that make their transaction
@@ -133,7 +133,7 @@ class Sieve:
     tells nothing. `damaged` has ranges that are passed over, by their beginning; each is a mark.
     """
 
-    mesh: Mesh
+    rules: FilterRules
     begin: int
     trailer: int
     damaged: Mapping[int, int] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class Sieve:
     @property
     def found(self) -> list[int]:
         """A place in each transaction that is to be looked at, in order; perhaps several."""
-        if not self.mesh.both:
+        if not self.rules.both:
             return sorted({*self.marks, *self.named, *self.rows})
         named = {bisect_right(self.starts, one) for one in self.named}
         rows = [one for one in self.rows if bisect_right(self.starts, one) in named]
@@ -179,10 +179,10 @@ class Sieve:
             self._carry = data[at:]
 
     def _find_names(self, data: bytes, base: int) -> None:
-        if not self.mesh.needles:
+        if not self.rules.needles:
             return
-        most = max(map(len, self.mesh.needles)) - 1
-        for needle in self.mesh.needles:
+        most = max(map(len, self.rules.needles)) - 1
+        for needle in self.rules.needles:
             joint = self._tail + data[: len(needle) - 1]
             if needle in joint:
                 self.named.append(base - 1)
@@ -194,9 +194,9 @@ class Sieve:
 
     def _walk(self, data: bytes, base: int, at: int) -> int:  # noqa: C901 - the hot loop
         """From event to event; where the next one begins that is not whole, or not there."""
-        unpack, meaning, last = _HEAD.unpack_from, self.mesh.meaning, len(data) - HEADER_SIZE
-        jumps, damaged, starts = self.mesh.jumps and not self.damaged, self.damaged, self.starts
-        tests = self.mesh.gtid is not None
+        unpack, meaning, last = _HEAD.unpack_from, self.rules.meaning, len(data) - HEADER_SIZE
+        jumps, damaged, starts = self.rules.jumps and not self.damaged, self.damaged, self.starts
+        tests = self.rules.gtid is not None
         while at <= last:
             event_type, size = unpack(data, at)
             if size < HEADER_SIZE:
@@ -228,8 +228,8 @@ class Sieve:
 
     def _test(self, event_type: int, data: bytes, base: int, at: int, size: int) -> None:
         """A GTID event that is cut is looked at later."""
-        assert self.mesh.gtid is not None  # noqa: S101 - the caller has seen it
-        if at + size > len(data) or self.mesh.gtid(event_type, data, at):
+        assert self.rules.gtid is not None  # noqa: S101 - the caller has seen it
+        if at + size > len(data) or self.rules.gtid(event_type, data, at):
             self.marks.append(base + at)
 
     def _look(self, event_type: int, data: bytes, base: int, at: int, size: int) -> None:
@@ -252,7 +252,7 @@ class Sieve:
             return True
         if events is None:
             return True
-        inside = Sieve(self.mesh, 0, 0)
+        inside = Prefilter(self.rules, 0, 0)
         inside.feed(events)
         return bool(inside.found) or not inside.is_whole
 
@@ -274,7 +274,7 @@ class Sieve:
                 return True
             if len(raw) >= _TEXT_MOST:
                 return True
-        return _may_be_meant(raw, self.mesh)
+        return _may_be_meant(raw, self.rules)
 
 
 def _plain_length(data: bytes, at: int, size: int) -> int:
@@ -299,18 +299,18 @@ def _plain_length(data: bytes, at: int, size: int) -> int:
     return length if length > size else 0
 
 
-def _may_be_meant(raw: bytes, mesh: Mesh) -> bool:
+def _may_be_meant(raw: bytes, rules: FilterRules) -> bool:
     """Plain INSERTs, UPDATEs and DELETEs are told by their first word and the names in them."""
-    if mesh.phases:
+    if rules.phases:
         return _XA.match(raw) is not None
     word = _WORD.match(raw)
     kinds = KINDS_OF_WORD.get(word[1].upper()) if word else None
     if kinds is None:
         return True
     small = raw.lower()
-    if mesh.kinds and not any(mesh.kinds & kind and other in small for other, kind in kinds):
+    if rules.kinds and not any(rules.kinds & kind and other in small for other, kind in kinds):
         return False
-    return not mesh.names or any(name in small for name in mesh.names)
+    return not rules.names or any(name in small for name in rules.names)
 
 
 @dataclass(frozen=True, slots=True)

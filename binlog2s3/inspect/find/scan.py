@@ -8,57 +8,124 @@ Law: what cannot be read, and what is missing, is passed over and told as a warn
 the search. A transaction that two lineages have is found in the first one of the two.
 """
 
+from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 
 from binlog2s3.archive.blocks import MOST_THREADS, Ahead, Found
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import BLOCK_SIZE
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
-from binlog2s3.inspect.find.history import Past
-from binlog2s3.inspect.find.model import Hit, Sought, Tally
-from binlog2s3.inspect.find.near import Near
-from binlog2s3.inspect.find.one_binlog import Haystack, Lost
-from binlog2s3.inspect.find.phases import Phases
-from binlog2s3.inspect.find.prefilter import mesh_of
-from binlog2s3.inspect.find.tasks import Agenda, Item, Part
-from binlog2s3.inspect.find.wanted_gtids import Named
+from binlog2s3.inspect.find.history import SearchedHistory
+from binlog2s3.inspect.find.match import WantedGtids
+from binlog2s3.inspect.find.model import Hit, SearchQuery, SearchStats
+from binlog2s3.inspect.find.one_binlog import Span, SpanSearcher, UnreadableRange
+from binlog2s3.inspect.find.prefilter import rules_for
+from binlog2s3.inspect.find.similar_tables import SimilarTables
+from binlog2s3.inspect.find.xa import XaPhases
 from binlog2s3.recover.route import Route
 from binlog2s3.recover.snapshot import Survey
+
+_REMEMBERED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SpanTask:
+    """A span to be searched, and which of its transactions count."""
+
+    span: Span
+    keep: Callable[[Transaction], bool]
+
+
+Item = SpanTask | Callable[[], None]
+"""Something to be searched, or to be done."""
+
+
+class WorkQueue:
+    """Items in order; `planned` are those whose first task has been given out."""
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self._items = items
+        self.queued: deque[Item] = deque()
+
+    def tasks(
+        self, fetch: Callable[[Found, int], bytes | ArchiveError]
+    ) -> Iterator[Callable[[], bytes | ArchiveError | None]]:
+        """One for each block of a part, and one that does nothing for all else.
+
+        Neighbouring spans share a block, which is fetched once.
+        """
+        shared: OrderedDict[tuple[str, BinlogName, int], _Once] = OrderedDict()
+        for item in self._items:
+            self.queued.append(item)
+            if not isinstance(item, SpanTask):
+                yield _nothing
+                continue
+            found = item.span.found
+            for number in item.span.numbers:
+                key = (found.lineage.id, found.known.name, number)
+                if key not in shared:
+                    shared[key] = _Once(partial(fetch, found, number))
+                    while len(shared) > _REMEMBERED:
+                        shared.popitem(last=False)
+                yield shared[key]
+
+
+def _nothing() -> None:
+    """Only so that the item comes at its place."""
+
+
+class _Once:
+    """A task that several may wait for, and that is done once."""
+
+    def __init__(self, task: Callable[[], bytes | ArchiveError]) -> None:
+        self._task = task
+        self._lock = Lock()
+        self._result: list[bytes | ArchiveError] = []
+
+    def __call__(self) -> bytes | ArchiveError:
+        with self._lock:
+            if not self._result:
+                self._result.append(self._task())
+            return self._result[0]
+
 
 _BATCH = 64
 """So many entries are read at a time."""
 
 
-class Search:
+class TransactionSearch:
     """One search. `warn` hears of what is passed over, `advance` of each step."""
 
     def __init__(
         self,
         survey: Survey,
-        sought: Sought,
+        query: SearchQuery,
         *,
         threads: int,
         warn: Callable[[str], None],
-        advance: Callable[[Tally], None],
+        advance: Callable[[SearchStats], None],
     ) -> None:
         self._survey = survey
-        self._sought = sought
+        self._query = query
         self._threads = min(threads, MOST_THREADS)
         self._warn = warn
         self._advance = advance
         self._problems = 0
-        tables = sought.wanted.tables
-        self._near = Near(tables) if tables is not None else None
-        self.tally = Tally()
+        tables = query.wanted.tables
+        self._similar = SimilarTables(tables) if tables is not None else None
+        self.stats = SearchStats()
 
     def hits(self) -> Generator[Hit, None, None]:
         """What is found, in the order that is wanted, up to the limit."""
         lines = self._lines()
-        self.tally.of_size = sum(line.size(n) for line in lines for n in line.numbers)
+        self.stats.of_size = sum(line.size(n) for line in lines for n in line.numbers)
         found = 0
         left = {line.route.line.legs[-1].lineage.flavour: _count(line.named) for line in lines}
         for line in lines:
@@ -66,77 +133,77 @@ class Search:
             with closing(self._in_line(line)) as hits:
                 for hit in hits:
                     yield hit
-                    if hit.verdict.certain:
-                        self._near = None
+                    if hit.match.certain:
+                        self._similar = None
                     found += 1
                     left[flavour] -= 1
-                    if found == self._sought.limit:
-                        self.tally.ended_early = True
+                    if found == self._query.limit:
+                        self.stats.ended_early = True
                         return
-                    if not left[flavour] and not self._sought.everywhere:
+                    if not left[flavour] and not self._query.everywhere:
                         return  # all GTIDs
-        self.tally.close = self._near.close() if self._near is not None else ()
+        self.stats.similar_tables = self._similar.names() if self._similar is not None else ()
 
     # Where
 
-    def _lines(self) -> list[Past]:
+    def _lines(self) -> list[SearchedHistory]:
         """What is looked through, in the order of the search."""
-        newest = self._sought.order == "newest"
-        survey, sought = self._survey, self._sought
-        if not sought.everywhere:
-            return [self._line(sought.lineage or survey.current)]
-        flavours = {flavour_of(parse_gtids(text)) for text in sought.gtids}
+        newest = self._query.order == "newest"
+        survey, query = self._survey, self._query
+        if not query.everywhere:
+            return [self._line(query.lineage or survey.current)]
+        flavours = {flavour_of(parse_gtids(text)) for text in query.gtids}
         fitting = (one.id for one in survey.lineages if not flavours or one.flavour in flavours)
         ids = sorted(fitting, reverse=newest)
         return [self._line(id_, alone=True) for id_ in ids]
 
-    def _line(self, tip: str, *, alone: bool = False) -> Past:
+    def _line(self, tip: str, *, alone: bool = False) -> SearchedHistory:
         route = Route(self._survey, tip)
         last = len(route.line.legs) - 1
         flavour = route.line.legs[-1].lineage.flavour
         numbers = [n for n, one in enumerate(route.stretches) if not alone or one.leg == last]
-        if self._sought.order == "newest":
+        if self._query.order == "newest":
             numbers.reverse()
-        return Past(
+        return SearchedHistory(
             route,
             numbers,
-            Named(self._sought.gtids, flavour) if self._sought.gtids else None,
+            WantedGtids(self._query.gtids, flavour) if self._query.gtids else None,
             self._survey,
             alone=alone,
         )
 
     # Through one history
 
-    def _in_line(self, line: Past) -> Generator[Hit, None, None]:
-        sought = self._sought
-        plain = sought.wanted.is_any and line.named is None
+    def _in_line(self, line: SearchedHistory) -> Generator[Hit, None, None]:
+        query = self._query
+        plain = query.wanted.is_any and line.named is None
         test = line.named.in_event if line.named is not None else None
-        plan = Agenda(self._items(line))
-        stack = Haystack(
+        plan = WorkQueue(self._items(line))
+        searcher = SpanSearcher(
             blocks=self._survey.blocks,
-            wanted=sought.wanted,
-            mesh=None if plain else mesh_of(sought.wanted, test),
+            wanted=query.wanted,
+            rules=None if plain else rules_for(query.wanted, test),
             keep=lambda _: True,
-            newest_first=sought.order == "newest",
-            other=Phases(line, self._survey.blocks).other,
+            newest_first=query.order == "newest",
+            other=XaPhases(line, self._survey.blocks).other,
         )
         with closing(Ahead(plan.tasks(self._fetch), threads=self._threads, first=2)) as ahead:
             for first in ahead:
-                item = plan.planned.popleft()
-                if not isinstance(item, Part):
+                item = plan.queued.popleft()
+                if not isinstance(item, SpanTask):
                     item()
                     continue
-                stack.keep, stack.near = item.keep, self._near
-                yield from self._in_part(stack, item, first, ahead)
+                searcher.keep, searcher.similar = item.keep, self._similar
+                yield from self._in_part(searcher, item, first, ahead)
 
     def _in_part(
         self,
-        stack: Haystack,
-        part: Part,
+        searcher: SpanSearcher,
+        part: SpanTask,
         first: bytes | ArchiveError | None,
         ahead: Iterator[bytes | ArchiveError | None],
     ) -> Iterator[Hit]:
-        lost: list[Lost] = []
+        lost: list[UnreadableRange] = []
 
         def data() -> Iterator[bytes | ArchiveError]:
             span = part.span
@@ -148,9 +215,9 @@ class Search:
                 self._done(min(end, span.end) - max(begin, span.begin))
 
         try:
-            yield from stack.search(part.span, data(), lost)
+            yield from searcher.search(part.span, data(), lost)
         except ArchiveError as error:
-            lost.append(Lost(error, part.span.begin, part.span.end))
+            lost.append(UnreadableRange(error, part.span.begin, part.span.end))
         for one in lost:
             self._warn(
                 f"not looked at: bytes {one.begin} to {one.end} of {part.span.found.known.name} of "
@@ -163,7 +230,7 @@ class Search:
         except ArchiveError as error:
             return error
 
-    def _items(self, line: Past) -> Iterator[Item]:
+    def _items(self, line: SearchedHistory) -> Iterator[Item]:
         """What is to be done, stretch by stretch: parts to be searched, and things to be said."""
         yield partial(self._begin, line)
         at_once: list[int] = []
@@ -172,34 +239,34 @@ class Search:
                 at_once = line.numbers[place : place + _BATCH]
                 line.load(at_once)
             at_once.remove(number)
-            if self._sought.order == "newest":
+            if self._query.order == "newest":
                 yield from self._of_stretch(line, number)
                 yield from self._between(line, number)
             else:
                 yield from self._between(line, number)
                 yield from self._of_stretch(line, number)
-        if self._sought.order == "newest":
+        if self._query.order == "newest":
             yield partial(self._barrier, line)
 
-    def _begin(self, line: Past) -> None:
+    def _begin(self, line: SearchedHistory) -> None:
         """What is to be said first."""
         tip = line.route.line.legs[-1].lineage.id
-        self.tally.lineages += (tip,)
+        self.stats.lineages += (tip,)
         if tip == self._survey.current:
-            self.tally.covered_us = self._survey.covered_us
+            self.stats.covered_us = self._survey.covered_us
         if lost := self._survey.lost_end(tip):
             self._warn(f"not looked at: what was behind the end of {tip}: {lost}")
-        if self._sought.order == "oldest":
+        if self._query.order == "oldest":
             self._barrier(line)
 
-    def _barrier(self, line: Past) -> None:
+    def _barrier(self, line: SearchedHistory) -> None:
         if line.route.line.barrier and not line.alone:
             self._warn(
                 f"history before this is not looked at: {line.route.line.barrier}; "
                 "--lineage all looks through every lineage"
             )
 
-    def _of_stretch(self, line: Past, number: int) -> Iterator[Item]:
+    def _of_stretch(self, line: SearchedHistory, number: int) -> Iterator[Item]:
         size = line.size(number)
         try:
             found = line.found(number)
@@ -215,7 +282,7 @@ class Search:
         yield partial(self._enter, found)
         parts = self._parts(line, number)
         searched = 0
-        for part in reversed(parts) if self._sought.order == "newest" else parts:
+        for part in reversed(parts) if self._query.order == "newest" else parts:
             searched += part.span.size
             yield part
         yield partial(self._done, size - searched)
@@ -226,35 +293,35 @@ class Search:
             yield partial(self._warn, f"not looked at: {problems[self._problems]}")
             self._problems += 1
 
-    def _parts(self, line: Past, number: int) -> list[Part]:
+    def _parts(self, line: SearchedHistory, number: int) -> list[SpanTask]:
         keep = self._keep_of(line, number)
-        return [Part(span, keep) for span in line.spans(number)]
+        return [SpanTask(span, keep) for span in line.spans(number)]
 
-    def _keep_of(self, line: Past, number: int) -> Callable[[Transaction], bool]:
-        sought, named = self._sought, line.named
-        is_double = line.doubles(number)
+    def _keep_of(self, line: SearchedHistory, number: int) -> Callable[[Transaction], bool]:
+        query, named = self._query, line.named
+        is_duplicate = line.duplicates(number)
 
         def keep(one: Transaction) -> bool:
             return (
-                sought.in_time(one.commit_us, one.commit_us, exact=one.commit_exact)
+                query.in_time(one.commit_us, one.commit_us, exact=one.commit_exact)
                 and (named is None or (one.gtid is not None and named.has(one.gtid)))
-                and not is_double(one)
+                and not is_duplicate(one)
             )
 
         return keep
 
-    def _may_have(self, line: Past, known: Known) -> bool:
+    def _may_have(self, line: SearchedHistory, known: Known) -> bool:
         """Whether a binlog can have what is looked for, by what its entry says."""
         if known.damaged:
             return True
         least, greatest = known.least_commit_us, known.greatest_commit_us
         if least is None or greatest is None:
             return False
-        if not self._sought.in_time(least, greatest, exact=known.commit_exact):
+        if not self._query.in_time(least, greatest, exact=known.commit_exact):
             return False
         return line.named is None or line.named.touches(known)
 
-    def _between(self, line: Past, behind: int) -> Iterator[Item]:
+    def _between(self, line: SearchedHistory, behind: int) -> Iterator[Item]:
         """What is missing before the stretch `behind`, if it may have been in time.
 
         By the whole range of both its neighbours, in which the clock may have stepped.
@@ -270,9 +337,9 @@ class Search:
             high = line.known(behind).greatest_commit_us
         except ArchiveError:
             breaks = [(behind, stretches[behind].broken, stretches[behind].missing)]
-        sought = self._sought
-        if (low is not None and sought.until_us is not None and sought.until_us < low) or (
-            high is not None and sought.since_us is not None and sought.since_us > high
+        query = self._query
+        if (low is not None and query.until_us is not None and query.until_us < low) or (
+            high is not None and query.since_us is not None and query.since_us > high
         ):
             return
         for _, why, missing in breaks:
@@ -283,7 +350,7 @@ class Search:
     # Counting
 
     def _enter(self, found: Found) -> None:
-        self.tally.binlogs += 1
+        self.stats.binlogs += 1
         known = found.known
         for begin, end in known.damaged:
             self._warn(
@@ -292,14 +359,14 @@ class Search:
             )
 
     def _pass(self, size: int) -> None:
-        self.tally.left_out += 1
+        self.stats.left_out += 1
         self._done(size)
 
     def _done(self, size: int) -> None:
-        self.tally.size += size
-        self._advance(self.tally)
+        self.stats.size += size
+        self._advance(self.stats)
 
 
-def _count(named: Named | None) -> int:
+def _count(named: WantedGtids | None) -> int:
     """How many transactions there can be; below 0: nobody knows."""
     return named.count if named is not None else -1

@@ -8,16 +8,21 @@ Nothing is held: a document with a million transactions is written as they come.
 
 import json
 import shlex
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TextIO
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
 from binlog2s3.binlog.content import Change
 from binlog2s3.formatting import count_text, cut, size_text, time_text
-from binlog2s3.inspect.find.match import Verdict
-from binlog2s3.inspect.find.model import Hit, Sought, Tally, Tie
-from binlog2s3.output import Plain
+from binlog2s3.inspect.find.match import Match
+from binlog2s3.inspect.find.model import Hit, SearchQuery, SearchStats, XaLink
+from binlog2s3.output import Plain, clean, is_terminal
 
 FORMAT = 1
 _ENCODER = json.JSONEncoder()
@@ -29,7 +34,7 @@ _COMMANDS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class SearchContext:
     """What is to be said with a search: where it looks, and how another command gets there.
 
     `given` are words of the command line. `tip`: the lineage that the last writer wrote; `several`:
@@ -43,14 +48,14 @@ class About:
     several: bool = False
 
 
-def pitr_words(hit: Hit, about: About, sought: Sought) -> list[str]:
+def pitr_words(hit: Hit, context: SearchContext, query: SearchQuery) -> list[str]:
     """The command that brings a restored server to just before it, without the target."""
     gtid = hit.transaction.gtid
-    words = ["binlog2s3", "pitr", *about.given]
-    lineage = sought.lineage
-    if sought.everywhere and hit.lineage != about.tip:
+    words = ["binlog2s3", "pitr", *context.given]
+    lineage = query.lineage
+    if query.everywhere and hit.lineage != context.tip:
         lineage = hit.lineage
-    if gtid is None and about.several:
+    if gtid is None and context.several:
         lineage = hit.lineage  # other lineages may have a binlog of this name
     if lineage is not None:
         words += ["--lineage", lineage]
@@ -59,26 +64,26 @@ def pitr_words(hit: Hit, about: About, sought: Sought) -> list[str]:
     return [*words, "--to-position", f"{hit.binlog}:{hit.transaction.begin}"]
 
 
-def pitr_text(hit: Hit, about: About, sought: Sought) -> str:
+def pitr_text(hit: Hit, context: SearchContext, query: SearchQuery) -> str:
     """The same, for a shell."""
-    return shlex.join(pitr_words(hit, about, sought))
+    return shlex.join(pitr_words(hit, context, query))
 
 
-def sought_text(sought: Sought) -> str:
+def query_text(query: SearchQuery) -> str:
     """What is looked for, in words."""
-    wanted, words = sought.wanted, []
+    wanted, words = query.wanted, []
     if wanted.kinds:
         words.append(" or ".join(kind for kind in _KINDS if kind in wanted.kinds))
     if wanted.tables is not None:
         words.append(f"of {', '.join(wanted.tables.names)}")
     if wanted.min_rows:
         words.append(f"with at least {count_text(wanted.min_rows, 'row')}")
-    if sought.gtids:
-        words.append(f"with the GTIDs {cut(', '.join(sought.gtids), _MOST_TEXT)}")
-    if sought.since_us is not None:
-        words.append(f"from {time_text(sought.since_us)}")
-    if sought.until_us is not None:
-        words.append(f"until {time_text(sought.until_us)}")
+    if query.gtids:
+        words.append(f"with the GTIDs {cut(', '.join(query.gtids), _MOST_TEXT)}")
+    if query.since_us is not None:
+        words.append(f"from {time_text(query.since_us)}")
+    if query.until_us is not None:
+        words.append(f"until {time_text(query.until_us)}")
     return " ".join(words) or "all transactions"
 
 
@@ -89,20 +94,20 @@ _KINDS = ("insert", "update", "delete", "ddl", "drop")
 
 
 @dataclass(slots=True)
-class Printed:
+class TextOutput:
     """Text for people."""
 
     page: Plain
-    about: About
-    sought: Sought
+    context: SearchContext
+    query: SearchQuery
     found: int = 0
     _first: list[Hit] = field(default_factory=list)
     _newest_us: int = 0
 
     def begin(self) -> None:
         """What is looked for, and where."""
-        about, sought = self.about, self.sought
-        self.page.line(f"{about.source}  {sought_text(sought)}, {sought.order} first", "bold")
+        context, query = self.context, self.query
+        self.page.line(f"{context.source}  {query_text(query)}, {query.order} first", "bold")
         self.page.line("")
 
     def hit(self, hit: Hit) -> None:
@@ -114,32 +119,32 @@ class Printed:
         self._newest_us = max(self._newest_us, one.commit_us)
         when = _moment(one.commit_us) if one.commit_exact else f"{_moment(one.commit_us)[:19]}Z"
         where = f"{hit.binlog}:{one.begin}"
-        if self.sought.everywhere:
+        if self.query.everywhere:
             where += f"  {hit.lineage}"
         head = f"{when}  {one.gtid or 'no GTID'}  {where}"
-        self.page.line(head, "green" if hit.verdict.certain else "yellow")
+        self.page.line(head, "green" if hit.match.certain else "yellow")
         if why := _why_uncertain(hit):
             self.page.field("", why, 4, "yellow")
-        if hit.tie is not None and hit.tie.is_settled:
-            self.page.field("", _tie_text(hit.tie), 4)
+        if hit.link is not None and hit.link.is_settled:
+            self.page.field("", _link_text(hit.link), 4)
         for line in _content_lines(hit):
             self.page.field("", line, 4)
 
-    def end(self, tally: Tally, warnings: Sequence[str]) -> None:
+    def end(self, stats: SearchStats, warnings: Sequence[str]) -> None:
         """What was looked through, and what to do next."""
         page = self.page
         if self.found:
             page.line("")
         for warning in warnings:
             page.line(f"warning: {warning}", "yellow")
-        page.line(_looked_text(self.found, tally, self.sought), "bold")
-        if tally.close:
-            page.line(f"tables with names like that: {', '.join(tally.close)}", "yellow")
-        if text := self._covered_text(tally):
+        page.line(_looked_text(self.found, stats, self.query), "bold")
+        if stats.similar_tables:
+            page.line(f"tables with names like that: {', '.join(stats.similar_tables)}", "yellow")
+        if text := self._covered_text(stats):
             page.line(text)
-        if tally.ended_early:
+        if stats.ended_early:
             page.line(
-                f"there may be more: it ended at --limit {self.sought.limit} (0: show all)",
+                f"there may be more: it ended at --limit {self.query.limit} (0: show all)",
                 "yellow",
             )
         if not self._first:
@@ -147,20 +152,20 @@ class Printed:
         page.line("")
         page.line("to bring a restored server to just before it, with its --target-... options:")
         for hit in self._first:
-            page.line(f"  {pitr_text(hit, self.about, self.sought)}")
+            page.line(f"  {pitr_text(hit, self.context, self.query)}")
         if self.found > len(self._first):
             page.line(
                 "and in the same way before any other one: --before-gtid GTID, or where it has "
                 "none --to-position BINLOG:POSITION"
             )
 
-    def _covered_text(self, tally: Tally) -> str:
+    def _covered_text(self, stats: SearchStats) -> str:
         """Where what is looked for may not be in the bucket yet: up to when all is there.
 
         The writer says so now and then, and sends on meanwhile; one transaction that is later does
         not prove that all before it are there, by a clock that may have stepped.
         """
-        covered, until_us = tally.covered_us, self.sought.until_us
+        covered, until_us = stats.covered_us, self.query.until_us
         if covered is None or (until_us is not None and until_us <= covered):
             return ""
         if covered < self._newest_us:
@@ -170,32 +175,32 @@ class Printed:
 
 def _why_uncertain(hit: Hit) -> str:
     """What there is to say before what a transaction does, "" where that is certain."""
-    if hit.verdict.certain:
+    if hit.match.certain:
         return ""
-    if hit.tie is not None and not hit.tie.is_settled:
-        return _tie_text(hit.tie)
+    if hit.link is not None and not hit.link.is_settled:
+        return _link_text(hit.link)
     if hit.content.undone:
         return "perhaps: some of it, or all, was rolled back"
     return "perhaps: what it does cannot be told for sure"
 
 
-def _tie_text(tie: Tie) -> str:
+def _link_text(link: XaLink) -> str:
     """One phase of an XA transaction, and the other."""
-    other, phase = "", tie.xa.phase
-    if tie.transaction is not None:
-        place = tie.transaction.gtid or f"{tie.binlog}:{tie.transaction.begin}"
-        other = f"{place} at {_moment(tie.transaction.commit_us)}"
+    other, phase = "", link.xa.phase
+    if link.transaction is not None:
+        place = link.transaction.gtid or f"{link.binlog}:{link.transaction.begin}"
+        other = f"{place} at {_moment(link.transaction.commit_us)}"
     if phase == "prepare":
         if not other:
             return "prepared: neither its XA COMMIT nor its XA ROLLBACK is in sight"
-        return f"prepared, and {tie.state} by {other}"
+        return f"prepared, and {link.state} by {other}"
     verb = "commits" if phase == "commit" else "rolls back"
     return f"{verb} what {other} prepared" if other else f"{verb} what was prepared out of sight"
 
 
 def _content_lines(hit: Hit) -> list[str]:
     """What a transaction does, on few lines; what was looked for comes first."""
-    content, matched = hit.content, hit.verdict.matched
+    content, matched = hit.content, hit.match.matched
     changes = [*matched, *(one for one in content.changes if one not in matched)]
     lines = []
     if changes:
@@ -215,8 +220,8 @@ def _content_lines(hit: Hit) -> list[str]:
 
 def _stands_for_unknown(hit: Hit) -> bool:
     """Whether it is an XA COMMIT of something that nobody has found."""
-    xa, tie = hit.content.xa, hit.tie
-    return xa is not None and xa.phase == "commit" and (tie is None or tie.transaction is None)
+    xa, link = hit.content.xa, hit.link
+    return xa is not None and xa.phase == "commit" and (link is None or link.transaction is None)
 
 
 def _change_text(change: Change) -> str:
@@ -225,85 +230,85 @@ def _change_text(change: Change) -> str:
     return " ".join(filter(None, (kind, change.table, rows))) or "other"
 
 
-def _looked_text(found: int, tally: Tally, sought: Sought) -> str:
+def _looked_text(found: int, stats: SearchStats, query: SearchQuery) -> str:
     what = count_text(found, "transaction")
-    looked = f"{count_text(tally.binlogs, 'binlog')} looked through"
-    if tally.left_out:
-        looked += f", {tally.left_out} left out for what their entries say"
-    if sought.everywhere:
-        looked += f", in {count_text(len(tally.lineages), 'lineage')}"
-    return f"{what} found; {looked}; {size_text(tally.size)} of {size_text(tally.of_size)}"
+    looked = f"{count_text(stats.binlogs, 'binlog')} looked through"
+    if stats.left_out:
+        looked += f", {stats.left_out} left out for what their entries say"
+    if query.everywhere:
+        looked += f", in {count_text(len(stats.lineages), 'lineage')}"
+    return f"{what} found; {looked}; {size_text(stats.size)} of {size_text(stats.of_size)}"
 
 
 # For programs
 
 
 @dataclass(slots=True)
-class Document:
+class JsonOutput:
     """One JSON document, written as it comes."""
 
     out: TextIO
-    about: About
-    sought: Sought
+    context: SearchContext
+    query: SearchQuery
     found: int = 0
 
     def begin(self) -> None:
         """What is looked for, and where."""
-        head = head_document(self.about, self.sought)
+        head = head_document(self.context, self.query)
         self.out.write(json.dumps(head, indent=1)[:-2] + ',\n "transactions": [')
 
     def hit(self, hit: Hit) -> None:
         """One transaction."""
-        text = _ENCODER.encode(hit_document(hit, self.about, self.sought))
+        text = _ENCODER.encode(hit_document(hit, self.context, self.query))
         self.out.write(f",\n  {text}" if self.found else f"\n  {text}")
         self.found += 1
 
-    def end(self, tally: Tally, warnings: Sequence[str]) -> None:
+    def end(self, stats: SearchStats, warnings: Sequence[str]) -> None:
         """What was looked through."""
-        rest = json.dumps(tail_document(self.found, tally, warnings), indent=1)
+        rest = json.dumps(tail_document(self.found, stats, warnings), indent=1)
         self.out.write(f"{chr(10) + ' ' if self.found else ''}],\n{rest[2:]}\n")
 
 
-def head_document(about: About, sought: Sought) -> dict[str, Any]:
+def head_document(context: SearchContext, query: SearchQuery) -> dict[str, Any]:
     """The fields before the transactions."""
-    wanted = sought.wanted
+    wanted = query.wanted
     return {
         "format": FORMAT,
-        "source": about.source,
-        "archive": about.archive,
+        "source": context.source,
+        "archive": context.archive,
         "sought": {
             "tables": list(wanted.tables.names) if wanted.tables else [],
             "types": [kind for kind in _KINDS if kind in wanted.kinds],
-            "from": _time(sought.since_us),
-            "to": _time(sought.until_us),
-            "gtids": list(sought.gtids),
+            "from": _time(query.since_us),
+            "to": _time(query.until_us),
+            "gtids": list(query.gtids),
             "min_rows": wanted.min_rows or None,
-            "order": sought.order,
-            "limit": sought.limit or None,
-            "lineage": "all" if sought.everywhere else sought.lineage or about.tip,
+            "order": query.order,
+            "limit": query.limit or None,
+            "lineage": "all" if query.everywhere else query.lineage or context.tip,
         },
     }
 
 
-def tail_document(found: int, tally: Tally, warnings: Sequence[str]) -> dict[str, Any]:
+def tail_document(found: int, stats: SearchStats, warnings: Sequence[str]) -> dict[str, Any]:
     """The fields behind them."""
     return {
         "found": found,
-        "more": tally.ended_early,
+        "more": stats.ended_early,
         "looked_through": {
-            "lineages": list(tally.lineages),
-            "binlogs": tally.binlogs,
-            "left_out": tally.left_out,
-            "bytes": tally.size,
-            "of_bytes": tally.of_size,
-            "covered_until": _time(tally.covered_us),
+            "lineages": list(stats.lineages),
+            "binlogs": stats.binlogs,
+            "left_out": stats.left_out,
+            "bytes": stats.size,
+            "of_bytes": stats.of_size,
+            "covered_until": _time(stats.covered_us),
         },
-        "close_tables": list(tally.close),
+        "close_tables": list(stats.similar_tables),
         "warnings": list(warnings),
     }
 
 
-def hit_document(hit: Hit, about: About, sought: Sought) -> dict[str, Any]:
+def hit_document(hit: Hit, context: SearchContext, query: SearchQuery) -> dict[str, Any]:
     """A transaction for programs."""
     one, content = hit.transaction, hit.content
     committed = _moment(one.commit_us)
@@ -317,36 +322,36 @@ def hit_document(hit: Hit, about: About, sought: Sought) -> dict[str, Any]:
         "committed": committed,
         "commit_time": "exact" if one.commit_exact else "seconds",
         "original_commit": committed if original == one.commit_us else _time(original),
-        "certain": hit.verdict.certain,
-        "xa": _tie(hit.tie),
+        "certain": hit.match.certain,
+        "xa": _link(hit.link),
         "compressed": content.compressed,
-        "changes": [_change(change, hit.verdict) for change in content.changes],
+        "changes": [_change(change, hit.match) for change in content.changes],
         "statements": list(content.statements),
-        "pitr": pitr_text(hit, about, sought),
+        "pitr": pitr_text(hit, context, query),
     }
 
 
-def _tie(tie: Tie | None) -> dict[str, Any] | None:
-    if tie is None:
+def _link(link: XaLink | None) -> dict[str, Any] | None:
+    if link is None:
         return None
-    other = tie.transaction
+    other = link.transaction
     return {
-        "phase": tie.xa.phase,
-        "state": tie.state,
-        "xid": str(tie.xa.xid) if tie.xa.xid is not None else None,
-        "binlog": str(tie.binlog) if tie.binlog is not None else None,
+        "phase": link.xa.phase,
+        "state": link.state,
+        "xid": str(link.xa.xid) if link.xa.xid is not None else None,
+        "binlog": str(link.binlog) if link.binlog is not None else None,
         "begin": other.begin if other is not None else None,
         "gtid": other.gtid if other is not None else None,
         "committed": _moment(other.commit_us) if other is not None else None,
     }
 
 
-def _change(change: Change, verdict: Verdict) -> dict[str, Any]:
+def _change(change: Change, match: Match) -> dict[str, Any]:
     return {
         "kind": change.kind,
         "table": change.table or None,
         "rows": change.rows,
-        "matched": change in verdict.matched,
+        "matched": change in match.matched,
     }
 
 
@@ -362,3 +367,83 @@ def _second(seconds: int) -> str:
 def _moment(us: int) -> str:
     """As `time_text`, quickly where many are of one second."""
     return f"{_second(us // 1_000_000)}.{us % 1_000_000:06d}Z"
+
+
+LINE_SECONDS = 10.0
+_DRAW_SECONDS = 0.1
+_LEAST_SECONDS = 1.0
+
+
+class ProgressDisplay:
+    """What to call with each Tally; `aside` while something else is printed."""
+
+    def __init__(
+        self, out: TextIO, clock: Callable[[], float], line_seconds: float, *, bar: bool
+    ) -> None:
+        self._out = out
+        self._clock = clock
+        self._every = _DRAW_SECONDS if bar else line_seconds
+        self._began = self._last = clock()
+        self._bar: Progress | None = None
+        if bar:
+            columns = (
+                BarColumn(bar_width=20),
+                TaskProgressColumn(),
+                TextColumn("{task.description}", markup=False),
+            )
+            self._bar = Progress(
+                *columns,
+                console=Console(file=out),
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._task = self._bar.add_task("", total=None)
+        self.found = 0
+
+    def __call__(self, stats: SearchStats) -> None:
+        """So far it has come. What comes too often is not shown."""
+        now = self._clock()
+        if now - self._last < self._every:
+            return
+        self._last = now
+        words = words_of(stats, self.found, now - self._began)
+        if self._bar is None:
+            Plain(self._out).line(f"progress: {words}")
+            self._out.flush()
+            return
+        self._bar.update(
+            self._task,
+            description=clean(words),
+            completed=stats.size,
+            total=max(1, stats.of_size),
+        )
+        self._bar.start()
+
+    def aside(self) -> None:
+        """Take the bar away; it comes again with the next step."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def words_of(stats: SearchStats, found: int, seconds: float) -> str:
+    """What is to be said: bytes, the rate, how many were found."""
+    words = f"{size_text(stats.size)} of {size_text(stats.of_size)}, {found} found"
+    if seconds >= _LEAST_SECONDS:
+        words += f", {size_text(stats.size / seconds)}/s"
+    return words
+
+
+@contextmanager
+def progress_display(
+    out: TextIO,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    line_seconds: float = LINE_SECONDS,
+) -> Iterator[ProgressDisplay]:
+    """On `out`: a bar on a terminal, else a line each 10 s."""
+    shown = ProgressDisplay(out, clock, line_seconds, bar=is_terminal(out))
+    try:
+        yield shown
+    finally:
+        shown.aside()

@@ -13,7 +13,7 @@ from pathlib import Path
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
-from binlog2s3.inspect.verify.report import Answer, Defect
+from binlog2s3.inspect.verify.report import BackupAnswer, Defect
 from binlog2s3.recover.backup import read_backup
 from binlog2s3.recover.begin import gtids_of, start_of, words_of
 from binlog2s3.recover.model import Base, Latest, Plan, Request, Start
@@ -48,7 +48,7 @@ def answer(
     lineage: str | None,
     from_lineage: str | None = None,
     defects: Sequence[Defect],
-) -> Answer:
+) -> BackupAnswer:
     """Whether what was backed up can be brought to the newest that is in the bucket.
 
     `from_lineage`: the lineage that the backup is of, `lineage`: the history that is followed.
@@ -60,7 +60,7 @@ def answer(
         start = replace(start, lineage=from_lineage)
         plan = make(Request(goal=Latest(), start=start, lineage=lineage), survey)
     except (ArchiveError, RecoveryError) as error:
-        return Answer(
+        return BackupAnswer(
             start=said, possible=False, why=str(error), hint=error.hint, warnings=warnings
         )
     except (LookupError, TypeError, ValueError):
@@ -68,9 +68,11 @@ def answer(
         if not lies:
             raise
         why = f"no plan can be made of what is wrong: {lies[0].key}: {lies[0].text}"
-        return Answer(start=said, possible=False, why=why, hint=lies[0].todo, warnings=warnings)
+        return BackupAnswer(
+            start=said, possible=False, why=why, hint=lies[0].todo, warnings=warnings
+        )
     why = _met(plan, defects)
-    return Answer(
+    return BackupAnswer(
         start=said,
         possible=not why,
         why=why,
@@ -93,7 +95,7 @@ def _met(plan: Plan, defects: Iterable[Defect]) -> str:
         defect
         for defect in defects
         if defect.kind in _ON_THE_WAY
-        and not defect.mended
+        and not defect.repaired
         and (defect.lineage, defect.binlog) in way
     ]
     if not met:

@@ -6,20 +6,21 @@ Law: an interval has no break in it that names, GTIDs, sizes or checksums show. 
 kept of its ends alone, so memory does not grow with the number of binlogs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from binlog2s3.archive.ancestry import Line
-from binlog2s3.archive.documents import Entry, Parent
+from binlog2s3.archive.documents import Entry, Lineage, Parent
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, joined, parse
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import brief, us_of
-from binlog2s3.inspect.verify.report import Interval
+from binlog2s3.inspect.verify.report import Interval, RecordedGap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class BinlogFacts:
     """What is known of one binlog. `whole`: the server has finished it, and all of it is here.
 
     GTIDs are None where nobody knows them: of one without an entry, or that the server keeps none.
@@ -46,9 +47,9 @@ class Facts:
         return joined(self.before, self.added)
 
 
-def of_entry(entry: Entry, size: int, flavour: Flavour) -> Facts:
+def of_entry(entry: Entry, size: int, flavour: Flavour) -> BinlogFacts:
     """From an entry whose GTIDs can be read."""
-    return Facts(
+    return BinlogFacts(
         name=entry.name,
         size=size,
         whole=True,
@@ -63,9 +64,9 @@ def of_entry(entry: Entry, size: int, flavour: Flavour) -> Facts:
     )
 
 
-def of_known(known: Known) -> Facts:
+def of_known(known: Known) -> BinlogFacts:
     """From a pass over all bytes."""
-    return Facts(
+    return BinlogFacts(
         name=known.name,
         size=known.size,
         whole=known.ended,
@@ -87,7 +88,7 @@ def _parsed(text: str, flavour: Flavour) -> Gtids | None:
         return None
 
 
-def contradiction(one: Facts, other: Facts) -> str:
+def contradiction(one: BinlogFacts, other: BinlogFacts) -> str:
     """Why a binlog does not follow the one before it by its GTIDs; "" where it does."""
     then, known = one.after, other.before
     if known is None or then is None or known == then or one.damaged:
@@ -100,7 +101,7 @@ def contradiction(one: Facts, other: Facts) -> str:
     return text
 
 
-def is_proved(one: Facts, other: Facts) -> bool:
+def is_proved(one: BinlogFacts, other: BinlogFacts) -> bool:
     """Whether a binlog without an end of its own is all of it, by the GTIDs of the next one."""
     return one.whole or (
         not one.anonymous and bool(one.after) and other.before is not None
@@ -114,12 +115,12 @@ class Intervals:
     def __init__(self, lineage: str) -> None:
         self._lineage = lineage
         self.found: list[Interval] = []
-        self._first: Facts | None = None
-        self._last: Facts | None = None
+        self._first: BinlogFacts | None = None
+        self._last: BinlogFacts | None = None
         self._binlogs = self._size = self._transactions = 0
         self._greatest: int | None = None
 
-    def add(self, facts: Facts, broken: str = "") -> None:
+    def add(self, facts: BinlogFacts, broken: str = "") -> None:
         """The next binlog; `broken`: why it does not follow the one before."""
         if broken:
             self.end(broken)
@@ -162,7 +163,7 @@ class Intervals:
         self._binlogs = self._size = self._transactions = 0
 
 
-def _untimed(last: Facts) -> str:
+def _untimed(last: BinlogFacts) -> str:
     """Why nothing tells when an interval ends that ends with this binlog."""
     if not last.unread:
         return "nothing was committed in it, and no writer vouches for a time"
@@ -178,7 +179,7 @@ def _text(gtids: Gtids | None) -> str | None:
 def along(
     line: Line,
     intervals: Mapping[str, Sequence[Interval]],
-    cuts: Mapping[tuple[str, str], Facts],
+    cuts: Mapping[tuple[str, str], BinlogFacts],
 ) -> list[Interval]:
     """The intervals of a line of lineages: those that go on from leg to leg are one.
 
@@ -210,7 +211,7 @@ def along(
     return found
 
 
-def _until(one: Interval, cut: Parent, name: BinlogName, facts: Facts | None) -> Interval:
+def _until(one: Interval, cut: Parent, name: BinlogName, facts: BinlogFacts | None) -> Interval:
     """An interval up to a cut in its binlog `name`."""
     to_us = one.to_us
     if name < one.last or facts is None or cut.offset < facts.size:
@@ -247,3 +248,184 @@ def _merged(one: Interval, other: Interval) -> Interval:
         size=one.size + other.size,
         transactions=one.transactions + other.transactions,
     )
+
+
+GtidsAt = Callable[[str, BinlogName, int], Gtids | str | None]
+"""What is executed at a place of a lineage's binlog, by its bytes; a text: why that is no place.
+
+None where nobody can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParentProblem:
+    """What is wrong with a lineage's parent; `missing`: it is not there."""
+
+    text: str
+    missing: bool = False
+
+
+def own_problems(lineage: Lineage) -> Iterator[str]:
+    """What in a lineage.json contradicts itself."""
+    time, server, _ = lineage.id.split("-")
+    if f"{lineage.first_binlog_time:%Y%m%dT%H%M%SZ}" != time:
+        yield f"first_binlog_time is {lineage.first_binlog_time.isoformat()}, its id says {time}"
+    if lineage.server_uuid[:8].lower() != server:
+        yield f"server.uuid is {lineage.server_uuid}, its id says {server}"
+    if ("mariadb" in lineage.server_version.lower()) != (lineage.flavour == "mariadb"):
+        yield f"server.flavour is {lineage.flavour}, server.version {lineage.server_version}"
+    try:
+        parse(lineage.gtid_set, lineage.flavour)
+    except ValueError as error:
+        yield f"gtid_set: {brief(error)}"
+
+
+def gap_of(lineage: Lineage) -> RecordedGap | None:
+    """The gap that a lineage says lies before it, if any."""
+    try:
+        origin = lineage.origin
+    except ArchiveError:
+        return None
+    if origin is None or origin.join == "exact":
+        return None
+    known = "the source had purged what comes between"
+    why = known if origin.join == "gap" else "nothing proves how they are joined"
+    return RecordedGap(
+        kind=origin.join,
+        lineage=lineage.id,
+        text=f"between {origin.place} and {lineage.id}: {why}",
+        missing=origin.missing,
+    )
+
+
+def parent_problems(
+    child: Lineage,
+    lineages: Mapping[str, Lineage],
+    facts: Mapping[tuple[str, str], BinlogFacts],
+    gtids_at: GtidsAt | None,
+) -> Iterator[ParentProblem]:
+    """What is wrong with the parent of a lineage. `facts` are of the binlogs that parents name."""
+    try:
+        origin = child.origin
+    except ArchiveError as error:
+        yield ParentProblem(str(error))
+        return
+    if origin is None:
+        return
+    parent = lineages.get(origin.lineage)
+    if parent is None:
+        yield ParentProblem(
+            f"it goes on from {origin.place}, and that lineage is not there", missing=True
+        )
+        return
+    if parent.flavour != child.flavour:
+        yield ParentProblem(
+            f"its parent {parent.id} is of {parent.flavour}, it is of {child.flavour}"
+        )
+        return
+    if _leads_back(child, lineages):
+        yield ParentProblem("its parents lead back to it")
+        return
+    try:
+        executed = parse(origin.gtid_set, child.flavour) if origin.gtid_set else None
+    except ValueError as error:
+        yield ParentProblem(f"parent.gtid_set: {brief(error)}")
+        return
+    yield from _place_problems(origin, facts, executed, gtids_at)
+    yield from _join_problems(child, origin, executed)
+
+
+def _leads_back(child: Lineage, lineages: Mapping[str, Lineage]) -> bool:
+    passed = {child.id}
+    lineage: Lineage | None = child
+    while lineage is not None:
+        try:
+            origin = lineage.origin
+        except ArchiveError:
+            return False
+        lineage = lineages.get(origin.lineage) if origin else None
+        if lineage is not None and lineage.id in passed:
+            return lineage.id == child.id
+        passed.add(lineage.id if lineage else "")
+    return False
+
+
+def _place_problems(
+    origin: Parent,
+    facts: Mapping[tuple[str, str], BinlogFacts],
+    executed: Gtids | None,
+    gtids_at: GtidsAt | None,
+) -> Iterator[ParentProblem]:
+    """The parent's binlog is there up to the offset, and has executed so much there."""
+    if origin.binlog is None:
+        if origin.offset:
+            yield ParentProblem(f"parent.offset is {origin.offset} without a binlog")
+        return
+    there = facts.get((origin.lineage, origin.binlog))
+    if there is None:
+        yield ParentProblem(f"it goes on from {origin.place}, of which nothing is there")
+        return
+    if not 0 < origin.offset <= there.size:
+        yield ParentProblem(
+            f"it goes on from {origin.place}, of which {there.size} bytes are there"
+        )
+        return
+    if gtids_at is not None:
+        found = gtids_at(origin.lineage, BinlogName.parse(origin.binlog), origin.offset)
+        if isinstance(found, str):
+            yield ParentProblem(f"it goes on from {origin.place}: {found}")
+        elif executed is not None and found is not None and found != executed:
+            yield ParentProblem(
+                f"parent.gtid_set is {brief(executed)}, executed there is {brief(found)}"
+            )
+        if found is not None:
+            return
+    if executed is not None:
+        yield from _gtid_problems(origin, there, executed)
+
+
+def _gtid_problems(origin: Parent, there: BinlogFacts, executed: Gtids) -> Iterator[ParentProblem]:
+    """What was executed at the parent's point can have been, by the binlog's entry."""
+    before, after = there.before, there.after
+    if before is None or after is None:
+        return
+    if there.whole and origin.offset == there.size:
+        if executed != after and not there.anonymous:
+            text = f"parent.gtid_set is {brief(executed)}, {origin.binlog} ends with {brief(after)}"
+            yield ParentProblem(text)
+    elif isinstance(executed, GtidSet) and not (before <= executed <= after):
+        yield ParentProblem(
+            f"parent.gtid_set is {brief(executed)}, within {origin.binlog} it is from "
+            f"{brief(before)} to {brief(after)}"
+        )
+
+
+def _join_problems(
+    child: Lineage, origin: Parent, executed: Gtids | None
+) -> Iterator[ParentProblem]:
+    """What the join says is missing, is missing."""
+    if origin.join == "exact" and origin.missing:
+        yield ParentProblem(f"parent.join is exact, and parent.missing {brief(origin.missing)}")
+    if executed is None or not child.gtid_set or origin.join == "unknown":
+        return
+    try:
+        before = parse(child.gtid_set, child.flavour)
+    except ValueError:
+        return  # said already
+    if origin.join == "exact" and isinstance(before, GtidSet) and not before <= executed:
+        yield ParentProblem(
+            f"parent.join is exact, but it begins after {brief(before)}, its parent's point is "
+            f"{brief(executed)}"
+        )
+    if origin.join == "gap" and before <= executed:
+        yield ParentProblem(
+            f"parent.join is gap, but all of {brief(before)} is executed in its parent"
+        )
+    elif origin.join == "gap" and isinstance(before, GtidSet) and isinstance(executed, GtidSet):
+        try:
+            missing = GtidSet.parse(origin.missing)
+        except ValueError:
+            return  # names of binlogs
+        if missing != before - executed:
+            yield ParentProblem(
+                f"parent.missing is {brief(missing)}, what lacks is {brief(before - executed)}"
+            )

@@ -21,9 +21,9 @@ from binlog2s3.archive.catalog import all_sources, where_to_look
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError, ConfigError, StoreError
-from binlog2s3.inspect.verify.one import Doing, One
+from binlog2s3.inspect.verify.against_source import SourceComparison
+from binlog2s3.inspect.verify.one_source import Environment, SourceVerifier
 from binlog2s3.inspect.verify.report import Defect, Report
-from binlog2s3.inspect.verify.source import AgainstSource
 from binlog2s3.inspect.verify.view import document, print_report
 from binlog2s3.output import page_on, progress_of
 from binlog2s3.recover.model import Progress
@@ -47,7 +47,7 @@ def run(config: VerifyConfig) -> int:
         stack.callback(signal.signal, signal.SIGTERM, before)
         stack.callback(stop.set)
         store = stack.enter_context(closing(S3Store(for_reading(config.s3), stop=stop)))
-        verify = Verify(config, store, pause=lambda: stop.wait(_PAUSE_SECONDS))
+        verify = Verifier(config, store, pause=lambda: stop.wait(_PAUSE_SECONDS))
         report = verify.run()
     if config.as_json:
         print(json.dumps(document(report), indent=1))  # noqa: T201 - the program's output
@@ -58,7 +58,7 @@ def run(config: VerifyConfig) -> int:
     return 0 if report.sound else _DEFECTS
 
 
-class Verify:
+class Verifier:
     """All sources that are asked for. `refused`: why --repair could not write, if so."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Verify:
                 hint="a base backup, and a server, are of one source",
             )
         for name in names:
-            one = One(config, self._store, self._workers, name, self._doing())
+            one = SourceVerifier(config, self._store, self._workers, name, self._environment())
             if one.is_empty:
                 continue
             report.sources.append(one.run())
@@ -109,16 +109,16 @@ class Verify:
         ]
         return names
 
-    def _doing(self) -> Doing:
-        return Doing(
+    def _environment(self) -> Environment:
+        return Environment(
             pause=self._pause, steps=progress_of, reading=_reading, now=lambda: datetime.now(UTC)
         )
 
-    def _against_source(self, one: One) -> None:
+    def _against_source(self, one: SourceVerifier) -> None:
         assert self._config.server is not None  # noqa: S101 - the caller has asked
         login = partial(resolve, self._config.server)
         with Server(login) as server:
-            against = AgainstSource(one.look, one.known_lineages, server, login().address)
+            against = SourceComparison(one.context, one.known_lineages, server, login().address)
             one.report.compared = against.compare()
         one.report.defects += against.defects
         one.report.notes += against.notes

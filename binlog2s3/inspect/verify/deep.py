@@ -51,7 +51,7 @@ class _Fetched:
 
 
 @dataclass(slots=True)
-class Deep:
+class DeepResult:
     """What it found: defects, and the binlogs whose bytes are not as they should be."""
 
     defects: list[Defect] = field(default_factory=list)
@@ -65,9 +65,9 @@ def read_all(
     lineage: Lineage,
     sizes: Mapping[BinlogName, int],
     advance: Advance,
-) -> Deep:
+) -> DeepResult:
     """Read the archived binlogs of a lineage that have these sizes, in their order."""
-    deep = Deep()
+    deep = DeepResult()
     names = sorted(sizes)
     tasks = (
         partial(_fetch, store, layout, lineage, name, sizes[name], number)
@@ -77,7 +77,7 @@ def read_all(
     with closing(Ahead(tasks, threads=THREADS, most=_AHEAD, first=_AHEAD)) as ahead:
         for name in names:
             blocks = (next(ahead) for _ in range(_count(sizes[name])))
-            _Pass(deep, layout, lineage, name, advance).run(blocks)
+            _BinlogPass(deep, layout, lineage, name, advance).run(blocks)
     return deep
 
 
@@ -116,11 +116,11 @@ def _gather(store: Store, key: str, begin: int, end: int) -> memoryview:
     return data
 
 
-class _Pass:
+class _BinlogPass:
     """One binlog, block by block."""
 
     def __init__(
-        self, deep: Deep, layout: Layout, lineage: Lineage, name: BinlogName, advance: Advance
+        self, deep: DeepResult, layout: Layout, lineage: Lineage, name: BinlogName, advance: Advance
     ) -> None:
         self._deep = deep
         self._layout = layout
@@ -147,7 +147,7 @@ class _Pass:
         if error is None:
             self._judge(entry)
         elif not isinstance(error, ObjectMissingError):  # the walk says that it is not there
-            self._wrong("bytes", f"it cannot be read to its end: {error}")
+            self._add_defect("bytes", f"it cannot be read to its end: {error}")
 
     def _take(self, fetched: _Fetched) -> None:
         data = memoryview(fetched.data)
@@ -177,19 +177,19 @@ class _Pass:
                 text += f": {self._damage}"
             elif scanner.event_end == self._size:
                 text += ": each event by itself is sound, so this may be another binlog"
-            self._wrong("bytes", text)
+            self._add_defect("bytes", text)
             return
         if self._damage is not None or scanner.event_end != self._size:
             ends = f"the last event ends at {scanner.event_end} of {self._size} bytes"
             why = self._damage or ends
-            self._wrong("bytes", f"its events are damaged: {why}")
+            self._add_defect("bytes", f"its events are damaged: {why}")
             return
         if entry is None:
             return
         lies = differences(entry, build_entry(self._track, entry.archived_at or datetime.now(UTC)))
         if lies:
             text = "; ".join(lies[:_MOST_SHOWN])
-            self._wrong("entry-lies", f"by the bytes of {self._name}, {text}")
+            self._add_defect("entry-lies", f"by the bytes of {self._name}, {text}")
 
     def _wrong_blocks(self, entry: Entry | None) -> list[str]:
         """The ranges whose checksums are not the entry's."""
@@ -204,7 +204,7 @@ class _Pass:
             found = [f"0 to {self._size} ({crc64_hex(self._whole)})"]
         return found
 
-    def _wrong(self, kind: Kind, text: str) -> None:
+    def _add_defect(self, kind: Kind, text: str) -> None:
         layout, id_ = self._layout, self._lineage.id
         if kind == "bytes":
             self._deep.bad.add(self._name)

@@ -188,7 +188,7 @@ class Defect:
     binlog: BinlogName | None = None
     key: str
     text: str
-    mended: bool = False
+    repaired: bool = False
 
     @property
     def follows(self) -> str:
@@ -202,7 +202,7 @@ class Defect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class RecordedGap:
     """A break in the history that the archive itself records: no defect.
 
     `kind`: the join of a parent, or damage that the source itself served. `missing` is "" where
@@ -256,7 +256,7 @@ class LineageReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ComparedBinlogs:
     """What --against-source saw. Of its `listed` binlogs `compared` are in the bucket, and agree.
 
     `lag`: what the bucket does not have yet, in bytes, of these binlogs.
@@ -274,7 +274,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class BackupAnswer:
     """Whether a base backup can be brought to the newest. `why` not; else how far it is."""
 
     start: str
@@ -314,18 +314,18 @@ class SourceReport:
     writer: str = ""
     lineages: list[LineageReport] = field(default_factory=list)
     history: list[Interval] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: list[RecordedGap] = field(default_factory=list)
     defects: list[Defect] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    compared: Compared | None = None
-    answer: Answer | None = None
+    compared: ComparedBinlogs | None = None
+    answer: BackupAnswer | None = None
     repaired: list[Repaired] = field(default_factory=list)
     read_bytes: int = 0
 
     @property
     def sound(self) -> bool:
         """No defect is left, and what was asked was answered with yes."""
-        left = [defect for defect in self.defects if not defect.mended]
+        left = [defect for defect in self.defects if not defect.repaired]
         return not left and (self.answer is None or self.answer.possible)
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from binlog2s3.formatting import count_text, duration_text, gtids_text, size_text, time_text
 from binlog2s3.inspect.verify.report import (
-    Answer,
-    Compared,
+    BackupAnswer,
+    ComparedBinlogs,
     Defect,
-    Gap,
     Interval,
     LineageReport,
+    RecordedGap,
     Report,
     SourceReport,
 )
@@ -54,7 +54,7 @@ def _verdict(report: Report) -> tuple[str, str]:
 
 def _left(report: Report) -> list[Defect]:
     every = [*report.foreign, *(one for source in report.sources for one in source.defects)]
-    return [defect for defect in every if not defect.mended]
+    return [defect for defect in every if not defect.repaired]
 
 
 def _looked_text(report: Report) -> str:
@@ -159,14 +159,14 @@ def _set_text(gtids: str | None) -> str:
     return "unknown GTIDs" if gtids is None else gtids_text(gtids) or "no GTIDs"
 
 
-def _print_gap(gap: Gap, page: Plain) -> None:
+def _print_gap(gap: RecordedGap, page: Plain) -> None:
     page.line("")
     page.line(f"KNOWN GAP: {gap.text}", "yellow")
     if gap.missing:
         page.field("", f"missing: {gap.missing}", 6)
 
 
-def _print_compared(compared: Compared, page: Plain) -> None:
+def _print_compared(compared: ComparedBinlogs, page: Plain) -> None:
     page.line("")
     page.line(f"source {compared.address}, server {compared.server_uuid}", "bold")
     page.field(
@@ -187,7 +187,7 @@ def _names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)})"
 
 
-def _print_answer(answer: Answer, page: Plain) -> None:
+def _print_answer(answer: BackupAnswer, page: Plain) -> None:
     page.line("")
     if not answer.possible:
         page.line(f"NO: {answer.start} cannot be brought to now: {answer.why}", "bold red")
@@ -220,8 +220,8 @@ def _print_defects(defects: Sequence[Defect], page: Plain) -> None:
 
 def _print_defect(defect: Defect, page: Plain) -> None:
     page.line("")
-    mended = " (mended)" if defect.mended else ""
-    page.line(f"DEFECT {defect.kind}{mended}: {defect.key}", "bold red")
+    repaired = " (mended)" if defect.repaired else ""
+    page.line(f"DEFECT {defect.kind}{repaired}: {defect.key}", "bold red")
     page.field("", defect.text, 6)
     page.field("", f"for a recovery: {defect.follows}", 6)
     page.field("", f"to do: {defect.todo}", 6)
@@ -303,7 +303,7 @@ def _interval(one: Interval) -> dict[str, Any]:
     }
 
 
-def _gap(one: Gap) -> dict[str, Any]:
+def _gap(one: RecordedGap) -> dict[str, Any]:
     return {
         "kind": one.kind,
         "lineage": one.lineage,
@@ -321,11 +321,11 @@ def _defect(one: Defect) -> dict[str, Any]:
         "text": one.text,
         "follows": one.follows,
         "todo": one.todo,
-        "mended": one.mended,
+        "mended": one.repaired,
     }
 
 
-def _compared(one: Compared) -> dict[str, Any]:
+def _compared(one: ComparedBinlogs) -> dict[str, Any]:
     return {
         "address": one.address,
         "server_uuid": one.server_uuid,
@@ -340,7 +340,7 @@ def _compared(one: Compared) -> dict[str, Any]:
     }
 
 
-def _answer(one: Answer) -> dict[str, Any]:
+def _answer(one: BackupAnswer) -> dict[str, Any]:
     return {
         "start": one.start,
         "possible": one.possible,

@@ -23,7 +23,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, MisplacedError, ObjectMissingError
 from binlog2s3.formatting import count_text
 from binlog2s3.inspect.verify.chain import (
-    Facts,
+    BinlogFacts,
     Intervals,
     contradiction,
     is_proved,
@@ -31,9 +31,9 @@ from binlog2s3.inspect.verify.chain import (
     of_known,
 )
 from binlog2s3.inspect.verify.entry import is_sound_without_blocks, read_entry
-from binlog2s3.inspect.verify.open import check_all_bytes, check_chunks, check_stored
-from binlog2s3.inspect.verify.report import Defect, Gap, Interval, Kind
-from binlog2s3.inspect.verify.stock import Shelf, Stock
+from binlog2s3.inspect.verify.inventory import Inventory, LineageObjects
+from binlog2s3.inspect.verify.open_binlog import check_all_bytes, check_chunks, check_stored
+from binlog2s3.inspect.verify.report import Defect, Interval, Kind, RecordedGap
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.store.contract import ObjectInfo, Store
 
@@ -46,7 +46,7 @@ ENTRY_SOON = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class SourceContext:
     """What all parts of `verify` need of one source. `pause` waits a moment before a second look.
 
     `alive`: the last writer renews its object. `clock`: the moment, not before what the store is
@@ -57,7 +57,7 @@ class Look:
     layout: Layout
     catalog: Catalog
     survey: Survey
-    stock: Stock
+    inventory: Inventory
     threads: int
     deep: bool
     alive: bool
@@ -67,7 +67,7 @@ class Look:
 
     def writer_of(self, lineage: str) -> Heartbeat | None:
         """The last writer, if it writes this lineage."""
-        writer = self.stock.writer
+        writer = self.inventory.writer
         return writer if writer is not None and writer.lineage == lineage else None
 
 
@@ -77,18 +77,18 @@ class Walked:
 
     intervals: list[Interval] = field(default_factory=list)
     defects: list[Defect] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: list[RecordedGap] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    cuts: dict[str, Facts] = field(default_factory=dict)
+    cuts: dict[str, BinlogFacts] = field(default_factory=dict)
     looked_at: int = 0
     size: int = 0
     read: int = 0
     transactions: int = 0
-    undescribed: list[BinlogName] = field(default_factory=list)
+    without_entry: list[BinlogName] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _BinlogObjects:
     """What lies there of one binlog, now. `entry` is None where it has none, or an unusable one."""
 
     name: BinlogName
@@ -99,7 +99,7 @@ class _Seen:
     paged: bool = False
 
 
-class Walk:
+class LineageWalk:
     """A lineage's `names`, in their order; `bad` are those whose bytes are known to be wrong.
 
     `from_start`: the first of them should be the lineage's first binlog. `wanted`: names whose
@@ -108,7 +108,7 @@ class Walk:
 
     def __init__(
         self,
-        look: Look,
+        context: SourceContext,
         lineage: Lineage,
         names: Sequence[BinlogName],
         *,
@@ -117,42 +117,42 @@ class Walk:
         wanted: Collection[str] = (),
         current: bool = False,
     ) -> None:
-        self._look = look
+        self._context = context
         self._lineage = lineage
         self._names = names
         self._bad = bad
         self._from_start = from_start
         self._wanted = wanted
         self._current = current
-        self._shelf: Shelf = look.stock.shelf(lineage.id)
+        self._objects: LineageObjects = context.inventory.objects(lineage.id)
         self._walked = Walked()
-        self._before: Facts | None = None
+        self._before: BinlogFacts | None = None
         self._intervals = Intervals(lineage.id)
         self._younger: list[BinlogName] = []
         self._unproved = 0
-        self._index = Index(look.store, look.catalog, look.layout, lineage)
+        self._index = Index(context.store, context.catalog, context.layout, lineage)
         self._from_pages = 0
 
     def run(self) -> Walked:
         """Look at all of them."""
         missing = dict(self._missing())
         tasks = (partial(self._see, name, self._paged(name)) for name in self._names)
-        with closing(Ahead(tasks, threads=self._look.threads, most=AHEAD, first=AHEAD)) as ahead:
+        with closing(Ahead(tasks, threads=self._context.threads, most=AHEAD, first=AHEAD)) as ahead:
             for seen in ahead:
                 gone = missing.get(seen.name, "")
                 if gone:
                     self._intervals.end(gone)
                     self._before = None
                 self._take(seen)
-                self._look.advance()
-        writer = self._look.writer_of(self._lineage.id)
+                self._context.advance()
+        writer = self._context.writer_of(self._lineage.id)
         covered = writer.covered_until if writer is not None and self._current else None
         self._intervals.end(vouched_us=_us(covered), gtids=self._vouched_gtids(writer))
         self._walked.intervals = self._intervals.found
         self._walked.notes += [
             f"{error}; the entries were read instead" for error in self._index.problems
         ]
-        if not self._look.deep:
+        if not self._context.deep:
             self._say_what_was_not_read()
         return self._walked
 
@@ -175,7 +175,7 @@ class Walk:
         for begin, behind in gaps:
             count = behind.number - begin.number
             text = str(begin) if count == 1 else f"{begin} and {count - 1} behind it"
-            writer = self._look.writer_of(self._lineage.id)
+            writer = self._context.writer_of(self._lineage.id)
             if writer is not None and (writer.durable is None or begin > writer.durable.place[0]):
                 self._walked.notes.append(f"{text}: not in the bucket yet, the writer is not there")
                 yield behind, f"{text}: not in the bucket yet"
@@ -183,15 +183,15 @@ class Walk:
             if self._is_there_now(begin, min(count, _MOST_ASKED)):
                 continue
             text += " is not there" if count == 1 else " are not there"
-            self._wrong("binlog-missing", begin, self._key(begin), text)
+            self._add_defect("binlog-missing", begin, self._key(begin), text)
             yield behind, text
 
     def _is_there_now(self, begin: BinlogName, count: int) -> bool:
         """Whether these came since the listing."""
         name = begin
         for _ in range(count):
-            chunks = self._look.catalog.chunks(self._lineage, name)
-            if not chunks and self._look.store.head(self._key(name)) is None:
+            chunks = self._context.catalog.chunks(self._lineage, name)
+            if not chunks and self._context.store.head(self._key(name)) is None:
                 return False
             name = name.next()
         return True
@@ -200,8 +200,8 @@ class Walk:
 
     def _paged(self, name: BinlogName) -> Entry | None:
         """The entry as a page has it; None with --deep, and where something speaks against it."""
-        binlog, entry = self._shelf.binlogs.get(name), self._shelf.entries.get(name)
-        if self._look.deep or binlog is None or entry is None:
+        binlog, entry = self._objects.binlogs.get(name), self._objects.entries.get(name)
+        if self._context.deep or binlog is None or entry is None:
             return None
         paged = self._index.entry(name, entry.at)
         if paged is None or paged.size != binlog.size:
@@ -209,30 +209,30 @@ class Walk:
         is_sound = is_sound_without_blocks(paged, name, self._lineage.flavour)
         return paged if is_sound else None
 
-    def _see(self, name: BinlogName, paged: Entry | None = None) -> _Seen:
+    def _see(self, name: BinlogName, paged: Entry | None = None) -> _BinlogObjects:
         """Called by any thread. `paged`: the entry, where a page has told it."""
-        store, layout, id_ = self._look.store, self._look.layout, self._lineage.id
+        store, layout, id_ = self._context.store, self._context.layout, self._lineage.id
         key, data = layout.entry(id_, name), None
         info = store.head(layout.binlog(id_, name))
         if paged is not None:
-            return _Seen(name=name, info=info, entry=paged, paged=True)
-        if info is not None or name in self._shelf.entries:
+            return _BinlogObjects(name=name, info=info, entry=paged, paged=True)
+        if info is not None or name in self._objects.entries:
             try:
                 data = fetch(store, key, Entry.MOST)
             except ObjectMissingError:
-                return _Seen(name=name, info=info)
+                return _BinlogObjects(name=name, info=info)
         if data is None:
-            return _Seen(name=name, info=info)
+            return _BinlogObjects(name=name, info=info)
         try:
             entry, problems = read_entry(data, key, name, self._lineage.flavour)
         except ArchiveError as error:
-            return _Seen(name=name, info=info, error=error)
-        return _Seen(name=name, info=info, entry=entry, problems=tuple(problems))
+            return _BinlogObjects(name=name, info=info, error=error)
+        return _BinlogObjects(name=name, info=info, entry=entry, problems=tuple(problems))
 
-    def _take(self, seen: _Seen) -> None:
+    def _take(self, seen: _BinlogObjects) -> None:
         self._walked.looked_at += 1
         self._from_pages += seen.paged
-        if seen.info is None and seen.name in self._shelf.chunks:
+        if seen.info is None and seen.name in self._objects.chunks:
             self._take_open(seen.name)
             return
         seen = self._described_meanwhile(seen)
@@ -241,7 +241,7 @@ class Walk:
             return
         self._walked.size += seen.info.size
         why = self._judge(seen, seen.info) or self._known_bad(seen.name)
-        facts = Facts(name=seen.name, size=seen.info.size, whole=True, unread=True)
+        facts = BinlogFacts(name=seen.name, size=seen.info.size, whole=True, unread=True)
         if seen.entry is not None:
             facts = of_entry(seen.entry, seen.info.size, self._lineage.flavour)
             self._check_first(seen.entry)
@@ -252,45 +252,45 @@ class Walk:
     def _known_bad(self, name: BinlogName) -> str:
         return f"the bytes of {name} are wrong" if name in self._bad else ""
 
-    def _take_without_object(self, seen: _Seen) -> None:
+    def _take_without_object(self, seen: _BinlogObjects) -> None:
         if seen.entry is None and seen.error is None:  # both vanished since the listing
             text = "it is not there any more"
-            self._wrong("binlog-missing", seen.name, self._key(seen.name), text)
+            self._add_defect("binlog-missing", seen.name, self._key(seen.name), text)
         else:
             text = f"{seen.name} is not there, its entry is"
-            self._wrong("object-missing", seen.name, self._key(seen.name), text)
+            self._add_defect("object-missing", seen.name, self._key(seen.name), text)
         self._intervals.end(f"{seen.name} is not there")
         self._before = None
 
-    def _judge(self, seen: _Seen, info: ObjectInfo) -> str:
+    def _judge(self, seen: _BinlogObjects, info: ObjectInfo) -> str:
         """What is wrong with an archived binlog and its entry; why it cannot be recovered."""
         name, entry = seen.name, seen.entry
-        key, entry_key = self._key(name), self._look.layout.entry(self._lineage.id, name)
+        key, entry_key = self._key(name), self._context.layout.entry(self._lineage.id, name)
         if seen.error is not None:
             lies = isinstance(seen.error, MisplacedError)
             kind: Kind = "entry-lies" if lies else "entry-unreadable"
-            self._wrong(kind, name, entry_key, str(seen.error))
+            self._add_defect(kind, name, entry_key, str(seen.error))
             return f"the entry of {name} cannot be read"
         if entry is None:
             self._without_entry(name, entry_key, info)
             return ""
         if seen.problems:
             shown = "; ".join(seen.problems[:_MOST_PROBLEMS])
-            self._wrong("entry-lies", name, entry_key, shown)
+            self._add_defect("entry-lies", name, entry_key, shown)
         if entry.size != info.size:
             text = f"it has {info.size} bytes, its entry says {entry.size}"
-            self._wrong("size", name, key, text)
+            self._add_defect("size", name, key, text)
             return f"{name} has not its size"
         if info.crc64 is not None and info.crc64 != entry.crc64:
             text = (
                 f"the store says that its CRC64NVME is {crc64_hex(info.crc64)}, its entry "
                 f"{crc64_hex(entry.crc64)}"
             )
-            self._wrong("checksum", name, key, text)
+            self._add_defect("checksum", name, key, text)
             return f"{name} has not its checksum"
-        shelf = self._shelf
-        if name in shelf.binlogs and name in shelf.entries:  # else they came since the listing
-            replaced = shelf.binlogs[name].at > shelf.entries[name].at
+        objects = self._objects
+        if name in objects.binlogs and name in objects.entries:  # else they came since the listing
+            replaced = objects.binlogs[name].at > objects.entries[name].at
             self._younger += [name] if replaced else []
         self._unproved += info.crc64 is None
         return f"the entry of {name} lies" if seen.problems else ""
@@ -323,22 +323,22 @@ class Walk:
                 f"{minutes:.0f} minutes after the binlog, it is missing"
             )
             return
-        self._walked.undescribed.append(name)
-        self._wrong("entry-missing", name, key, f"{name} has no entry")
+        self._walked.without_entry.append(name)
+        self._add_defect("entry-missing", name, key, f"{name} has no entry")
 
     def _may_come(self, name: BinlogName) -> bool:
         """Whether its writer lives, which puts entries in their order, and is not past it.
 
         One that has just begun does not say yet which lineage it writes.
         """
-        writer = self._look.stock.writer if self._look.alive else None
+        writer = self._context.inventory.writer if self._context.alive else None
         writes = writer is not None and writer.lineage in (None, self._lineage.id)
-        return writes and not any(other > name for other in self._shelf.entries)
+        return writes and not any(other > name for other in self._objects.entries)
 
     def _is_young(self, info: ObjectInfo) -> bool:
-        return self._look.clock() - info.last_modified < ENTRY_SOON
+        return self._context.clock() - info.last_modified < ENTRY_SOON
 
-    def _described_meanwhile(self, seen: _Seen) -> _Seen:
+    def _described_meanwhile(self, seen: _BinlogObjects) -> _BinlogObjects:
         """A second look at an old binlog without an entry: its writer may be putting that now.
 
         Some stores date an object by when its upload was begun, so an old one may be new.
@@ -348,7 +348,7 @@ class Walk:
                 break
             if self._is_young(seen.info) or not self._may_come(seen.name):
                 break
-            self._look.pause()
+            self._context.pause()
             seen = self._see(seen.name)
         return seen
 
@@ -365,26 +365,30 @@ class Walk:
         ):
             if said != is_so:
                 text = f"{told} is {said or 'empty'}, its first entry says {is_so or 'none'}"
-                self._wrong("lineage-lies", None, self._look.layout.lineage(lineage.id), text)
+                self._add_defect(
+                    "lineage-lies", None, self._context.layout.lineage(lineage.id), text
+                )
 
     def _damaged(self, entry: Entry) -> str:
         """Damage that the source itself served is known, and ends an interval."""
         for one in entry.damaged:
             place = f"bytes {one['begin']} to {one['end']} of {entry.name}"
             text = f"{place} came damaged from the source"
-            self._walked.gaps.append(Gap(kind="damaged", lineage=self._lineage.id, text=text))
+            self._walked.gaps.append(
+                RecordedGap(kind="damaged", lineage=self._lineage.id, text=text)
+            )
         return f"{entry.name} came damaged from the source" if entry.damaged else ""
 
     def _take_open(self, name: BinlogName) -> None:
         """A binlog that is only in chunks."""
-        look, lineage = self._look, self._lineage
+        context, lineage = self._context, self._lineage
         is_last = name == self._names[-1]
         checked = check_chunks(
-            look.store, look.layout, lineage, name, writer=look.writer_of(lineage.id),
-            pause=look.pause, is_last=is_last, cut=str(name) in self._wanted,
+            context.store, context.layout, lineage, name, writer=context.writer_of(lineage.id),
+            pause=context.pause, is_last=is_last, cut=str(name) in self._wanted,
         )  # fmt: skip
         if checked.archived:  # meanwhile
-            self._shelf.chunks.pop(name, None)
+            self._objects.chunks.pop(name, None)
             self._take(self._see(name))
             self._walked.looked_at -= 1
             return
@@ -394,30 +398,34 @@ class Walk:
             return
         self._walked.size += checked.size
         begun = lineage.first_binlog_time if name == lineage.first_binlog else None
-        facts = Facts(name=name, size=checked.size, whole=False, first_us=_us(begun), unread=True)
+        facts = BinlogFacts(
+            name=name, size=checked.size, whole=False, first_us=_us(begun), unread=True
+        )
         why = self._known_bad(name)
-        if not why and (look.deep or not is_last):
+        if not why and (context.deep or not is_last):
             try:  # what it adds is not told by names
-                known = look.survey.known(lineage.id, name)
+                known = context.survey.known(lineage.id, name)
             except ArchiveError as error:
                 why = str(error)
-                self._wrong("chunk-bytes", name, look.layout.chunks(lineage.id, name), why)
+                self._add_defect("chunk-bytes", name, context.layout.chunks(lineage.id, name), why)
             else:
                 facts = of_known(known)
                 self._walked.read += facts.size
-                if look.deep:
-                    deep = check_all_bytes(look.store, look.layout, lineage, name, known, checked)
+                if context.deep:
+                    deep = check_all_bytes(
+                        context.store, context.layout, lineage, name, known, checked
+                    )
                     self._walked.defects += deep.defects
                     self._walked.gaps += deep.gaps
         elif not why:
-            stored = check_stored(look.store, look.layout, lineage, name, look.threads)
+            stored = check_stored(context.store, context.layout, lineage, name, context.threads)
             self._walked.defects += stored.defects
             self._walked.notes += stored.notes
             why = f"a chunk of {name} has other bytes than it had" if stored.defects else ""
         self._walked.transactions += facts.transactions
         self._follow(facts, why)
 
-    def _follow(self, facts: Facts, why: str) -> None:
+    def _follow(self, facts: BinlogFacts, why: str) -> None:
         """It comes behind the one before. `why` it cannot be recovered itself."""
         if str(facts.name) in self._wanted:
             self._walked.cuts[str(facts.name)] = facts
@@ -426,8 +434,8 @@ class Walk:
         if before is not None:
             broken = contradiction(before, facts)
             if broken:
-                key = self._look.layout.entry(self._lineage.id, facts.name)
-                self._wrong("gtids", facts.name, key, broken)
+                key = self._context.layout.entry(self._lineage.id, facts.name)
+                self._add_defect("gtids", facts.name, key, broken)
             elif not is_proved(before, facts):
                 broken = self._unfinished(before)
         if why:
@@ -435,25 +443,27 @@ class Walk:
             return
         self._intervals.add(facts, broken)
 
-    def _unfinished(self, facts: Facts) -> str:
+    def _unfinished(self, facts: BinlogFacts) -> str:
         """Why a binlog that is only in chunks does not lead up to the next one."""
         text = f"of {facts.name} only the first {facts.size} bytes are there"
-        writer = self._look.writer_of(self._lineage.id)
+        writer = self._context.writer_of(self._lineage.id)
         if writer is not None and (
             writer.durable is None or writer.durable.place <= (facts.name, facts.size)
         ):
             self._walked.notes.append(f"{text} yet")
             return f"{text} yet"
-        prefix = self._look.layout.chunks(self._lineage.id, facts.name)
-        self._wrong("chunk-hole", facts.name, prefix, f"{text}; nothing proves that this is all")
+        prefix = self._context.layout.chunks(self._lineage.id, facts.name)
+        self._add_defect(
+            "chunk-hole", facts.name, prefix, f"{text}; nothing proves that this is all"
+        )
         return text
 
     # Saying it
 
     def _key(self, name: BinlogName) -> str:
-        return self._look.layout.binlog(self._lineage.id, name)
+        return self._context.layout.binlog(self._lineage.id, name)
 
-    def _wrong(self, kind: Kind, name: BinlogName | None, key: str, text: str) -> None:
+    def _add_defect(self, kind: Kind, name: BinlogName | None, key: str, text: str) -> None:
         self._walked.defects.append(
             Defect(kind=kind, lineage=self._lineage.id, binlog=name, key=key, text=text)
         )

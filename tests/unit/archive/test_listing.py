@@ -24,7 +24,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import LIST, ListConfig
 from binlog2s3.config.given import Given
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
-from binlog2s3.inspect.list import Loud, lines_of, loud_before, print_page, render
+from binlog2s3.inspect.list import Notice, lines_of, notices_before, print_page, render
 from binlog2s3.output import Coloured
 from binlog2s3.workers import Workers
 from tests.documents import BEAT, ENTRY, ID, LINEAGE, UUID, turn_of
@@ -102,14 +102,14 @@ class Bucket:
         render(self.listing(**asked), out)
         return out.getvalue()
 
-    def loud(self) -> list[str]:
+    def notice(self) -> list[str]:
         """The lines that must not be overlooked."""
         return [
             line.text
             for source in self.listing().sources
             for listed in source.lineages
-            for line in [*loud_before(listed), *lines_of(listed)]
-            if isinstance(line, Loud)
+            for line in [*notices_before(listed), *lines_of(listed)]
+            if isinstance(line, Notice)
         ]
 
 
@@ -217,7 +217,7 @@ def test_every_state() -> None:
     assert bucket.states() == {
         ID: [(FIRST, 1234, "archived"), (SECOND, 10, "undescribed"), (THIRD, 70, "open")]
     }
-    assert bucket.loud() == []
+    assert bucket.notice() == []
 
 
 def test_what_history_has_left_behind_is_unfinished() -> None:
@@ -260,7 +260,7 @@ def test_binlogs_stand_in_their_order() -> None:
     bucket.archive(*reversed(names))
     (rows,) = bucket.states().values()
     assert [name for name, _, _ in rows] == names
-    assert bucket.loud() == []
+    assert bucket.notice() == []
 
 
 IDS = st.sampled_from([f"2026010{n}T000000Z-3e11fa47-b2c{n}" for n in range(1, 9)])
@@ -313,7 +313,7 @@ UNPROVED = f"GAP: nothing proves that {CHILD} goes on from {ID} at {THIRD}:157; 
 def test_a_join_that_is_not_exact_has_a_line(join: str, missing: str, lines: list[str]) -> None:
     """Of its own, between the lineages, also where only the child was asked for."""
     bucket = Bucket(LINEAGE, child(join=join, missing=missing))
-    assert bucket.loud() == lines
+    assert bucket.notice() == lines
     for lineage in (None, CHILD):
         text = bucket.text(lineage=lineage).splitlines()
         assert [line for line in text if line.startswith("GAP")] == lines
@@ -327,7 +327,7 @@ def test_a_parent_that_is_not_in_the_bucket_has_a_line() -> None:
     bucket = Bucket(child())
     bucket.archive(FIRST, id_=CHILD)
     assert bucket.states() == {CHILD: [(FIRST, 10, "archived")]}
-    assert bucket.loud() == [
+    assert bucket.notice() == [
         f"GAP: {CHILD} goes on from {ID} at {THIRD}:157, which is not in the bucket"
     ]
     (source,) = document(bucket.listing())["sources"]
@@ -342,7 +342,7 @@ def test_a_missing_number_has_a_line_in_its_place() -> None:
         f"GAP: in {ID} is missing: {FIRST}",
         f"GAP: in {ID} is missing: {THIRD} to {FOURTH} (2 binlogs)",
     ]
-    assert bucket.loud() == gaps
+    assert bucket.notice() == gaps
     text = bucket.text().splitlines()
     at = [text.index(gap) for gap in gaps]
     assert text[at[0] + 1].split()[0] == SECOND
@@ -361,7 +361,7 @@ def test_what_the_writer_has_not_come_to_is_no_gap() -> None:
     bucket.archive(FIRST, THIRD, FIFTH)
     durable = Position(binlog=SECOND, offset=4, gtid_set="")
     bucket.beat(replace(BEAT, durable=durable))
-    assert bucket.loud() == [
+    assert bucket.notice() == [
         f"GAP: in {ID} is missing: {SECOND}",
         f"not in the bucket yet: {FOURTH}; the writer is not there yet",
     ]
@@ -374,7 +374,7 @@ def test_the_writer_of_another_lineage_excuses_nothing() -> None:
     bucket = Bucket(LINEAGE, child())
     bucket.archive(FIRST, THIRD)
     bucket.beat(replace(BEAT, lineage=CHILD, durable=None))
-    assert bucket.loud() == [f"GAP: in {ID} is missing: {SECOND}"]
+    assert bucket.notice() == [f"GAP: in {ID} is missing: {SECOND}"]
 
 
 def test_a_hole_between_chunks_is_shown() -> None:
@@ -382,7 +382,7 @@ def test_a_hole_between_chunks_is_shown() -> None:
     bucket = Bucket(LINEAGE, child())
     bucket.chunk(FIRST, (0, 5), (7, 9))
     bucket.chunk(FIRST, (0, 5), (8, 9), id_=CHILD)
-    assert bucket.loud() == [f"GAP: of {FIRST} is missing: bytes from 5 to 7"]
+    assert bucket.notice() == [f"GAP: of {FIRST} is missing: bytes from 5 to 7"]
     (source,) = document(bucket.listing())["sources"]
     assert [(b["size"], b["hole"]) for one in source["lineages"] for b in one["binlogs"]] == [
         (5, 7),
@@ -410,7 +410,7 @@ def test_damage_has_a_line() -> None:
     """Below its binlog."""
     bucket = Bucket()
     bucket.archive(FIRST, damaged=({"begin": 4, "end": 9},))
-    assert bucket.loud() == [f"DAMAGED: {FIRST}: begin=4 end=9"]
+    assert bucket.notice() == [f"DAMAGED: {FIRST}: begin=4 end=9"]
 
 
 # What cannot be read

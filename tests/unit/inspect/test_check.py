@@ -17,12 +17,12 @@ from binlog2s3.archive.catalog import Catalog, Layout
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
 from binlog2s3.errors import SourceError, StoreError
-from binlog2s3.inspect.check.archive import ARCHIVE_NAMES, ArchiveProbes
+from binlog2s3.inspect.check.archive_probes import ARCHIVE_NAMES, ArchiveProbes
 from binlog2s3.inspect.check.bucket import BucketCheck, permission
-from binlog2s3.inspect.check.limits import limits_of, limits_row
-from binlog2s3.inspect.check.probes import NAMES, Probes
-from binlog2s3.inspect.check.row import (
+from binlog2s3.inspect.check.live_probes import NAMES, LiveProbes
+from binlog2s3.inspect.check.report import (
     Row,
+    RowPrinter,
     clock_row,
     document,
     exit_code,
@@ -34,10 +34,15 @@ from binlog2s3.inspect.check.row import (
     warn,
 )
 from binlog2s3.inspect.check.rules import retention_row, rule_rows, versioning_rows, wanted_rule
-from binlog2s3.inspect.check.settings import Seen, settings_rows, version_row
-from binlog2s3.inspect.check.source import Account, login_rows
+from binlog2s3.inspect.check.settings import (
+    ServerSettings,
+    limits_of,
+    limits_row,
+    settings_rows,
+    version_row,
+)
+from binlog2s3.inspect.check.source import SourceAccount, login_rows
 from binlog2s3.inspect.check.spool import holder, owner_row, spool_rows, unusable_hint
-from binlog2s3.inspect.check.view import Shown
 from binlog2s3.store.errors import Failure, translate
 from tests.memory_store import MemoryStore
 
@@ -59,8 +64,8 @@ WELL = {
 }
 
 
-def seen(flavour: Flavour = "mysql", **variables: str) -> Seen:
-    return Seen(
+def seen(flavour: Flavour = "mysql", **variables: str) -> ServerSettings:
+    return ServerSettings(
         flavour=flavour,
         version="9.7.4" if flavour == "mysql" else "10.11.2-MariaDB",
         variables={**WELL, **variables},
@@ -112,14 +117,14 @@ def test_an_error_is_a_failure_with_its_hint() -> None:
 def test_foreign_texts_command_no_terminal() -> None:
     """Neither a server's version nor a key breaks a line or colours it."""
     out = io.StringIO()
-    shown = Shown(out, as_json=False)
+    shown = RowPrinter(out, as_json=False)
     shown.show(ok("server", "version", "9\x1b[31m\nOK", hint="a\rb"))
     shown.finish()
     assert "\x1b" not in out.getvalue()
     assert "\r" not in out.getvalue()
     assert len(out.getvalue().splitlines()) == 4
     out = io.StringIO()
-    shown = Shown(out, as_json=True)
+    shown = RowPrinter(out, as_json=True)
     shown.show(ok("server", "version", "9"))
     shown.finish()
     assert json.loads(out.getvalue())["parts"][0]["found"] == "9"
@@ -242,8 +247,8 @@ def test_a_replica_with_our_id() -> None:
 def test_accounts_as_grant_wants_them() -> None:
     """Quoted, with whatever is in them."""
 
-    def account(name: str, flavour: Flavour = "mysql", version: str = "8.4.0") -> Account:
-        return Account(flavour=flavour, version=version, name=name)
+    def account(name: str, flavour: Flavour = "mysql", version: str = "8.4.0") -> SourceAccount:
+        return SourceAccount(flavour=flavour, version=version, name=name)
 
     assert account("repl@%").quoted == "'repl'@'%'"
     assert account("o'neill@x@10.%").quoted == "'o''neill@x'@'10.%'"
@@ -515,7 +520,7 @@ def everything(
     store: MemoryStore, settings: Settings | None = None, **s3: Any
 ) -> tuple[dict[str, Row], Row | None]:
     """The rows by name, and what became of cleaning up; the rows come in their order."""
-    probes = Probes(config(**s3), store, settings or Settings())
+    probes = LiveProbes(config(**s3), store, settings or Settings())
     rows = list(probes.rows())
     assert [row.name for row in rows] == list(NAMES)
     return {row.name: row for row in rows}, probes.clean()
@@ -680,7 +685,7 @@ def test_what_an_earlier_check_left_is_swept_away_once_it_is_old() -> None:
 
 def refusal(store: MemoryStore) -> str:
     """What it calls a wrong checksum, as a check has seen it."""
-    probes = Probes(config(), store, Settings())
+    probes = LiveProbes(config(), store, Settings())
     list(probes.rows())
     probes.clean()
     return probes.refusal
@@ -734,7 +739,7 @@ def test_each_kind_of_object_is_tried_without_being_made() -> None:
         before = careless.calls["put"]
         assert archive(careless)[0]["put an entry"].result == "skipped"
         assert careless.calls["put"] == before
-    locked = Probes(config(), MemoryStore(), Settings(default_retention="GOVERNANCE 1 days"))
+    locked = LiveProbes(config(), MemoryStore(), Settings(default_retention="GOVERNANCE 1 days"))
     list(locked.rows())
     assert locked.refusal == ""
     row = archive(Careless(), told)[0]["put an entry"]  # it refused, and does so no more

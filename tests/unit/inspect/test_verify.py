@@ -22,10 +22,10 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import S3Config
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError
-from binlog2s3.inspect.verify.command import Verify
-from binlog2s3.inspect.verify.one import Doing, One
-from binlog2s3.inspect.verify.report import Defect, Gap, Report, SourceReport
-from binlog2s3.inspect.verify.source import AgainstSource
+from binlog2s3.inspect.verify.against_source import SourceComparison
+from binlog2s3.inspect.verify.command import Verifier
+from binlog2s3.inspect.verify.one_source import Environment, SourceVerifier
+from binlog2s3.inspect.verify.report import Defect, RecordedGap, Report, SourceReport
 from binlog2s3.inspect.verify.view import print_report
 from binlog2s3.inspect.verify.walk import ENTRY_SOON
 from binlog2s3.output import Plain
@@ -122,7 +122,7 @@ EVERY = {
 
 def verified(store: MemoryStore, **options: object) -> SourceReport:
     config = VerifyConfig(s3=S3, source="test", **options)  # type: ignore[arg-type]
-    (source,) = Verify(config, store).run().sources
+    (source,) = Verifier(config, store).run().sources
     return source
 
 
@@ -188,7 +188,7 @@ def test_bytes_that_were_written_anew(has_crc64: bool) -> None:
     assert not any("--deep" in note for note in deep.notes)
 
 
-GAPS = [Gap(kind="gap", lineage=OLD, text="between a and b", missing="x:8")]
+GAPS = [RecordedGap(kind="gap", lineage=OLD, text="between a and b", missing="x:8")]
 DEFECTS = [Defect(kind="size", lineage=OLD, key="k", text="it has 1 byte")]
 
 
@@ -332,7 +332,7 @@ def lineage_of(writer: BinlogWriter, **changes: object) -> Lineage:
 
 def of(bucket: Bucket, **options: object) -> SourceReport:
     config = VerifyConfig(s3=S3, source="orders", **options)  # type: ignore[arg-type]
-    (source,) = Verify(config, bucket).run().sources
+    (source,) = Verifier(config, bucket).run().sources
     return source
 
 
@@ -435,7 +435,7 @@ def test_a_binlog_that_is_archived_meanwhile() -> None:
     """Chunks that are gone when they are looked at, because the object is there: no defect."""
     store = MemoryStore()
     archive = fill(store)
-    verify = Verify(VerifyConfig(s3=S3, source="test"), store)
+    verify = Verifier(VerifyConfig(s3=S3, source="test"), store)
 
     def archives(operation: str, keys: Sequence[str]) -> None:
         if operation == "list" and keys[0] == LAYOUT.chunks(NEW, name(4)):
@@ -533,7 +533,7 @@ def test_an_entry_that_comes_under_the_look() -> None:
     clock.back = timedelta()
     writing(archive)
     config = VerifyConfig(s3=S3, source="test", repair=True)
-    verify = Verify(config, store, pause=lambda: store.put(archive.entry(NEW, 3), last))
+    verify = Verifier(config, store, pause=lambda: store.put(archive.entry(NEW, 3), last))
     (source,) = verify.run().sources
     assert (source.defects, source.repaired) == ([], [])
     assert store.get(archive.entry(NEW, 3)) == last
@@ -779,17 +779,17 @@ class Answering:
         return (7 if self.uuid == UUID_A else 8), None
 
 
-def compared(archive: Archive, server: Answering) -> AgainstSource:
-    doing = Doing(
+def compared(archive: Archive, server: Answering) -> SourceComparison:
+    environment = Environment(
         pause=lambda: None,
         steps=lambda _: nullcontext(lambda *_: None),
         reading=lambda _: nullcontext(lambda *_: None),
         now=lambda: datetime.now(UTC),
     )
     config = VerifyConfig(s3=S3, source="test")
-    one = One(config, archive.store, Workers(2), "test", doing)
+    one = SourceVerifier(config, archive.store, Workers(2), "test", environment)
     one.run()
-    against = AgainstSource(one.look, one.known_lineages, server, "db1")  # type: ignore[arg-type]
+    against = SourceComparison(one.context, one.known_lineages, server, "db1")  # type: ignore[arg-type]
     against.compare()
     return against
 
@@ -859,7 +859,7 @@ def test_repair_makes_what_was_there() -> None:
     store.delete([key])
     source = verified(store, repair=True)
     assert source.sound
-    assert [(one.kind, one.mended) for one in source.defects] == [("entry-missing", True)]
+    assert [(one.kind, one.repaired) for one in source.defects] == [("entry-missing", True)]
     after = json.loads(store.get(key))
     assert {**after, "archived_at": ""} == {**before, "archived_at": ""}
     assert verified(store).defects == []

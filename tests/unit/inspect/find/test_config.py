@@ -7,9 +7,9 @@ from binlog2s3.cli.options import config_of
 from binlog2s3.config.find import FIND, FindConfig
 from binlog2s3.config.points import parse_between
 from binlog2s3.errors import ConfigError
-from binlog2s3.inspect.find.command import _sought
-from binlog2s3.inspect.find.match import Tables, Wanted
-from binlog2s3.inspect.find.model import Sought
+from binlog2s3.inspect.find.command import _query
+from binlog2s3.inspect.find.match import Criteria, Tables
+from binlog2s3.inspect.find.model import SearchQuery
 from tests.binlog_writer import UUID_A
 
 NEEDED = ("--source=orders", "--s3-url=s3://bucket/pre")
@@ -31,8 +31,8 @@ def configured(*arguments: str) -> FindConfig:
 def test_defaults() -> None:
     """Every transaction of the last writer's history, the newest 100."""
     config = configured(*NEEDED)
-    assert _sought(config) == Sought(wanted=Wanted(), order="newest", limit=100)
-    assert _sought(config).wanted.is_any
+    assert _query(config) == SearchQuery(wanted=Criteria(), order="newest", limit=100)
+    assert _query(config).wanted.is_any
     assert (config.s3.bucket, config.s3.prefix, config.source) == ("bucket", "pre", "orders")
 
 
@@ -53,8 +53,8 @@ def test_every_value_reaches_its_place() -> None:
         "--json",
     )
     assert config.as_json
-    assert _sought(config) == Sought(
-        wanted=Wanted(
+    assert _query(config) == SearchQuery(
+        wanted=Criteria(
             tables=Tables((("shop", "orders"), ("a.b", "*"))),
             kinds=frozenset({"ddl", "delete"}),
             min_rows=7,
@@ -70,8 +70,8 @@ def test_every_value_reaches_its_place() -> None:
 
 def test_every_lineage() -> None:
     """`all` is not the id of a lineage."""
-    sought = _sought(configured(*NEEDED, "--lineage=all"))
-    assert (sought.everywhere, sought.lineage) == (True, None)
+    query = _query(configured(*NEEDED, "--lineage=all"))
+    assert (query.everywhere, query.lineage) == (True, None)
 
 
 def test_all_problems_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,11 +102,11 @@ def test_what_is_no_interval_is_refused(text: str) -> None:
 
 def test_times_are_in_time() -> None:
     """Both ends included; of whole seconds any part."""
-    sought = Sought(wanted=Wanted(), since_us=1_500_000, until_us=2_500_000)
-    assert sought.in_time(1_500_000, 1_500_000, exact=True)
-    assert sought.in_time(2_500_000, 2_500_000, exact=True)
-    assert not sought.in_time(1_499_999, 1_499_999, exact=True)
-    assert not sought.in_time(2_500_001, 2_500_001, exact=True)
-    assert sought.in_time(1_000_000, 1_000_000, exact=False)
-    assert not sought.in_time(0, 0, exact=False)
-    assert sought.in_time(0, 9_000_000, exact=True)
+    query = SearchQuery(wanted=Criteria(), since_us=1_500_000, until_us=2_500_000)
+    assert query.in_time(1_500_000, 1_500_000, exact=True)
+    assert query.in_time(2_500_000, 2_500_000, exact=True)
+    assert not query.in_time(1_499_999, 1_499_999, exact=True)
+    assert not query.in_time(2_500_001, 2_500_001, exact=True)
+    assert query.in_time(1_000_000, 1_000_000, exact=False)
+    assert not query.in_time(0, 0, exact=False)
+    assert query.in_time(0, 9_000_000, exact=True)

@@ -7,24 +7,24 @@ from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.statements import PLAIN, Writing, statement_of
 from binlog2s3.binlog.tables import table_name
 from binlog2s3.config.points import parse_table
-from binlog2s3.inspect.find.match import Judge, Tables, Verdict, Wanted
+from binlog2s3.inspect.find.match import Criteria, Match, Matcher, Tables
 
 ORDERS = Tables((("shop", "orders"),))
 SHOP = Tables((("shop", "*"),))
 
 
 def judged(
-    text: str, wanted: Wanted, *, db: str = "shop", cut: bool = False, writing: Writing = PLAIN
+    text: str, wanted: Criteria, *, db: str = "shop", cut: bool = False, writing: Writing = PLAIN
 ) -> tuple[bool, bool]:
     """Found, and for sure."""
-    judge = Judge(wanted)
+    matcher = Matcher(wanted)
     statement = statement_of(text, db, cut=cut, writing=writing)
     changes: tuple[Change, ...] = ()
     if statement is not None:
-        judge.take(statement)
+        matcher.take(statement)
         changes = tuple(Change(kind=statement.kind, table=table) for table in statement.tables)
-    verdict = judge.verdict(Content(changes=changes))
-    return verdict.found, verdict.certain
+    match = matcher.match(Content(changes=changes))
+    return match.found, match.certain
 
 
 SURE, PERHAPS, NO = (True, True), (True, False), (False, True)
@@ -84,14 +84,14 @@ SURE, PERHAPS, NO = (True, True), (True, False), (False, True)
 )
 def test_a_statement_by_table(text: str, expected: tuple[bool, bool]) -> None:
     """Names in comments and texts do not count; what may mean the table is found as perhaps."""
-    assert judged(text, Wanted(tables=ORDERS)) == expected
+    assert judged(text, Criteria(tables=ORDERS)) == expected
 
 
 def test_a_name_is_of_the_database_that_the_statement_was_run_in() -> None:
     """Unless it has one."""
     for text in ("DROP TABLE orders", "UPDATE stock, orders SET a = 1"):
-        assert judged(text, Wanted(tables=ORDERS), db="other") == NO
-    assert judged("DROP TABLE shop.orders", Wanted(tables=ORDERS), db="") == SURE
+        assert judged(text, Criteria(tables=ORDERS), db="other") == NO
+    assert judged("DROP TABLE shop.orders", Criteria(tables=ORDERS), db="") == SURE
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_name_is_of_the_database_that_the_statement_was_run_in() -> None:
 )
 def test_a_statement_by_database(text: str, expected: tuple[bool, bool]) -> None:
     """All that is in it, and the database itself."""
-    assert judged(text, Wanted(tables=SHOP)) == expected
+    assert judged(text, Criteria(tables=SHOP)) == expected
 
 
 @pytest.mark.parametrize(
@@ -133,26 +133,26 @@ def test_a_statement_by_database(text: str, expected: tuple[bool, bool]) -> None
 def test_a_statement_by_type(text: str, kinds: set[str]) -> None:
     """What a word that nobody knows does is not known."""
     for kind in ("insert", "update", "delete", "ddl"):
-        found, _ = judged(text, Wanted(kinds=frozenset({kind})))
+        found, _ = judged(text, Criteria(kinds=frozenset({kind})))
         assert found == (kind in kinds), kind
 
 
 def test_what_was_cut_may_go_on_with_the_table() -> None:
     """But not where the table is named at the beginning."""
-    assert judged("DROP TABLE a, b, c", Wanted(tables=ORDERS), cut=True) == PERHAPS
-    assert judged("INSERT INTO a VALUES (1)", Wanted(tables=ORDERS), cut=True) == NO
+    assert judged("DROP TABLE a, b, c", Criteria(tables=ORDERS), cut=True) == PERHAPS
+    assert judged("INSERT INTO a VALUES (1)", Criteria(tables=ORDERS), cut=True) == NO
 
 
 def test_a_charset_that_nobody_knows() -> None:
     """A name of other letters may look different in a statement."""
-    wanted = Wanted(tables=Tables((("shop", "größe"),)))
+    wanted = Criteria(tables=Tables((("shop", "größe"),)))
     assert judged("DROP TABLE größe", wanted) == SURE
     assert judged("DROP TABLE grÃ¶Ãe", wanted) == PERHAPS
     assert judged("DROP TABLE a", wanted) == NO
 
 
-def verdict(wanted: Wanted, *changes: Change) -> Verdict:
-    return Judge(wanted).verdict(Content(changes=changes))
+def match(wanted: Criteria, *changes: Change) -> Match:
+    return Matcher(wanted).match(Content(changes=changes))
 
 
 def test_rows_by_table_and_type_together() -> None:
@@ -160,11 +160,11 @@ def test_rows_by_table_and_type_together() -> None:
     insert = Change(kind="insert", table="shop.orders", rows=5)
     delete = Change(kind="delete", table="shop.stock", rows=7)
     kinds = frozenset({"delete"})
-    assert verdict(Wanted(tables=ORDERS), insert, delete).matched == (insert,)
-    assert not verdict(Wanted(tables=ORDERS, kinds=kinds), insert, delete).found
-    assert verdict(Wanted(tables=SHOP, min_rows=12), insert, delete).found
-    assert not verdict(Wanted(tables=SHOP, min_rows=13), insert, delete).found
-    assert not verdict(Wanted(tables=ORDERS, min_rows=6), insert, delete).found
+    assert match(Criteria(tables=ORDERS), insert, delete).matched == (insert,)
+    assert not match(Criteria(tables=ORDERS, kinds=kinds), insert, delete).found
+    assert match(Criteria(tables=SHOP, min_rows=12), insert, delete).found
+    assert not match(Criteria(tables=SHOP, min_rows=13), insert, delete).found
+    assert not match(Criteria(tables=ORDERS, min_rows=6), insert, delete).found
 
 
 @pytest.mark.parametrize(
@@ -200,13 +200,13 @@ def test_a_statement_by_all_that_it_may_do(
     text: str, kind: str, expected: tuple[bool, bool]
 ) -> None:
     """Not by its first word alone; what it may do besides is found as perhaps."""
-    assert judged(text, Wanted(tables=ORDERS, kinds=frozenset({kind}))) == expected
+    assert judged(text, Criteria(tables=ORDERS, kinds=frozenset({kind}))) == expected
 
 
 def test_a_string_that_ends_with_a_backslash_hides_no_name() -> None:
     """By the sql_mode in the event; where there is none, nobody can tell."""
     text = "ALTER TABLE stock COMMENT 'C:\\', RENAME TO orders, COMMENT ''"
-    wanted = Wanted(tables=ORDERS)
+    wanted = Criteria(tables=ORDERS)
     assert judged(text, wanted, writing=Writing(sql_mode=NO_BACKSLASH_ESCAPES)) == PERHAPS
     assert judged(text, wanted, writing=Writing()) == PERHAPS
     assert judged(text, wanted, writing=Writing(sql_mode=0)) == NO
@@ -222,46 +222,46 @@ def test_a_dot_in_a_name_is_no_end_of_it(kind: str) -> None:
         for other, other_table in tables.items():
             same = db == other
             for pair in ((other, other_table), (other, "*")):
-                wanted = Wanted(tables=Tables((pair,)))
+                wanted = Criteria(tables=Tables((pair,)))
                 if kind == "rows":
                     change = Change(kind="insert", table=table_name(db, table), rows=1)
-                    assert verdict(wanted, change).found == same, (db, pair)
+                    assert match(wanted, change).found == same, (db, pair)
                 else:
                     text = f"DROP TABLE `{db}`.`{table}`"
                     assert judged(text, wanted) == (SURE if same else NO), (db, pair)
                     dropped = f"DROP DATABASE `{db}`"
                     assert judged(dropped, wanted) == (SURE if same else NO), (db, pair)
     starred = table_name("shop", "*")
-    assert not verdict(Wanted(tables=ORDERS), Change(kind="insert", table=starred)).found
+    assert not match(Criteria(tables=ORDERS), Change(kind="insert", table=starred)).found
 
 
 def test_servers_may_keep_names_in_small_letters() -> None:
     """Then a table's rows are found by a name with capitals, perhaps."""
     insert = Change(kind="insert", table="shop.orders", rows=5)
     capital = Tables((("Shop", "ORDERS"),))
-    assert verdict(Wanted(tables=capital), insert) == Verdict(found=True, certain=False)
-    assert not verdict(Wanted(tables=capital, kinds=frozenset({"delete"})), insert).found
+    assert match(Criteria(tables=capital), insert) == Match(found=True, certain=False)
+    assert not match(Criteria(tables=capital, kinds=frozenset({"delete"})), insert).found
     exact = Change(kind="insert", table="shop.Orders", rows=5)
-    assert not verdict(Wanted(tables=ORDERS), exact).found
+    assert not match(Criteria(tables=ORDERS), exact).found
 
 
 def test_rows_that_cannot_be_counted_may_be_enough() -> None:
     """Of statements too; but DDL has none."""
-    wanted = Wanted(tables=ORDERS, min_rows=10)
+    wanted = Criteria(tables=ORDERS, min_rows=10)
     unknown = Change(kind="update", table="shop.orders")
-    assert verdict(wanted, unknown) == Verdict(found=True, certain=False, matched=(unknown,))
-    assert not verdict(wanted, Change(kind="ddl", table="shop.orders")).found
+    assert match(wanted, unknown) == Match(found=True, certain=False, matched=(unknown,))
+    assert not match(wanted, Change(kind="ddl", table="shop.orders")).found
     assert judged("DELETE FROM orders", wanted) == PERHAPS
     assert judged("DROP TABLE orders", wanted) == NO
 
 
 def test_rows_of_no_table_may_be_of_this_one() -> None:
     """Where the table map could not be read."""
-    assert verdict(Wanted(tables=ORDERS), Change(kind="insert", table="")) == Verdict(
+    assert match(Criteria(tables=ORDERS), Change(kind="insert", table="")) == Match(
         found=True, certain=False
     )
-    delete = Wanted(tables=ORDERS, kinds=frozenset({"delete"}))
-    assert not verdict(delete, Change(kind="insert", table="")).found
+    delete = Criteria(tables=ORDERS, kinds=frozenset({"delete"}))
+    assert not match(delete, Change(kind="insert", table="")).found
 
 
 @pytest.mark.parametrize(

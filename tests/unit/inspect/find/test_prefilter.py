@@ -8,9 +8,8 @@ import pytest
 from binlog2s3.binlog.content import LOOKED_MOST, ContentReader
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.scanner import EventType, Scanner, Transaction
-from binlog2s3.inspect.find.match import Judge, Tables, Wanted
-from binlog2s3.inspect.find.prefilter import Mesh, Region, Sieve, mesh_of, regions
-from binlog2s3.inspect.find.wanted_gtids import Named
+from binlog2s3.inspect.find.match import Criteria, Matcher, Tables, WantedGtids
+from binlog2s3.inspect.find.prefilter import FilterRules, Prefilter, Region, regions, rules_for
 from tests.binlog_writer import (
     BEGIN,
     COMMIT,
@@ -50,18 +49,18 @@ STATEMENTS = (
     "GRANT ALL ON shop.orders TO me",
 )
 WANTED = [
-    Wanted(tables=Tables((("shop", "orders"),))),
-    Wanted(tables=Tables((("shop", "orders"),)), kinds=frozenset({"delete"})),
-    Wanted(tables=Tables((("shop", "orders"),)), kinds=frozenset({"ddl"})),
-    Wanted(tables=Tables((("shop", "orders"), ("shop", "stock"))), kinds=frozenset({"insert"})),
-    Wanted(tables=Tables((("other", "*"),))),
-    Wanted(kinds=frozenset({"ddl"})),
-    Wanted(kinds=frozenset({"update", "delete"})),
-    Wanted(kinds=frozenset({"update"})),
-    Wanted(tables=Tables((("shop", "orders"),)), kinds=frozenset({"drop"})),
-    Wanted(min_rows=3),
-    Wanted(tables=Tables((("Shop", "Orders"),))),
-    Wanted(tables=Tables((("shop", "orders"),)), min_rows=2),
+    Criteria(tables=Tables((("shop", "orders"),))),
+    Criteria(tables=Tables((("shop", "orders"),)), kinds=frozenset({"delete"})),
+    Criteria(tables=Tables((("shop", "orders"),)), kinds=frozenset({"ddl"})),
+    Criteria(tables=Tables((("shop", "orders"), ("shop", "stock"))), kinds=frozenset({"insert"})),
+    Criteria(tables=Tables((("other", "*"),))),
+    Criteria(kinds=frozenset({"ddl"})),
+    Criteria(kinds=frozenset({"update", "delete"})),
+    Criteria(kinds=frozenset({"update"})),
+    Criteria(tables=Tables((("shop", "orders"),)), kinds=frozenset({"drop"})),
+    Criteria(min_rows=3),
+    Criteria(tables=Tables((("Shop", "Orders"),))),
+    Criteria(tables=Tables((("shop", "orders"),)), min_rows=2),
 ]
 
 
@@ -146,15 +145,17 @@ BINLOGS = {
 }
 
 
-def sifted(mesh: Mesh, data: bytes, begin: int, trailer: int, cuts: random.Random) -> Sieve:
+def sifted(
+    rules: FilterRules, data: bytes, begin: int, trailer: int, cuts: random.Random
+) -> Prefilter:
     """Fed in pieces of any size."""
-    sieve = Sieve(mesh, begin, trailer)
+    prefilter = Prefilter(rules, begin, trailer)
     at = begin
     while at < len(data):
         size = cuts.choice([1, 5, 18, 40, 300, 5000, 1 << 20])
-        sieve.feed(data[at : at + size])
+        prefilter.feed(data[at : at + size])
         at += size
-    return sieve
+    return prefilter
 
 
 @pytest.mark.parametrize("which", BINLOGS)
@@ -170,20 +171,20 @@ def test_nothing_falls_through(which: str, seed: int) -> None:
     trailer = 4 if form.checksum == "crc32" else 0
     passed = 0
     for wanted in WANTED:
-        mesh = mesh_of(wanted)
-        whole = Sieve(mesh, begin, trailer)
+        rules = rules_for(wanted)
+        whole = Prefilter(rules, begin, trailer)
         whole.feed(data[begin:])
         assert whole.is_whole
         left = regions(whole.starts, whole.found, begin, len(data))
-        cut = sifted(mesh, data, begin, trailer, random.Random(seed))
+        cut = sifted(rules, data, begin, trailer, random.Random(seed))
         assert cut.starts == whole.starts
         assert cut.is_whole
         more = regions(cut.starts, cut.found, begin, len(data))
         for one in transactions:
-            judge = Judge(wanted)
-            reader = ContentReader(form, looked_most=LOOKED_MOST, on_statement=judge.take)
+            matcher = Matcher(wanted)
+            reader = ContentReader(form, looked_most=LOOKED_MOST, on_statement=matcher.take)
             reader.feed(data[one.begin : one.end])
-            if judge.verdict(reader.content()).found:
+            if matcher.match(reader.content()).found:
                 assert any(within(one, region) for region in left), (wanted, one)
                 assert any(within(one, region) for region in more), (wanted, one)
             else:
@@ -201,10 +202,10 @@ def test_gtids_are_found_by_their_events() -> None:
     scanner = Scanner()
     transactions = scanner.feed(data)
     chosen = [transactions[5], transactions[33]]
-    named = Named(tuple(one.gtid for one in chosen if one.gtid), "mysql")
-    sieve = Sieve(mesh_of(Wanted(), named.in_event), transactions[0].begin, 4)
-    sieve.feed(data[transactions[0].begin :])
-    left = regions(sieve.starts, sieve.found, transactions[0].begin, len(data))
+    named = WantedGtids(tuple(one.gtid for one in chosen if one.gtid), "mysql")
+    prefilter = Prefilter(rules_for(Criteria(), named.in_event), transactions[0].begin, 4)
+    prefilter.feed(data[transactions[0].begin :])
+    left = regions(prefilter.starts, prefilter.found, transactions[0].begin, len(data))
     assert [(one.begin, one.end) for one in left] == [(one.begin, one.end) for one in chosen]
 
 
@@ -226,13 +227,13 @@ def test_a_block_may_end_anywhere(kind: str) -> None:
             only_rows(binlog, checksum=True)
     data, transactions = bytes(binlog.data), binlog.transactions
     begin, one = transactions[0].begin, transactions[2]
-    mesh = mesh_of(WANTED[0])
+    rules = rules_for(WANTED[0])
     for cut in range(one.begin - 10, one.end + 10):
-        sieve = Sieve(mesh, begin, 4)
-        sieve.feed(data[begin:cut])
-        sieve.feed(data[cut:])
-        assert sieve.is_whole
-        left = regions(sieve.starts, sieve.found, begin, len(data))
+        prefilter = Prefilter(rules, begin, 4)
+        prefilter.feed(data[begin:cut])
+        prefilter.feed(data[cut:])
+        assert prefilter.is_whole
+        left = regions(prefilter.starts, prefilter.found, begin, len(data))
         assert any(within(one, region) for region in left), cut
         assert sum(region.transactions for region in left) <= 2
 
@@ -248,7 +249,7 @@ def test_regions_are_of_neighbours() -> None:
 
 def test_bytes_that_are_no_events_are_noticed() -> None:
     """Then all of them are to be looked at."""
-    sieve = Sieve(mesh_of(WANTED[0]), 100, 4)
-    sieve.feed(bytes(64))
-    assert sieve.lost
-    assert not sieve.is_whole
+    prefilter = Prefilter(rules_for(WANTED[0]), 100, 4)
+    prefilter.feed(bytes(64))
+    assert prefilter.lost
+    assert not prefilter.is_whole

@@ -13,10 +13,10 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType
 from binlog2s3.errors import ArchiveError
-from binlog2s3.inspect.find.match import Tables, Wanted
-from binlog2s3.inspect.find.model import Hit, Sought, Tally
-from binlog2s3.inspect.find.scan import Search
-from binlog2s3.inspect.find.view import About, Printed
+from binlog2s3.inspect.find.match import Criteria, Tables
+from binlog2s3.inspect.find.model import Hit, SearchQuery, SearchStats
+from binlog2s3.inspect.find.scan import TransactionSearch
+from binlog2s3.inspect.find.view import SearchContext, TextOutput
 from binlog2s3.output import Plain
 from tests.binlog_writer import (
     BEGIN,
@@ -34,7 +34,7 @@ from tests.unit.binlog.test_content import compressed, rows, table_map
 
 SECOND = 1_000_000
 ORDERS = Tables((("shop", "orders"),))
-ANY = Wanted()
+ANY = Criteria()
 OTHER = "20260103T030405Z-b4308ccf-0001"
 
 
@@ -70,15 +70,15 @@ def name(number: int) -> BinlogName:
 
 
 def searched(
-    bucket: Bucket, sought: Sought | None = None, **changes: object
-) -> tuple[list[Hit], list[str], Tally]:
+    bucket: Bucket, query: SearchQuery | None = None, **changes: object
+) -> tuple[list[Hit], list[str], SearchStats]:
     """Hits, warnings, what was looked through."""
-    chosen = replace(sought or Sought(wanted=ANY), **changes)  # type: ignore[arg-type]
+    chosen = replace(query or SearchQuery(wanted=ANY), **changes)  # type: ignore[arg-type]
     warnings: list[str] = []
-    search = Search(
+    search = TransactionSearch(
         bucket.survey(), chosen, threads=2, warn=warnings.append, advance=lambda _: None
     )
-    return list(search.hits()), warnings, search.tally
+    return list(search.hits()), warnings, search.stats
 
 
 def numbers(hits: Sequence[Hit]) -> list[int]:
@@ -104,11 +104,11 @@ def archive(*sizes: int, apart_us: int = SECOND) -> Bucket:
 
 def test_all_of_it_in_both_orders() -> None:
     """The open binlog too, by the place in history."""
-    hits, warnings, tally = searched(archive(100, 100, 100))
+    hits, warnings, stats = searched(archive(100, 100, 100))
     assert numbers(hits) == list(range(30, 0, -1))
     assert warnings == []
-    assert (tally.binlogs, tally.left_out, tally.size == tally.of_size) == (3, 0, True)
-    assert not tally.ended_early
+    assert (stats.binlogs, stats.left_out, stats.size == stats.of_size) == (3, 0, True)
+    assert not stats.ended_early
     hits, _, _ = searched(archive(100, 100, 100), order="oldest")
     assert numbers(hits) == list(range(1, 31))
 
@@ -120,23 +120,23 @@ def test_of_large_binlogs_the_newest_are_found_by_reading_the_end() -> None:
         made = binlog(number * 100 - 99, 100, size=400_000, number=number)
         bucket.archive(made.data, name=name(number))
     bucket.asked.clear()
-    hits, _, tally = searched(bucket, limit=3)
+    hits, _, stats = searched(bucket, limit=3)
     assert numbers(hits) == [200, 199, 198]
-    assert tally.ended_early
+    assert stats.ended_early
     assert bucket.fetched < 5 * BLOCK
-    hits, _, tally = searched(bucket, order="oldest", limit=3)
+    hits, _, stats = searched(bucket, order="oldest", limit=3)
     assert numbers(hits) == [1, 2, 3]
 
 
 def test_a_table_is_found_over_blocks() -> None:
     """Every transaction of it, wherever blocks end; in both orders."""
     bucket = archive(900_000, 1_700_000, 900_000, 2_500_000)
-    sought = Sought(wanted=Wanted(tables=ORDERS))
+    query = SearchQuery(wanted=Criteria(tables=ORDERS))
     for order, expected in (("newest", range(40, 0, -5)), ("oldest", range(5, 41, 5))):
-        hits, warnings, _ = searched(bucket, sought, order=order)
+        hits, warnings, _ = searched(bucket, query, order=order)
         assert numbers(hits) == list(expected)
         assert warnings == []
-        assert all(hit.verdict.certain and hit.verdict.matched[0].rows == 1 for hit in hits)
+        assert all(hit.match.certain and hit.match.matched[0].rows == 1 for hit in hits)
 
 
 def test_a_transaction_of_many_blocks() -> None:
@@ -154,13 +154,13 @@ def test_a_transaction_of_many_blocks() -> None:
     made.rotate()
     bucket.archive(made.data, name=name(1))
     for wanted, expected in (
-        (Wanted(tables=ORDERS), [2]),
-        (Wanted(min_rows=60), [2]),
-        (Wanted(min_rows=61), []),
-        (Wanted(), [3, 2, 1]),
-        (Wanted(tables=Tables((("shop", "stock"),))), [3, 1]),
+        (Criteria(tables=ORDERS), [2]),
+        (Criteria(min_rows=60), [2]),
+        (Criteria(min_rows=61), []),
+        (Criteria(), [3, 2, 1]),
+        (Criteria(tables=Tables((("shop", "stock"),))), [3, 1]),
     ):
-        hits, warnings, _ = searched(bucket, Sought(wanted=wanted))
+        hits, warnings, _ = searched(bucket, SearchQuery(wanted=wanted))
         assert (numbers(hits), warnings) == (expected, [])
         assert all(h.content.changes[0].rows == 60 for h in hits if numbers([h]) == [2])
 
@@ -172,19 +172,19 @@ def test_entries_leave_out_binlogs() -> None:
         {"gtids": (f"{UUID_A}:12-13,{UUID_B}:1",)},
     ):
         bucket = archive(100, 100, 100, 100)
-        hits, warnings, tally = searched(bucket, **changes)
+        hits, warnings, stats = searched(bucket, **changes)
         expected = range(20, 10, -1) if "since_us" in changes else [13, 12]
         assert (numbers(hits), warnings) == (list(expected), [])
         of_bytes = {one.key for one in bucket.asked if "/binlogs/" in one.key}
         assert of_bytes == {LAYOUT.binlog(ID, name(2))}
-        assert tally.size == tally.of_size or "gtids" in changes
+        assert stats.size == stats.of_size or "gtids" in changes
 
 
 def test_all_gtids_found_is_the_end() -> None:
     """Nothing more is looked through."""
     bucket = archive(100, 100, 100)
-    hits, _, tally = searched(bucket, gtids=(f"{UUID_A}:25",))
-    assert (numbers(hits), tally.binlogs) == ([25], 1)
+    hits, _, stats = searched(bucket, gtids=(f"{UUID_A}:25",))
+    assert (numbers(hits), stats.binlogs) == ([25], 1)
 
 
 @pytest.mark.parametrize("step", [-9000, -700, 900, 9000])
@@ -267,8 +267,8 @@ def test_a_block_that_is_rotten_is_passed_over() -> None:
         lost = [
             one.gtid for one in made.transactions if one.begin < 3 * BLOCK and one.end > 2 * BLOCK
         ]
-        for wanted in (Wanted(), Wanted(tables=Tables((("shop", "*"),)))):
-            hits, warnings, _ = searched(bucket, Sought(wanted=wanted), order=order)
+        for wanted in (Criteria(), Criteria(tables=Tables((("shop", "*"),)))):
+            hits, warnings, _ = searched(bucket, SearchQuery(wanted=wanted), order=order)
             found = {hit.transaction.gtid for hit in hits}
             assert found == {one.gtid for one in made.transactions} - set(lost)
             assert warnings
@@ -317,13 +317,15 @@ def test_what_is_shown_is_in_the_bucket(seconds: int) -> None:
     bucket = archive(100, 100)
     covered = datetime.fromtimestamp(NOW_US // SECOND + seconds, UTC)
     bucket.beat(replace(BEAT, lineage=ID, durable=None, covered_until=covered, generation=9))
-    hits, _, tally = searched(bucket)
-    assert tally.covered_us == NOW_US + seconds * SECOND
+    hits, _, stats = searched(bucket)
+    assert stats.covered_us == NOW_US + seconds * SECOND
     out = StringIO()
-    view = Printed(Plain(out), About(source="orders", archive="s3://x"), Sought(wanted=ANY))
+    view = TextOutput(
+        Plain(out), SearchContext(source="orders", archive="s3://x"), SearchQuery(wanted=ANY)
+    )
     for hit in hits:
         view.hit(hit)
-    view.end(tally, ())
+    view.end(stats, ())
     assert ("committed until" in out.getvalue()) == (seconds >= 20)
     assert ("may not be in the bucket yet" in out.getvalue()) == (seconds < 20)
 
@@ -338,11 +340,13 @@ def test_close_names_are_suggested() -> None:
         (("shop", "orders"), ()),
         (("bank", "accounts"), ()),
     ):
-        hits, _, tally = searched(bucket, Sought(wanted=Wanted(tables=Tables((wanted,)))))
-        assert tally.close == expected, wanted
+        hits, _, stats = searched(bucket, SearchQuery(wanted=Criteria(tables=Tables((wanted,)))))
+        assert stats.similar_tables == expected, wanted
         out = StringIO()
-        view = Printed(Plain(out), About(source="orders", archive="s3://x"), Sought(wanted=ANY))
-        view.end(tally, ())
+        view = TextOutput(
+            Plain(out), SearchContext(source="orders", archive="s3://x"), SearchQuery(wanted=ANY)
+        )
+        view.end(stats, ())
         assert all(name in out.getvalue() for name in expected)
         assert bool(hits) == (not expected and wanted[0] == "shop")
 
@@ -365,10 +369,10 @@ def test_close_names_are_found_in_statements_and_compressed_transactions() -> No
     bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
     bucket.archive(made.data, name=name(1))
     tables = Tables((("shop", "customer"), ("shop", "invoice")))
-    _, _, tally = searched(bucket, Sought(wanted=Wanted(tables=tables)))
-    assert tally.close == ("shop.customers", "shop.invoices")
-    _, _, tally = searched(bucket, Sought(wanted=Wanted(tables=Tables((("x.y", "*"),)))))
-    assert tally.close == ("`x.z`.*",)
+    _, _, stats = searched(bucket, SearchQuery(wanted=Criteria(tables=tables)))
+    assert stats.similar_tables == ("shop.customers", "shop.invoices")
+    _, _, stats = searched(bucket, SearchQuery(wanted=Criteria(tables=Tables((("x.y", "*"),)))))
+    assert stats.similar_tables == ("`x.z`.*",)
 
 
 def test_a_damaged_event_is_named() -> None:
@@ -425,9 +429,9 @@ def test_what_two_lineages_have_is_found_once() -> None:
     assert numbers(hits) == [*range(1, 31), *range(1, 6)]
     assert {hit.lineage for hit in hits[:30]} == {ID}
     assert warnings == []
-    hits, _, tally = searched(bucket, everywhere=True)
+    hits, _, stats = searched(bucket, everywhere=True)
     assert len(hits) == 30 + 16 + 5
-    assert tally.lineages == (OTHER, ID)
+    assert stats.lineages == (OTHER, ID)
     hits, _, _ = searched(bucket, lineage=ID)
     assert numbers(hits) == list(range(30, 0, -1))
 
@@ -451,8 +455,8 @@ def test_gtids_of_one_flavour_in_a_bucket_of_two() -> None:
     del bucket.objects[LAYOUT.lineage(OTHER)]
     maria = replace(child, flavour="mariadb", gtid_set="", parent=None)
     bucket.put(LAYOUT.lineage(OTHER), maria.to_json())
-    hits, _, tally = searched(bucket, everywhere=True, gtids=(f"{UUID_A}:7",))
-    assert (numbers(hits), tally.lineages) == ([7], (ID,))
+    hits, _, stats = searched(bucket, everywhere=True, gtids=(f"{UUID_A}:7",))
+    assert (numbers(hits), stats.lineages) == ([7], (ID,))
 
 
 def test_a_join_that_nothing_proves_ends_the_search() -> None:
@@ -505,23 +509,25 @@ def tied(hits: Sequence[Hit]) -> dict[int, tuple[str, str, int | None, bool]]:
     """By number: phase, state, the other's number, certain."""
     return {
         numbers([hit])[0]: (
-            hit.tie.xa.phase,
-            hit.tie.state,
-            int(hit.tie.transaction.gtid.split(":")[1])
-            if hit.tie.transaction and hit.tie.transaction.gtid
+            hit.link.xa.phase,
+            hit.link.state,
+            int(hit.link.transaction.gtid.split(":")[1])
+            if hit.link.transaction and hit.link.transaction.gtid
             else None,
-            hit.verdict.certain,
+            hit.match.certain,
         )
         for hit in hits
-        if hit.tie is not None
+        if hit.link is not None
     }
 
 
 @pytest.mark.parametrize("order", ["newest", "oldest"])
 @pytest.mark.parametrize(
-    "wanted", [Wanted(), Wanted(tables=ORDERS), Wanted(tables=ORDERS, min_rows=3)]
+    "wanted", [Criteria(), Criteria(tables=ORDERS), Criteria(tables=ORDERS, min_rows=3)]
 )
-def test_a_prepared_transaction_is_told_with_what_became_of_it(order: str, wanted: Wanted) -> None:
+def test_a_prepared_transaction_is_told_with_what_became_of_it(
+    order: str, wanted: Criteria
+) -> None:
     """Committed, rolled back, or neither; over binlogs and blocks; by its own name only."""
     for ends, apart, expected in (
         (
@@ -547,14 +553,14 @@ def test_a_prepared_transaction_is_told_with_what_became_of_it(order: str, wante
         ),
     ):
         bucket = xa_history(*ends, apart=apart)
-        hits, warnings, _ = searched(bucket, Sought(wanted=wanted), order=order)
+        hits, warnings, _ = searched(bucket, SearchQuery(wanted=wanted), order=order)
         found = tied(hits)
         assert warnings == []
         if wanted.is_any:
             found = {gno: one for gno, one in found.items() if one[0] != "rollback"}
         assert found == expected, ends
         for hit in hits:
-            if hit.tie is not None and hit.tie.transaction and hit.tie.xa.phase != "rollback":
+            if hit.link is not None and hit.link.transaction and hit.link.xa.phase != "rollback":
                 assert [(c.table, c.rows) for c in hit.content.changes] == [("shop.orders", 3)]
 
 
@@ -564,18 +570,18 @@ def test_a_window_around_an_xa_commit_has_what_it_commits() -> None:
     window = {"since_us": NOW_US + 3599 * SECOND, "until_us": NOW_US + 3601 * SECOND}
     for tables, expected in ((ORDERS, [2]), (Tables((("shop", "stock"),)), [])):
         for kinds in (frozenset({"insert"}), frozenset[str]()):
-            wanted = Wanted(tables=tables, kinds=kinds)
-            hits, _, _ = searched(bucket, Sought(wanted=wanted), **window)
+            wanted = Criteria(tables=tables, kinds=kinds)
+            hits, _, _ = searched(bucket, SearchQuery(wanted=wanted), **window)
             assert numbers(hits) == expected
     for kind in ("delete", "ddl"):
-        wanted = Wanted(tables=ORDERS, kinds=frozenset({kind}))
-        assert searched(bucket, Sought(wanted=wanted))[0] == []
+        wanted = Criteria(tables=ORDERS, kinds=frozenset({kind}))
+        assert searched(bucket, SearchQuery(wanted=wanted))[0] == []
     alone = xa_history(COMMIT_B)
-    wanted = Wanted(tables=ORDERS)
-    hits, _, _ = searched(alone, Sought(wanted=wanted), **window)
+    wanted = Criteria(tables=ORDERS)
+    hits, _, _ = searched(alone, SearchQuery(wanted=wanted), **window)
     assert tied(hits) == {2: ("commit", "committed", None, False)}
-    wanted = Wanted(tables=ORDERS, kinds=frozenset({"ddl"}))
-    assert searched(alone, Sought(wanted=wanted))[0] == []
+    wanted = Criteria(tables=ORDERS, kinds=frozenset({"ddl"}))
+    assert searched(alone, SearchQuery(wanted=wanted))[0] == []
 
 
 def test_a_phase_behind_a_gap_is_out_of_sight() -> None:
@@ -613,8 +619,8 @@ def test_what_ends_with_rollback_is_not_certain() -> None:
     made.rotate()
     bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
     bucket.archive(made.data, name=name(1))
-    hits, _, _ = searched(bucket, Sought(wanted=Wanted(tables=ORDERS)), order="oldest")
-    assert [hit.verdict.certain for hit in hits] == [False, False, True, False]
+    hits, _, _ = searched(bucket, SearchQuery(wanted=Criteria(tables=ORDERS)), order="oldest")
+    assert [hit.match.certain for hit in hits] == [False, False, True, False]
 
 
 def test_servers_without_gtid_events() -> None:
@@ -628,7 +634,7 @@ def test_servers_without_gtid_events() -> None:
     made.rotate()
     bucket = Bucket(replace(LINEAGE, server_version="5.6.14-log", parent=None))
     bucket.archive(made.data)
-    hits, warnings, _ = searched(bucket, Sought(wanted=Wanted(tables=ORDERS)))
+    hits, warnings, _ = searched(bucket, SearchQuery(wanted=Criteria(tables=ORDERS)))
     assert [hit.transaction for hit in hits] == [made.transactions[10], made.transactions[4]]
     assert warnings == []
 
@@ -641,8 +647,8 @@ def test_an_empty_binlog_and_none_at_all() -> None:
     made.previous_gtids(GtidSet.parse(""))
     made.rotate()
     bucket.archive(made.data)
-    hits, warnings, tally = searched(bucket)
-    assert (hits, warnings, tally.left_out) == ([], [], 1)
+    hits, warnings, stats = searched(bucket)
+    assert (hits, warnings, stats.left_out) == ([], [], 1)
 
 
 def test_a_store_that_fails_is_an_error() -> None:

@@ -13,10 +13,17 @@ from rich.console import Console
 from binlog2s3.binlog.content import Change, Content, Phase, Xa, Xid
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.inspect.find.match import Tables, Verdict, Wanted
-from binlog2s3.inspect.find.model import Hit, Sought, Tally, Tie
-from binlog2s3.inspect.find.progress import showing, words_of
-from binlog2s3.inspect.find.view import About, Document, Printed, pitr_words, sought_text
+from binlog2s3.inspect.find.match import Criteria, Match, Tables
+from binlog2s3.inspect.find.model import Hit, SearchQuery, SearchStats, XaLink
+from binlog2s3.inspect.find.view import (
+    JsonOutput,
+    SearchContext,
+    TextOutput,
+    pitr_words,
+    progress_display,
+    query_text,
+    words_of,
+)
 from binlog2s3.output import Coloured, Plain
 from tests.unit.test_docs import REFERENCE, fits, rows, section
 
@@ -37,7 +44,7 @@ HIT = Hit(
         original_commit_us=NOW_US,
     ),
     content=Content(changes=(DROP,), statements=("DROP TABLE `orders`\n/* by hand */",)),
-    verdict=Verdict(found=True, matched=(DROP,)),
+    match=Match(found=True, matched=(DROP,)),
 )
 ANONYMOUS = replace(
     HIT,
@@ -51,16 +58,18 @@ ANONYMOUS = replace(
             Change(kind="insert", table="shop.a", rows=1),
         )
     ),
-    verdict=Verdict(found=True, certain=False),
+    match=Match(found=True, certain=False),
 )  # fmt: skip
-SOUGHT = Sought(wanted=Wanted(tables=Tables((("shop", "orders"),)), kinds=frozenset({"ddl"})))
-ABOUT = About(source="orders-primary", archive="s3://acme/prod", tip=LINEAGE)
-TALLY = Tally(binlogs=3, size=5 << 20, left_out=39, of_size=10 << 20, lineages=(LINEAGE,))
+SOUGHT = SearchQuery(
+    wanted=Criteria(tables=Tables((("shop", "orders"),)), kinds=frozenset({"ddl"}))
+)
+ABOUT = SearchContext(source="orders-primary", archive="s3://acme/prod", tip=LINEAGE)
+TALLY = SearchStats(binlogs=3, size=5 << 20, left_out=39, of_size=10 << 20, lineages=(LINEAGE,))
 
 
-def printed(*hits: Hit, sought: Sought = SOUGHT, warnings: tuple[str, ...] = ()) -> list[str]:
+def printed(*hits: Hit, query: SearchQuery = SOUGHT, warnings: tuple[str, ...] = ()) -> list[str]:
     out = StringIO()
-    view = Printed(Plain(out), ABOUT, sought)
+    view = TextOutput(Plain(out), ABOUT, query)
     view.begin()
     for hit in hits:
         view.hit(hit)
@@ -68,9 +77,11 @@ def printed(*hits: Hit, sought: Sought = SOUGHT, warnings: tuple[str, ...] = ())
     return out.getvalue().splitlines()
 
 
-def document(*hits: Hit, sought: Sought = SOUGHT, about: About = ABOUT) -> dict[str, Any]:
+def document(
+    *hits: Hit, query: SearchQuery = SOUGHT, context: SearchContext = ABOUT
+) -> dict[str, Any]:
     out = StringIO()
-    view = Document(out, about, sought)
+    view = JsonOutput(out, context, query)
     view.begin()
     for hit in hits:
         view.hit(hit)
@@ -129,13 +140,11 @@ def test_what_became_of_an_xa_transaction(
 ) -> None:
     """And that an XA COMMIT has no changes of its own is not said."""
     xa = Xa(phase, Xid(1, b"a", b""))
-    tie = Tie(xa, state)
+    link = XaLink(xa, state)
     if is_there:
-        tie = Tie(xa, state, HIT.binlog, replace(HIT.transaction, gtid=f"{UUID}:9"))
+        link = XaLink(xa, state, HIT.binlog, replace(HIT.transaction, gtid=f"{UUID}:9"))
     certain = is_there and state == "committed"
-    hit = replace(
-        HIT, content=Content(xa=xa), verdict=Verdict(found=True, certain=certain), tie=tie
-    )
+    hit = replace(HIT, content=Content(xa=xa), match=Match(found=True, certain=certain), link=link)
     lines = printed(hit)
     assert lines[3].strip().startswith(words)
     assert ("    no changes" in lines) == (phase != "commit" or is_there)
@@ -164,39 +173,39 @@ def test_few_commands_are_shown() -> None:
 
 def test_the_command_reaches_the_same_bucket() -> None:
     """With the words that were given, quoted for a shell; the lineage where that is needed."""
-    about = replace(ABOUT, given=("--config", "/etc/my file.toml", "--source", "a"))
+    context = replace(ABOUT, given=("--config", "/etc/my file.toml", "--source", "a"))
     gtid = ["--before-gtid", f"{UUID}:48213"]
-    own = ["binlog2s3", "pitr", *about.given]
-    assert pitr_words(HIT, about, SOUGHT) == [*own, *gtid]
-    assert shlex.split(shlex.join(pitr_words(HIT, about, SOUGHT))) == [*own, *gtid]
+    own = ["binlog2s3", "pitr", *context.given]
+    assert pitr_words(HIT, context, SOUGHT) == [*own, *gtid]
+    assert shlex.split(shlex.join(pitr_words(HIT, context, SOUGHT))) == [*own, *gtid]
     chosen = replace(SOUGHT, lineage="x")
-    assert pitr_words(HIT, about, chosen) == [*own, "--lineage", "x", *gtid]
+    assert pitr_words(HIT, context, chosen) == [*own, "--lineage", "x", *gtid]
     everywhere = replace(SOUGHT, everywhere=True)
-    assert pitr_words(HIT, about, everywhere) == [*own, *gtid]
+    assert pitr_words(HIT, context, everywhere) == [*own, *gtid]
     dead = replace(HIT, lineage="dead")
-    assert pitr_words(dead, about, everywhere) == [*own, "--lineage", "dead", *gtid]
+    assert pitr_words(dead, context, everywhere) == [*own, "--lineage", "dead", *gtid]
     place = ["--to-position", "mysql-bin.000042:1234"]
-    assert pitr_words(ANONYMOUS, about, SOUGHT) == [*own, *place]
-    several = replace(about, several=True)
+    assert pitr_words(ANONYMOUS, context, SOUGHT) == [*own, *place]
+    several = replace(context, several=True)
     assert pitr_words(ANONYMOUS, several, SOUGHT) == [*own, "--lineage", LINEAGE, *place]
     assert pitr_words(HIT, several, SOUGHT) == [*own, *gtid]
 
 
 def test_what_may_not_be_in_the_bucket_yet_is_said() -> None:
     """Where the time that is asked for goes on behind what is there."""
-    tally = replace(TALLY, covered_us=1_767_366_000_000_000)
+    stats = replace(TALLY, covered_us=1_767_366_000_000_000)
     words = "the bucket has what was committed until 2026-01-02T15:00:00.000000Z"
     for until_us, is_said in ((None, True), (NOW_US, True), (NOW_US - SECOND, False)):
         out = StringIO()
-        view = Printed(Plain(out), ABOUT, replace(SOUGHT, until_us=until_us))
-        view.end(tally, ())
+        view = TextOutput(Plain(out), ABOUT, replace(SOUGHT, until_us=until_us))
+        view.end(stats, ())
         assert (words in out.getvalue()) == is_said
 
 
 def test_what_is_looked_for_in_words() -> None:
     """Every part of it."""
-    sought = Sought(
-        wanted=Wanted(
+    query = SearchQuery(
+        wanted=Criteria(
             tables=Tables((("a", "b"), ("c", "*"))),
             kinds=frozenset({"delete", "insert"}),
             min_rows=2,
@@ -205,11 +214,11 @@ def test_what_is_looked_for_in_words() -> None:
         until_us=1,
         gtids=("0-1-5",),
     )
-    assert sought_text(sought) == (
+    assert query_text(query) == (
         "insert or delete of a.b, c.* with at least 2 rows with the GTIDs 0-1-5 from "
         "1970-01-01T00:00:00.000000Z until 1970-01-01T00:00:00.000001Z"
     )
-    assert sought_text(Sought(wanted=Wanted())) == "all transactions"
+    assert query_text(SearchQuery(wanted=Criteria())) == "all transactions"
 
 
 def test_what_comes_from_the_bucket_cannot_command_a_terminal() -> None:
@@ -220,7 +229,7 @@ def test_what_comes_from_the_bucket_cannot_command_a_terminal() -> None:
     assert "\x1b" not in text
     assert "\\x1b[31m" in text
     out = StringIO()
-    view = Printed(Coloured(Console(file=out, width=30, force_terminal=True)), ABOUT, SOUGHT)
+    view = TextOutput(Coloured(Console(file=out, width=30, force_terminal=True)), ABOUT, SOUGHT)
     view.hit(HIT)
     assert "48213" in re.sub(r"\x1b\[[0-9;]*m|\s", "", out.getvalue())
 
@@ -262,7 +271,7 @@ def test_a_document_is_one_however_many_there_are() -> None:
     assert (found["found"], found["more"], found["warnings"]) == (3, False, ["lost: x"])
     assert found["transactions"][0]["statements"] == ["DROP TABLE `orders`\n/* by hand */"]
     assert [one["matched"] for one in found["transactions"][0]["changes"]] == [True]
-    everywhere = document(sought=replace(SOUGHT, everywhere=True, limit=7, until_us=5))
+    everywhere = document(query=replace(SOUGHT, everywhere=True, limit=7, until_us=5))
     assert everywhere["sought"]["lineage"] == "all"
     assert everywhere["sought"]["to"] == "1970-01-01T00:00:00.000005Z"
 
@@ -270,7 +279,7 @@ def test_a_document_is_one_however_many_there_are() -> None:
 def test_progress_is_told_now_and_then() -> None:
     """Where there is no terminal: a line each ten seconds, with the rate."""
     out, now = StringIO(), [0.0]
-    with showing(out, clock=lambda: now[0]) as show:
+    with progress_display(out, clock=lambda: now[0]) as show:
         for seconds in (1.0, 9.0, 10.0, 11.0, 20.5):
             now[0] = seconds
             show(TALLY)

@@ -30,7 +30,7 @@ _SHOWN_MOST = 3
 _ALIKE = 0.8
 
 
-class Near:
+class SimilarTables:
     """Gathers the names of tables; `close` are those that look like one of `tables`."""
 
     def __init__(self, tables: Tables) -> None:
@@ -66,7 +66,7 @@ class Near:
         for piece in pieces:
             walk.feed(piece)
 
-    def close(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """A few, the closest first; upper and lower case is no difference."""
         found: dict[str, None] = {}
         wanted_names = self._tables.names

@@ -21,20 +21,20 @@ from binlog2s3.binlog.checksum import crc64_hex, crc64_of_blocks
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ObjectMissingError
 from binlog2s3.formatting import count_text
-from binlog2s3.inspect.verify.report import Defect, Gap, Kind
+from binlog2s3.inspect.verify.report import Defect, Kind, RecordedGap
 from binlog2s3.store.contract import Store
 
 _LOOKS = 3
 
 
 @dataclass(slots=True)
-class Checked:
+class ChunkCheck:
     """`size` bytes can be read; `archived`: it is in the archive by now."""
 
     size: int = 0
     archived: bool = False
     defects: list[Defect] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: list[RecordedGap] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -48,7 +48,7 @@ def check_chunks(
     pause: Callable[[], object],
     is_last: bool,
     cut: bool,
-) -> Checked:
+) -> ChunkCheck:
     """Look at a binlog's chunks. `cut`: a later lineage says how much of it counts."""
     catalog = Catalog(store, layout)
     wanted = _durable(writer, name)
@@ -57,11 +57,11 @@ def check_chunks(
             pause()
         chunks = catalog.chunks(lineage, name)
         if store.head(layout.binlog(lineage.id, name)) is not None:
-            return Checked(archived=True)
+            return ChunkCheck(archived=True)
         reach = max((chunk.end for chunk in chunks), default=0)
         if reach <= chunks.end and wanted <= chunks.end:
             break
-    checked = Checked(size=chunks.end)
+    checked = ChunkCheck(size=chunks.end)
     _check_pairs(checked, layout, lineage, name, chunks)
     prefix = layout.chunks(lineage.id, name)
 
@@ -91,9 +91,9 @@ def _durable(writer: Heartbeat | None, name: BinlogName) -> int:
 
 def check_stored(
     store: Store, layout: Layout, lineage: Lineage, name: BinlogName, threads: int
-) -> Checked:
+) -> ChunkCheck:
     """What the store's own checksums say of the chunks that a recovery reads; reads no bytes."""
-    checked = Checked()
+    checked = ChunkCheck()
     pieces = join(Catalog(store, layout).chunks(lineage, name))
     keys = [layout.chunk(lineage.id, name, piece.chunk) for piece in pieces]
     unproved = 0
@@ -120,13 +120,18 @@ def check_stored(
 
 
 def check_all_bytes(  # noqa: PLR0917
-    store: Store, layout: Layout, lineage: Lineage, name: BinlogName, known: Known, looked: Checked
-) -> Checked:
+    store: Store,
+    layout: Layout,
+    lineage: Lineage,
+    name: BinlogName,
+    known: Known,
+    looked: ChunkCheck,
+) -> ChunkCheck:
     """What a pass over the chunks has shown, and the bytes of those that it did not need.
 
     What had been found by a look is not said again.
     """
-    checked = Checked(size=known.size)
+    checked = ChunkCheck(size=known.size)
     prefix = layout.chunks(lineage.id, name)
     for begin, end in known.damaged:
         text = f"bytes {begin} to {end} of {name}"
@@ -139,7 +144,9 @@ def check_all_bytes(  # noqa: PLR0917
             )
         else:
             checked.gaps.append(
-                Gap(kind="damaged", lineage=lineage.id, text=f"{text} came damaged from the source")
+                RecordedGap(
+                    kind="damaged", lineage=lineage.id, text=f"{text} came damaged from the source"
+                )
             )
     chunks = Catalog(store, layout).chunks(lineage, name)
     read = {piece.chunk for piece in join(chunks)}
@@ -158,7 +165,7 @@ def check_all_bytes(  # noqa: PLR0917
 
 
 def _check_pairs(
-    checked: Checked, layout: Layout, lineage: Lineage, name: BinlogName, chunks: Chunks
+    checked: ChunkCheck, layout: Layout, lineage: Lineage, name: BinlogName, chunks: Chunks
 ) -> None:
     """No two of one range have different checksums."""
     for one, other in pairwise(sorted(chunks)):

@@ -24,7 +24,7 @@ _LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class ListedObject:
     """An object as the listing has it."""
 
     size: int
@@ -32,12 +32,12 @@ class Lying:
 
 
 @dataclass(slots=True)
-class Shelf:
+class LineageObjects:
     """What one lineage has."""
 
     described: bool = False
-    binlogs: dict[BinlogName, Lying] = field(default_factory=dict)
-    entries: dict[BinlogName, Lying] = field(default_factory=dict)
+    binlogs: dict[BinlogName, ListedObject] = field(default_factory=dict)
+    entries: dict[BinlogName, ListedObject] = field(default_factory=dict)
     chunks: dict[BinlogName, list[Chunk]] = field(default_factory=dict)
     pages: set[int] = field(default_factory=set)
 
@@ -52,63 +52,63 @@ class Shelf:
 
 
 @dataclass(slots=True)
-class Stock:
+class Inventory:
     """A source's part of a bucket. `writer` and `turn` are the last, None where there is none."""
 
     layout: Layout
     writer: Heartbeat | None = None
     turn: Turn | None = None
-    shelves: dict[str, Shelf] = field(default_factory=dict)
+    by_lineage: dict[str, LineageObjects] = field(default_factory=dict)
     defects: list[Defect] = field(default_factory=list)
 
-    def shelf(self, lineage: str) -> Shelf:
+    def objects(self, lineage: str) -> LineageObjects:
         """What a lineage has."""
-        return self.shelves.setdefault(lineage, Shelf())
+        return self.by_lineage.setdefault(lineage, LineageObjects())
 
     def foreign(self, key: str, why: str = "it is of no kind that this archive has") -> None:
         """Name an object that is none of ours."""
         self.defects.append(Defect(kind="foreign", key=key, text=why))
 
 
-def take_stock(store: Store, layout: Layout) -> Stock:
+def take_inventory(store: Store, layout: Layout) -> Inventory:
     """List it all."""
-    stock = Stock(layout)
+    inventory = Inventory(layout)
     catalog = Catalog(store, layout)
-    _take_writer(store, catalog, stock)
+    _take_writer(store, catalog, inventory)
     try:
-        stock.turn = catalog.turn()
+        inventory.turn = catalog.turn()
     except ArchiveError as error:
         key = layout.turns
-        stock.defects.append(Defect(kind="turn-unreadable", key=key, text=str(error)))
-    if stock.turn is not None:
-        stock.shelf(stock.turn.lineage)  # it should be there, if nothing else is
+        inventory.defects.append(Defect(kind="turn-unreadable", key=key, text=str(error)))
+    if inventory.turn is not None:
+        inventory.objects(inventory.turn.lineage)  # it should be there, if nothing else is
     for info in store.list(layout.live):
-        _place_live(stock, info)
+        _place_live(inventory, info)
     for info in store.list(layout.archive):
         if not info.key.startswith(layout.turns):  # `Catalog.turn` has looked at them
-            _place_archived(stock, info)
+            _place_archived(inventory, info)
     for key in sorted(catalog.foreign):
-        stock.foreign(key)
-    return stock
+        inventory.foreign(key)
+    return inventory
 
 
-def _take_writer(store: Store, catalog: Catalog, stock: Stock) -> None:
+def _take_writer(store: Store, catalog: Catalog, inventory: Inventory) -> None:
     for _ in range(_LOOKS):
         ranks = catalog.writers()
         if not ranks:
             return
-        key = stock.layout.writer(*max(ranks))
+        key = inventory.layout.writer(*max(ranks))
         try:
-            stock.writer = read(store, key, Heartbeat)
+            inventory.writer = read(store, key, Heartbeat)
         except ObjectMissingError:
             continue
         except ArchiveError as error:
-            stock.defects.append(Defect(kind="writer-unreadable", key=key, text=str(error)))
+            inventory.defects.append(Defect(kind="writer-unreadable", key=key, text=str(error)))
         return
 
 
-def _place_live(stock: Stock, info: ObjectInfo) -> None:
-    layout = stock.layout
+def _place_live(inventory: Inventory, info: ObjectInfo) -> None:
+    layout = inventory.layout
     if info.key.startswith(layout.writers):
         return  # `Catalog.writers` has looked at them
     if layout.is_probe(info.key):
@@ -119,36 +119,36 @@ def _place_live(stock: Stock, info: ObjectInfo) -> None:
     try:
         chunk = Chunk.parse(last)
     except ValueError:
-        stock.foreign(info.key)
+        inventory.foreign(info.key)
         return
     if name is None or not LINEAGE_ID.fullmatch(lineage):
-        stock.foreign(info.key)
+        inventory.foreign(info.key)
     elif chunk.size != info.size:
         why = f"it has {info.size} bytes, a chunk of that name has {chunk.size}"
-        stock.foreign(info.key, why)
+        inventory.foreign(info.key, why)
     else:
-        stock.shelf(lineage).chunks.setdefault(name, []).append(chunk)
+        inventory.objects(lineage).chunks.setdefault(name, []).append(chunk)
 
 
-def _place_archived(stock: Stock, info: ObjectInfo) -> None:
-    lineage, _, rest = info.key.removeprefix(stock.layout.archive).partition("/")
+def _place_archived(inventory: Inventory, info: ObjectInfo) -> None:
+    lineage, _, rest = info.key.removeprefix(inventory.layout.archive).partition("/")
     if not LINEAGE_ID.fullmatch(lineage):
-        stock.foreign(info.key)
+        inventory.foreign(info.key)
         return
-    shelf, lying = stock.shelf(lineage), Lying(info.size, info.last_modified)
+    objects, listed = inventory.objects(lineage), ListedObject(info.size, info.last_modified)
     folder, _, text = rest.partition("/")
     binlog = _name(text) if folder == "binlogs" else None
     entry = _name(text.removesuffix(".json")) if folder == "entries" else None
     if rest == "lineage.json":
-        shelf.described = True
+        objects.described = True
     elif binlog is not None:
-        shelf.binlogs[binlog] = lying
+        objects.binlogs[binlog] = listed
     elif entry is not None and text.endswith(".json"):
-        shelf.entries[entry] = lying
+        objects.entries[entry] = listed
     elif folder == "pages" and (first := first_in(text)) is not None:
-        shelf.pages.add(first)
+        objects.pages.add(first)
     else:
-        stock.foreign(info.key)
+        inventory.foreign(info.key)
 
 
 def _name(text: str) -> BinlogName | None:
@@ -159,9 +159,9 @@ def _name(text: str) -> BinlogName | None:
     return name if str(name) == text else None
 
 
-def strangers(shelf: Shelf, first: BinlogName) -> Iterable[BinlogName]:
+def foreign_names(objects: LineageObjects, first: BinlogName) -> Iterable[BinlogName]:
     """Names on a lineage's shelf that its server cannot have given."""
-    for name in shelf.names:
+    for name in objects.names:
         width = max(first.width, len(str(name.number)))
         if (name.prefix, name.width) != (first.prefix, width):
             yield name

@@ -18,7 +18,7 @@ from binlog2s3.binlog.checksum import crc64nvme, md5
 from binlog2s3.config.values import Config
 from binlog2s3.errors import PreconditionError, SpoolError, StoreError, UnsupportedError
 from binlog2s3.inspect.check.bucket import Settings, is_denied, tried_there
-from binlog2s3.inspect.check.row import Row, fail, ok, skipped, warn
+from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
 from binlog2s3.inspect.check.rules import ending_rule
 from binlog2s3.store.contract import PartInfo, Store
 
@@ -40,7 +40,7 @@ _CONDITIONS = (
 )
 
 
-class Probes:
+class LiveProbes:
     """Tries it all; `clean` takes away what was put, and must be called."""
 
     def __init__(self, config: Config, store: Store, settings: Settings) -> None:
@@ -148,9 +148,9 @@ class Probes:
     def _head(self) -> Row | str:
         info = self._store.head(self._object)
         if info is None or info.size != _SIZE:
-            shown = "nothing" if info is None else f"{info.size} bytes"
+            printer = "nothing" if info is None else f"{info.size} bytes"
             hint = "a store that does not show at once what was put cannot hold an archive"
-            return fail("store", "head", f"it shows {shown}, where {_SIZE} were put", hint)
+            return fail("store", "head", f"it shows {printer}, where {_SIZE} were put", hint)
         return f"{info.size} bytes"
 
     def _get(self) -> Row | str:

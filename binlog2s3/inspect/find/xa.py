@@ -17,10 +17,10 @@ from binlog2s3.binlog.content import Xa
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError
-from binlog2s3.inspect.find.history import Past
-from binlog2s3.inspect.find.match import Wanted
-from binlog2s3.inspect.find.one_binlog import Haystack, Other, Span
-from binlog2s3.inspect.find.prefilter import xa_mesh
+from binlog2s3.inspect.find.history import SearchedHistory
+from binlog2s3.inspect.find.match import Criteria
+from binlog2s3.inspect.find.one_binlog import Span, SpanSearcher, XaPhase
+from binlog2s3.inspect.find.prefilter import xa_rules
 
 SIGHT = 64 * BLOCK_SIZE
 """So many bytes behind or before one phase are looked through for the other."""
@@ -31,14 +31,14 @@ _MOST_KEPT = 50_000
 class _InSpan:
     """The phases that lie in a span, in order; `whole`: all of it could be read."""
 
-    others: list[Other]
+    others: list[XaPhase]
     whole: bool
 
 
-class Phases:
+class XaPhases:
     """Looks along one history."""
 
-    def __init__(self, line: Past, blocks: Blocks) -> None:
+    def __init__(self, line: SearchedHistory, blocks: Blocks) -> None:
         self._line = line
         self._blocks = blocks
         self._numbers: dict[tuple[str, BinlogName], int] = {
@@ -49,7 +49,7 @@ class Phases:
         self._kept: OrderedDict[tuple[int, int], _InSpan] = OrderedDict()
         self._count = 0
 
-    def other(self, span: Span, one: Transaction, xa: Xa) -> Other | None:
+    def other(self, span: Span, one: Transaction, xa: Xa) -> XaPhase | None:
         """The other phase of a transaction in a span; None where it is not in sight."""
         forward, left = xa.phase == "prepare", SIGHT
         for number, place in self._from(span, forward=forward):
@@ -100,12 +100,12 @@ class Phases:
         return self._kept[key]
 
     def _read(self, number: int, span: Span) -> _InSpan:
-        is_double = self._line.doubles(number)
-        stack = Haystack(
+        is_duplicate = self._line.duplicates(number)
+        searcher = SpanSearcher(
             blocks=self._blocks,
-            wanted=Wanted(),
-            mesh=xa_mesh(),
-            keep=lambda one: not is_double(one),
+            wanted=Criteria(),
+            rules=xa_rules(),
+            keep=lambda one: not is_duplicate(one),
             newest_first=False,
         )
-        return _InSpan(*stack.phases(span))
+        return _InSpan(*searcher.phases(span))

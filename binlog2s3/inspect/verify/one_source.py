@@ -30,9 +30,9 @@ from binlog2s3.errors import (
 )
 from binlog2s3.formatting import moment_text
 from binlog2s3.inspect.verify.answer import answer
-from binlog2s3.inspect.verify.chain import Facts, along
-from binlog2s3.inspect.verify.deep import Deep, read_all
-from binlog2s3.inspect.verify.parent import gap_of, own_problems, parent_problems
+from binlog2s3.inspect.verify.chain import BinlogFacts, along, gap_of, own_problems, parent_problems
+from binlog2s3.inspect.verify.deep import DeepResult, read_all
+from binlog2s3.inspect.verify.inventory import foreign_names, take_inventory
 from binlog2s3.inspect.verify.repair import make_entry
 from binlog2s3.inspect.verify.report import (
     NO_WRITER,
@@ -42,8 +42,7 @@ from binlog2s3.inspect.verify.report import (
     Repaired,
     SourceReport,
 )
-from binlog2s3.inspect.verify.stock import strangers, take_stock
-from binlog2s3.inspect.verify.walk import AHEAD, Look, Walk, Walked
+from binlog2s3.inspect.verify.walk import AHEAD, LineageWalk, SourceContext, Walked
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import Store
@@ -53,7 +52,7 @@ _MICRO = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Doing:
+class Environment:
     """How to wait, what shows how far it is, and the clock. `reading` is given all bytes."""
 
     pause: Callable[[], object]
@@ -62,15 +61,20 @@ class Doing:
     now: Callable[[], datetime]
 
 
-class One:
+class SourceVerifier:
     """A source; `report` is what was found of it. `refused`: why an entry could not be written."""
 
     def __init__(
-        self, config: VerifyConfig, store: Store, workers: Workers, name: str, doing: Doing
+        self,
+        config: VerifyConfig,
+        store: Store,
+        workers: Workers,
+        name: str,
+        environment: Environment,
     ) -> None:
         self._config = config
         self._store = store
-        self._doing = doing
+        self._environment = environment
         self._done = 0
         self._advance: Callable[[], object] = lambda: None
         self.report = SourceReport(name=name)
@@ -78,32 +82,32 @@ class One:
         self.known_lineages: list[Lineage] = []
         layout = Layout(config.s3.prefix, name)
         catalog = Catalog(store, layout)
-        stock = take_stock(store, layout)
-        self._sign = life_sign(store, catalog, layout, doing.now())
-        self.look = Look(
+        inventory = take_inventory(store, layout)
+        self._sign = life_sign(store, catalog, layout, environment.now())
+        self.context = SourceContext(
             store=store,
             layout=layout,
             catalog=catalog,
             survey=Survey(store, catalog, workers),
-            stock=stock,
+            inventory=inventory,
             threads=workers.count,
             deep=config.deep,
             alive=self._sign.alive,
-            clock=lambda: max(doing.now(), self._sign.clock),
-            pause=doing.pause,
+            clock=lambda: max(environment.now(), self._sign.clock),
+            pause=environment.pause,
             advance=lambda: self._advance(),  # noqa: PLW0108 - it is another one later
         )
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing of it at all."""
-        stock = self.look.stock
-        return not (stock.shelves or stock.defects or stock.writer)
+        inventory = self.context.inventory
+        return not (inventory.by_lineage or inventory.defects or inventory.writer)
 
     def run(self) -> SourceReport:
         """Look at all of it."""
-        report, stock = self.report, self.look.stock
-        report.defects += stock.defects
+        report, inventory = self.report, self.context.inventory
+        report.defects += inventory.defects
         self._say_writer(self._sign)
         self.known_lineages = [*self._lineages()]
         line = self._line()
@@ -122,7 +126,7 @@ class One:
             self._repair(mine, walked)
         if self._config.asks:
             report.answer = answer(
-                self.look.survey,
+                self.context.survey,
                 backup=self._config.from_backup,
                 gtid_set=self._config.from_gtid_set,
                 from_lineage=self._config.from_lineage,
@@ -137,34 +141,36 @@ class One:
         beat = sign.beat
         if beat is not None:
             self.report.writer = f"{sign.state} on {beat.host}, heartbeat of {moment_text(beat.at)}"
-        elif not sign.exists and self.look.stock.shelves:
-            self.report.notes.append(NO_WRITER.format(self.look.layout.writers))
+        elif not sign.exists and self.context.inventory.by_lineage:
+            self.report.notes.append(NO_WRITER.format(self.context.layout.writers))
 
     def _lineages(self) -> Iterator[Lineage]:
         """Those that can be read, oldest first."""
-        for id_, shelf in sorted(self.look.stock.shelves.items()):
-            key = self.look.layout.lineage(id_)
+        for id_, objects in sorted(self.context.inventory.by_lineage.items()):
+            key = self.context.layout.lineage(id_)
             try:
                 lineage = read(self._store, key, Lineage)
             except ObjectMissingError:
-                what = f"{len(shelf.binlogs)} binlogs and {len(shelf.chunks)} open ones are"
-                if (turn := self.look.stock.turn) is not None and turn.lineage == id_:
+                what = f"{len(objects.binlogs)} binlogs and {len(objects.chunks)} open ones are"
+                if (turn := self.context.inventory.turn) is not None and turn.lineage == id_:
                     what += "; the last turn says that it is the current lineage"
-                self._wrong("lineage-missing", id_, key, f"it is not there, {what}")
+                self._add_defect("lineage-missing", id_, key, f"it is not there, {what}")
                 continue
             except ArchiveError as error:
                 lies = isinstance(error, MisplacedError)
-                self._wrong("lineage-lies" if lies else "lineage-unreadable", id_, key, str(error))
+                self._add_defect(
+                    "lineage-lies" if lies else "lineage-unreadable", id_, key, str(error)
+                )
                 continue
             for problem in own_problems(lineage):
-                self._wrong("lineage-lies", id_, key, problem)
+                self._add_defect("lineage-lies", id_, key, problem)
             yield lineage
 
     def _line(self) -> Line | None:
         """The history that ends in the lineage that was asked for, or is current."""
         lineages = [one for one in self.known_lineages if _has_origin(one)]
         ids = [one.id for one in lineages]
-        tip = self._config.lineage or current_of(lineages, self.look.stock.turn)
+        tip = self._config.lineage or current_of(lineages, self.context.inventory.turn)
         self.report.tip = tip
         return line_of(lineages, tip) if tip in ids else None
 
@@ -179,22 +185,22 @@ class One:
 
     def _selected(self, lineage: Lineage) -> list[BinlogName]:
         """The names that are looked at; those that its server cannot have given are foreign."""
-        shelf, layout = self.look.stock.shelf(lineage.id), self.look.layout
-        strange = set(strangers(shelf, lineage.first_binlog))
+        objects, layout = self.context.inventory.objects(lineage.id), self.context.layout
+        strange = set(foreign_names(objects, lineage.first_binlog))
         for name in sorted(strange):
             for there, key in (
-                (shelf.binlogs, layout.binlog(lineage.id, name)),
-                (shelf.entries, layout.entry(lineage.id, name)),
-                (shelf.chunks, layout.chunks(lineage.id, name)),
+                (objects.binlogs, layout.binlog(lineage.id, name)),
+                (objects.entries, layout.entry(lineage.id, name)),
+                (objects.chunks, layout.chunks(lineage.id, name)),
             ):
                 if name in there:
                     text = f"no binlog of a lineage that begins with {lineage.first_binlog}"
-                    self._wrong("foreign", lineage.id, key, text)
-        names = [name for name in shelf.names if name not in strange]
+                    self._add_defect("foreign", lineage.id, key, text)
+        names = [name for name in objects.names if name not in strange]
         early = [name for name in names if name < lineage.first_binlog]
         if early:
             text = f"first_binlog is {lineage.first_binlog}, and {early[0]} is there"
-            self._wrong("lineage-lies", lineage.id, layout.lineage(lineage.id), text)
+            self._add_defect("lineage-lies", lineage.id, layout.lineage(lineage.id), text)
         if self._config.last is not None:
             return names[-self._config.last :]
         if self._config.since is not None:
@@ -204,7 +210,7 @@ class One:
     def _first_since(self, lineage: Lineage, names: Sequence[BinlogName], since_us: int) -> int:
         """The number of the last binlog that was begun before, or at, this time."""
         tasks = (partial(self._entry, lineage, name) for name in reversed(names))
-        with closing(Ahead(tasks, threads=self.look.threads, most=AHEAD)) as ahead:
+        with closing(Ahead(tasks, threads=self.context.threads, most=AHEAD)) as ahead:
             for back, entry in enumerate(ahead):
                 if entry is not None and entry.first_time.timestamp() * _MICRO <= since_us:
                     return len(names) - 1 - back
@@ -212,7 +218,7 @@ class One:
 
     def _entry(self, lineage: Lineage, name: BinlogName) -> Entry | None:
         try:
-            return self.look.catalog.entry(lineage, name)
+            return self.context.catalog.entry(lineage, name)
         except (ObjectMissingError, ArchiveError):
             return None
 
@@ -226,17 +232,17 @@ class One:
         sizes = {
             one.id: {
                 name: there[name].size
-                for there in (self.look.stock.shelf(one.id).binlogs,)
+                for there in (self.context.inventory.objects(one.id).binlogs,)
                 for name in selected[one.id]
                 if name in there
             }
             for one in lineages
         }
         total = sum(size for each in sizes.values() for size in each.values())
-        with self._doing.reading(total) as advance:
+        with self._environment.reading(total) as advance:
             for lineage in lineages:
-                found: Deep = read_all(
-                    self._store, self.look.layout, lineage, sizes[lineage.id], advance
+                found: DeepResult = read_all(
+                    self._store, self.context.layout, lineage, sizes[lineage.id], advance
                 )
                 self.report.defects += found.defects
                 self.report.read_bytes += found.read
@@ -252,7 +258,7 @@ class One:
         walked: dict[str, Walked] = {}
         total = sum(len(names) for names in selected.values())
         narrowed = self._config.last is not None or self._config.since is not None
-        with self._doing.steps("binlogs") as advance:
+        with self._environment.steps("binlogs") as advance:
 
             def step() -> None:
                 self._done += 1
@@ -260,8 +266,8 @@ class One:
 
             self._advance = step
             for lineage in lineages:
-                walk = Walk(
-                    self.look,
+                walk = LineageWalk(
+                    self.context,
                     lineage,
                     selected[lineage.id],
                     bad=bad.get(lineage.id, ()),
@@ -279,21 +285,21 @@ class One:
         return {o.binlog for o in origins if o is not None and o.lineage == lineage and o.binlog}
 
     def _note(self, lineage: Lineage, found: Walked) -> None:
-        report, shelf = self.report, self.look.stock.shelf(lineage.id)
+        report, objects = self.report, self.context.inventory.objects(lineage.id)
         report.defects += found.defects
         gap = gap_of(lineage)
         report.gaps += [gap, *found.gaps] if gap is not None else found.gaps
         report.notes += [f"{lineage.id}: {note}" for note in found.notes]
         report.read_bytes += found.read
         current = current_of(
-            [one for one in self.known_lineages if _has_origin(one)], self.look.stock.turn
+            [one for one in self.known_lineages if _has_origin(one)], self.context.inventory.turn
         )
         report.lineages.append(
             LineageReport(
                 lineage=lineage,
                 current=lineage.id == current,
-                binlogs=len(shelf.names),
-                open=len(shelf.chunks.keys() - shelf.binlogs.keys()),
+                binlogs=len(objects.names),
+                open=len(objects.chunks.keys() - objects.binlogs.keys()),
                 looked_at=found.looked_at,
                 size=found.size,
                 transactions=found.transactions,
@@ -308,20 +314,22 @@ class One:
         by_id = {one.id: one for one in self.known_lineages}
         for lineage in by_id.values():  # those that were left out by --last, --since
             for name in self._cuts(lineage.id):
-                there = self.look.stock.shelf(lineage.id).binlogs.get(BinlogName.parse(name))
+                there = self.context.inventory.objects(lineage.id).binlogs.get(
+                    BinlogName.parse(name)
+                )
                 if there is not None:
-                    known = Facts(name=BinlogName.parse(name), size=there.size, whole=True)
+                    known = BinlogFacts(name=BinlogName.parse(name), size=there.size, whole=True)
                     facts.setdefault((lineage.id, name), known)
         for lineage in lineages:
-            key = self.look.layout.lineage(lineage.id)
+            key = self.context.layout.lineage(lineage.id)
             at = self._gtids_at if self._config.deep else None
             for wrong in parent_problems(lineage, by_id, facts, at):
                 kind: Kind = "parent-missing" if wrong.missing else "parent-lies"
-                self._wrong(kind, lineage.id, key, wrong.text)
+                self._add_defect(kind, lineage.id, key, wrong.text)
 
     def _gtids_at(self, lineage: str, name: BinlogName, offset: int) -> Gtids | str | None:
         """What was executed at a place, by the bytes before it; why it is none; None: who knows."""
-        survey = self.look.survey
+        survey = self.context.survey
         if any((one.lineage, one.binlog) == (lineage, name) for one in self.report.defects):
             return None  # nothing of it is believed, and it was said
         try:
@@ -343,50 +351,50 @@ class One:
 
     def _check_durable(self, walked: dict[str, Walked]) -> None:
         """What the last writer said is durable is there, also where nothing was listed of it."""
-        writer, look = self.look.stock.writer, self.look
+        writer, context = self.context.inventory.writer, self.context
         if writer is None or writer.lineage is None or writer.durable is None:
             return
         name, offset = writer.durable.place
         lineage = next((o for o in self.known_lineages if o.id == writer.lineage), None)
         if lineage is None:
-            if writer.lineage not in look.stock.shelves:
-                key = look.layout.lineage(writer.lineage)
+            if writer.lineage not in context.inventory.by_lineage:
+                key = context.layout.lineage(writer.lineage)
                 text = f"the last writer wrote lineage {writer.lineage}, which is not there"
-                self._wrong("durable-missing", writer.lineage, key, text)
+                self._add_defect("durable-missing", writer.lineage, key, text)
             return
         if lineage.id not in walked or not offset:
             return
-        shelf = look.stock.shelf(lineage.id)
-        if name in shelf.binlogs and shelf.binlogs[name].size < offset:
-            size, key = shelf.binlogs[name].size, look.layout.binlog(lineage.id, name)
+        objects = context.inventory.objects(lineage.id)
+        if name in objects.binlogs and objects.binlogs[name].size < offset:
+            size, key = objects.binlogs[name].size, context.layout.binlog(lineage.id, name)
             text = f"{size} bytes of {name} are there, {offset} were durable"
-            self._wrong("durable-missing", lineage.id, key, text, name)
-        if name not in shelf.names:
-            there = look.store.head(look.layout.binlog(lineage.id, name))
-            if there is None and not look.catalog.chunks(lineage, name):
-                key = look.layout.chunks(lineage.id, name)
+            self._add_defect("durable-missing", lineage.id, key, text, name)
+        if name not in objects.names:
+            there = context.store.head(context.layout.binlog(lineage.id, name))
+            if there is None and not context.catalog.chunks(lineage, name):
+                key = context.layout.chunks(lineage.id, name)
                 text = f"nothing of {name} is there, {offset} bytes were durable"
-                self._wrong("durable-missing", lineage.id, key, text, name)
+                self._add_defect("durable-missing", lineage.id, key, text, name)
 
     # What can be mended
 
     def _repair(self, lineages: Sequence[Lineage], walked: dict[str, Walked]) -> None:
         for lineage in lineages:
-            for name in walked[lineage.id].undescribed:
+            for name in walked[lineage.id].without_entry:
                 try:
-                    done = make_entry(self._store, self.look.layout, lineage, name)
+                    done = make_entry(self._store, self.context.layout, lineage, name)
                 except StoreError as error:
                     self.refused = error
-                    key = self.look.layout.entry(lineage.id, name)
+                    key = self.context.layout.entry(lineage.id, name)
                     why = f"it cannot be written: {error}"
                     done = Repaired(lineage=lineage.id, binlog=name, key=key, why=why)
                 self.report.repaired.append(done)
                 if not done.why:
-                    self._mended(done.key)
+                    self._mark_repaired(done.key)
                 if self.refused is not None:
                     return
 
-    def _mended(self, key: str) -> None:
+    def _mark_repaired(self, key: str) -> None:
         self.report.defects = [
             Defect(
                 kind=one.kind,
@@ -394,14 +402,14 @@ class One:
                 binlog=one.binlog,
                 key=one.key,
                 text=one.text,
-                mended=True,
+                repaired=True,
             )
             if one.kind == "entry-missing" and one.key == key
             else one
             for one in self.report.defects
         ]
 
-    def _wrong(
+    def _add_defect(
         self, kind: Kind, lineage: str, key: str, text: str, name: BinlogName | None = None
     ) -> None:
         self.report.defects.append(

@@ -19,8 +19,8 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.config.values import Config
 from binlog2s3.errors import StoreError
 from binlog2s3.inspect.check.bucket import is_denied, tried_there
-from binlog2s3.inspect.check.probes import LEFT_SECONDS, NO_UPLOAD, aws, short, skip
-from binlog2s3.inspect.check.row import Row, fail, ok
+from binlog2s3.inspect.check.live_probes import LEFT_SECONDS, NO_UPLOAD, aws, short, skip
+from binlog2s3.inspect.check.report import Row, fail, ok
 from binlog2s3.store.contract import Store
 
 ARCHIVE_NAMES = (

@@ -13,22 +13,22 @@ from binlog2s3.archive.listing import current_of
 from binlog2s3.binlog.gtid import parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError, SourceError
-from binlog2s3.inspect.verify.report import Compared, Defect, Kind
-from binlog2s3.inspect.verify.stock import Stock, take_stock
-from binlog2s3.inspect.verify.walk import Look
+from binlog2s3.inspect.verify.inventory import Inventory, take_inventory
+from binlog2s3.inspect.verify.report import ComparedBinlogs, Defect, Kind
+from binlog2s3.inspect.verify.walk import SourceContext
 from binlog2s3.server.connection import Server, ServerBinlog
 
 MOST_ASKED = 500
 """Of so many of the newest binlogs that both have, the first events are compared too."""
 
 
-class AgainstSource:
+class SourceComparison:
     """Compares; `defects` and `notes` are what came of it."""
 
     def __init__(
-        self, look: Look, lineages: Sequence[Lineage], server: Server, address: str
+        self, context: SourceContext, lineages: Sequence[Lineage], server: Server, address: str
     ) -> None:
-        self._look = look
+        self._context = context
         self._lineages = lineages
         self._server = server
         self._address = address
@@ -36,20 +36,20 @@ class AgainstSource:
         self.defects: list[Defect] = []
         self.notes: list[str] = []
 
-    def compare(self) -> Compared:
+    def compare(self) -> ComparedBinlogs:
         """Ask the server, then look at the bucket once more."""
         facts, listed = self._server.facts(), self._server.binlogs()
         self._newest = listed[-1].name if listed else None
-        stock = take_stock(self._look.store, self._look.layout)
+        inventory = take_inventory(self._context.store, self._context.layout)
         uuid = facts.uuid.lower()
         ours = [one for one in self._lineages if one.server_uuid.lower() == uuid]
-        current = current_of(self._lineages, stock.turn)
+        current = current_of(self._lineages, inventory.turn)
         if not ours:
             text = (
                 f"the server at {self._address} is {facts.uuid} ({facts.flavour} {facts.version}), "
                 f"the archive is of {', '.join(sorted({o.server_uuid for o in self._lineages}))}"
             )
-            self._wrong("source-is-another", "", None, self._look.layout.archive, text)
+            self._add_defect("source-is-another", "", None, self._context.layout.archive, text)
             return self._compared(facts.uuid, listed, [], [], [])
         if all(one.id != current for one in ours):
             self.notes.append(
@@ -60,21 +60,24 @@ class AgainstSource:
         lagging: list[tuple[ServerBinlog, int]] = []
         unknown: list[ServerBinlog] = []
         for row in listed:
-            lineage = self._lineage_of(row.name, ours, stock)
+            lineage = self._lineage_of(row.name, ours, inventory)
             if lineage is None:
                 unknown.append(row)
             else:
-                self._row(row, lineage, stock, agree, lagging)
+                self._row(row, lineage, inventory, agree, lagging)
         for lineage, row in agree[-MOST_ASKED:]:
             self._first_events(lineage, row)
         return self._compared(facts.uuid, listed, [row for _, row in agree], lagging, unknown)
 
     def _lineage_of(
-        self, name: BinlogName, ours: Sequence[Lineage], stock: Stock
+        self, name: BinlogName, ours: Sequence[Lineage], inventory: Inventory
     ) -> Lineage | None:
         """The newest lineage of this server that has, or should have, a binlog of this name."""
         for lineage in reversed(ours):
-            if name in stock.shelf(lineage.id).binlogs or name in stock.shelf(lineage.id).chunks:
+            if (
+                name in inventory.objects(lineage.id).binlogs
+                or name in inventory.objects(lineage.id).chunks
+            ):
                 return lineage
         last = ours[-1]
         return last if name >= last.first_binlog else None
@@ -83,30 +86,33 @@ class AgainstSource:
         self,
         row: ServerBinlog,
         lineage: Lineage,
-        stock: Stock,
+        inventory: Inventory,
         agree: list[tuple[Lineage, ServerBinlog]],
         lagging: list[tuple[ServerBinlog, int]],
     ) -> None:
-        shelf, key = stock.shelf(lineage.id), self._look.layout.binlog(lineage.id, row.name)
-        there = shelf.binlogs.get(row.name)
+        objects, key = (
+            inventory.objects(lineage.id),
+            self._context.layout.binlog(lineage.id, row.name),
+        )
+        there = objects.binlogs.get(row.name)
         if there is not None:
             # one that was open when the server was asked has grown since, and was archived
             if there.size == row.size or (row.name == self._newest and there.size > row.size):
                 agree.append((lineage, row))
             else:
                 text = f"it has {there.size} bytes, the source's {row.name} has {row.size}"
-                self._wrong("source-differs", lineage.id, row.name, key, text)
+                self._add_defect("source-differs", lineage.id, row.name, key, text)
             return
-        size = shelf.open(row.name).end
+        size = objects.open(row.name).end
         if size > row.size and row.name != self._newest and not self._is_left(lineage, row.name):
-            key = self._look.layout.chunks(lineage.id, row.name)
+            key = self._context.layout.chunks(lineage.id, row.name)
             text = f"{size} bytes are there, the source's {row.name} has {row.size}"
-            self._wrong("source-differs", lineage.id, row.name, key, text)
+            self._add_defect("source-differs", lineage.id, row.name, key, text)
         elif size >= row.size:
             agree.append((lineage, row))
-        elif _is_past(lineage, stock, row.name):
+        elif _is_past(lineage, inventory, row.name):
             text = f"{size} of the source's {row.size} bytes are there, and history goes on"
-            self._wrong("source-has-it", lineage.id, row.name, key, text)
+            self._add_defect("source-has-it", lineage.id, row.name, key, text)
         else:
             lagging.append((row, row.size - size))
 
@@ -126,7 +132,7 @@ class AgainstSource:
     def _first_events(self, lineage: Lineage, row: ServerBinlog) -> None:
         """What its first events say is what the entry says."""
         try:
-            entry = self._look.catalog.entry(lineage, row.name)
+            entry = self._context.catalog.entry(lineage, row.name)
         except (ObjectMissingError, ArchiveError):
             return  # the walk says it
         try:
@@ -142,17 +148,17 @@ class AgainstSource:
     def _compare_entry(
         self, lineage: Lineage, entry: Entry, said: str | None, server_id: int
     ) -> None:
-        key = self._look.layout.entry(lineage.id, entry.name)
+        key = self._context.layout.entry(lineage.id, entry.name)
         if server_id != entry.server_id:
             text = f"server_id is {entry.server_id}, the source's {entry.name} has {server_id}"
-            self._wrong("source-differs", lineage.id, entry.name, key, text)
+            self._add_defect("source-differs", lineage.id, entry.name, key, text)
         try:
             before = parse(entry.gtid_set_before, lineage.flavour)
         except ValueError:
             return
         if said is not None and parse(said, lineage.flavour) != before:
             text = f"it begins after {before or 'no GTIDs'}, the source's {entry.name} after {said}"
-            self._wrong("source-differs", lineage.id, entry.name, key, text)
+            self._add_defect("source-differs", lineage.id, entry.name, key, text)
 
     def _compared(
         self,
@@ -161,8 +167,8 @@ class AgainstSource:
         agree: Sequence[ServerBinlog],
         lagging: Sequence[tuple[ServerBinlog, int]],
         unknown: Sequence[ServerBinlog],
-    ) -> Compared:
-        return Compared(
+    ) -> ComparedBinlogs:
+        return ComparedBinlogs(
             address=self._address,
             server_uuid=uuid,
             listed=len(listed),
@@ -174,15 +180,15 @@ class AgainstSource:
             not_archived=tuple(str(row.name) for row in unknown),
         )
 
-    def _wrong(
+    def _add_defect(
         self, kind: Kind, lineage: str, name: BinlogName | None, key: str, text: str
     ) -> None:
         self.defects.append(Defect(kind=kind, lineage=lineage, binlog=name, key=key, text=text))
 
 
-def _is_past(lineage: Lineage, stock: Stock, name: BinlogName) -> bool:
+def _is_past(lineage: Lineage, inventory: Inventory, name: BinlogName) -> bool:
     """Whether the bucket should have all of it: its writer has said so, or later ones are there."""
-    writer = stock.writer
+    writer = inventory.writer
     if writer is not None and writer.lineage == lineage.id:
         return writer.durable is not None and name < writer.durable.place[0]
-    return name < max(stock.shelf(lineage.id).names, default=name)
+    return name < max(inventory.objects(lineage.id).names, default=name)

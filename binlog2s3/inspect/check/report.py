@@ -6,12 +6,14 @@ Place in the flow: under all of `check`'s modules; `command` gathers the rows,
 Law: pure. What could not be looked at is neither well nor ill: it has no status of its own.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from binlog2s3.errors import Binlog2s3Error, ConfigError, SourceError, SpoolError, StoreError
+from binlog2s3.output import page_on
 
 FORMAT = 1
 Result = Literal["ok", "warn", "fail", "skipped"]
@@ -151,3 +153,53 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 RESULTS: Sequence[Result] = ("ok", "warn", "fail", "skipped")
+
+
+_WORDS: Mapping[Result, str] = {"ok": "OK", "warn": "WARN", "fail": "FAIL", "skipped": "-"}
+_STYLES: Mapping[Result, str] = {
+    "ok": "green",
+    "warn": "yellow",
+    "fail": "bold red",
+    "skipped": "dim",
+}
+_RESULT_WIDTH = max(map(len, _WORDS.values()))
+_PART_WIDTH = max(map(len, EXIT_CODES))
+_NAME_WIDTH = len("innodb_flush_log_at_trx_commit")
+_LEAST_WIDTH = 24
+
+
+class RowPrinter:
+    """What has been shown so far."""
+
+    def __init__(self, out: TextIO, *, as_json: bool) -> None:
+        self.rows: list[Row] = []
+        self._out = out
+        self._as_json = as_json
+        self._page = page_on(out)
+
+    def show(self, row: Row) -> None:
+        """One more row."""
+        self.rows.append(row)
+        if self._as_json:
+            return
+        fixed = (_RESULT_WIDTH, _PART_WIDTH, _NAME_WIDTH)
+        room = (self._page.width or 0) - sum(fixed) - 2 * (len(fixed) + 1)
+        widths = (*fixed, max(room, _LEAST_WIDTH) if self._page.width else 0)
+        self._page.row(
+            (_WORDS[row.result], row.part, row.name, row.found),
+            widths,
+            (_STYLES[row.result], "dim", "", "dim" if row.result == "skipped" else ""),
+        )
+        if row.hint:
+            self._page.row(("", "", "", f"hint: {row.hint}"), widths, ("", "", "", "dim"))
+        for line in row.paste.splitlines():
+            self._page.line(line)
+        self._out.flush()
+
+    def finish(self) -> None:
+        """All rows are there."""
+        if self._as_json:
+            print(json.dumps(document(self.rows), indent=1), file=self._out)
+        else:
+            self._page.line("")
+            self._page.line(summary(self.rows))
