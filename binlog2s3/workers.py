@@ -32,7 +32,7 @@ class Workers:
     """`count` threads. `submit` never blocks; `take` returns outcomes in the order they arrive."""
 
     def __init__(self, count: int) -> None:
-        self._tasks: SimpleQueue[_Task] = SimpleQueue()
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._outcomes: SimpleQueue[Outcome | None] = SimpleQueue()
         self.count = count
         self.busy = 0
@@ -61,9 +61,13 @@ class Workers:
         """Make a waiting `take` return. A signal handler may call it."""
         self._outcomes.put(None)
 
+    def close(self) -> None:
+        """End the threads, after what was submitted; `take` still gives the outcomes."""
+        for _ in range(self.count):
+            self._tasks.put(None)
+
     def _work(self) -> None:
-        while True:
-            task = self._tasks.get()
+        while (task := self._tasks.get()) is not None:
             try:
                 outcome = Outcome(task.token, value=task.work())
             except BaseException as error:  # noqa: BLE001 - the loop raises what it does not expect

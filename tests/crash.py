@@ -120,6 +120,8 @@ class World:
                 if keys[0] not in self._carried:
                     self._carried[keys[0]] = tuple(self.beats()) if live else ()
                 self.told(keys[0])
+            elif operation == "put" and LAYOUT.is_standby(keys[0]):
+                pass
             elif operation == "put" and keys[0].startswith(LAYOUT.live):
                 self.ends_well(keys[0])
         except BaseException as error:
@@ -254,6 +256,7 @@ def kind_of(keys: Sequence[str]) -> str:
     """What lies under such a key."""
     signs = {
         LAYOUT.writers: "writer",
+        LAYOUT.standbys: "standby",
         "lineage.json": "lineage",
         "/entries/": "entry",
         "/binlogs/": "binlog",

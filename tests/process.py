@@ -34,6 +34,7 @@ from binlog2s3.stream.resume import Doubt, Heading, Pilot
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import Run, Spool
+from binlog2s3.stream.standby import Bystander
 from binlog2s3.stream.start import find
 from binlog2s3.stream.startup import Beginning, Begun, target
 from binlog2s3.stream.supervisor import Supervisor
@@ -41,7 +42,7 @@ from binlog2s3.stream.systemd import Notifier
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import Counts, Uploader
 from binlog2s3.stream.watermark import Coverage
-from binlog2s3.stream.writer import Writer, give_way
+from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Outcome
 from tests.binlog_writer import UUID_A
 from tests.memory_store import MemoryStore
@@ -270,13 +271,9 @@ class NotedSpool(Spool):
         with self.noting("cut"):
             super().cut(path, end)
 
-    def note_superseded(self, by: Any) -> None:
-        with self.noting("note superseded"):
-            super().note_superseded(by)
-
-    def forget_superseder(self) -> None:
-        with self.noting("forget superseder"):
-            super().forget_superseder()
+    def note_claim(self, source: str, target: str, rank: Any) -> None:
+        with self.noting("note the claim"):
+            super().note_claim(source, target, rank)
 
     def give_back(self, path: Path, floor: Any) -> None:
         with self.noting("punch"):
@@ -308,9 +305,19 @@ class Starting(Beginning):
 
     def begun(self, shown: Shown, clock: Clock) -> Begun:
         """As `begin`, but for the server, which is asked of this one."""
-        noted = self._spool.superseded_by()
-        if noted is not None:
-            give_way(self._store, self._layout, noted, stop=clock, clock=clock)
+        bystander = Bystander(
+            store=self._store,
+            layout=self._layout,
+            spool=self._spool,
+            target=target(self._config),
+            interval_seconds=self._config.stream.heartbeat_interval,
+            exits=False,
+            reach=lambda: shown.facts().uuid,
+            refuses=lambda _: True,
+            stop=clock,
+            clock=clock,
+        )
+        self.vacancy = bystander.wait()
         self._spool.drop_prefixes()
         found = find(self._store, self._layout, self._spool, target(self._config), self._grid)
         return self._begin(AsServer(shown), found, None)  # type: ignore[arg-type]
@@ -443,6 +450,7 @@ class Process(_Stream):
         self._stop = stop = Quiet(clock)
         started = Starting(made, store, spool, stop)
         begun = started.begun(shown, clock)
+        self._vacancy: Vacancy | None = started.vacancy
         self._config = made
         self._found = begun.found
         self._refusal = begun.refusal
@@ -520,7 +528,7 @@ class Process(_Stream):
         )
 
     def run(self, notifier: Notifier | None = None) -> int:
-        self.claim(self._store, _reraise, lambda _: False)
+        self.claim(self._store, _reraise, lambda _: False, self._vacancy)
         return super().run(notifier or Notifier())
 
     @property

@@ -57,8 +57,8 @@ def archived_at(key: str) -> Place | None:
 
 
 def chunk_at(key: str) -> tuple[Place, Chunk] | None:
-    """The binlog and the chunk of a key below live/; None for a writer's."""
-    if not key.startswith(LAYOUT.live) or key.startswith(LAYOUT.writers):
+    """The binlog and the chunk of a key below live/; None for a writer's or a standby's."""
+    if not key.startswith(LAYOUT.live) or key.startswith((LAYOUT.writers, LAYOUT.standbys)):
         return None
     lineage, name, chunk = key.removeprefix(LAYOUT.live).split("/")
     return Place(lineage, BinlogName.parse(name)), Chunk.parse(chunk)

@@ -127,6 +127,9 @@ class InlineWorkers:
         except BaseException as error:  # noqa: BLE001 - as Workers does
             self.outcomes.append(Outcome(token, error=error))
 
+    def close(self) -> None:
+        """There are no threads."""
+
     def take(self, timeout_seconds: float) -> Outcome | None:
         assert timeout_seconds == 0
         if not self.outcomes:

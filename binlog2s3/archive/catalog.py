@@ -14,7 +14,15 @@ from itertools import islice
 from typing import ClassVar, Protocol, Self, TypeVar
 
 from binlog2s3.archive.chunks import Chunk, Chunks
-from binlog2s3.archive.documents import Entry, EntryEnd, Heartbeat, Lineage, Turn, crc64_of
+from binlog2s3.archive.documents import (
+    Entry,
+    EntryEnd,
+    Heartbeat,
+    Lineage,
+    Standby,
+    Turn,
+    crc64_of,
+)
 from binlog2s3.archive.fields import LINEAGE_ID, SOURCE, too_large
 from binlog2s3.archive.pages import page_name
 from binlog2s3.archive.reader import Range, Readable, State, ranges_of
@@ -32,6 +40,7 @@ _MOST_NAMES = 10
 _PROBE = re.compile(r"check-[0-9a-f]{8}/.*")
 _PROBE_UPLOAD = re.compile(r"check-[0-9a-f]{8}/upload")
 _WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8,32})\.json")
+_STANDBY = re.compile(r"([0-9a-f]{8,32})\.json")
 _TURN = re.compile(r"([0-9]{8,18})\.json")
 GENERATION_MOST = 10**18 - 1
 """The greatest generation that a key may have, and the greatest number of a turn."""
@@ -61,6 +70,20 @@ class Layout:
     def writers(self) -> str:
         """Prefix of the writers' objects."""
         return f"{self.live}writers/"
+
+    @property
+    def standbys(self) -> str:
+        """Prefix of the objects of the processes that stand by."""
+        return f"{self.live}standbys/"
+
+    def standby(self, token: str) -> str:
+        """Key of one of them."""
+        return f"{self.standbys}{token}.json"
+
+    def is_standby(self, key: str) -> bool:
+        """Whether a key is the object of a process that stands by."""
+        at = key.removeprefix(self.standbys)
+        return key.startswith(self.standbys) and bool(_STANDBY.fullmatch(at))
 
     def lineage(self, lineage: str) -> str:
         """Key of a lineage's description."""
@@ -302,7 +325,8 @@ class Catalog:
         writers = self._writers(info for info in infos if info.key in known)
         ours = {self._layout.writer(*rank) for rank in writers}
         others = [info.key for info in infos if info.key not in ours]
-        return writers, [key for key in others if not self._layout.is_probe(key)]
+        known_others = (self._layout.is_probe, self._layout.is_standby)
+        return writers, [key for key in others if not any(is_one(key) for is_one in known_others)]
 
     def strange_uploads(self) -> list[str]:
         """Keys of unfinished uploads of ours that are of no binlog, where the store shows them."""
@@ -339,6 +363,24 @@ class Catalog:
             except ArchiveError:
                 self.foreign.add(key)
         return found
+
+    def standbys(self) -> list[tuple[Standby, ObjectInfo]]:
+        """The processes that stand by, in order of their start. One listing, one small GET each.
+
+        An object that cannot be read is passed over.
+        """
+        found = []
+        for info in [*self._store.list(self._layout.standbys)]:
+            if not self._layout.is_standby(info.key):
+                self.foreign.add(info.key)
+                continue
+            try:
+                found.append((read(self._store, info.key, Standby), info))
+            except ObjectMissingError:
+                continue
+            except ArchiveError:
+                self.foreign.add(info.key)
+        return sorted(found, key=lambda one: one[0].token)
 
     def turn(self) -> Turn | None:
         """The last one: the lineage that is written. One listing, one GET; None before the first.
@@ -406,7 +448,8 @@ class Catalog:
                 found.add(name.rstrip("/"))
                 continue
             key = self._layout.live + name
-            if key != self._layout.writers and not self._layout.is_probe(key):
+            known = (self._layout.writers, self._layout.standbys)
+            if key not in known and not self._layout.is_probe(key):
                 self.foreign.add(key)
         return found
 

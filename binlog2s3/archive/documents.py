@@ -50,7 +50,6 @@ WriterState = Literal[
     "stalled",
     "source unreachable",
     "store unreachable",
-    "superseded",
     "stopped",
 ]
 """What a writer may say of itself in its object."""
@@ -424,6 +423,50 @@ class Heartbeat:
             )
         name = f"{found.generation:06d}-{found.token}.json"
         check_place(key, "live", found.source, "writers", name)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standby:
+    """The object of a process that waits to become the writer.
+
+    `unsaved_bytes`: what its spool holds and the bucket is not known to have.
+    """
+
+    token: str
+    source: str
+    host: str
+    pid: int
+    version: str
+    since: datetime
+    at: datetime
+    interval_seconds: float
+    unsaved_bytes: int = 0
+
+    MOST: ClassVar[int] = 1 << 16
+
+    def to_json(self) -> bytes:
+        """The document of live/<source>/standbys/."""
+        times = {"since": iso_text(self.since), "at": iso_text(self.at)}
+        return _render({"format": FORMAT, **asdict(self), **times})
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Self:
+        """Read it; ArchiveError if it is not of this format, or not of this key."""
+        document = parse(data, key, cls.MOST)
+        with reading(key):
+            found = cls(
+                token=text(document["token"]),
+                source=source_name(document["source"]),
+                host=text(document["host"]),
+                pid=count(document["pid"]),
+                version=text(document["version"]),
+                since=moment(document["since"]),
+                at=moment(document["at"]),
+                interval_seconds=number(document["interval_seconds"]),
+                unsaved_bytes=count(document["unsaved_bytes"]),
+            )
+        check_place(key, "live", found.source, "standbys", f"{found.token}.json")
         return found
 
 

@@ -14,7 +14,6 @@ import json
 import socket
 import sys
 import threading
-from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -23,13 +22,12 @@ from binlog2s3.cli.status_watch import Pace, Seen, watch
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.status import StatusConfig, Thresholds
 from binlog2s3.config.values import S3Config
-from binlog2s3.errors import ArchiveError, ConfigError, SpoolError
+from binlog2s3.errors import ArchiveError, ConfigError
 from binlog2s3.output import clean, page_on, say
 from binlog2s3.status.document import FORMAT, document
 from binlog2s3.status.http import Unanswered, ask, ask_health
-from binlog2s3.status.model import Status, Trouble
+from binlog2s3.status.model import Status
 from binlog2s3.status.text import print_status, print_table
-from binlog2s3.stream.spool import noted_superseder
 from binlog2s3.workers import Workers
 
 if TYPE_CHECKING:
@@ -176,26 +174,7 @@ class Looks:
         store, where = self._opened(config.s3), url(config.s3)
         now = datetime.now(UTC)
         status = look(store, config.s3.prefix, config.source, where, now=now, silent=silent)
-        if silent is not None:
-            status = self._superseded(status)
         return Seen(statuses=(status,), target=where, why=silent.why if silent else "")
-
-    def _superseded(self, status: Status) -> Status:
-        """That this host's streamer has given way is not in the bucket: its spool has a note."""
-        try:
-            by = noted_superseder(self._config.spool)
-        except SpoolError:  # nobody may read it: what the bucket says stands
-            return status
-        if by is None or not by.concerns(status.source, status.target):
-            return status
-        trouble = Trouble(
-            code="superseded",
-            level="critical",
-            text=f"this spool's streamer does not run: the writer on {by.host or 'another host'} "
-            "has taken over",
-            hint="if this host is to stream again, start it with --take-over",
-        )
-        return replace(status, state="superseded", troubles=(trouble, *status.troubles))
 
     def _look_at_all(self) -> Seen:
         from binlog2s3.status.expected import NOTHING_EXPECTED

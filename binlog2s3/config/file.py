@@ -64,6 +64,7 @@ _EXAMPLES: Mapping[str, Value] = {
     "start-at": "oldest",
     "accept-new-server": "3e11fa47-71ca-11e1-9e33-c80aa9429562",
     "take-over": False,
+    "exit-on-other-writer": False,
     "metrics-listen": "127.0.0.1:9275",
     "heartbeat-url-file": "/etc/binlog2s3/heartbeat-url",
     "mysql-host": "127.0.0.1",

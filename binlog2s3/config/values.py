@@ -237,8 +237,16 @@ class StreamConfig:
         bool,
         Option(
             "",
-            "Start as the writer although another one has taken over from this spool and is still "
-            "working; for a single start by hand, not for a service.",
+            "Become the writer at once although another writer works, which then stands by; for a "
+            "single start by hand, not for a service.",
+            otherwise="false",
+        ),
+    ] = False
+    exit_on_other_writer: Annotated[
+        bool,
+        Option(
+            "",
+            "Exit with code 9 where another writer of this source works, instead of standing by.",
             otherwise="false",
         ),
     ] = False

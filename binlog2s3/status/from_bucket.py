@@ -36,7 +36,16 @@ from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
 from binlog2s3.formatting import moment_of
 from binlog2s3.status.expected import NOTHING_EXPECTED, Expected
 from binlog2s3.status.lag import aged, lag_bytes, lag_transactions, purge_seconds
-from binlog2s3.status.model import Lag, SourceStatus, Status, Trouble, WriterStatus, history_of
+from binlog2s3.status.model import (
+    Lag,
+    SourceStatus,
+    StandbyStatus,
+    Status,
+    Trouble,
+    WriterStatus,
+    history_of,
+    standby_status,
+)
 from binlog2s3.status.reach import Extent, short_of, size_of
 from binlog2s3.status.severity import urgency
 from binlog2s3.status.writer_state import LifeSign, Silent, interval_of, life_sign
@@ -85,6 +94,7 @@ def look(
     lineage = lineages.get(extent.current or "")
     blank = _blank(source, target, now)
     status = _status(blank, sign, lineage, here, extent.durable())
+    status = replace(status, standbys=_standbys(sign, catalog))
     troubles = [*_troubles(sign, catalog, wrong, extent.current, lineages), *_lost(here, sign.beat)]
     history = history_of(lineages.values(), extent.current)
     return replace(
@@ -146,6 +156,7 @@ def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) 
     durable = sign.beat.durable if sign.beat else None
     lineage = lineages.get(current or "")
     status = _status(_blank(source, target, now), sign, lineage, None, durable)
+    status = replace(status, standbys=_standbys(sign, catalog))
     return replace(
         status,
         lineage=current,
@@ -252,6 +263,13 @@ def _status(
         lag=lag,
         purge=replace(base.purge, seconds=purge_seconds(base.purge.expire_seconds, lag)),
     )
+
+
+def _standbys(sign: LifeSign, catalog: Catalog) -> tuple[StandbyStatus, ...] | None:
+    """Who stands by: as the writer last saw it; without a living writer, as the bucket says."""
+    if sign.alive:
+        return sign.said.standbys if sign.said is not None else None
+    return tuple(standby_status(one, info.last_modified) for one, info in catalog.standbys())
 
 
 def _lag(

@@ -75,6 +75,8 @@ METRICS = (
            "How often it is renewed."),
     Metric("binlog2s3_writer_generation", "writer.generation",
            "Number of this writer among those that the source has had."),
+    Metric("binlog2s3_standbys", "standbys",
+           "Processes that stand by to become the writer; a standby counts itself."),
     Metric("binlog2s3_lag_seconds", "lag.seconds",
            "Greatest age that a commit which is not in the bucket can have; 0 if all are in it."),
     Metric("binlog2s3_lag_bytes", "lag.bytes",

@@ -13,17 +13,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from binlog2s3.archive.documents import Lineage, Parent, Position, WriterState
+from binlog2s3.archive.documents import Lineage, Parent, Position, Standby, WriterState
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.timing import DEFAULT, Timing
 from binlog2s3.errors import ArchiveError
 
-State = Literal[WriterState, "dead", "unknown"]
-"""What a writer says of itself; from the bucket also `dead` (its heartbeat is too old) and
-`unknown` (there is no writer's object that could be read)."""
+State = Literal[WriterState, "standby", "dead", "unknown"]
+"""What a writer says of itself. A process that waits beside another writer is `standby`. From the
+bucket also `dead` (its heartbeat is too old) and `unknown` (no writer's object could be read)."""
 
-WELL = frozenset({"streaming", "idle", "catching up"})
+WELL = frozenset({"streaming", "idle", "catching up", "standby"})
 Level = Literal["warning", "critical"]
+Phase = Literal["starting", "standby", "running", "stopping"]
 SeenFrom = Literal["daemon", "bucket"]
 SilentKind = Literal["absent", "refused", "hangs", "expected", "unclear"]
 """Why no streamer answers on a spool's socket, see `writer_state.Silent`."""
@@ -50,6 +51,22 @@ class WriterStatus:
     generation: int = 0
     heartbeat_at: datetime | None = None
     heartbeat_interval_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandbyStatus:
+    """A process that waits to become the writer.
+
+    `unsaved_bytes`: what its spool holds and the bucket is not known to have.
+    """
+
+    host: str
+    pid: int
+    version: str
+    since: datetime
+    heartbeat_at: datetime | None = None
+    heartbeat_interval_seconds: float = 30.0
+    unsaved_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +227,7 @@ class Status:
     state: State
     troubles: tuple[Trouble, ...] = ()
     writer: WriterStatus | None = None
+    standbys: tuple[StandbyStatus, ...] | None = None
     server: SourceStatus = field(default_factory=SourceStatus)
     lineage: str | None = None
     durable: Position | None = None
@@ -241,12 +259,12 @@ class Vitals:
     `store_failing`: since the first failure behind the last success, None while there is none.
     `store_silent`: since nothing has come into the bucket that was due, 0 while nothing is.
     `read_idle`: since a byte last came while the source had more, 0 else. `beat_late`: since the
-    writer's object should have been renewed.
+    writer's object should have been renewed. Of a standby, `unsaved_bytes`: what its spool holds
+    and the bucket is not known to have; `may_be_last_copy`: the writer does not reach the source.
     """
 
-    phase: Literal["starting", "running", "stopping"] = "running"
+    phase: Phase = "running"
     phase_seconds: float = 0.0
-    superseded: str = ""
     paused: float | None = None
     child_gone: float = 0.0
     child_error: str = ""
@@ -263,6 +281,8 @@ class Vitals:
     store_silent: float = 0.0
     beat_late: float = 0.0
     loop_idle: float = 0.0
+    unsaved_bytes: int = 0
+    may_be_last_copy: bool = False
 
     @property
     def begun_in_vain(self) -> bool:
@@ -270,13 +290,13 @@ class Vitals:
         return self.unread and bool(self.child_error)
 
 
-def judge(vitals: Vitals, timing: Timing = DEFAULT) -> tuple[WriterState, tuple[Trouble, ...]]:
+def judge(vitals: Vitals, timing: Timing = DEFAULT) -> tuple[State, tuple[Trouble, ...]]:
     """The state's name, and what is wrong; a catch-up that goes on and idleness are well."""
     troubles = tuple(_troubles(vitals, timing))
     return _state(vitals, timing), troubles
 
 
-def _state(vitals: Vitals, timing: Timing) -> WriterState:
+def _state(vitals: Vitals, timing: Timing) -> State:
     starting = vitals.phase == "starting"
     failing = vitals.store_failing is not None
     failing = failing and (starting or (vitals.store_failing or 0.0) >= timing.soon_seconds)
@@ -285,8 +305,8 @@ def _state(vitals: Vitals, timing: Timing) -> WriterState:
     unheard = vitals.source_error or vitals.source_silent >= timing.source_seconds
     gone = vitals.child_gone >= timing.soon_seconds or vitals.begun_in_vain
     stalled = vitals.read_idle >= timing.stall_seconds or vitals.loop_idle >= timing.loop_seconds
-    rules: tuple[tuple[object, WriterState], ...] = (
-        (vitals.superseded, "superseded"),
+    rules: tuple[tuple[object, State], ...] = (
+        (vitals.phase == "standby", "standby"),
         (vitals.phase == "stopping", "stopped"),
         (vitals.paused is not None, "paused"),
         (failing or silent, "store unreachable"),
@@ -306,12 +326,9 @@ def _trouble(code: str, since: float, limit: float, text: str, hint: str = "") -
 
 
 def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
-    if vitals.superseded:
-        hint = "stop the streamer that is not meant to run, or start this one with --take-over"
-        yield _trouble("superseded", 0, 0, vitals.superseded, hint)
-    elif vitals.phase == "stopping":
+    if vitals.phase == "stopping":
         yield _trouble("stopping", 0, 0, "the streamer is ending")
-    elif vitals.phase == "starting" or vitals.unread:
+    elif vitals.phase == "starting" or (vitals.unread and vitals.phase == "running"):
         text = f"not streaming yet, for {vitals.phase_seconds:.0f} s"
         failing = vitals.source_error or vitals.store_failing is not None
         waits = failing and vitals.phase == "starting"
@@ -327,6 +344,11 @@ def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
         limit = 0 if vitals.begun_in_vain else timing.source_seconds
         yield _trouble("source", vitals.child_gone, limit, text)
     yield from _store_troubles(vitals, timing)
+    if vitals.unsaved_bytes:
+        text = f"the bucket may not have {vitals.unsaved_bytes} bytes that are in this spool"
+        hint = "the writer reads them from the source; if the source has lost them, restart this "
+        hint += "streamer with --take-over, which uploads them"
+        yield _trouble("unsaved", int(vitals.may_be_last_copy), 1, text, hint)
     if vitals.paused is not None:
         text = "the spool has no room: nothing is read from the source"
         hint = "it goes on when there is room; the source keeps its binlogs meanwhile"
@@ -397,6 +419,19 @@ def _origin(lineage: Lineage) -> Parent | None:
         return lineage.origin
     except ArchiveError:
         return None
+
+
+def standby_status(standby: Standby, heartbeat_at: datetime) -> StandbyStatus:
+    """What the object of a process that stands by says; it was renewed at that moment."""
+    return StandbyStatus(
+        host=standby.host,
+        pid=standby.pid,
+        version=standby.version,
+        since=standby.since,
+        heartbeat_at=heartbeat_at,
+        heartbeat_interval_seconds=standby.interval_seconds,
+        unsaved_bytes=standby.unsaved_bytes,
+    )
 
 
 # Words

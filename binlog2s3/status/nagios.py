@@ -112,7 +112,8 @@ def _troubles(status: Status) -> Iterator[_Finding]:
 def _lag(status: Status, thresholds: Thresholds) -> Iterator[_Finding]:
     seconds = status.lag.seconds
     if seconds is None:
-        yield _Finding("unknown", "the lag is not known")
+        if status.state != "standby":
+            yield _Finding("unknown", "the lag is not known")
         return
     limits: tuple[tuple[Severity, float], ...] = (
         ("critical", thresholds.lag_critical),

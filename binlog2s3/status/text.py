@@ -79,6 +79,8 @@ def but_for_gaps(status: Status) -> str:
 
 def head_of(status: Status) -> str:
     """The most important in one line."""
+    if status.state == "standby" and status.writer is not None:
+        return f"{status.source}  standby  the writer is on {status.writer.host}"
     covered = (
         f"everything committed until {time_text(status.covered_until)} is in the bucket"
         f"{but_for_gaps(status)}"
@@ -122,6 +124,11 @@ def print_fields(fields: Sequence[Field], page: Plain) -> None:
 
 def fields_of(status: Status) -> Iterator[Field]:
     """All that is known of it, the most important first."""
+    if status.state == "standby" and status.seen_from == "daemon":
+        yield from _source_of(status)
+        yield _writer_of(status)
+        yield from _standbys_of(status)
+        return
     yield lag_of(status.lag)
     if status.flush_interval == 0:
         yield "", "a binlog is durable only when it is closed (--flush-interval 0)", _WARN
@@ -138,6 +145,7 @@ def fields_of(status: Status) -> Iterator[Field]:
     yield from _purge_of(status.purge)
     yield from _history_of(status)
     yield _writer_of(status)
+    yield from _standbys_of(status)
 
 
 def lag_of(lag: Lag) -> Field:
@@ -293,6 +301,18 @@ def _writer_of(status: Status) -> Field:
         return "writer", UNKNOWN, ""
     text = f"{writer.host}, pid {writer.pid}, version {writer.version}"
     return "writer", f"{text}, since {time_text(writer.since)}", ""
+
+
+def _standbys_of(status: Status) -> Iterator[Field]:
+    name = "standby"
+    for one in status.standbys or ():
+        text = f"{one.host}, pid {one.pid}, version {one.version}, since {time_text(one.since)}"
+        beat = age_text(one.heartbeat_at, status.at)
+        yield name, f"{text}, heartbeat {beat} ago", ""
+        if one.unsaved_bytes:
+            size = size_text(one.unsaved_bytes)
+            yield "", f"its spool has {size} that the bucket may not have", _WARN
+        name = ""
 
 
 def seen_of(status: Status, now: datetime, why: str = "") -> Iterator[Field]:

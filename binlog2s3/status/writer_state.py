@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import get_args
 
 from binlog2s3.archive.catalog import Catalog, Layout, read
-from binlog2s3.archive.documents import Heartbeat, WriterState
+from binlog2s3.archive.documents import Heartbeat, Standby, WriterState
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import duration_text
@@ -36,7 +36,6 @@ _CODES: Mapping[str, str] = {
     "stalled": "stalled",
     "source unreachable": "source",
     "store unreachable": "store",
-    "superseded": "superseded",
 }
 """The code of the trouble that stands for a state, where the writer told no troubles itself."""
 
@@ -237,7 +236,7 @@ def _told(beat: Heartbeat, said: Status | None) -> tuple[Trouble, ...]:
     )
 
 
-def interval_of(beat: Heartbeat) -> float:
+def interval_of(beat: Heartbeat | Standby) -> float:
     """Seconds from one heartbeat to the next; what no option allows is taken for the default."""
     least, most = _INTERVALS
     interval = beat.interval_seconds

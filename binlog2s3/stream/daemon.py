@@ -38,13 +38,13 @@ from binlog2s3.server.connection import Server, ServerPosition
 from binlog2s3.server.login import resolve
 from binlog2s3.status.document import document, without_gtids
 from binlog2s3.status.http import Listener
-from binlog2s3.status.model import Status, judge
+from binlog2s3.status.model import Phase, Status, judge
 from binlog2s3.store.s3 import RetryPolicy, S3Store, Store, StoreConfig
 from binlog2s3.stream.decide import Limits
 from binlog2s3.stream.paging import Pager
 from binlog2s3.stream.ping import DeadMan
 from binlog2s3.stream.reporter import Board, Pulse, Reporter, look_at_history
-from binlog2s3.stream.shutdown import Stop
+from binlog2s3.stream.shutdown import Signals, Stop
 from binlog2s3.stream.source_watch import Reached, Watch
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import mend_entries, sweep_spool
@@ -54,7 +54,7 @@ from binlog2s3.stream.systemd import Notifier, attend, of_environment
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import Counts, Uploader, take
 from binlog2s3.stream.watermark import Coverage
-from binlog2s3.stream.writer import Progress, Writer
+from binlog2s3.stream.writer import Progress, Vacancy, Writer
 from binlog2s3.workers import Workers
 
 T = TypeVar("T")
@@ -65,33 +65,68 @@ _QUESTIONS = 6  # of the watch, one after the other, each with a deadline of its
 
 
 def stream(config: Config) -> int:
-    """Stream until a signal comes; the exit status. Raises a Binlog2s3Error for what stops it."""
-    stop, notifier = Stop(), of_environment(os.environ)
-    settings = _store_config(config.s3)
-    quick = replace(settings, connect_timeout_seconds=5.0, read_timeout_seconds=6.0)
+    """Stream until a signal comes; the exit status. Raises a Binlog2s3Error for what stops it.
+
+    A process that sees another writer at work stands by, and writes when that one's place is free.
+    """
+    signals, notifier = Signals(), of_environment(os.environ)
     spool = Spool(config.spool)
     try:
-        with closing(S3Store(quick, stop=stop.event, policy=RetryPolicy(attempts=2))) as store:
-            start = Beginning(config, store, spool, stop)
-            with _shown(config, start.status, notifier) as board:
-                begun = _attended(start.begin, stop, notifier, lambda: start.waits)
-                if begun is None or stop.signal:
-                    return stop.status
-                with closing(S3Store(settings, stop=stop.event)) as patient:
-                    running = _Stream(config, begun, patient, spool, stop)
-                    running.show_on(board, start.catalog)
-
-                    def waits(error: BaseException) -> None:
-                        start.waits_for(error)
-                        board.watch(start.status)
-
-                    claim = partial(running.claim, store, waits, start.passes)
-                    if _attended(claim, stop, notifier, lambda: start.waits) is None:
-                        return stop.status
-                    board.watch(running.status)
-                    return running.run(notifier)
+        turn = _Turn(config, spool, signals.stop, takes_over=config.stream.take_over)
+        with _shown(config, turn.start.status, notifier) as board:
+            while True:
+                try:
+                    return turn.run(board, notifier)
+                except SupersededError as error:
+                    if turn.stop.signal:
+                        return turn.stop.status
+                    if config.stream.exit_on_other_writer:
+                        raise
+                    _log.warning("another writer works", error=error)
+                turn = _Turn(config, spool, signals.renew())
+                board.watch(turn.start.status)
     finally:
         spool.close()
+
+
+class _Turn:
+    """From a start, which may stand by for long, to the end of the stream that follows it."""
+
+    def __init__(
+        self, config: Config, spool: Spool, stop: Stop, *, takes_over: bool = False
+    ) -> None:
+        self._config = config
+        self._spool = spool
+        self._settings = settings = _store_config(config.s3)
+        quick = replace(settings, connect_timeout_seconds=5.0, read_timeout_seconds=6.0)
+        self._store = S3Store(quick, stop=stop.event, policy=RetryPolicy(attempts=2))
+        self.stop = stop
+        self.start = Beginning(config, self._store, spool, stop, takes_over=takes_over)
+
+    def run(self, board: Board, notifier: Notifier) -> int:
+        """Stream; the exit status. Raises SupersededError where another writer works."""
+        start, stop = self.start, self.stop
+        with closing(self._store):
+            begun = _attended(start.begin, stop, notifier, lambda: start.waits)
+            if begun is None or stop.signal:
+                return stop.status
+            with closing(S3Store(self._settings, stop=stop.event)) as patient:
+                running = _Stream(self._config, begun, patient, self._spool, stop)
+                running.show_on(board, start.catalog)
+
+                def waits(error: BaseException) -> None:
+                    start.waits_for(error)
+                    board.watch(start.status)
+
+                claim = partial(running.claim, self._store, waits, start.passes, start.vacancy)
+                try:
+                    if _attended(claim, stop, notifier, lambda: start.waits) is None:
+                        return stop.status
+                except SupersededError:
+                    running.end_threads()
+                    raise
+                board.watch(running.status)
+                return running.run(notifier)
 
 
 @contextmanager
@@ -252,7 +287,7 @@ class _Stream:
             pulse=self._pulse,
             counts=self._counts,
             busy=lambda: self._workers.busy,
-            ending=self._ending,
+            phase=self._phase,
         )
 
     def show_on(self, board: Board, catalog: Catalog) -> None:
@@ -270,23 +305,31 @@ class _Stream:
         """How it is."""
         return self._reporter.status()
 
-    def _ending(self) -> tuple[bool, str]:
-        error = self._stop.error
-        return self._stop.event.is_set(), str(error) if isinstance(error, SupersededError) else ""
+    @property
+    def _stands_by(self) -> bool:
+        """Whether this ends only to stand by beside another writer."""
+        superseded = isinstance(self._stop.error, SupersededError)
+        return superseded and not self._config.stream.exit_on_other_writer
+
+    def _phase(self) -> Phase:
+        if self._stands_by:
+            return "standby"
+        return "stopping" if self._stop.event.is_set() else "running"
 
     def claim(
         self,
         store: Store,
         tell: Callable[[BaseException], object],
         passes: Callable[[BaseException], bool],
+        vacancy: Vacancy | None = None,
     ) -> bool:
         """Become the writer, and put in order what the writers before us had no time for.
 
-        What `passes` of the store's failures is waited for, and `tell` is told.
+        What `passes` of the store's failures is waited for, and `tell` is told. Raises
+        SupersededError if the vacancy does not hold any more.
         """
         self._preflight, stop, timing = store, self._stop.event, self._config.timing
-        wait_for(lambda: self._writer.claim(store), stop, tell, passes, timing)
-        self._spool.forget_superseder()
+        wait_for(lambda: self._writer.claim(store, vacancy), stop, tell, passes, timing)
         found, layout, grid = self._found, self._layout, self._grid
         wait_for(lambda: mend_entries(store, layout, found, grid), stop, tell, passes, timing)
         sweep_spool(self._spool, found)
@@ -406,10 +449,10 @@ class _Stream:
 
     def _end(self) -> int:
         """Stop reading, give what is in flight a few seconds, leave the spool durable."""
-        self._notifier.stopping()
-        self._stop.event.set()
-        self._ended.set()
         superseded = isinstance(self._stop.error, SupersededError)
+        if not self._stands_by:
+            self._notifier.stopping()
+        self._stop.event.set()
         try:
             if not superseded:
                 self._drain(reading=self._stop.error is None)
@@ -436,10 +479,27 @@ class _Stream:
                 "streamer has run again",
             )
         waiting = sum(uploader.pending for uploader in uploaders)
+        self.end_threads()
+        if self._stands_by:
+            self._settle()
         _log.info("stopped", waiting=waiting, spool_bytes=self._spool.used_bytes())
         if self._stop.error is not None:
             raise self._stop.error
         return self._stop.status
+
+    def end_threads(self) -> None:
+        """End the threads that nothing else ends, each after what it does at the moment."""
+        self._ended.set()
+        self._workers.close()
+
+    def _settle(self) -> None:
+        """Wait until no request reads from the spool any more: the process goes on, and so may it.
+
+        Requests are not tried again after a stop, so each ends within its own time-out.
+        """
+        while self._workers.busy and not self._stop.signal:
+            self._alive()
+            self._workers.take(_POLL_SECONDS)
 
     def _drain(self, *, reading: bool) -> None:
         """Give what is on its way its time; read on what is there, unless reading has failed."""

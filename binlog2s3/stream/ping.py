@@ -82,6 +82,7 @@ class DeadMan:
     def tell(self, status: Status) -> None:
         """Take in a Status; if this process made more durable, or nothing is left to, it asks."""
         self._durable_bytes = status.totals.durable_bytes if status.totals else 0
+        self._asked_for = min(self._asked_for, self._durable_bytes)  # 0 again after standing by
         if status.lag.seconds == 0 or self._durable_bytes > self._asked_for:
             self._wanted.set()
         else:

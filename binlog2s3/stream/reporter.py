@@ -27,6 +27,7 @@ from binlog2s3.status.model import (
     ChildStatus,
     History,
     Lag,
+    Phase,
     Purge,
     Rates,
     SourceStatus,
@@ -117,7 +118,7 @@ class Reporter:
         pulse: Pulse,
         counts: Counts,
         busy: Callable[[], int],
-        ending: Callable[[], tuple[bool, str]],
+        phase: Callable[[], Phase],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -130,7 +131,7 @@ class Reporter:
         self._pulse = pulse
         self._counts = counts
         self._busy = busy
-        self._ending = ending
+        self._phase = phase
         self._clock = clock
         self._began = now = clock()
         self._stock: _Stock | None = None
@@ -202,7 +203,6 @@ class Reporter:
     def vitals(self) -> Vitals:
         """The readings from which state and troubles follow."""
         now, sight = self._clock(), self._watch.sight
-        ending, superseded = self._ending()
         at, reached = sight.position, self._supervisor.reached()
         place = (at.binlog, at.offset) if at is not None else None
         self._answered_at = max(self._answered_at, sight.position_at)
@@ -220,9 +220,8 @@ class Reporter:
         beaten = self._writer.beaten_at
         interval = self._config.stream.heartbeat_interval
         return Vitals(
-            phase="stopping" if ending else "running",
+            phase=self._phase(),
             phase_seconds=now - self._began,
-            superseded=superseded,
             paused=self._since(now, self._paused_since, self._act_at) if paused else None,
             child_gone=now - self._running_at,
             child_error=child_error[1] if child_error is not None else "",
@@ -296,6 +295,7 @@ class Reporter:
                 heartbeat_at=me.at if beaten else None,
                 heartbeat_interval_seconds=me.interval_seconds,
             ),
+            standbys=self._writer.standbys,
             server=source,
             lineage=named,
             durable=durable,

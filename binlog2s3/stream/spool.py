@@ -22,8 +22,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import MADE_UP_BYTES, made_up_size
 from binlog2s3.config.values import SpoolLimits
-from binlog2s3.errors import SpoolError
+from binlog2s3.errors import DamageError, SpoolError
 from binlog2s3.log import Log
 from binlog2s3.stream.punch import allocated, punch
 
@@ -35,9 +36,12 @@ _MIN_FREE_PARTS = 20  # 5 %
 _MOST_RESERVE = 256 << 20
 _MAGIC_SIZE = 4
 _RUN = "run.json"
-_SUPERSEDED = "superseded.json"
+_CLAIM = "claim.json"
 _RESERVE = "reserve"
 _RESERVE_BYTES = 64 << 10
+Rank = tuple[int, str]
+"""A writer's generation and token; the greatest is the writer."""
+
 _RUN_DIRECTORY = re.compile(r"run-\d{8}T\d{12}Z-[0-9a-f]{4}")
 
 
@@ -69,29 +73,6 @@ class RunFacts:
     def whole(self) -> bool:
         """Whether the file of the first binlog begins at the binlog's first byte, and has it."""
         return self.position <= _MAGIC_SIZE and self.binlog not in self.floors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Superseder:
-    """The writer that took over from the streamer of this spool, and in which archive.
-
-    One of which the note says nothing that can be read has generation 0 and no names.
-    """
-
-    source: str = ""
-    target: str = ""
-    generation: int = 0
-    token: str = ""
-    host: str = ""
-
-    @property
-    def rank(self) -> tuple[int, str]:
-        """As a writer's: greater is the one that goes on."""
-        return (self.generation, self.token)
-
-    def concerns(self, source: str, target: str) -> bool:
-        """Whether it is about this source in this archive, as far as is known."""
-        return (self.source or source, self.target or target) == (source, target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +129,25 @@ class Run:
                 except ValueError:
                     continue  # run.json
         return found
+
+    def end_of(self, name: BinlogName) -> int:
+        """Up to which offset of this binlog its file goes; its last event may not be whole."""
+        path = self.directory / str(name)
+        with _as_spool_error(path):
+            size = path.stat().st_size
+            floor = self.facts.floors.get(str(name))
+            if floor is not None:
+                return floor.offset + max(0, size - floor.at)
+            start = self.facts.position
+            if str(name) != self.facts.binlog or start <= _MAGIC_SIZE:
+                return size
+            with path.open("rb") as file:
+                head = file.read(MADE_UP_BYTES)
+        try:
+            made_up = made_up_size(head, start)
+        except DamageError:
+            made_up = 0
+        return start + max(0, size - made_up) if made_up is not None else start
 
 
 class Spool:
@@ -242,33 +242,31 @@ class Spool:
         except OSError:
             path.unlink(missing_ok=True)
 
-    def note_superseded(self, by: Superseder) -> None:
-        """Write who took over, whole or not at all; it holds for later starts."""
-        noted = datetime.now(UTC).isoformat(timespec="seconds")
-        _write_whole(self.directory / _SUPERSEDED, {"format": 1, **asdict(by), "noted_at": noted})
+    def note_claim(self, source: str, target: str, rank: Rank) -> None:
+        """Record which writer this spool's streamer is about to become, before its claim."""
+        claim = {"source": source, "target": target, "generation": rank[0], "token": rank[1]}
+        _write_whole(self.directory / _CLAIM, {"format": 1, **claim})
 
-    def superseded_by(self) -> Superseder | None:
-        """Who took over from the streamer of this spool; None if nobody is noted.
+    def last_claim(self, source: str, target: str) -> Rank | None:
+        """The writer that this spool's streamer last was, if of this source in this archive.
 
-        A damaged note is logged and still says that somebody did: to wait for nobody costs two
-        heartbeats, to take the place of a writer at work would end that one.
+        A record that cannot be read is logged and counts as none: the start then waits until that
+        writer has been silent for long enough.
         """
-        try:
-            return _read_superseder(self.directory)
-        except _DAMAGED_NOTE as error:
-            path = self.directory / _SUPERSEDED
-            _log.warning("the note of who took over is damaged", path=path, error=error)
-            return Superseder()
-
-    def forget_superseder(self) -> None:
-        """Delete that note: this spool's streamer is the writer again."""
-        path = self.directory / _SUPERSEDED
+        path = self.directory / _CLAIM
         with _as_spool_error(path):
             try:
-                path.unlink()
+                data = path.read_bytes()
             except FileNotFoundError:
-                return
-            _sync_directory(self.directory)
+                return None
+        try:
+            claim = json.loads(data)
+            if (claim["source"], claim["target"]) != (source, target):
+                return None
+            return (int(claim["generation"]), str(claim["token"]))
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            _log.warning("the record of the last claim is damaged", path=path, error=error)
+            return None
 
     def release(self, name: BinlogName, lineage: str) -> int:
         """Delete every run's copy of a binlog of this lineage; the bytes that were freed.
@@ -407,35 +405,6 @@ class Spool:
     def _holder(self) -> str:
         text = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip()
         return f" (process {text})" if text.isdigit() else ""
-
-
-def noted_superseder(directory: Path) -> Superseder | None:
-    """As `Spool.superseded_by`, for who only looks: without the lock, and nothing is logged."""
-    try:
-        return _read_superseder(directory)
-    except _DAMAGED_NOTE:
-        return Superseder()
-
-
-_DAMAGED_NOTE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
-
-
-def _read_superseder(directory: Path) -> Superseder | None:
-    """What the note says; None if there is none. Raises one of _DAMAGED_NOTE."""
-    path = directory / _SUPERSEDED
-    with _as_spool_error(path):
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return None
-    document = json.loads(data)
-    return Superseder(
-        source=str(document["source"]),
-        target=str(document["target"]),
-        generation=int(document["generation"]),
-        token=str(document["token"]),
-        host=str(document["host"]),
-    )
 
 
 def default_min_free(size: int) -> int:

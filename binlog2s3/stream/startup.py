@@ -25,13 +25,14 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerFacts
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool
-from binlog2s3.status.model import Status, Vitals, WriterStatus, judge
+from binlog2s3.status.model import SourceStatus, Status, Vitals, WriterStatus, judge
 from binlog2s3.store.s3 import MendableError, Store
 from binlog2s3.stream.compare import Finder
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.resume import Heading, Pilot
 from binlog2s3.stream.shutdown import Stop
-from binlog2s3.stream.spool import Run, RunFacts, Spool, Superseder
+from binlog2s3.stream.spool import Run, RunFacts, Spool
+from binlog2s3.stream.standby import Bystander
 from binlog2s3.stream.start import (
     PROBE,
     Found,
@@ -42,7 +43,7 @@ from binlog2s3.stream.start import (
     tip_of_track,
 )
 from binlog2s3.stream.supervisor import may_be_mended, wait_for
-from binlog2s3.stream.writer import give_way
+from binlog2s3.stream.writer import Vacancy
 
 _log = Log("beginning")
 
@@ -75,7 +76,9 @@ class Begun:
 class Beginning:
     """Everything that can be refused, refused before anything is written to the bucket."""
 
-    def __init__(self, config: Config, store: Store, spool: Spool, stop: Stop) -> None:
+    def __init__(
+        self, config: Config, store: Store, spool: Spool, stop: Stop, *, takes_over: bool = False
+    ) -> None:
         self._config = config
         self._store = store
         self._spool = spool
@@ -88,36 +91,42 @@ class Beginning:
         self._source_error: BaseException | None = None
         self._store_error: StoreError | None = None
         self._failing_since = 0.0
-        self._noted = self._who_took_over()
-        self._gives_way_to = ""
-        if self._noted is not None:
-            where = self._noted.host or "another host"
-            self._gives_way_to = f"another writer has taken over on {where}"
+        self._bystander = None if takes_over else self._stands_by()
+        self.vacancy: Vacancy | None = None
 
-    def _who_took_over(self) -> Superseder | None:
-        """The writer that took over from this spool, unless it is to be taken over from."""
-        noted = self._spool.superseded_by()
-        if noted is None or self._config.stream.take_over:
-            return None
-        return noted if noted.concerns(self._layout.source, target(self._config)) else None
+    def _stands_by(self) -> Bystander:
+        """Who waits for as long as another writer of this source works."""
+        stream, login = self._config.stream, lambda: resolve(self._config.mysql)
+
+        def reach() -> str:
+            with Server(login) as server:
+                return server.facts().uuid
+
+        return Bystander(
+            store=self._store,
+            layout=self._layout,
+            spool=self._spool,
+            target=target(self._config),
+            interval_seconds=stream.heartbeat_interval,
+            exits=stream.exit_on_other_writer,
+            reach=reach,
+            refuses=lambda error: not (error.transient or self._is_used()),
+            stop=self._stop.event,
+        )
 
     def status(self) -> Status:
         """Until the stream begins: how long it has been starting, and what it waits for."""
-        now = time.monotonic()
-        seconds, error, failed = now - self._began, self._source_error, self._store_error
-        state, troubles = judge(
-            Vitals(
-                phase="starting",
-                phase_seconds=seconds,
-                superseded=self._gives_way_to,
-                source_error=str(error) if error is not None else "",
-                source_hint=getattr(error, "hint", ""),
-                source_silent=seconds if error is not None else 0.0,
-                store_error=str(failed) if failed is not None else "",
-                store_hint=failed.hint if failed is not None else "",
-                store_failing=now - self._failing_since if failed is not None else None,
-            ),
-            self._config.timing,
+        now, standing = time.monotonic(), self._standing()
+        vitals = self._vitals(now)
+        if standing is not None:
+            vitals = self._standby_vitals(now, standing)
+        state, troubles = judge(vitals, self._config.timing)
+        me = WriterStatus(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=__version__,
+            since=self._since,
+            heartbeat_interval_seconds=self._config.stream.heartbeat_interval,
         )
         return Status(
             source=self._layout.source,
@@ -126,20 +135,53 @@ class Beginning:
             at=datetime.now(UTC),
             state=state,
             troubles=troubles,
-            writer=WriterStatus(
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                version=__version__,
-                since=self._since,
-                heartbeat_interval_seconds=self._config.stream.heartbeat_interval,
+            writer=standing.writer if standing is not None else me,
+            standbys=(standing.status,) if standing is not None else None,
+            server=SourceStatus(
+                uuid=standing.source.uuid if standing is not None else "",
+                error=vitals.source_error,
             ),
             flush_interval=self._config.stream.flush_interval,
         )
 
+    def _standing(self) -> Bystander | None:
+        """The bystander, while it stands by."""
+        bystander = self._bystander
+        return bystander if bystander is not None and bystander.is_standing else None
+
+    def _vitals(self, now: float) -> Vitals:
+        seconds, error, failed = now - self._began, self._source_error, self._store_error
+        return Vitals(
+            phase="starting",
+            phase_seconds=seconds,
+            source_error=str(error) if error is not None else "",
+            source_hint=getattr(error, "hint", ""),
+            source_silent=seconds if error is not None else 0.0,
+            store_error=str(failed) if failed is not None else "",
+            store_hint=failed.hint if failed is not None else "",
+            store_failing=now - self._failing_since if failed is not None else None,
+        )
+
+    @staticmethod
+    def _standby_vitals(now: float, standing: Bystander) -> Vitals:
+        error, failed = standing.source.error, standing.store_error
+        return Vitals(
+            phase="standby",
+            source_error=str(error) if error is not None else "",
+            source_hint=error.hint if error is not None else "",
+            source_silent=now - standing.source.silent_since if error is not None else 0.0,
+            store_error=str(failed[1]) if failed is not None else "",
+            store_hint=failed[1].hint if failed is not None else "",
+            store_failing=now - failed[0] if failed is not None else None,
+            unsaved_bytes=standing.me.unsaved_bytes,
+            may_be_last_copy=standing.may_be_last_copy,
+        )
+
     @property
     def waits(self) -> bool:
-        """Whether it waits for the store or the source."""
-        return self._source_error is not None or self._store_error is not None
+        """Whether it waits for the store, the source, or its turn to write."""
+        failing = self._source_error is not None or self._store_error is not None
+        return failing or self._standing() is not None
 
     def waits_for(self, error: BaseException | None) -> None:
         """It waits, for this; None: the store has answered."""
@@ -152,7 +194,7 @@ class Beginning:
             self._source_error = error
 
     def begin(self) -> Begun:
-        """Give way to the writer that took over from this spool, if it works; else find the way.
+        """Stand by while another writer works; then find the way.
 
         A store that cannot be reached is waited for, and then all is looked at from the beginning:
         what was found before would be old. One that refuses is waited for only by a spool that has
@@ -172,18 +214,20 @@ class Beginning:
         """Whether it is waited for: the store cannot be reached, or refuses what it did not."""
         if not isinstance(error, StoreError):
             return False
-        used = any(run.files() for run in self._spool.runs())
-        return error.transient or (used and isinstance(error, MendableError))
+        return error.transient or (self._is_used() and isinstance(error, MendableError))
+
+    def _is_used(self) -> bool:
+        """Whether the spool has anything: else this is the first start here, and somebody looks."""
+        return any(run.files() for run in self._spool.runs())
 
     def _look(self) -> Begun:
-        """In this order: what is found would be old after the watch over the other writer.
+        """In this order: what is found would be old after the wait for the other writer.
 
         And mysqlbinlog must not be started while that one works, which it would evict.
         """
         config, spool = self._config, self._spool
-        if self._noted is not None:
-            give_way(self._store, self._layout, self._noted, stop=self._stop.event)
-            self._gives_way_to = ""
+        if self._bystander is not None:
+            self.vacancy = self._bystander.wait()
         spool.drop_prefixes()
         with Server(lambda: resolve(config.mysql)) as server:
             unheard = self._try_server(server)
@@ -207,7 +251,7 @@ class Beginning:
 
     def _begin(self, server: Server, found: Found, unheard: SourceError | None) -> Begun:
         new = found.known is None or not found.described
-        empty = not any(run.files() for run in self._spool.runs())
+        empty = not self._is_used()
         if new and empty:
             if unheard is not None and not unheard.transient:
                 raise unheard

@@ -1,17 +1,16 @@
-"""The writer's own object in the bucket: its claim, its heartbeat, and who goes on.
+"""The writer's own object in the bucket: its claim, its heartbeat, and who writes.
 
-Place in the flow: claimed by the daemon as the last step before its first other write, then renewed
-by a thread of its own, so that a slow upload does not look like a dead writer.
+Place in the flow: the daemon claims it as the last step before its first other write. Then a
+thread of its own renews it, so that a slow upload does not look like a dead writer. `standby` waits
+until a claim is due.
 
-Law: the last to start is the writer. Who sees a greater (generation, token) stops. No lease and no
-clocks: correctness does not depend on it, it only ends the waste of two writers. Of two claims of
-one generation the later process has the greater token: a claim that a killed process left on its
-way to the store, and that arrives when the next one has claimed, ends nobody. A spool whose
-streamer was stopped so has a note of it, so that a service manager that starts it again does not
-end the other one: such a start gives way to the other as long as that one works.
+Law: the greatest (generation, token) is the writer. A process that sees a greater one stops
+writing. There is no lease: correctness does not depend on it, it only ends the waste of two
+writers. Of two claims of one generation the later process has the greater token: a claim that a
+killed process left on its way to the store, and that arrives when the next one has claimed, ends
+nobody.
 """
 
-import math
 import os
 import secrets
 import socket
@@ -19,13 +18,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 from binlog2s3 import __version__
 from binlog2s3.archive.catalog import GENERATION_MOST, Catalog, Layout, read
-from binlog2s3.archive.documents import Heartbeat, Position, Turn, WriterState
+from binlog2s3.archive.documents import Heartbeat, Position, Standby, Turn, WriterState
 from binlog2s3.errors import (
     ArchiveError,
     Binlog2s3Error,
@@ -35,35 +34,53 @@ from binlog2s3.errors import (
     SupersededError,
 )
 from binlog2s3.log import Log
+from binlog2s3.status.model import StandbyStatus, standby_status
+from binlog2s3.status.writer_state import interval_of
 from binlog2s3.store.s3 import ObjectInfo, Store
 from binlog2s3.stream.remote import where_absent
-from binlog2s3.stream.spool import Spool, Superseder
+from binlog2s3.stream.spool import Rank, Spool
 
 _log = Log("writer")
-_ANSWER_SECONDS = 5.0  # what a heartbeat may be late: the store's answer, another try
-_INTERVALS = (1.0, 3600.0)  # least and greatest heartbeat interval, as the option's bounds
-_PAUSES = (0.25, 5.0)
+_DEAD_INTERVALS = 10
+"""A standby whose object was not renewed for so many of its intervals is dead."""
 _AUDIT_EVERY = 10
 _MOST_TURNS = 10
 _AGAIN_SECONDS = 5.0  # after a heartbeat that could not be put
 _FIRST_BEAT_SECONDS = 3.0  # by then it is known what the bucket has
-_HINT = (
-    "one streamer for each --source: stop the one that is not meant to run, "
-    "or start this one with --take-over"
-)
+_HINT = "if this one is to be the writer, start it with --take-over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """What a heartbeat says of the stream, taken at one moment."""
 
-    state: WriterState
+    state: str
     lineage: str | None
     server_uuid: str
     durable: Position | None
     server: Position | None
     covered_until: datetime | None
     status: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacancy:
+    """The writer's place is free, and why.
+
+    `rank`: the greatest writer that there is, None if there is none. `info`: its object; a renewal
+    would prove that it works after all. None where it may be renewed: it is known to be useless.
+    """
+
+    why: str
+    rank: Rank | None = None
+    info: ObjectInfo | None = None
+
+    def holds(self, writers: Mapping[Rank, ObjectInfo]) -> bool:
+        """Whether it is still so, with these writers."""
+        greatest = max(writers, default=None)
+        if greatest is None or (self.rank is not None and greatest < self.rank):
+            return True
+        return greatest == self.rank and self.info in (None, writers[greatest])
 
 
 class Writer:
@@ -89,17 +106,17 @@ class Writer:
         self._carried_durable: tuple[str, Position] | None = None
         self._spool = spool
         self._target = target
-        self._noting = threading.Lock()
         self._progress = progress
         self._failed = failed
         self._stop = stop
         self._carried: dict[str, datetime] = {}
         self.beaten_at: float | None = None
+        self.standbys: tuple[StandbyStatus, ...] | None = None
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         now = datetime.now(UTC)
         self._me = Heartbeat(
             generation=0,
-            token=_new_token(now),
+            token=new_token(now),
             source=layout.source,
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -115,21 +132,26 @@ class Writer:
             covered_until=None,
         )
 
-    def claim(self, store: Store) -> None:
+    def claim(self, store: Store, vacancy: Vacancy | None = None) -> None:
         """Become the writer: put an object of a generation greater than any seen.
 
-        What earlier writers proved (covered until, durable) is carried over. Raises StoreError if
-        `store` refuses, ArchiveError if no generation is greater than one that was seen.
+        What earlier writers proved (covered until, durable) is carried over. The spool has a record
+        of the claim first, so that a restart after kill -9 knows its own. Raises SupersededError if
+        the vacancy holds no longer (None: whoever works is taken over from), StoreError if `store`
+        refuses, ArchiveError if no generation is greater than one that was seen.
         """
         catalog = Catalog(store, self._layout)
-        others = catalog.writers()
+        found = catalog.writers()
+        others = {rank: info for rank, info in found.items() if rank[1] != self._me.token}
+        if vacancy is not None and not vacancy.holds(others):
+            raise self._superseded(store, max(others))
         for beat in catalog.heartbeats(sorted(others)):
             if beat.lineage and beat.covered_until:
                 before = self._carried.get(beat.lineage, beat.covered_until)
                 self._carried[beat.lineage] = max(before, beat.covered_until)
             if beat.lineage and beat.durable:
                 self._carried_durable = (beat.lineage, beat.durable)
-        generation = max((generation for generation, _ in others), default=0) + 1
+        generation = max((generation for generation, _ in found), default=0) + 1
         if generation > GENERATION_MOST:
             raise ArchiveError(
                 f"no writer can have a generation greater than {GENERATION_MOST}, which "
@@ -137,6 +159,10 @@ class Writer:
                 hint="no streamer has put that object: delete it",
             )
         self._me = replace(self._me, generation=generation)
+        try:
+            self._spool.note_claim(self._layout.source, self._target, self._me.rank)
+        except SpoolError as error:  # a full disk, say: a restart after kill -9 waits, that is all
+            _log.warning("the claim could not be recorded", error=error)
         self._put(store)
         _log.info("writer", generation=generation, token=self._me.token, host=self._me.host)
 
@@ -147,13 +173,13 @@ class Writer:
     def look(self, store: Store) -> dict[tuple[int, str], ObjectInfo]:
         """The writers that there are. Raises SupersededError if one is greater than we."""
         others = Catalog(store, self._layout).writers()
-        self._give_way_to_greater(others)
+        self._give_way_to_greater(store, others)
         return others
 
-    def _give_way_to_greater(self, others: Iterable[tuple[int, str]]) -> None:
+    def _give_way_to_greater(self, store: Store, others: Iterable[Rank]) -> None:
         greater = [rank for rank in others if rank > self._me.rank]
         if greater:
-            raise self._superseded(max(greater))
+            raise self._superseded(store, max(greater))
 
     def take_turn(self, store: Store, lineage: str) -> None:
         """Say, for ever, that this lineage is written from here on: before its first byte.
@@ -194,19 +220,24 @@ class Writer:
         )
 
     def beat(self) -> None:
-        """Look for a greater writer, renew our object, delete those of older writers.
+        """Look for a greater writer, renew our object, delete those of the dead.
 
         Every tenth time, and the first, the same listing shows all chunks, for the audit.
         """
         asked_at = time.monotonic()
         if self._beats % _AUDIT_EVERY == 0:
             others, keys = Catalog(self._store, self._layout).live()
-            self._give_way_to_greater(others)
+            self._give_way_to_greater(self._store, others)
             self._audit(keys, asked_at)
         else:
             others = self.look(self._store)
         self._beats += 1
-        self._put(self._store)
+        standbys = Catalog(self._store, self._layout).standbys()
+        self.standbys = tuple(standby_status(one, info.last_modified) for one, info in standbys)
+        clock = self._put(self._store)
+        dead = [info.key for one, info in standbys if _is_dead(one, clock - info.last_modified)]
+        if dead:
+            self._store.delete(dead)
         older = [rank for rank in others if rank < self._me.rank]
         if older:
             self._store.delete([self._layout.writer(*rank) for rank in older])
@@ -218,7 +249,8 @@ class Writer:
         except Binlog2s3Error as error:
             _log.warning("last heartbeat not written", error=error)
 
-    def _put(self, store: Store, state: WriterState | None = None) -> None:
+    def _put(self, store: Store, state: WriterState | None = None) -> datetime:
+        """Put our object; the store's clock."""
         now = self._progress()
         self._me = replace(
             self._me,
@@ -231,8 +263,9 @@ class Writer:
             covered_until=self.furthest_covered(now.lineage, now.covered_until),
             status=now.status,
         )
-        store.put(self._layout.writer(*self._me.rank), self._me.to_json())
+        info = store.put(self._layout.writer(*self._me.rank), self._me.to_json())
         self.beaten_at = time.monotonic()
+        return info.last_modified
 
     @property
     def me(self) -> Heartbeat:
@@ -259,24 +292,12 @@ class Writer:
             return carried
         return now.durable
 
-    def _superseded(self, rank: tuple[int, str]) -> SupersededError:
-        """The error to end with; the spool has a note of it before anybody sees it."""
-        beat = next(iter(Catalog(self._store, self._layout).heartbeats([rank])), None)
-        by = Superseder(
-            source=self._layout.source,
-            target=self._target,
-            generation=rank[0],
-            token=rank[1],
-            host=beat.host if beat else "",
-        )
-        try:
-            with self._noting:  # the heartbeat's thread and the loop may see it at once
-                self._spool.note_superseded(by)
-        except SpoolError as error:
-            _log.warning("who took over could not be noted", error=error)
+    def _superseded(self, store: Store, rank: Rank) -> SupersededError:
+        beat = next(iter(Catalog(store, self._layout).heartbeats([rank])), None)
+        ours = f", ours is {self._me.generation}" if self._me.generation else ""
         return SupersededError(
-            f"another writer of {self._layout.source} has taken over{_where(beat)}: "
-            f"generation {rank[0]}, ours is {self._me.generation}",
+            f"another writer of {self._layout.source} has taken over{where(beat)}: "
+            f"generation {rank[0]}{ours}",
             hint=_HINT,
         )
 
@@ -300,73 +321,17 @@ def _put_turn(store: Store, key: str, document: bytes, if_absent: bool) -> None:
     store.put(key, document, if_absent=if_absent)
 
 
-def _new_token(now: datetime) -> str:
+def new_token(now: datetime) -> str:
     """16 hex digits: the milliseconds since 1970, which make later ones greater, and chance."""
     return f"{int(now.timestamp() * 1000):011x}{secrets.randbits(20):05x}"
 
 
-def give_way(
-    store: Store,
-    layout: Layout,
-    noted: Superseder,
-    *,
-    stop: threading.Event,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Return when the writer that took over from this spool's streamer no longer works.
-
-    It does not if it says that it has stopped, if no writer's object as great as the noted one is
-    there, or if the greatest does not change within two of its heartbeat intervals. Raises
-    SupersededError if it changes, and also if `stop` is set before anything was found out. Puts
-    nothing into the bucket.
-    """
-    catalog = Catalog(store, layout)
-    seen: tuple[tuple[int, str], ObjectInfo] | None = None
-    deadline, pause = math.inf, _PAUSES[0]
-    beat: Heartbeat | None = None
-    while clock() < deadline:
-        found = max((item for item in catalog.writers().items() if item[0] >= noted.rank),
-                    key=lambda item: item[0], default=None)  # fmt: skip
-        if found is None:
-            _log.info("the other writer is gone", host=noted.host, why="its object was deleted")
-            return
-        if found != seen:
-            beat = next(iter(catalog.heartbeats([found[0]])), None)
-            if beat is not None and beat.state == "stopped":
-                _log.info("the other writer is gone", host=beat.host, why="it has stopped")
-                return
-            if seen is not None:
-                raise _at_work(layout, found[0], beat)
-            seconds = _patience(beat)
-            deadline, pause = clock() + seconds, min(max(seconds / 10, _PAUSES[0]), _PAUSES[1])
-            host = beat.host if beat else noted.host
-            _log.info("watching the other writer", host=host, seconds=round(seconds, 1))
-            seen = found
-        if stop.wait(pause):
-            raise _at_work(layout, found[0], beat)
-    _log.info(
-        "the other writer is gone",
-        host=beat.host if beat else noted.host,
-        why="it renews its object no more",
-    )
+def _is_dead(standby: Standby, age: timedelta) -> bool:
+    return age.total_seconds() > _DEAD_INTERVALS * interval_of(standby)
 
 
-def _at_work(layout: Layout, rank: tuple[int, str], beat: Heartbeat | None) -> SupersededError:
-    return SupersededError(
-        f"another writer of {layout.source} has taken over and still works{_where(beat)}: "
-        f"generation {rank[0]}",
-        hint=_HINT,
-    )
-
-
-def _patience(beat: Heartbeat | None) -> float:
-    """How long a writer at work may leave its object as it is; bounded, whatever it says."""
-    least, most = _INTERVALS
-    interval = beat.interval_seconds if beat else most / 120  # unreadable: the option's default
-    return 2 * min(max(interval, least), most) + _ANSWER_SECONDS
-
-
-def _where(beat: Heartbeat | None) -> str:
+def where(beat: Heartbeat | None) -> str:
+    """On which host a writer runs, for a message; "" if its object cannot be read."""
     if beat is None:
         return ""
     return f" on {beat.host} (process {beat.pid}, since {beat.since:%Y-%m-%d %H:%M:%SZ})"

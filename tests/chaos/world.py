@@ -32,7 +32,7 @@ from tests.integration.stream_process import StreamProcess, Value
 MIB = 1 << 20
 LIMIT = 24 * MIB
 EXIT_TAKEN_OVER = 9
-SPOOL_NAMES = ("run-", "lock", "reserve", "superseded.json", "status.sock")
+SPOOL_NAMES = ("run-", "lock", "reserve", "claim.json", "status.sock")
 
 
 class Spoiler:
@@ -133,7 +133,7 @@ class World:
             self.store,
             self.bucket,
             options=chosen,
-            arguments=["--take-over"],
+            arguments=["--take-over", "--exit-on-other-writer"],
         )
         self.streams[self.active] = stream.__enter__()
         self.starts += 1

@@ -31,7 +31,6 @@ from binlog2s3.errors import ConfigError
 from binlog2s3.status.document import document
 from binlog2s3.status.http import SOCKET, Listener
 from binlog2s3.status.model import Lag, Purge, Status, Trouble
-from binlog2s3.stream.spool import Spool, Superseder
 from lab.s3 import REGION, MotoServer
 from lab.status_examples import IDLE
 from tests import command
@@ -238,22 +237,6 @@ def test_nothing_there(bucket: Bucket) -> None:
         done = bucket.status(*options, "--s3-url", "s3://no-such-bucket-here")
         assert (done.returncode, done.stdout) == (6, "")
         assert "no-such-bucket-here" in done.stderr
-
-
-def test_a_host_that_was_taken_over(bucket: Bucket, spool: Path) -> None:
-    """Its spool says that another one writes: superseded, and critical."""
-    bucket.put("orders")
-    by = Superseder(source="orders", target=bucket.target, generation=8, token="x", host="db2")
-    with closing(Spool(spool)) as held:
-        held.note_superseded(by)
-        done = bucket.status("--source", "orders", "--spool", str(spool))
-        assert done.returncode == 0
-        assert done.stdout.startswith("orders  superseded  everything committed until ")
-        assert "critical   this spool's streamer does not run: the writer on db2" in done.stdout
-        done = bucket.status("--source", "orders", "--spool", str(spool), "--check")
-        assert done.returncode == 2
-    done = bucket.status("--source", "orders", "--from", "bucket")
-    assert re.match(r"orders  idle( \(.* ago\))?  ", done.stdout)
 
 
 # For monitors

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,6 +172,7 @@ def stage(minio: MinioServer, bucket: str, disk_tmp_path: Path) -> Iterator[Call
             options: dict[str, Any],
             place: str = "one",
             timing: Timing = DEFAULT,
+            arguments: Sequence[str] = (),
         ) -> Scene:
             proxy = stack.enter_context(RecordingProxy(minio.endpoint_url))
             to_store = stack.enter_context(Switch(_port(proxy)))
@@ -185,8 +186,9 @@ def stage(minio: MinioServer, bucket: str, disk_tmp_path: Path) -> Iterator[Call
                 **options,
             }
             stream = StreamProcess(
-                disk_tmp_path / place, server, minio, bucket, options=chosen, timing=timing
-            )
+                disk_tmp_path / place, server, minio, bucket,
+                options=chosen, timing=timing, arguments=arguments,
+            )  # fmt: skip
             stack.enter_context(stream)
             return Scene(
                 server=server,
@@ -273,35 +275,25 @@ def test_a_store_that_is_away_is_told_though_nothing_waits(
     assert scene.stream.terminate() == 0
 
 
-def test_the_one_that_was_superseded_is_never_well_again(
-    mysql: MysqlServer, stage: Stage, record_property: Callable[[str, object], None]
-) -> None:
-    """Evicted it ends with 9; started again beside the other one it answers 503, and ends so."""
+def test_a_writer_that_steps_back_answers_all_the_time(mysql: MysqlServer, stage: Stage) -> None:
+    """It becomes a standby beside the other one; port and socket stay, /health is always 200."""
     with Commits(mysql):
-        one = stage(mysql, {})
+        one = stage(mysql, {"heartbeat-interval": 10})
         one.monitor.wait_until_well()
         with Watching(one.monitor, 0.1) as watching:
-            two = stage(mysql, {}, "two")
-            begun = monotonic()
-            assert one.stream.wait(90) == 9
-            record_property("seconds until it ends", round(monotonic() - begun, 1))
+            two = stage(mysql, {"heartbeat-interval": 10}, "two", arguments=["--take-over"])
+            one.monitor.wait_for(lambda status: status["state"] == "standby")
             two.monitor.wait_until_well()
-            again = stage(
-                mysql, {"spool": one.spool, "metrics-listen": f"127.0.0.1:{one.monitor.port}"},
-                "again",
-            )  # fmt: skip
-            found = wait_until(
-                lambda: one.monitor.health().document, 60, "an answer", interval=0.05
+            assert told(one.stream)["state"] == "standby"
+            one.monitor.wait_for(
+                lambda status: (
+                    [other["pid"] for other in status["standbys"] or ()] == [one.stream.pid]
+                )
             )
-            assert found["source"] == "test"
-            one.monitor.wait_for(lambda status: status["state"] == "superseded")
-            assert one.monitor.health().code == 503
-            assert told(again.stream)["state"] == "superseded"
-            assert again.stream.wait(90) == 9
-        gone = watching.since(lambda health: health.code != 200)
-        assert [health for health in gone if health.code == 200] == []
-        states = {health.document["state"] for health in gone if health.code}
-        assert "superseded" in states
+        well = watching.since(lambda health: health.code == 200)
+        assert {health.code for health in well} == {200}
+        assert one.monitor.is_well()
+        assert one.stream.terminate() == 0
         assert two.monitor.is_well()
         assert two.stream.terminate() == 0
 

@@ -24,7 +24,6 @@ import pytest
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import StoreError, SupersededError
-from binlog2s3.stream.spool import Spool, Superseder
 from tests.crash import CHANGES, FOLDER, Fate, Point, Recorder, State, World
 from tests.documents import BEAT
 from tests.process import Process
@@ -46,9 +45,9 @@ WANTED = {
     "PutPart upload_part binlog", "Complete complete_upload binlog", "PutWhole put binlog",
     "Verify head binlog", "PutEntry put entry", "Clear delete chunk", "begin", "note",
     "child start", "first byte", "note the floor", "punch", "discard", "release",
-    "forget superseder",
+    "list standby", "note the claim",
 }  # fmt: skip
-WITH_HALVES = {"begin", "note", "note the floor", "punch", "discard", "release"}
+WITH_HALVES = {"note the claim", "begin", "note", "note the floor", "punch", "discard", "release"}
 
 FATES: tuple[tuple[Fate, ...], ...] = (("before", "after", "halfway"), ("late",), ("last",))
 RESTARTS = [
@@ -129,11 +128,6 @@ def recording() -> tuple[list[Point], World]:
         directory = Path(folder, "spool")
         directory.mkdir()
         world.store.put(LAYOUT.writer(*OLD.rank), OLD.to_json())
-        spool = Spool(directory)
-        spool.note_superseded(
-            Superseder(source=OLD.source, target="s3://b/p", generation=1, token=OLD.token)
-        )
-        spool.close()
         world.shown.show(GROWS, 3)
         recorder = Recorder(world, directory)
         world.store.on_act, world.store.on_acted = recorder.on_act, recorder.on_acted

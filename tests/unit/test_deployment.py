@@ -159,7 +159,7 @@ def test_the_readme_names_what_the_trial_has() -> None:
 def test_the_manifests_are_valid() -> None:
     """Against Kubernetes' own schemas, strictly; the PodMonitor is no kind of Kubernetes' own."""
     own = [str(path) for path in resources() if path.name != "podmonitor.yaml"]
-    assert len(own) == 3
+    assert len(own) == 4
     code, said = judged(program("kubernetes-validate"), "--strict", *own)
     assert code == 0, said
     assert said.count("passed") == len(own)
@@ -206,10 +206,18 @@ def pod() -> dict[str, Any]:
     return found
 
 
-def test_one_writer() -> None:
-    """One replica, and the old one ends before the new one begins."""
+def test_a_pair() -> None:
+    """Two replicas on two nodes, one of which is always left; both are of the one selector."""
     spec = loaded(BASE / "deployment.yaml")["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert spec["replicas"] == 2
+    assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    budget = loaded(BASE / "poddisruptionbudget.yaml")["spec"]
+    (term,) = pod()["affinity"]["podAntiAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert term["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+    assert budget["maxUnavailable"] == 1
+    assert spec["selector"] == budget["selector"] == term["podAffinityTerm"]["labelSelector"]
 
 
 def test_no_restart_because_something_else_is_away() -> None:

@@ -40,7 +40,7 @@ from binlog2s3.inspect.check.report import (
     warn,
 )
 from binlog2s3.inspect.check.source import SourceCheck, login_rows
-from binlog2s3.inspect.check.spool import holder, spool_rows, superseded_row
+from binlog2s3.inspect.check.spool import holder, spool_rows
 from binlog2s3.output import say
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import StoreConfig
@@ -167,9 +167,6 @@ def _streamer_rows(config: Config, store: S3Store, *, reached: bool) -> Iterator
         yield warn("streamer", "heartbeat", f"could not be looked at: {error}", hint)
         return
     yield _heartbeat_row(config, sign)
-    noted = superseded_row(config.spool)
-    if noted is not None:
-        yield noted
 
 
 def _heartbeat_row(config: Config, sign: LifeSign) -> Row:
@@ -186,8 +183,8 @@ def _heartbeat_row(config: Config, sign: LifeSign) -> Row:
     found = f"one runs {where}: {sign.state}, its heartbeat was renewed {age} ago"
     if beat.host == socket.gethostname() and _holds(config, beat.pid):
         return ok("streamer", "heartbeat", found)
-    hint = "the last to start is the writer: starting another one for this source ends that one"
-    return warn("streamer", "heartbeat", found, hint)
+    hint = "a streamer that is started here stands by, and takes over when that one stops or dies"
+    return ok("streamer", "heartbeat", found, hint)
 
 
 def _holds(config: Config, pid: int) -> bool:

@@ -20,7 +20,7 @@ from binlog2s3.config.values import Config, SpoolLimits
 from binlog2s3.errors import SpoolError
 from binlog2s3.inspect.check.report import Row, fail, failed, ok, skipped, warn
 from binlog2s3.stream.punch import PunchUnsupportedError, allocated, punch
-from binlog2s3.stream.spool import Room, default_min_free, noted_superseder
+from binlog2s3.stream.spool import Room, default_min_free
 
 _PUNCHED_BYTES = 1 << 20
 _MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
@@ -244,19 +244,6 @@ def _kind(directory: Path) -> str:
         if inside and len(at) >= len(best[0]):
             best = (at, kind)
     return kinds.get(number) or best[1]
-
-
-def superseded_row(directory: Path) -> Row | None:
-    """A note that another writer took over from this spool."""
-    try:
-        noted = noted_superseder(directory)
-    except SpoolError as error:
-        return failed("streamer", "superseded", error)
-    if noted is None:
-        return None
-    where = noted.host or "another host"
-    hint = "a start watches it for two heartbeats first; --take-over does not"
-    return warn("streamer", "superseded", f"a writer on {where} has taken over", hint)
 
 
 def _size(size: int) -> str:

@@ -111,7 +111,7 @@ def _place_live(inventory: Inventory, info: ObjectInfo) -> None:
     layout = inventory.layout
     if info.key.startswith(layout.writers):
         return  # `Catalog.writers` has looked at them
-    if layout.is_probe(info.key):
+    if layout.is_probe(info.key) or layout.is_standby(info.key):
         return
     lineage, _, rest = info.key.removeprefix(layout.live).partition("/")
     text, _, last = rest.partition("/")

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from binlog2s3.cli.monitor import ForMonitors
-from binlog2s3.cli.status import Looks
 from binlog2s3.cli.status_watch import Course, Pace, Seen, line_of_course, print_screen, watch
 from binlog2s3.config.given import Given
 from binlog2s3.config.status import STATUS, StatusConfig, Thresholds
@@ -26,9 +25,7 @@ from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.formatting import duration_text, short_text, size_text
 from binlog2s3.output import Coloured, Picture, Plain
 from binlog2s3.status.model import Gap, History, Lag, Purge, Rates, Status, Totals, Trouble
-from binlog2s3.status.severity import judged
 from binlog2s3.status.text import line_of, line_of_all, print_status, print_table
-from binlog2s3.stream.spool import Spool, Superseder
 from lab.status_examples import CATCHING_UP, DEAD, IDLE, NOW, STREAMING, TARGET
 
 NOTHING = Status(
@@ -594,31 +591,6 @@ def test_a_defect_is_unknown_to_a_monitor(capsys: pytest.CaptureFixture[str]) ->
         else:
             with pytest.raises(ZeroDivisionError):
                 broken.main([], standalone_mode=False)
-
-
-# Superseded
-
-
-def test_a_host_that_was_taken_over_is_told_so(tmp_path: Path) -> None:
-    """By the note in its spool, read while the lock is held; on top of what the bucket says."""
-    spool = Spool(tmp_path)
-    by = Superseder(source="orders-primary", target=TARGET, generation=4, token="x", host="db2")
-    config = asked(spool=tmp_path, s3_url=TARGET, source="orders-primary")
-    try:
-        assert Looks(config)._superseded(STREAMING) == STREAMING
-        spool.note_superseded(by)
-        found = Looks(config)._superseded(replace(STREAMING, troubles=(WARNING,)))
-        assert (found.state, judged(found).healthy) == ("superseded", False)
-        assert [trouble.code for trouble in found.troubles] == ["superseded", "starting"]
-        assert "the writer on db2" in found.troubles[0].text
-        assert Looks(config)._superseded(CATCHING_UP) == CATCHING_UP  # of another source
-        (tmp_path / "superseded.json").write_text("{")
-        damaged = Looks(config)._superseded(STREAMING)
-        assert "another host" in damaged.troubles[0].text
-    finally:
-        spool.close()
-    assert not Looks(asked(spool=tmp_path / "none"))._superseded(IDLE).troubles
-    assert not (tmp_path / "none").exists()
 
 
 def test_every_level_and_join_has_its_words() -> None:

@@ -62,6 +62,7 @@ SAMPLES: Mapping[str, tuple[str, str, str]] = {
     "on-gap": ("stop", "continue", "STOP"),
     "accept-new-server": ("3e11fa47-71ca-11e1-9e33-c80aa9429562", "00000001-00000000", "X"),
     "take-over": ("true", "false", "true"),
+    "exit-on-other-writer": ("true", "false", "true"),
     "metrics-listen": ("127.0.0.1:1", "127.0.0.1:2", "[::1]:3"),
     "heartbeat-url-file": ("/dev/null", "/dev/zero", "/dev/full"),
     "log-format": ("text", "json", "TEXT"),

@@ -533,7 +533,6 @@ def test_numbers_that_are_none_are_not_taken() -> None:
         ("source unreachable", "source"),
         ("store unreachable", "store"),
         ("stalled", "stalled"),
-        ("superseded", "superseded"),
     ],
 )
 def test_an_older_writers_state_is_a_trouble(state: str, code: str) -> None:

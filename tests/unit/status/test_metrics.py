@@ -25,6 +25,7 @@ from binlog2s3.status.model import (
     Rates,
     SourceStatus,
     SpoolStatus,
+    StandbyStatus,
     State,
     Status,
     StoreStatus,
@@ -38,6 +39,7 @@ AT = datetime(2026, 1, 2, 3, 4, 5, 250_000, tzinfo=UTC)
 BARE = Status(source="orders", target="s3://acme/prod", seen_from="daemon", at=AT, state="unknown")
 FULL = replace(
     BARE,
+    standbys=(StandbyStatus(host="db2", pid=1, version="1", since=AT),) * 2,
     state="catching up",
     troubles=(
         Trouble(code="store", level="critical", text="a"),
@@ -98,6 +100,7 @@ FULL = replace(
     ),
 )
 ENOUGH = {
+    "binlog2s3_standbys": 2,
     "binlog2s3_healthy": 0,
     "binlog2s3_status_timestamp_seconds": AT.timestamp(),
     "binlog2s3_start_timestamp_seconds": AT.timestamp() - 100,

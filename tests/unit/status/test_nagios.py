@@ -115,7 +115,7 @@ def test_what_could_not_be_found_out_is_unknown() -> None:
     assert judged(blank, troubles=(trouble("critical", "missing", "not there"),)).code == 2
 
 
-@pytest.mark.parametrize("state", ["dead", "stopped", "superseded", "paused", "starting"])
+@pytest.mark.parametrize("state", ["dead", "stopped", "paused", "starting"])
 def test_a_state_that_is_not_well_alarms_by_itself(state: Any) -> None:
     """Without a word of why."""
     assert judged(state=state).code == 2

@@ -15,7 +15,7 @@ from binlog2s3.config.timing import DEFAULT
 from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import SourceError, SpoolError, StoreError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
-from binlog2s3.status.model import Status, Totals
+from binlog2s3.status.model import Phase, Status, Totals
 from binlog2s3.status.severity import judged
 from binlog2s3.stream.reporter import Board, Pulse, Reporter, look_at_history
 from binlog2s3.stream.source_watch import Sight
@@ -41,7 +41,7 @@ class Parts:
         self.tally = Tally(binlogs=1)
         self.counts = Counts()
         self.pulse = Pulse()
-        self.ending = (False, "")
+        self.phase: Phase = "running"
         self.disk: Room | SpoolError = Room(used=7, free=100, max_bytes=None, min_free=5)
         self.archived = {name(1), name(2)}
         self.coverage: Any = SimpleNamespace(
@@ -72,7 +72,10 @@ class Parts:
             is_behind=False,
         )
         self.writer: Any = SimpleNamespace(
-            me=BEAT, beaten_at=self.now, furthest_covered=lambda _, until: until
+            me=BEAT,
+            beaten_at=self.now,
+            furthest_covered=lambda _, until: until,
+            standbys=(),
         )
         self.reporter = Reporter(
             SimpleNamespace(
@@ -90,7 +93,7 @@ class Parts:
             pulse=self.pulse,
             counts=self.counts,
             busy=lambda: 2,
-            ending=lambda: self.ending,
+            phase=lambda: self.phase,
             clock=lambda: self.now,
         )
         self.answer()
@@ -370,12 +373,12 @@ def test_a_late_heartbeat_is_told() -> None:
 
 
 def test_the_end_and_another_writer() -> None:
-    """Both turn /health at once."""
+    """The end turns /health at once; a stream that ends only to stand by is well."""
     parts = Parts()
-    parts.ending = (True, "")
+    parts.phase = "stopping"
     assert (parts.status.state, parts.codes) == ("stopped", [("stopping", "critical")])
-    parts.ending = (True, "another writer has taken over")
-    assert (parts.status.state, parts.codes) == ("superseded", [("superseded", "critical")])
+    parts.phase = "standby"
+    assert (parts.status.state, parts.codes) == ("standby", [])
 
 
 def test_a_spool_that_cannot_be_looked_at_is_shown_as_it_was() -> None:

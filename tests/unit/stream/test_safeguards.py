@@ -882,7 +882,9 @@ def test_a_start_that_fails_has_written_nothing(tmp_path: Path) -> None:
     config: Any = SimpleNamespace(
         mysql=mysql,
         s3=SimpleNamespace(bucket="b", prefix="p", part_size=1000),
-        stream=SimpleNamespace(source="orders", take_over=False),
+        stream=SimpleNamespace(
+            source="orders", heartbeat_interval=30.0, exit_on_other_writer=False
+        ),
         spool_limits=SpoolLimits(),
         timing=DEFAULT,
     )

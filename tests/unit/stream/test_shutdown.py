@@ -5,9 +5,9 @@ import sys
 
 _INTERRUPTED = """\
 import signal
-from binlog2s3.stream.shutdown import Stop
+from binlog2s3.stream.shutdown import Signals
 
-stop, woken = Stop(), []
+stop, woken = Signals().stop, []
 stop.wake = lambda: woken.append(1)
 with stop.event._cond:  # as in the loop that is just about to wait
     signal.raise_signal(signal.SIGTERM)
@@ -19,9 +19,9 @@ print(stop.status)
 
 _AGAIN = """\
 import signal
-from binlog2s3.stream.shutdown import Stop
+from binlog2s3.stream.shutdown import Signals
 
-stop = Stop()
+stop = Signals().stop
 signal.raise_signal(signal.SIGTERM)
 signal.raise_signal(signal.SIGINT)
 """
@@ -29,13 +29,30 @@ signal.raise_signal(signal.SIGINT)
 _NOHUP = """\
 import signal
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-from binlog2s3.stream.shutdown import Stop
+from binlog2s3.stream.shutdown import Signals
 
-stop = Stop()
+stop = Signals().stop
 signal.raise_signal(signal.SIGHUP)
 print(stop.signal, stop.event.wait(0.2))
 signal.raise_signal(signal.SIGTERM)
 print(stop.event.wait(60))
+"""
+
+_RENEWED = """\
+import signal
+from binlog2s3.errors import SupersededError
+from binlog2s3.stream.shutdown import Signals
+
+signals = Signals()
+first = signals.stop
+second = signals.renew()
+first.fail(ValueError("a thread of before"))
+assert not second.event.is_set() and second.error is None
+second.fail(SupersededError("another writer"))
+signal.raise_signal(signal.SIGTERM)  # while it puts itself in order: no reason for a hard end
+third = signals.renew()
+assert third.event.wait(60), "the signal is lost"
+print(third.signal == signal.SIGTERM, third.status, third.error)
 """
 
 
@@ -59,3 +76,8 @@ def test_the_second_signal_does_not_wait() -> None:
 def test_what_the_caller_ignores_stays_ignored() -> None:
     """As `nohup` does it: who logs out ends no stream."""
     assert _run(_NOHUP) == (0, "0 False\nTrue\n")
+
+
+def test_a_process_that_goes_on_has_a_new_stop() -> None:
+    """What is left of before cannot end it, and a signal that came in between does."""
+    assert _run(_RENEWED) == (0, "True 0 None\n")

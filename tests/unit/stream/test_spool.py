@@ -11,7 +11,7 @@ import pytest
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import SpoolError
-from binlog2s3.stream.spool import Floor, Room, RunFacts, Spool, Superseder, default_min_free
+from binlog2s3.stream.spool import Floor, Room, RunFacts, Spool, default_min_free
 
 FACTS = RunFacts(
     source="orders",
@@ -431,48 +431,37 @@ def test_when_there_is_room_again(room: Room, again: bool) -> None:
     assert not (again and room.short_of())
 
 
-BY = Superseder(source="orders", target="s3://bucket/p", generation=8, token="9c2d41aa", host="db2")
-
-
-def test_who_took_over_is_noted_and_forgotten(spool: Spool) -> None:
-    """What is noted is read again, by the next start too; after it is forgotten nobody is noted."""
-    assert spool.superseded_by() is None
-    spool.forget_superseder()
-    spool.note_superseded(replace(BY, generation=7))
-    spool.note_superseded(BY)
-    assert spool.superseded_by() == BY
-    assert BY.rank == (8, "9c2d41aa")
-    assert sorted(path.name for path in spool.directory.iterdir()) == ["lock", "superseded.json"]
+def test_the_last_claim_is_recorded(spool: Spool) -> None:
+    """A later start reads it; another source or another archive has none."""
+    here = ("orders", "s3://bucket/p")
+    assert spool.last_claim(*here) is None
+    spool.note_claim(*here, (7, "00000007"))
+    spool.note_claim(*here, (8, "9c2d41aa"))
+    assert spool.last_claim(*here) == (8, "9c2d41aa")
+    assert spool.last_claim("other", here[1]) is None
+    assert spool.last_claim(here[0], "s3://bucket/q") is None
+    assert sorted(path.name for path in spool.directory.iterdir()) == ["claim.json", "lock"]
     assert spool.runs() == []
-    spool.forget_superseder()
-    assert spool.superseded_by() is None
 
 
 @pytest.mark.parametrize(
     "text",
     [b"", b"{", b"\xff", b"[]", b"null", b"{}", b'{"generation": "x"}', b"[" * 100_000],
 )
-def test_a_damaged_note_is_of_somebody(spool: Spool, text: bytes) -> None:
-    """It is below every writer, and about every source: so that any writer is looked for."""
-    (spool.directory / "superseded.json").write_bytes(text)
-    found = spool.superseded_by()
-    assert found == Superseder()
-    assert found.rank < (1, "00000000")
-    assert found.concerns("anything", "s3://anywhere")
+def test_a_damaged_record_of_a_claim_is_none(spool: Spool, text: bytes) -> None:
+    """The start waits for that writer, as for any other."""
+    (spool.directory / "claim.json").write_bytes(text)
+    assert spool.last_claim("orders", "s3://bucket/p") is None
 
 
-def test_a_note_is_about_one_source_in_one_archive() -> None:
-    """A spool that is given to another one does not wait for the first one's writer."""
-    assert BY.concerns("orders", "s3://bucket/p")
-    assert not BY.concerns("other", "s3://bucket/p")
-    assert not BY.concerns("orders", "s3://bucket/q")
-
-
-def test_a_note_that_cannot_be_written_is_a_spool_error(spool: Spool) -> None:
+def test_a_record_that_cannot_be_written_is_a_spool_error(spool: Spool) -> None:
     """What is in its place is named."""
-    (spool.directory / "superseded.json").mkdir()
-    for act in (lambda: spool.note_superseded(BY), spool.superseded_by, spool.forget_superseder):
-        with pytest.raises(SpoolError, match=r"superseded\.json: is a directory"):
+    (spool.directory / "claim.json").mkdir()
+    for act in (
+        lambda: spool.note_claim("orders", "t", (1, "00000000")),
+        lambda: spool.last_claim("orders", "t"),
+    ):
+        with pytest.raises(SpoolError, match=r"claim\.json: is a directory"):
             act()
 
 

@@ -1,4 +1,4 @@
-"""The writer's claim, and how a start gives way to the one that took over."""
+"""The writer's claim, its heartbeat, and whose turn it is."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -10,175 +10,23 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.catalog import Catalog, Layout
-from binlog2s3.archive.documents import Heartbeat, Turn
-from binlog2s3.errors import ArchiveError, PreconditionError, SupersededError
+from binlog2s3.archive.documents import Heartbeat, Standby, Turn
+from binlog2s3.errors import ArchiveError, PreconditionError, StoreError, SupersededError
 from binlog2s3.store.contract import ObjectInfo
-from binlog2s3.stream.spool import Spool, Superseder
-from binlog2s3.stream.writer import Progress, Writer, _new_token, give_way
+from binlog2s3.stream.spool import Spool
+from binlog2s3.stream.writer import Progress, Vacancy, Writer, new_token
 from tests.documents import BEAT, ID
 from tests.memory_store import MemoryStore
 from tests.waiting import wait_until
 
 LAYOUT = Layout("p", "orders")
 OTHER = "20270102T030405Z-b4308ccf-a1b2"
-NOTED = Superseder(
-    source="orders", target="s3://b/p", generation=BEAT.generation, token=BEAT.token, host="db1"
-)
 
 
-class Time(threading.Event):
-    """A clock that moves when it is waited for; `then` is called at each wait, with its number."""
-
-    def __init__(self, then: Callable[[int], object] = lambda _: None) -> None:
-        super().__init__()
-        self.now = 0.0
-        self.waits = 0
-        self._then = then
-
-    def clock(self) -> float:
-        """Seconds since it was made."""
-        return self.now
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Let the time pass at once."""
-        assert timeout is not None
-        assert timeout > 0
-        self.now += timeout
-        self.waits += 1
-        assert self.waits < 10_000
-        self._then(self.waits)
-        return self.is_set()
-
-
-def put(store: MemoryStore, beat: Heartbeat) -> None:
-    """As its writer would."""
+def put(store: MemoryStore, beat: Heartbeat) -> ObjectInfo:
+    """As its writer would; as the store lists it."""
     store.put(LAYOUT.writer(*beat.rank), beat.to_json())
-
-
-def watch(store: MemoryStore, time: Time, noted: Superseder = NOTED) -> None:
-    """Give way in this time."""
-    give_way(store, LAYOUT, noted, stop=time, clock=time.clock)
-
-
-def test_nobody_is_waited_for_whose_object_is_gone() -> None:
-    """Older writers do not count; nothing is put."""
-    store, time = MemoryStore(), Time()
-    put(store, replace(BEAT, generation=BEAT.generation - 1))
-    put(store, replace(BEAT, token="00000000"))
-    before = set(store.objects)
-    watch(store, time)
-    assert time.waits == 0
-    assert set(store.objects) == before
-
-
-def test_nobody_is_waited_for_who_has_stopped() -> None:
-    """It says so itself."""
-    store, time = MemoryStore(), Time()
-    put(store, replace(BEAT, state="stopped"))
-    watch(store, time)
-    assert time.waits == 0
-
-
-@pytest.mark.parametrize("interval", [0.001, 1.0, 30.0, 600.0])
-def test_two_heartbeats_are_waited_for(interval: float) -> None:
-    """Of a writer that died: two of its intervals and a little, not much more."""
-    store, time = MemoryStore(), Time()
-    put(store, replace(BEAT, interval_seconds=interval))
-    watch(store, time)
-    least = 2 * max(interval, 1.0) + 5
-    assert least <= time.now <= least + 5
-
-
-@pytest.mark.parametrize("interval", ["NaN", "Infinity", "-Infinity", "1e300", "-1", "0"])
-def test_the_wait_is_bounded_whatever_the_object_says(interval: str) -> None:
-    """The interval of a spoiled document is none to wait for."""
-    store, time = MemoryStore(), Time()
-    text = BEAT.to_json().replace(
-        b'"interval_seconds": 30.0', f'"interval_seconds": {interval}'.encode()
-    )
-    assert interval.encode() in text
-    store.put(LAYOUT.writer(*BEAT.rank), text)
-    watch(store, time)
-    assert 7 <= time.now <= 2 * 3600 + 10
-
-
-def test_an_object_that_cannot_be_read_is_watched_all_the_same() -> None:
-    """A newer version's, or damaged: whether it is renewed can be seen."""
-    store, time = MemoryStore(), Time()
-    store.put(LAYOUT.writer(*BEAT.rank), b"{}")
-    watch(store, time)
-    assert 65 <= time.now <= 70
-    time = Time(lambda wait: store.put(LAYOUT.writer(*BEAT.rank), b"{} " * wait))
-    with pytest.raises(SupersededError):
-        watch(store, time)
-
-
-def test_a_writer_at_work_ends_the_start() -> None:
-    """As soon as its object is renewed: exit 9, its host, and the way out."""
-    store = MemoryStore()
-    put(store, BEAT)
-    late = 8  # within two intervals of 30 s
-    time = Time(
-        lambda wait: (
-            put(store, replace(BEAT, at=BEAT.at + timedelta(seconds=1))) if wait == late else None
-        )
-    )
-    with pytest.raises(
-        SupersededError, match=r"orders .* still works on db1 \(process 4711"
-    ) as caught:
-        watch(store, time)
-    assert caught.value.exit_code == 9
-    assert "--take-over" in caught.value.hint
-    assert time.waits == late
-
-
-def test_a_still_newer_writer_counts_as_the_other_one() -> None:
-    """The one that was noted has been overtaken itself meanwhile."""
-    store = MemoryStore()
-    put(store, BEAT)
-    newer = replace(BEAT, generation=BEAT.generation + 1, host="db3")
-    with pytest.raises(SupersededError, match="on db3"):
-        watch(store, Time(lambda _: put(store, newer)))
-
-
-@pytest.mark.parametrize("how", ["stopped", "deleted"])
-def test_one_that_ends_while_it_is_watched_is_gone(how: str) -> None:
-    """Its last word is no heartbeat."""
-    store = MemoryStore()
-    put(store, BEAT)
-
-    def end(wait: int) -> None:
-        if wait == 3:
-            if how == "stopped":
-                put(store, replace(BEAT, state="stopped"))
-            else:
-                store.delete([LAYOUT.writer(*BEAT.rank)])
-
-    time = Time(end)
-    watch(store, time)
-    assert time.waits == 3
-
-
-def test_a_stop_ends_the_watch() -> None:
-    """Nothing was found out, so nothing goes on."""
-    store = MemoryStore()
-    put(store, BEAT)
-    time = Time()
-    time.set()
-    with pytest.raises(SupersededError):
-        watch(store, time)
-    assert time.waits == 1
-
-
-def test_who_is_unknown_may_be_anybody() -> None:
-    """A note that could not be read: any writer that works is left to work."""
-    store = MemoryStore()
-    first = replace(BEAT, generation=1)
-    put(store, first)
-    moves = Time(lambda _: put(store, replace(first, at=first.at + timedelta(seconds=1))))
-    with pytest.raises(SupersededError):
-        watch(store, moves, Superseder())
-    watch(MemoryStore(), Time(), Superseder())
+    return Catalog(store, LAYOUT).writers()[beat.rank]
 
 
 @pytest.fixture
@@ -212,46 +60,110 @@ def writer(store: MemoryStore, spool: Spool) -> Writer:
 
 
 def test_the_last_to_claim_is_the_writer(spool: Spool) -> None:
-    """The older one sees it at its heartbeat, and its spool has a note before it ends."""
+    """The older one sees it at its heartbeat; the newer one deletes the older one's object."""
     store = MemoryStore()
     one, two = writer(store, spool), writer(store, spool)
     one.claim(store)
     one.beat()
     two.claim(store)
-    assert spool.superseded_by() is None
-    with pytest.raises(SupersededError) as caught:
+    with pytest.raises(SupersededError, match=f"on {two.me.host} .*generation 2, ours is 1") as e:
         one.beat()
-    assert "--take-over" in caught.value.hint
-    noted = spool.superseded_by()
-    assert noted is not None
-    assert noted.rank == two._me.rank
-    assert (noted.source, noted.target, noted.host) == ("orders", "s3://b/p", two._me.host)
+    assert "--take-over" in e.value.hint
     two.beat()
     assert list(store.objects) == [LAYOUT.writer(*two._me.rank)]
 
 
-def test_a_spool_that_takes_no_note_does_not_keep_a_writer_alive(spool: Spool) -> None:
-    """The disk is full, say: it ends with the same error."""
-    (spool.directory / "superseded.json").mkdir()
+def test_a_claim_is_recorded_in_the_spool_before_it_is_put(spool: Spool) -> None:
+    """Killed in between, or after: the next start on this spool knows its own."""
     store = MemoryStore()
-    one, two = writer(store, spool), writer(store, spool)
-    one.claim(store)
-    two.claim(store)
+    one = writer(store, spool)
+    store.fail_next("put", "after", StoreError("lost", transient=True))
+    with pytest.raises(StoreError):
+        one.claim(store)
+    (rank,) = Catalog(store, LAYOUT).writers()
+    assert spool.last_claim("orders", "s3://b/p") == rank
+    one.claim(store, Vacancy(why="nobody writes"))
+    assert max(Catalog(store, LAYOUT).writers()) == spool.last_claim("orders", "s3://b/p")
+
+
+def test_a_full_disk_does_not_keep_a_writer_from_its_claim(spool: Spool) -> None:
+    """Its spool may hold what the bucket needs; without the record a restart waits, that is all."""
+    (spool.directory / "claim.json").mkdir()
+    store = MemoryStore()
+    writer(store, spool).claim(store)
+    assert len(Catalog(store, LAYOUT).writers()) == 1
+
+
+@pytest.mark.parametrize("how", ["another", "renewed", "none", "deleted", "same"])
+def test_a_claim_needs_its_vacancy(spool: Spool, how: str) -> None:
+    """Between the end of the wait and the claim minutes may pass: who works by then is let be."""
+    store = MemoryStore()
+    info = put(store, BEAT)
+    vacancy = Vacancy(why="silent", rank=BEAT.rank, info=info)
+    if how == "another":
+        put(store, replace(BEAT, generation=BEAT.generation + 1))
+    elif how == "renewed":
+        put(store, replace(BEAT, at=BEAT.at + timedelta(seconds=1)))
+    elif how == "none":
+        vacancy = Vacancy(why="nobody writes")
+    elif how == "deleted":
+        store.delete([LAYOUT.writer(*BEAT.rank)])
+    one, before = writer(store, spool), set(store.objects)
+    if how in ("same", "deleted"):
+        one.claim(store, vacancy)
+        assert max(Catalog(store, LAYOUT).writers()) == one.me.rank
+        return
     with pytest.raises(SupersededError):
-        one.beat()
+        one.claim(store, vacancy)
+    assert set(store.objects) == before
+    assert spool.last_claim("orders", "s3://b/p") is None
+    one.claim(store)  # --take-over
+
+
+def test_who_has_no_source_may_renew_its_object(spool: Spool) -> None:
+    """Such a writer is alive, and is taken over from all the same."""
+    store = MemoryStore()
+    put(store, BEAT)
+    vacancy = Vacancy(why="no source", rank=BEAT.rank)
+    put(store, replace(BEAT, at=BEAT.at + timedelta(seconds=1)))
+    writer(store, spool).claim(store, vacancy)
+
+
+def test_standbys_are_shown_and_dead_ones_deleted(spool: Spool) -> None:
+    """By the store's clock; a standby's word about time counts for nothing."""
+    clock = [BEAT.at]
+    store = MemoryStore(now=lambda: clock[0])
+    one = writer(store, spool)
+    one.claim(store)
+    for token, seconds in (("aaaaaaaa", 1.0), ("bbbbbbbb", 30.0)):
+        standby = Standby(
+            token=token, source="orders", host="db2", pid=7, version="1", since=BEAT.since,
+            at=BEAT.at, interval_seconds=seconds,
+        )  # fmt: skip
+        store.put(LAYOUT.standby(token), standby.to_json())
+    store.put(LAYOUT.standby("cccccccc"), b"{}")
+    one.beat()
+    assert [status.heartbeat_interval_seconds for status in one.standbys or ()] == [1.0, 30.0]
+    clock[0] += timedelta(seconds=10)
+    one.beat()
+    assert len(Catalog(store, LAYOUT).standbys()) == 2
+    clock[0] += timedelta(seconds=1)
+    one.beat()
+    assert [standby.token for standby, _ in Catalog(store, LAYOUT).standbys()] == ["bbbbbbbb"]
+    assert LAYOUT.standby("cccccccc") in store.objects, "what cannot be read is left alone"
 
 
 @pytest.mark.parametrize("seconds", [0.001, 1.0, 86_400.0, 86_400.0 * 365 * 20])
 def test_of_one_generation_the_later_process_is_greater(seconds: float) -> None:
     """By the time of the start; two starts of one millisecond still have ranks of their own."""
     moments = [BEAT.since + n * timedelta(seconds=seconds) for n in range(20)]
-    keys = [LAYOUT.writer(2, _new_token(moment)) for moment in moments]
+    keys = [LAYOUT.writer(2, new_token(moment)) for moment in moments]
     store = MemoryStore()
     for key in reversed(keys):
         store.put(key, BEAT.to_json())
     found = Catalog(store, LAYOUT).writers()
     assert [LAYOUT.writer(*rank) for rank in sorted(found)] == keys
-    assert len({_new_token(BEAT.since) for _ in range(50)}) > 40
+    assert len({new_token(BEAT.since) for _ in range(50)}) > 40
 
 
 def test_a_claim_that_was_lost_and_arrives_late_ends_nobody(spool: Spool) -> None:

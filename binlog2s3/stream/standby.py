@@ -1,0 +1,367 @@
+"""Waits beside another writer of the same source, until that writer's place is free.
+
+Place in the flow: `startup` waits here before it reads bucket and spool; `writer` claims with the
+`Vacancy` that comes back, and refuses if it no longer holds.
+
+Law: a standby writes nothing but its own object below `live/<source>/standbys/`, deletes nothing
+but that, changes nothing in its spool, and never runs mysqlbinlog, which would evict the writer's.
+When to take over is a heuristic: the archive stays right whoever writes, so a wrong answer costs
+work and never data.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from binlog2s3 import __version__
+from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.documents import Heartbeat, Standby
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, SourceError, SpoolError, StoreError, SupersededError
+from binlog2s3.log import Log
+from binlog2s3.status.model import StandbyStatus, WriterStatus, standby_status
+from binlog2s3.status.writer_state import interval_of
+from binlog2s3.store.contract import ObjectInfo, Store
+from binlog2s3.stream.spool import Rank, Spool
+from binlog2s3.stream.writer import Vacancy, new_token, where
+
+_log = Log("standby")
+SILENT_INTERVALS = 3
+"""A writer whose object was not renewed for so many of its heartbeat intervals is dead."""
+_LEAST_PATIENCE_SECONDS = 5.0
+_CLOCK_SECONDS = 2.0  # the store's clock shows whole seconds, and may differ between its nodes
+_DEFAULT_INTERVAL = 30.0
+_PAUSES = (0.25, 10.0)
+_LOOKS_EACH_INTERVAL = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """The greatest writer's object at one moment.
+
+    `beat` is None where it cannot be read. `store_now`: the store's clock, None where it is not
+    known. `reached`: the uuid of the server that this process reaches, "" if it reaches none.
+    """
+
+    rank: Rank
+    info: ObjectInfo
+    beat: Heartbeat | None
+    store_now: datetime | None = None
+    reached: str = ""
+
+
+class Vigil:
+    """Judges from sightings whether the writer's place is free. Pure; `now` is monotonic seconds.
+
+    `own` is the writer that this spool's streamer was last: its process is dead, because this one
+    holds the spool's lock. `is_alive`: the writer's object was seen to change.
+    """
+
+    def __init__(self, own: Rank | None) -> None:
+        self._own = own
+        self._last: tuple[Rank, ObjectInfo] | None = None
+        self._moved_at = 0.0
+        self._cut_off_since: float | None = None
+        self.is_alive = False
+
+    def judge(self, seen: Sighting | None, now: float) -> Vacancy | None:
+        """The vacancy, or None while another writer works, or may."""
+        if seen is None:
+            return Vacancy(why="nobody writes")
+        if seen.rank == self._own:
+            return Vacancy(rank=seen.rank, why="it was this spool's own streamer")
+        self._follow(seen, now)
+        if seen.beat is not None and seen.beat.state == "stopped":
+            return Vacancy(rank=seen.rank, info=seen.info, why="it has stopped")
+        patience = patience_of(seen.beat)
+        silent = now - self._moved_at
+        if not self.is_alive and seen.store_now is not None:
+            age = seen.store_now - seen.info.last_modified - timedelta(seconds=_CLOCK_SECONDS)
+            silent = max(silent, age.total_seconds())
+        if silent >= patience:
+            why = f"it has been silent for {silent:.0f} s"
+            return Vacancy(rank=seen.rank, info=seen.info, why=why)
+        cut_off = now - self._cut_off_since if self._cut_off_since is not None else 0.0
+        same = seen.beat is not None and seen.reached and seen.reached == seen.beat.server_uuid
+        if same and cut_off >= patience:
+            why = f"it has not reached the source for {cut_off:.0f} s"
+            return Vacancy(rank=seen.rank, why=why)
+        return None
+
+    def _follow(self, seen: Sighting, now: float) -> None:
+        here = (seen.rank, seen.info)
+        if self._last != here:
+            self.is_alive = self._last is not None
+            self._last, self._moved_at = here, now
+        cut_off = seen.beat is not None and seen.beat.state == "source unreachable"
+        if not cut_off:
+            self._cut_off_since = None
+        elif self._cut_off_since is None:
+            self._cut_off_since = now
+
+
+def patience_of(beat: Heartbeat | None) -> float:
+    """How long a writer may be silent; bounded, whatever its object says."""
+    interval = interval_of(beat) if beat is not None else _DEFAULT_INTERVAL
+    return max(SILENT_INTERVALS * interval, _LEAST_PATIENCE_SECONDS)
+
+
+class Bystander:
+    """One process that waits. `wait` may be called again after a StoreError: it goes on.
+
+    `reach` asks the source who it is and raises SourceError; it is asked in a thread of its own, at
+    each heartbeat. `refuses` says which of its errors end a start.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        layout: Layout,
+        spool: Spool,
+        target: str,
+        interval_seconds: float,
+        exits: bool,
+        reach: Callable[[], str],
+        refuses: Callable[[SourceError], bool],
+        stop: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._spool = spool
+        self._catalog = Catalog(store, layout)
+        self._exits = exits
+        self._refuses = refuses
+        self._stop = stop
+        self._clock = clock
+        self._vigil = Vigil(spool.last_claim(layout.source, target))
+        self._seen: Sighting | None = None
+        self._sizes: dict[str, dict[BinlogName, int]] = {}
+        self._due = 0.0
+        self.is_standing = False
+        self.store_error: tuple[float, StoreError] | None = None
+        self.source = Reach(reach, interval_seconds, clock)
+        now = datetime.now(UTC)
+        self.me = Standby(
+            token=new_token(now),
+            source=layout.source,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=__version__,
+            since=now,
+            at=now,
+            interval_seconds=interval_seconds,
+        )
+
+    @property
+    def writer(self) -> WriterStatus | None:
+        """The writer that is waited for; None where its object cannot be read."""
+        seen = self._seen
+        if seen is None or seen.beat is None:
+            return None
+        beat = seen.beat
+        return WriterStatus(
+            host=beat.host,
+            pid=beat.pid,
+            version=beat.version,
+            since=beat.since,
+            generation=beat.generation,
+            heartbeat_at=seen.info.last_modified,
+            heartbeat_interval_seconds=interval_of(beat),
+        )
+
+    @property
+    def status(self) -> StandbyStatus:
+        """What there is to say of this process."""
+        return standby_status(self.me, self.me.at)
+
+    @property
+    def may_be_last_copy(self) -> bool:
+        """Whether what the bucket lacks may be in this spool alone: the writer has no source."""
+        beat = self._seen.beat if self._seen is not None else None
+        return beat is None or beat.state == "source unreachable"
+
+    def wait(self) -> Vacancy:
+        """Return when the writer's place is free.
+
+        Raises SupersededError at a stop, and where another writer works and this process exits for
+        that; StoreError before it stands by, not later; SourceError that `refuses` a start.
+        """
+        try:
+            while True:
+                vacancy = self._look()
+                if vacancy is not None:
+                    if vacancy.rank is not None:
+                        host = self.writer.host if self.writer else ""
+                        _log.info("the other writer is gone", host=host, why=vacancy.why)
+                    return vacancy
+                if self._stop.wait(self._pause()):
+                    raise SupersededError("it was stopped while it stood by")
+        finally:
+            self._leave()
+
+    def _look(self) -> Vacancy | None:
+        """One look at the writers, and a heartbeat of our own if one is due."""
+        try:
+            vacancy = self._judge(None)
+            if vacancy is None:
+                self._stand()
+                vacancy = self._beat()
+        except StoreError as error:
+            if not self.is_standing:
+                raise
+            if self.store_error is None:
+                _log.warning("the store cannot be asked about the writer", error=error)
+            self.store_error = self.store_error or (self._clock(), error)
+            return None
+        if self.store_error is not None:
+            _log.info("the store answers again")
+            self.store_error = None
+        return vacancy
+
+    def _judge(self, store_now: datetime | None) -> Vacancy | None:
+        writers = self._catalog.writers()
+        before, self._seen = self._seen, None
+        if writers:
+            rank = max(writers)
+            info = writers[rank]
+            beat = before.beat if before is not None else None
+            if before is None or (before.rank, before.info) != (rank, info):
+                beat = next(iter(self._catalog.heartbeats([rank])), None)
+            reached = self.source.uuid
+            self._seen = Sighting(
+                rank=rank, info=info, beat=beat, store_now=store_now, reached=reached
+            )
+        return self._vigil.judge(self._seen, self._clock())
+
+    def _stand(self) -> None:
+        """Stand by from now on, or say why not."""
+        seen = self._seen
+        assert seen is not None  # noqa: S101 - without a writer there is a vacancy
+        if self._exits and self._vigil.is_alive:
+            raise SupersededError(
+                f"another writer of {self._layout.source} works{where(seen.beat)}: "
+                f"generation {seen.rank[0]}",
+                hint="without --exit-on-other-writer this one would stand by",
+            )
+        if self.is_standing:
+            return
+        self.source.ask()
+        error = self.source.error
+        if error is not None and self._refuses(error):
+            raise error
+        self.is_standing = True
+        self.source.start()
+        beat = seen.beat
+        _log.info(
+            "standing by",
+            host=beat.host if beat else "",
+            pid=beat.pid if beat else 0,
+            generation=seen.rank[0],
+            seconds=patience_of(beat),
+        )
+
+    def _beat(self) -> Vacancy | None:
+        """Renew our object. The store's answer has its clock: a writer may be long dead."""
+        now = self._clock()
+        if now < self._due:
+            return None
+        try:
+            self.me = replace(self.me, at=datetime.now(UTC), unsaved_bytes=self._unsaved())
+        except SpoolError as error:
+            _log.warning("the spool cannot be read", error=error)
+        info = self._store.put(self._layout.standby(self.me.token), self.me.to_json())
+        self._due = now + self.me.interval_seconds
+        return self._judge(info.last_modified)
+
+    def _pause(self) -> float:
+        """Until the next look."""
+        least, most = _PAUSES
+        beat = self._seen.beat if self._seen is not None else None
+        interval = patience_of(beat) / SILENT_INTERVALS
+        interval = min(interval, self.me.interval_seconds)
+        return min(max(interval / _LOOKS_EACH_INTERVAL, least), most)
+
+    def _leave(self) -> None:
+        """Delete our object; a store that fails keeps it, and the writer deletes it later."""
+        if not self.is_standing:
+            return
+        self.is_standing, self._due = False, 0.0
+        self.source.close()
+        try:
+            self._store.delete([self._layout.standby(self.me.token)])
+        except StoreError as error:
+            _log.warning("the standby's object was not deleted", error=error)
+
+    def _unsaved(self) -> int:
+        """How many bytes of the spool the bucket is not known to have."""
+        ends: dict[tuple[str, BinlogName], int] = {}
+        for run in self._spool.runs():
+            lineage = run.facts.lineage or self._lineage_of(run.facts.server_uuid)
+            for name in run.files():
+                ends[lineage, name] = max(ends.get((lineage, name), 0), run.end_of(name))
+        return sum(max(0, end - self._durable(*place)) for place, end in ends.items())
+
+    def _lineage_of(self, server_uuid: str) -> str:
+        """The lineage of a run that ended before it knew: the writer's, if of its server."""
+        beat = self._seen.beat if self._seen is not None else None
+        return (beat.lineage or "") if beat is not None and beat.server_uuid == server_uuid else ""
+
+    def _durable(self, lineage: str, name: BinlogName) -> int:
+        """How much of a binlog is in the bucket: as the writer says of the lineage it writes."""
+        beat = self._seen.beat if self._seen is not None else None
+        if beat is not None and beat.lineage == lineage and beat.durable is not None:
+            last, offset = beat.durable.place
+            return 1 << 62 if name < last else offset if name == last else 0
+        if lineage and lineage not in self._sizes:  # nobody writes it any more
+            try:
+                known = [one for one in self._catalog.lineages([]) if one.id == lineage]
+            except ArchiveError:
+                known = []
+            listed = self._catalog.readable(known[0]) if known else ()
+            self._sizes[lineage] = {one.name: one.size for one in listed}
+        return self._sizes.get(lineage, {}).get(name, 0)
+
+
+class Reach:
+    """Asks the source who it is, from a thread of its own, at each interval."""
+
+    def __init__(
+        self, ask: Callable[[], str], interval_seconds: float, clock: Callable[[], float]
+    ) -> None:
+        self._ask = ask
+        self._interval = interval_seconds
+        self._clock = clock
+        self._ended = threading.Event()
+        self.uuid = ""
+        self.error: SourceError | None = None
+        self.silent_since = clock()
+
+    def ask(self) -> None:
+        """Ask once."""
+        try:
+            self.uuid, self.error = self._ask(), None
+            self.silent_since = self._clock()
+        except SourceError as error:
+            if self.error is None:
+                _log.warning("the server does not answer", error=error, hint=error.hint)
+            self.uuid, self.error = "", error
+
+    def start(self) -> None:
+        """Go on asking."""
+        self._ended = ended = threading.Event()
+
+        def run() -> None:
+            while not ended.wait(self._interval):
+                self.ask()
+
+        threading.Thread(target=run, name="reach", daemon=True).start()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._ended.set()

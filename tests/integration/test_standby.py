@@ -1,0 +1,336 @@
+"""A pair of streamers of one source: one writes, the other one stands by and takes over.
+
+Both run on one machine, each with a spool of its own. What is lost or doubled shows when every byte
+in the bucket is compared with the server's own files.
+"""
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.status.http import ask, ask_health
+from binlog2s3.status.model import Status
+from binlog2s3.status.severity import judged
+from lab.fault import Answer, on
+from lab.mysql import MariadbServer, MysqlServer
+from lab.proxy import RecordingProxy
+from lab.s3 import Store
+from lab.tcp import Switch
+from tests.integration.bucket import Bucket
+from tests.integration.stream_process import StreamProcess
+from tests.integration.test_stream import wait_until_archived, write
+from tests.integration.test_two_writers import child_of, freeze, objects, thaw, write_binlog
+from tests.timed import hurried
+from tests.waiting import wait_until
+
+BEAT = 2  # seconds
+WHY = {
+    "killed": "silent for",
+    "stopped": "it has stopped",
+    "frozen": "silent for",
+    "no source": "not reached the source for",
+    "no store": "silent for",
+}
+QUICK = hurried(by=10)
+
+
+def standing(stream: StreamProcess) -> Status:
+    """Wait until it stands by, and its status says so."""
+    stream.wait_for_event("standing by")
+    return says(stream, lambda status: status.state == "standby", "standby")
+
+
+def says(stream: StreamProcess, holds: Callable[[Status], object], what: str) -> Status:
+    """Wait until its own status is so."""
+
+    def look() -> Status | None:
+        status = told(stream)
+        return status if status is not None and holds(status) else None
+
+    found = wait_until(look, what=what, interval=0.1)
+    assert found is not None
+    return found
+
+
+def told(stream: StreamProcess) -> Status | None:
+    """What it says of itself; None where it does not answer."""
+    found = ask(stream.spool)
+    return found if isinstance(found, Status) else None
+
+
+def standbys(store: Store, bucket: str) -> list[str]:
+    """The keys of the standbys' objects."""
+    return [key for key in objects(store, bucket, "live") if "/standbys/" in key]
+
+
+class Scene:
+    """Streamers of one server, in one bucket."""
+
+    def __init__(self, place: Path, server: MysqlServer, store: Store, bucket: str) -> None:
+        self.place = place
+        self.server = server
+        self.store = store
+        self.bucket = bucket
+        self.ends = contextlib.ExitStack()
+        self._count = 0
+
+    def start(
+        self,
+        *arguments: str,
+        spool: Path | None = None,
+        options: Mapping[str, Any] | None = None,
+        timing: Timing = DEFAULT,
+    ) -> StreamProcess:
+        """One more; with `spool` on that of an earlier one."""
+        self._count += 1
+        chosen = {"heartbeat-interval": BEAT, **(options or {})}
+        chosen |= {"spool": spool} if spool else {}
+        stream = StreamProcess(
+            self.place / f"{self._count}", self.server, self.store, self.bucket,
+            options=chosen, arguments=arguments, timing=timing,
+        )  # fmt: skip
+        if spool:
+            stream.spool = spool
+        return self.ends.enter_context(stream)
+
+    def writer(self, *arguments: str, **more: Any) -> StreamProcess:
+        """One more, that writes; a first binlog is archived."""
+        stream = self.start(*arguments, **more)
+        stream.wait_for_event("streaming")
+        write_binlog(self.server, 1)
+        self.compare(stream)
+        return stream
+
+    def standby(self, *arguments: str, **more: Any) -> StreamProcess:
+        """One more, that stands by."""
+        stream = self.start(*arguments, **more)
+        standing(stream)
+        return stream
+
+    def compare(self, stream: StreamProcess) -> None:
+        """Wait until it has archived all; every byte is the server's, and there is one lineage."""
+        wait_until_archived(stream, self.server, self.store, self.bucket)
+        keys = objects(self.store, self.bucket, "archive")
+        assert sum("lineage.json" in key for key in keys) == 1
+
+    def promoted(self, stream: StreamProcess, *, after: StreamProcess) -> None:
+        """Wait until it writes, and reads all from there on."""
+        stream.wait_for_event("writer")
+        write_binlog(self.server, 1)
+        self.compare(stream)
+        assert not stream.events("another writer works")
+        if after.process.poll() is None:
+            assert judged(standing(after)).healthy
+
+
+@pytest.fixture
+def scene(mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path) -> Iterator[Scene]:
+    """Streamers of a MySQL."""
+    scene = Scene(disk_tmp_path, mysql, store, bucket)
+    with scene.ends:
+        yield scene
+
+
+# Beside a writer
+
+
+@pytest.mark.gate("minio")
+@pytest.mark.stores("minio", "nanio")
+def test_a_second_start_stands_by(scene: Scene) -> None:
+    """It says so everywhere, changes nothing but its own object, and ends at once with 0.
+
+    The writer's mysqlbinlog is not evicted.
+    """
+    a = scene.writer()
+    child = child_of(a)
+    b = scene.standby()
+    (key,) = standbys(scene.store, scene.bucket)
+    status = told(b)
+    assert status is not None
+    assert judged(status).healthy
+    assert not status.troubles
+    assert status.writer is not None
+    assert status.writer.pid == a.pid
+    assert [one.pid for one in status.standbys] == [b.pid]
+    assert ask_health(b.spool) == (True, "test: standby")
+    seen = says(a, lambda status: status.standbys, "the writer sees it")
+    assert [(one.host, one.pid) for one in seen.standbys] == [(socket.gethostname(), b.pid)]
+    write_binlog(scene.server, 1)
+    scene.compare(a)
+    assert child_of(a) == child
+    assert not a.events("mysqlbinlog says")
+    assert [path.name for path in b.spool.glob("run-*")] == []
+    before = {key for key in objects(scene.store, scene.bucket, "live") if "/standbys/" in key}
+    assert before == {key}
+    assert b.terminate() == 0
+    assert not b.events("writer")
+    assert not standbys(scene.store, scene.bucket)
+    says(a, lambda status: not status.standbys, "the writer sees that it is gone")
+    assert a.terminate() == 0
+
+
+@pytest.mark.gate("killed")
+@pytest.mark.parametrize("how", ["killed", "stopped", "frozen", "no source", "no store"])
+def test_the_standby_takes_over(scene: Scene, how: str) -> None:
+    """Within three heartbeats of the writer; that one stands by, should it come back.
+
+    Commits go on all the time. Nothing is lost, nothing is there twice.
+    """
+    to_source = scene.ends.enter_context(Switch(scene.server.port))
+    to_store = scene.ends.enter_context(Switch(int(scene.store.endpoint_url.rpartition(":")[2])))
+    options = {"mysql-port": to_source.port, "endpoint-url": f"http://127.0.0.1:{to_store.port}"}
+    a = scene.writer(options=options, timing=QUICK)
+    b = scene.standby()
+    write(scene.server, 1)
+    frozen: list[int] = []
+    if how == "killed":
+        a.kill()
+    elif how == "stopped":
+        assert a.terminate() == 0
+    elif how == "frozen":
+        frozen = freeze(a)
+    elif how == "no source":
+        to_source.turn(1)
+    else:
+        to_store.turn(1)
+    write(scene.server, 1)
+    b.wait_for_event("writer")
+    (gone,) = b.events("the other writer is gone")
+    assert WHY[how] in gone["why"]
+    write_binlog(scene.server, 1)
+    if frozen:
+        thaw(frozen)
+    if how == "no store":
+        to_store.turn(int(scene.store.endpoint_url.rpartition(":")[2]))
+    scene.promoted(b, after=a)
+    assert b.terminate() == 0
+    if a.process.poll() is None:  # and back again
+        a.wait_for_event("the other writer is gone", why="it has stopped")
+        if how != "no source":
+            write_binlog(scene.server, 1)
+            scene.compare(a)
+        assert a.terminate() == 0
+
+
+def test_both_are_killed(scene: Scene) -> None:
+    """Whichever starts first goes on; what the dead ones left in the bucket is deleted."""
+    a = scene.writer()
+    b = scene.standby()
+    write(scene.server, 1)
+    a.kill()
+    b.kill()
+    assert len(standbys(scene.store, scene.bucket)) == 1
+    write_binlog(scene.server, 1)
+    b2 = scene.start(spool=b.spool)
+    b2.wait_for_event("the other writer is gone")
+    b2.wait_for_event("writer")
+    a2 = scene.standby(spool=a.spool)
+    scene.promoted(b2, after=a2)
+    wait_until(
+        lambda: len(standbys(scene.store, scene.bucket)) == 1, what="the dead one's object goes"
+    )
+    assert b2.terminate() == 0
+    assert a2.terminate() == 0
+
+
+def test_a_restart_on_its_own_spool_does_not_wait(scene: Scene) -> None:
+    """kill -9 of the writer, and a start on the same spool: it is the writer again at once."""
+    options = {"heartbeat-interval": 600}
+    a = scene.writer(options=options)
+    write(scene.server, 1)
+    a.kill()
+    again = scene.start(spool=a.spool, options=options)
+    again.wait_for_event("the other writer is gone", why="it was this spool's own streamer")
+    again.wait_for_event("streaming")
+    assert not again.events("standing by")
+    write_binlog(scene.server, 1)
+    scene.compare(again)
+    assert again.terminate() == 0
+
+
+def test_two_standbys_at_once(scene: Scene) -> None:
+    """The writer dies: one of them writes, the other one stands by beside it."""
+    a = scene.writer()
+    both = [scene.standby(), scene.standby()]
+    assert len(standbys(scene.store, scene.bucket)) == 2
+    a.kill()
+    write_binlog(scene.server, 1)
+
+    def settled() -> list[StreamProcess]:
+        found = [status.state for one in both if (status := told(one)) is not None]
+        writes = [state for state in found if state in ("idle", "streaming", "catching up")]
+        if len(writes) != 1 or found.count("standby") != 1:
+            return []
+        return sorted(both, key=lambda one: found[both.index(one)] == "standby")
+
+    writes, waits = wait_until(settled, what="one writer and one standby", interval=0.2)
+    write_binlog(scene.server, 1)
+    scene.compare(writes)
+    assert ask_health(waits.spool) == (True, "test: standby")
+    assert waits.terminate() == 0
+    assert writes.terminate() == 0
+
+
+def test_a_standby_of_mariadb_takes_over(
+    mariadb: MariadbServer, store: Store, bucket: str, disk_tmp_path: Path
+) -> None:
+    """The same with the other flavour, by another program and other ids of servers."""
+    scene = Scene(disk_tmp_path, mariadb, store, bucket)
+    with scene.ends:
+        a = scene.writer()
+        b = scene.standby()
+        write(mariadb, 1)
+        a.kill()
+        write(mariadb, 1)
+        scene.promoted(b, after=a)
+        assert b.terminate() == 0
+
+
+@pytest.mark.own_server("it is killed")
+def test_bytes_that_only_a_standby_has(scene: Scene) -> None:
+    """Cut off from the store, then taken over from, with the source gone for good.
+
+    Its spool keeps what the bucket lacks, it says so, and --take-over uploads it.
+    """
+    to_store = scene.ends.enter_context(Switch(int(scene.store.endpoint_url.rpartition(":")[2])))
+    options = {"endpoint-url": f"http://127.0.0.1:{to_store.port}"}
+    a = scene.writer(options=options, timing=QUICK)
+    reads_nothing = scene.place / "mysqlbinlog"
+    reads_nothing.write_text(
+        f'#!/bin/sh\ncase "$*" in *--version*|*--help*) exec {scene.server.binaries.binlog} "$@";; '
+        "*) exec sleep 1000;; esac\n"
+    )
+    reads_nothing.chmod(0o755)
+    b = scene.standby(options={"mysqlbinlog": reads_nothing}, timing=QUICK)
+    to_store.turn(1)
+    write(scene.server, 1)
+    name, size = scene.server.binlogs()[-1]
+    wait_until(
+        lambda: any(path.stat().st_size >= size for path in a.spool.glob(f"run-*/{name}")),
+        what="all of it in the spool",
+    )
+    truth = (scene.server.datadir / name).read_bytes()[:size]
+    b.wait_for_event("streaming")
+    scene.server.kill()
+    says(b, lambda status: status.state == "source unreachable", "the writer has no source")
+    # nothing of it comes into the bucket before it notices the other writer
+    proxy = scene.ends.enter_context(RecordingProxy(scene.store.endpoint_url))
+    proxy.rules.append(on(Answer(503), method="PUT", path=r"live/[^/]+/2|archive/"))
+    to_store.turn(int(proxy.url.rpartition(":")[2]))
+    a.wait_for_event("standing by")
+    seen = says(a, lambda status: not judged(status).healthy, "critical: it may have the only copy")
+    (trouble,) = [trouble for trouble in seen.troubles if trouble.code == "unsaved"]
+    assert "--take-over" in trouble.hint
+    assert b.terminate() == 0
+    assert a.terminate() == 0
+    here = Bucket(scene.store, scene.bucket)
+    assert len(here.binlogs().get(name, b"")) < size
+    again = scene.start("--take-over", spool=a.spool, timing=QUICK)
+    again.wait_for_event("writer")
+    wait_until(lambda: len(here.binlogs()[name]) >= size, what="its bytes in the bucket")
+    assert here.binlogs()[name] == truth
