@@ -6,13 +6,14 @@ The list is the truth that plans are held against; the bucket side answers as `r
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import Block
 from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.executed import executed, gathered
-from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, empty
+from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, empty, joined
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 
@@ -247,6 +248,31 @@ class Model:
             blocks=tuple(blocks),
             damaged=file.damaged,
         )
+
+    doubts = 0
+
+    def brief(self, lineage: str, name: BinlogName) -> Known:
+        return replace(self.known(lineage, name), blocks=())
+
+    def first_later(self, lineage: str, at_us: int, begin: BinlogName) -> BinlogName | None:
+        later = (
+            file.name
+            for file in self._files(lineage)
+            if file.name >= begin and any(real.commit_us > at_us for real in file.reals)
+        )
+        return next(later, None)
+
+    def not_later(self, lineage: str, at_us: int, begin: BinlogName) -> Iterator[BinlogName]:
+        for file in self._files(lineage):
+            if file.name >= begin and any(real.commit_us <= at_us for real in file.reals):
+                yield file.name
+
+    def unbroken_to(self, lineage: str, name: BinlogName) -> BinlogName:
+        files = [file for file in self._files(lineage) if file.name >= name]
+        for one, other in pairwise(files):
+            if joined(one.before, one.gtids()) != other.before or one.name.next() != other.name:
+                return one.name
+        return files[-1].name
 
     def transactions(
         self, lineage: str, name: BinlogName, begin: int = 0, end: int | None = None

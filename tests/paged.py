@@ -92,4 +92,4 @@ def lineage_in(
 
 def index_of(store: Store, lineage: Lineage = LINEAGE) -> Index:
     """A look at it."""
-    return Index(store, Catalog(store, LAYOUT), LAYOUT, lineage)
+    return Index(Catalog(store, LAYOUT), lineage)

@@ -24,7 +24,7 @@ from binlog2s3.archive.documents import (
     crc64_of,
 )
 from binlog2s3.archive.fields import LINEAGE_ID, SOURCE, too_large
-from binlog2s3.archive.pages import page_name
+from binlog2s3.archive.pages import SPAN, page_name
 from binlog2s3.archive.reader import Range, Readable, State, ranges_of
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import (
@@ -45,7 +45,7 @@ _TURN = re.compile(r"([0-9]{8,18})\.json")
 GENERATION_MOST = 10**18 - 1
 """The greatest generation that a key may have, and the greatest number of a turn."""
 
-_LISTINGS = 3
+LISTINGS = 3
 """How often chunks are listed for a hole to close: it may be of the listing alone."""
 
 
@@ -118,9 +118,9 @@ class Layout:
         """Prefix of a lineage's pages."""
         return f"{self.archive}{lineage}/pages/"
 
-    def page(self, lineage: str, first: int) -> str:
+    def page(self, lineage: str, first: int, span: int = SPAN) -> str:
         """Key of the page that begins with the binlog number `first`; see `pages.first_of`."""
-        return f"{self.pages(lineage)}{page_name(first)}"
+        return f"{self.pages(lineage)}{page_name(first, span)}"
 
     @property
     def live(self) -> str:
@@ -310,42 +310,42 @@ class Catalog:
     """
 
     def __init__(self, store: Store, layout: Layout) -> None:
-        self._store = store
-        self._layout = layout
+        self.store = store
+        self.layout = layout
         self.foreign: set[str] = set()
 
     def writers(self) -> dict[tuple[int, str], ObjectInfo]:
         """The writers' objects by rank (generation, token). One listing."""
-        return self._writers(self._store.list(self._layout.writers))
+        return self._writers(self.store.list(self.layout.writers))
 
     def live(self) -> tuple[dict[tuple[int, str], ObjectInfo], list[str]]:
         """The writers' objects, and the keys of all else below `live/`. One listing."""
-        infos = list(self._store.list(self._layout.live))
-        known = {info.key for info in infos if info.key.startswith(self._layout.writers)}
+        infos = list(self.store.list(self.layout.live))
+        known = {info.key for info in infos if info.key.startswith(self.layout.writers)}
         writers = self._writers(info for info in infos if info.key in known)
-        ours = {self._layout.writer(*rank) for rank in writers}
+        ours = {self.layout.writer(*rank) for rank in writers}
         others = [info.key for info in infos if info.key not in ours]
-        known_others = (self._layout.is_probe, self._layout.is_standby)
+        known_others = (self.layout.is_probe, self.layout.is_standby)
         return writers, [key for key in others if not any(is_one(key) for is_one in known_others)]
 
     def strange_uploads(self) -> list[str]:
         """Keys of unfinished uploads of ours that are of no binlog, where the store shows them."""
         keys: set[str] = set()
-        for prefix in (self._layout.archive, self._layout.live):
+        for prefix in (self.layout.archive, self.layout.live):
             try:
-                keys |= {upload.key for upload in self._store.uploads_below(prefix)}
+                keys |= {upload.key for upload in self.store.uploads_below(prefix)}
             except UnsupportedError:
                 break
-        layout = self._layout
+        layout = self.layout
         known = (layout.is_binlog, layout.is_probe, layout.is_probe_upload)
         return sorted(key for key in keys if not any(is_one(key) for is_one in known))
 
     def _writers(self, infos: Iterable[ObjectInfo]) -> dict[tuple[int, str], ObjectInfo]:
         found = {}
         for info in infos:
-            match = _WRITER.fullmatch(info.key.removeprefix(self._layout.writers))
+            match = _WRITER.fullmatch(info.key.removeprefix(self.layout.writers))
             rank = (int(match[1]), match[2]) if match else None
-            if rank is not None and self._layout.writer(*rank) == info.key:
+            if rank is not None and self.layout.writer(*rank) == info.key:
                 found[rank] = info
             else:
                 self.foreign.add(info.key)
@@ -355,9 +355,9 @@ class Catalog:
         """The writers' documents of these ranks; those that vanished meanwhile are left out."""
         found = []
         for generation, token in ranks:
-            key = self._layout.writer(generation, token)
+            key = self.layout.writer(generation, token)
             try:
-                found.append(read(self._store, key, Heartbeat))
+                found.append(read(self.store, key, Heartbeat))
             except ObjectMissingError:
                 continue
             except ArchiveError:
@@ -370,12 +370,12 @@ class Catalog:
         An object that cannot be read is passed over.
         """
         found = []
-        for info in [*self._store.list(self._layout.standbys)]:
-            if not self._layout.is_standby(info.key):
+        for info in [*self.store.list(self.layout.standbys)]:
+            if not self.layout.is_standby(info.key):
                 self.foreign.add(info.key)
                 continue
             try:
-                found.append((read(self._store, info.key, Standby), info))
+                found.append((read(self.store, info.key, Standby), info))
             except ObjectMissingError:
                 continue
             except ArchiveError:
@@ -388,16 +388,16 @@ class Catalog:
         Raises ArchiveError if it is not of this format.
         """
         found = []
-        for info in self._store.list(self._layout.turns):
-            match = _TURN.fullmatch(info.key.removeprefix(self._layout.turns))
-            if match and info.key == self._layout.turn(int(match[1])):
+        for info in self.store.list(self.layout.turns):
+            match = _TURN.fullmatch(info.key.removeprefix(self.layout.turns))
+            if match and info.key == self.layout.turn(int(match[1])):
                 found.append(int(match[1]))
             else:
                 self.foreign.add(info.key)
         if not found:
             return None
-        key = self._layout.turn(max(found))
-        return read(self._store, key, Turn)
+        key = self.layout.turn(max(found))
+        return read(self.store, key, Turn)
 
     def lineages(self, unreadable: list[ArchiveError] | None = None) -> list[Lineage]:
         """All lineages, oldest first. One listing and one small GET each.
@@ -405,17 +405,17 @@ class Catalog:
         Raises ArchiveError for one that is not of this format, or adds that to `unreadable`.
         """
         found = []
-        for name in self._store.list_names(self._layout.archive):
-            if self._layout.archive + name == self._layout.turns:
+        for name in self.store.list_names(self.layout.archive):
+            if self.layout.archive + name == self.layout.turns:
                 continue
             if not LINEAGE_ID.fullmatch(name.rstrip("/")):
-                self.foreign.add(self._layout.archive + name)
+                self.foreign.add(self.layout.archive + name)
                 continue
-            key = self._layout.lineage(name.rstrip("/"))
+            key = self.layout.lineage(name.rstrip("/"))
             try:
-                found.append(read(self._store, key, Lineage))
+                found.append(read(self.store, key, Lineage))
             except ObjectMissingError:
-                self.foreign.add(self._layout.archive + name)
+                self.foreign.add(self.layout.archive + name)
             except ArchiveError as error:
                 if unreadable is None:
                     raise
@@ -426,14 +426,14 @@ class Catalog:
         """The binlogs and entries of a lineage. Two listings, which page."""
         return Archived(
             lineage=lineage,
-            binlogs=self.named(self._layout.binlogs(lineage.id), ""),
-            entries=self.named(self._layout.entries(lineage.id), ".json"),
+            binlogs=self.named(self.layout.binlogs(lineage.id), ""),
+            entries=self.named(self.layout.entries(lineage.id), ".json"),
         )
 
     def contents(self, lineage: Lineage) -> Contents:
         """The binlogs of a lineage, archived and open. Three listings, see `readable`."""
-        for _ in range(_LISTINGS):
-            chunks = self._chunks(f"{self._layout.live}{lineage.id}/", "")
+        for _ in range(LISTINGS):
+            chunks = self.chunks_in(lineage)
             archived = self.archived(lineage)
             growing = {name: chunks[name] for name in chunks.keys() - archived.binlogs.keys()}
             if not any(map(has_hole, growing.values())):
@@ -443,21 +443,21 @@ class Catalog:
     def live_lineages(self) -> set[str]:
         """The ids of the lineages that have chunks, described or not. One listing."""
         found = set()
-        for name in self._store.list_names(self._layout.live):
+        for name in self.store.list_names(self.layout.live):
             if LINEAGE_ID.fullmatch(name.rstrip("/")):
                 found.add(name.rstrip("/"))
                 continue
-            key = self._layout.live + name
-            known = (self._layout.writers, self._layout.standbys)
-            if key not in known and not self._layout.is_probe(key):
+            key = self.layout.live + name
+            known = (self.layout.writers, self.layout.standbys)
+            if key not in known and not self.layout.is_probe(key):
                 self.foreign.add(key)
         return found
 
     def growing(self) -> tuple[dict[tuple[int, str], ObjectInfo], dict[str, Growing]]:
         """The writers' objects, and the chunks by lineage, described or not. One listing."""
-        layout = self._layout
+        layout = self.layout
         by_folder: dict[str, list[ObjectInfo]] = {}
-        for info in self._store.list(layout.live):
+        for info in self.store.list(layout.live):
             folder, slash, _ = info.key.removeprefix(layout.live).partition("/")
             by_folder.setdefault(f"{folder}{slash}", []).append(info)
         found: dict[str, Growing] = {}
@@ -475,23 +475,27 @@ class Catalog:
         As text sorts them: of a lineage that has names of more digits than its first, some of those
         come before.
         """
-        prefix = self._layout.binlogs(lineage.id)
-        infos = [*islice(self._store.list(prefix), PAGE_KEYS)]
+        prefix = self.layout.binlogs(lineage.id)
+        infos = [*islice(self.store.list(prefix), PAGE_KEYS)]
         return self._named_of(infos, prefix, ""), len(infos) < PAGE_KEYS
 
     def entry(self, lineage: Lineage, name: BinlogName) -> Entry:
         """All that is known of an archived binlog; ObjectMissingError if it has no entry."""
-        key = self._layout.entry(lineage.id, name)
-        return read(self._store, key, Entry)
+        key = self.layout.entry(lineage.id, name)
+        return read(self.store, key, Entry)
 
     def entry_end(self, lineage: Lineage, name: BinlogName) -> EntryEnd:
         """The end of an archived binlog, from its entry; ObjectMissingError if it has none."""
-        key = self._layout.entry(lineage.id, name)
-        return read(self._store, key, EntryEnd)
+        key = self.layout.entry(lineage.id, name)
+        return read(self.store, key, EntryEnd)
+
+    def chunks_in(self, lineage: Lineage) -> dict[BinlogName, Chunks]:
+        """The chunks of all binlogs of a lineage. One listing."""
+        return self._chunks(f"{self.layout.live}{lineage.id}/", "")
 
     def chunks(self, lineage: Lineage, name: BinlogName) -> Chunks:
         """The chunks of a binlog. One listing."""
-        found = self._chunks(self._layout.chunks(lineage.id, name), f"{name}/")
+        found = self._chunks(self.layout.chunks(lineage.id, name), f"{name}/")
         return found.get(name, Chunks())
 
     def readable(self, lineage: Lineage) -> list[Listed]:
@@ -500,9 +504,9 @@ class Catalog:
         Two listings: chunks first, so that what is being archived just then is never missed. They
         are repeated where chunks came and went under the first, which may show as a hole.
         """
-        for _ in range(_LISTINGS):
-            chunks = self._chunks(f"{self._layout.live}{lineage.id}/", "")
-            archived = self.named(self._layout.binlogs(lineage.id), "")
+        for _ in range(LISTINGS):
+            chunks = self.chunks_in(lineage)
+            archived = self.named(self.layout.binlogs(lineage.id), "")
             if not any(has_hole(chunks[name]) for name in chunks.keys() - archived.keys()):
                 break
         found = [Listed(name, info.size, "archived") for name, info in archived.items()]
@@ -520,9 +524,9 @@ class Catalog:
         some beyond a hole: the binlog ends at the hole. Who knows of more (a heartbeat) asks for it
         by `Readable.blocks(end=...)`. ArchiveError if there is nothing to read.
         """
-        key, prefix = self._layout.binlog(lineage.id, name), self._layout.chunks(lineage.id, name)
-        for _ in range(_LISTINGS):
-            chunks, archived = self.chunks(lineage, name), self._store.head(key)
+        key, prefix = self.layout.binlog(lineage.id, name), self.layout.chunks(lineage.id, name)
+        for _ in range(LISTINGS):
+            chunks, archived = self.chunks(lineage, name), self.store.head(key)
             if archived or not has_hole(chunks):
                 break
         crc64 = self._crc64(lineage, name, archived.size) if archived else None
@@ -537,28 +541,28 @@ class Catalog:
             name=str(name),
             state="archived" if archived else "open",
             ranges=ranges,
-            store=self._store,
+            store=self.store,
             again=lambda: self.binlog(lineage, name),
             crc64=crc64,
         )
 
     def _crc64(self, lineage: Lineage, name: BinlogName, size: int) -> int | None:
         """The checksum of an archived binlog, from its entry; None if it has none yet."""
-        key = self._layout.entry(lineage.id, name)
+        key = self.layout.entry(lineage.id, name)
         try:
-            data = fetch(self._store, key, EntryEnd.MOST)
+            data = fetch(self.store, key, EntryEnd.MOST)
         except ObjectMissingError:
             return None
         if (said := EntryEnd.from_json(data, key).size) != size:
             raise ArchiveError(
-                f"{self._layout.binlog(lineage.id, name)} has {size} bytes, its entry says {said}",
+                f"{self.layout.binlog(lineage.id, name)} has {size} bytes, its entry says {said}",
                 hint="an older version of one of them may be right, where the bucket is versioned",
             )
         return crc64_of(data, key)
 
     def _chunks(self, prefix: str, within: str) -> dict[BinlogName, Chunks]:
         """All chunks below a prefix, which ends with `within`, by binlog."""
-        return self._chunks_of(self._store.list(prefix), prefix, within)
+        return self._chunks_of(self.store.list(prefix), prefix, within)
 
     def _chunks_of(
         self, infos: Iterable[ObjectInfo], prefix: str, within: str
@@ -585,7 +589,7 @@ class Catalog:
         Only those whose names begin with `begin`, and come after the name `start_after` as text.
         """
         after = f"{prefix}{start_after}" if start_after else ""
-        infos = self._store.list(f"{prefix}{begin}", start_after=after)
+        infos = self.store.list(f"{prefix}{begin}", start_after=after)
         return self._named_of(infos, prefix, suffix)
 
     def _named_of(

@@ -10,20 +10,26 @@ Keys sort as text: `mysql-bin.1000000` comes before `mysql-bin.999999`. So a lis
 key only among names of one width; longer names are listed by their first digits.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from binlog2s3.archive.catalog import Archived, Catalog, Layout, read
+from binlog2s3.archive.catalog import Archived, Catalog, read
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.pages import SPAN, Page, first_in, first_of, name_at
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
-from binlog2s3.store.contract import ObjectInfo, Store
+from binlog2s3.store.contract import ObjectInfo
 
 _KEPT = 4
+_AT_ONCE = 256
+_MOST_ROWS = 20_000
 _LEAST_WIDTH = 4
 """Shorter numbers have no digits in common that name a page's range."""
+
+ReadEntries = Callable[[Lineage, Sequence[BinlogName]], Mapping[BinlogName, Entry]]
+"""Reads entries; leaves out what is gone or unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +41,36 @@ class Run:
 
 
 class Index:
-    """Finds what one lineage has. Every fact is asked for once; made for one look of one thread.
+    """Finds what one lineage has. Every fact is asked for once; for one look, by one thread.
 
-    `problems`: pages that could not be used. They are ignored. Without `entries` only objects are
-    listed: half of the listings.
+    `read_entries` reads what no page has; without it they are read one after the other. `span`:
+    numbers in a page. `problems`: pages that could not be used. They are ignored. Without `entries`
+    only objects are listed: half of the listings.
     """
 
     def __init__(
         self,
-        store: Store,
         catalog: Catalog,
-        layout: Layout,
         lineage: Lineage,
         *,
         entries: bool = True,
+        read_entries: ReadEntries | None = None,
+        problems: list[ArchiveError] | None = None,
+        span: int = SPAN,
     ) -> None:
         self._lists_entries = entries
-        self._store = store
-        self._catalog = catalog
-        self._layout = layout
+        self.catalog = catalog
+        self._store, self._layout = catalog.store, catalog.layout
+        self._span = span
+        self._read_entries = read_entries or self._one_by_one
+        self._least = lineage.first_binlog.number
         self.lineage = lineage
-        self.problems: list[ArchiveError] = []
+        self.problems = problems if problems is not None else []
         self._firsts: list[int] | None = None
         self._written: dict[int, datetime] = {}
+        self._runs: list[Run] | None = None
         self._pages: dict[int, Page] = {}
+        self._rows: dict[int, Entry] = {}
         self._doubted: set[int] = set()
         self._ranges: dict[int, Archived] = {}
         self._tails: dict[int, Archived] = {}
@@ -70,16 +82,19 @@ class Index:
         if self._firsts is None:
             found = []
             prefix = self._layout.pages(self.lineage.id)
-            least = first_of(self.lineage.first_binlog.number)
             for info in self._store.list(prefix):
-                first = first_in(info.key.removeprefix(prefix))
+                first = first_in(info.key.removeprefix(prefix), self._span)
                 if first is None:
-                    self._catalog.foreign.add(info.key)
-                elif first >= least:
+                    self.catalog.foreign.add(info.key)
+                elif first >= self.first_of(self._least):
                     found.append(first)
                     self._written[first] = info.last_modified
             self._firsts = sorted(found)
         return self._firsts
+
+    def first_of(self, number: int) -> int:
+        """The first number of the page that a binlog number belongs to."""
+        return first_of(number, self._span)
 
     def page(self, first: int) -> Page | None:
         """The page that begins with this number; None if there is none that can be used.
@@ -92,13 +107,11 @@ class Index:
             if (page := self._read(first)) is None:
                 self._drop(first)
                 return None
-            self._pages[first] = page
-            while len(self._pages) > _KEPT:
-                del self._pages[next(iter(self._pages))]
+            _keep(self._pages, first, page)
         return self._pages.get(first)
 
     def _read(self, first: int) -> Page | None:
-        key = self._layout.page(self.lineage.id, first)
+        key = self._layout.page(self.lineage.id, first, self._span)
         try:
             page = read(self._store, key, Page)
         except ObjectMissingError:
@@ -119,7 +132,7 @@ class Index:
         `written` is when the store got the entry's object. Only an entry that is older than its
         page is surely the one that the page was made from.
         """
-        page = self.page(first_of(name.number))
+        page = self.page(self.first_of(name.number))
         made = self._written.get(page.first) if page is not None else None
         if page is None or made is None or written >= made:
             return None
@@ -128,16 +141,18 @@ class Index:
 
     def distrust(self, number: int) -> None:
         """What a page says of this number's range is not so: the range is listed from now on."""
-        self._doubted.add(first_of(number))
-        self._drop(first_of(number))
+        self._doubted.add(self.first_of(number))
+        self._drop(self.first_of(number))
 
     def _drop(self, first: int) -> None:
+        self._runs = None
         self._pages.pop(first, None)
         if first in self.firsts():
             self.firsts().remove(first)
 
     def add(self, page: Page) -> None:
         """Say that this page was written."""
+        self._runs = None
         if page.first not in self.firsts():
             self.firsts().append(page.first)
             self.firsts().sort()
@@ -149,6 +164,17 @@ class Index:
                 return page
         return None
 
+    def _one_by_one(
+        self, lineage: Lineage, names: Sequence[BinlogName]
+    ) -> Mapping[BinlogName, Entry]:
+        found = {}
+        for name in names:
+            try:
+                found[name] = self.catalog.entry(lineage, name)
+            except (ObjectMissingError, ArchiveError):
+                continue
+        return found
+
     # What is there
 
     def runs(self) -> list[Run]:
@@ -156,17 +182,29 @@ class Index:
 
         Reads the last page, and one page, or lists its range, for each break in what came before.
         """
-        last = self.last_page()
-        least = self.lineage.first_binlog.number
+        if self._runs is None:
+            self._runs = self._find_runs()
+        return self._runs
+
+    def has(self, number: int) -> bool:
+        """Whether the binlog of this number is archived, as pages or listings say."""
+        at = bisect_right(self.runs(), number, key=lambda run: run.first) - 1
+        return at >= 0 and number <= self.runs()[at].last
+
+    def last_number(self) -> int | None:
+        """The number of the last binlog that is archived; None if none is."""
+        return self.runs()[-1].last if self.runs() else None
+
+    def _find_runs(self) -> list[Run]:
+        last, least = self.last_page(), self._least
         upto = last.last if last is not None else least - 1
-        numbers = [name.number for name in self.tail(upto).binlogs]
-        found = list(_runs(numbers))
+        found = list(_runs(name.number for name in self.tail(upto).binlogs))
         while upto >= least:
-            page = self.page(first_of(upto))
+            page = self.page(self.first_of(upto))
             if page is None:
-                there = [name.number for name in self.archived(first_of(upto)).binlogs]
+                there = [name.number for name in self.archived(self.first_of(upto)).binlogs]
                 found += _runs(number for number in there if least <= number <= upto)
-                upto = first_of(upto) - 1
+                upto = self.first_of(upto) - 1
                 continue
             before = page.before.unbroken_from
             if upto == page.last and page.after.unbroken_from <= page.first:
@@ -175,7 +213,7 @@ class Index:
                 found += _runs(number for number in page.numbers if number <= upto)
                 found += self._filled(page, upto)
                 upto = page.first - 1
-            before = max(before, least, *(one + SPAN for one in self._doubted if one <= upto))
+            before = max(before, least, *(d + self._span for d in self._doubted if d <= upto))
             if before <= upto:
                 found.append(Run(before, upto))
             upto = min(before - 1, upto)
@@ -183,16 +221,32 @@ class Index:
 
     def _filled(self, page: Page, upto: int) -> list[Run]:
         """What a page has no entry of, and is there: `verify --repair` may have made its entry."""
-        begin = max(page.first, self.lineage.first_binlog.number)
-        missing = set(range(begin, upto + 1)) - set(page.numbers)
+        missing = set(range(max(page.first, self._least), upto + 1)) - set(page.numbers)
         there = self.archived(page.first).binlogs if missing else ()
         return list(_runs(name.number for name in there if name.number in missing))
 
+    def undescribed(self) -> Iterator[BinlogName]:
+        """What has been seen that has no entry."""
+        for there in (*self._ranges.values(), *self._tails.values()):
+            yield from there.binlogs.keys() - there.entries.keys()
+
+    def listing_of(self, number: int) -> Archived | None:
+        """What was listed of this number's range; None if nobody has listed it yet."""
+        if (found := self._ranges.get(self.first_of(number))) is not None:
+            return found
+        return next((tail for at, tail in self._tails.items() if number > at), None)
+
     def archived(self, first: int) -> Archived:
         """The objects and entries in the range of the page that begins so. Two listings."""
+        first = self.first_of(first)
         if first not in self._ranges:
-            last = first_of(first) + SPAN - 1
-            self._ranges[first] = self._listed(self._digits(first), "", first, last)
+            begin = max(first, self._least)
+            tail = next((one for at, one in self._tails.items() if begin > at), None)
+            last = first + self._span - 1
+            if tail is None:
+                self._ranges[first] = self._listed(self._digits(first), "", first, last)
+            else:
+                self._ranges[first] = _within(tail, first, last)
         return self._ranges[first]
 
     def tail(self, number: int) -> Archived:
@@ -205,7 +259,7 @@ class Index:
         after = name_at(self.lineage, number)
         binlogs: dict[BinlogName, ObjectInfo] = {}
         entries: dict[BinlogName, ObjectInfo] = {}
-        first = first_of(number + 1)
+        first = number + 1
         if after.width <= self.lineage.first_binlog.width:
             start = str(after) if number >= 0 else ""
             found = self._listed("", start, number + 1, None)
@@ -215,41 +269,149 @@ class Index:
             if greatest < first - SPAN:
                 return found
         while True:  # longer names: range by range, as long as something is there
-            there = self.archived(first)
+            there = self._listed(
+                self._digits(first), "", first_of(first), first_of(first) + SPAN - 1
+            )
             binlogs |= {name: info for name, info in there.binlogs.items() if name.number > number}
             entries |= {name: info for name, info in there.entries.items() if name.number > number}
             if not (there.binlogs or there.entries):
                 return Archived(lineage=self.lineage, binlogs=binlogs, entries=entries)
             first = first_of(first) + SPAN
 
-    def _digits(self, first: int) -> str:
-        """What the names in a page's range begin with."""
-        name = name_at(self.lineage, first)
-        if self.lineage.first_binlog.width < _LEAST_WIDTH:
+    def _digits(self, number: int) -> str:
+        """What the names of the thousand numbers begin with that this one is among."""
+        name = name_at(self.lineage, number)
+        if self.lineage.first_binlog.width < _LEAST_WIDTH or self._span != SPAN:
             return f"{name.prefix}."
         return str(name)[: -len(str(SPAN - 1))]
 
     def _listed(self, begin: str, start_after: str, low: int, high: int | None) -> Archived:
         lineage, layout = self.lineage, self._layout
         entry_after = f"{start_after}.json" if start_after else ""
-        binlogs = self._catalog.named(
+        binlogs = self.catalog.named(
             layout.binlogs(lineage.id), "", begin=begin, start_after=start_after
         )
         entries: dict[BinlogName, ObjectInfo] = {}
         if self._lists_entries:
-            entries = self._catalog.named(
+            entries = self.catalog.named(
                 layout.entries(lineage.id), ".json", begin=begin, start_after=entry_after
             )
+        found = Archived(lineage=lineage, binlogs=binlogs, entries=entries)
+        return _within(found, low, high)
 
-        def is_in(name: BinlogName) -> bool:
-            is_own = name == name_at(lineage, name.number)
-            return is_own and low <= name.number and (high is None or name.number <= high)
+    # Times and GTIDs
 
-        return Archived(
-            lineage=lineage,
-            binlogs={name: info for name, info in binlogs.items() if is_in(name)},
-            entries={name: info for name, info in entries.items() if is_in(name)},
-        )
+    def row(self, number: int) -> Entry | None:
+        """The entry of an archived binlog without its blocks; None if it has none."""
+        if not self.has(number):
+            return None
+        page = self.page(self.first_of(number))
+        if page is not None:
+            return page.entry(number)
+        if number not in self._rows:
+            self._read_rows(number)
+        return self._rows.get(number)
+
+    def _read_rows(self, number: int) -> None:
+        """Read the entries from this one on, which no page has."""
+        there = self.archived(self.first_of(number))
+        names = sorted(n for n in there.entries.keys() & there.binlogs.keys() if n.number >= number)
+        found = self._read_entries(self.lineage, names[:_AT_ONCE])
+        while self._rows and len(self._rows) + len(found) > _MOST_ROWS:
+            del self._rows[next(iter(self._rows))]
+        self._rows |= {name.number: replace(entry, blocks=()) for name, entry in found.items()}
+
+    def row_at_hand(self, number: int) -> Entry | None:
+        """The same if its page is in memory; nothing is read."""
+        page = self._pages.get(self.first_of(number))
+        return page.entry(number) if page is not None else None
+
+    def _rows_of(self, begin: int, last: int) -> Iterator[Entry]:
+        """The entries of these binlogs, in order."""
+        for run in self.runs():
+            for number in range(max(run.first, begin), min(run.last, last) + 1):
+                if (entry := self.row(number)) is not None:
+                    yield entry
+
+    def first_later(self, at_us: int, begin: int) -> int | None:
+        """The first archived binlog from `begin` on that has a commit later than this."""
+        last, begin = self.last_number(), max(begin, self._least)
+        while last is not None and begin <= last:
+            end = self.first_of(begin) + self._span - 1
+            for entry in self._rows_of(begin, end):
+                if _is_later(entry.greatest_commit_us, at_us):
+                    return entry.name.number
+            begin = self._not_before(self.first_of(begin), at_us)
+        return None
+
+    def _not_before(self, first: int, at_us: int) -> int:
+        """The first number of the next range that may have a commit later than this."""
+        low, high = first, max([first, *self.firsts()])
+        while low < high:  # all from `first` up to the end of the page `low` is not later
+            pages = [one for one in self.firsts() if low < one <= high]
+            if not pages:
+                break
+            middle = pages[(len(pages) - 1) // 2]
+            if (found := self.page(middle)) is None:
+                continue  # it cannot be used, and is not among them any more
+            if not _is_later(found.after.greatest_commit_us, at_us):
+                low = middle
+            else:
+                high = middle - 1
+        return low + self._span
+
+    def not_later(self, at_us: int, begin: int) -> Iterator[int]:
+        """The archived binlogs from `begin` on that may have a commit at or before this time."""
+        last = self.last_number()
+        later = self.first_later(at_us, begin)
+        if later is None:
+            yield from self._with_least(at_us, begin, -1 if last is None else last)
+            return
+        yield from self._with_least(at_us, begin, later)
+        page = self.last_page()
+        step = page.after.step_at(at_us) if page is not None else None
+        known = page.last if page is not None else -1
+        for first in range(self.first_of(later + 1), (last or 0) + 1, self._span):
+            low, high = max(later + 1, first), first + self._span - 1
+            if first in self.firsts() and high <= known and first not in self._doubted:
+                if step is None:
+                    continue
+                low, high = max(low, step.first), min(high, step.last)
+            yield from self._with_least(at_us, low, high)
+
+    def _with_least(self, at_us: int, begin: int, last: int) -> Iterator[int]:
+        for entry in self._rows_of(begin, last):
+            if entry.least_commit_us is not None and entry.least_commit_us <= at_us:
+                yield entry.name.number
+
+    def unbroken_to(self, number: int) -> int:
+        """A binlog to which GTIDs lead from this one, binlog by binlog, as a page says."""
+        for page in (self.last_page(), self.page(self.first_of(number))):
+            if page is not None and page.after.unbroken_from <= number <= page.last:
+                return page.last
+        return number
+
+
+def _keep(pages: dict[int, Page], first: int, page: Page) -> None:
+    pages[first] = page
+    while len(pages) > _KEPT:
+        del pages[next(iter(pages))]
+
+
+def _is_later(greatest_us: int | None, at_us: int) -> bool:
+    return greatest_us is not None and greatest_us > at_us
+
+
+def _within(archived: Archived, low: int, high: int | None) -> Archived:
+    def is_in(name: BinlogName) -> bool:
+        is_own = name == name_at(archived.lineage, name.number)
+        return is_own and low <= name.number and (high is None or name.number <= high)
+
+    return Archived(
+        lineage=archived.lineage,
+        binlogs={name: info for name, info in archived.binlogs.items() if is_in(name)},
+        entries={name: info for name, info in archived.entries.items() if is_in(name)},
+    )
 
 
 def _runs(numbers: Iterable[int]) -> Iterator[Run]:

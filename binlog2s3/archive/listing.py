@@ -121,7 +121,7 @@ def gather(
     for name in names:
         layout = Layout(config.s3.prefix, name)
         catalog = Catalog(store, layout)
-        index_of = partial(Index, store, catalog, layout)
+        index_of = partial(Index, catalog)
         lineages = _look(
             catalog, name, config.lineage, listing, partial(_entries, workers, advance, index_of)
         )

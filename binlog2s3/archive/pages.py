@@ -29,7 +29,7 @@ from binlog2s3.archive.fields import (
     reading,
     source_name,
 )
-from binlog2s3.binlog.gtid import Flavour, joined
+from binlog2s3.binlog.gtid import Flavour, either, joined
 from binlog2s3.binlog.gtid import parse as parse_gtids
 from binlog2s3.binlog.names import BinlogName
 
@@ -39,21 +39,23 @@ _MOST_STEPS = 64
 _MOST_DIGITS = 18  # of a binlog's number
 
 
-def first_of(number: int) -> int:
+def first_of(number: int, span: int = SPAN) -> int:
     """The first number of the page that a binlog number belongs to."""
-    return number - number % SPAN
+    return number - number % span
 
 
-def page_name(first: int) -> str:
+def page_name(first: int, span: int = SPAN) -> str:
     """The name of the page that begins with this number: `0000001000-0000001999.json`."""
-    return f"{first:010d}-{first + SPAN - 1:010d}.json"
+    return f"{first:010d}-{first + span - 1:010d}.json"
 
 
-def first_in(name: str) -> int | None:
+def first_in(name: str, span: int = SPAN) -> int | None:
     """The first number of the page that has this name; None if no page has such a name."""
     text = name.partition("-")[0]
-    first = int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal() else 1
-    return first if first % SPAN == 0 and page_name(first) == name else None
+    if len(text) > _MOST_DIGITS or not (text.isascii() and text.isdecimal()):
+        return None
+    first = int(text)
+    return first if first == first_of(first, span) and page_name(first, span) == name else None
 
 
 def name_at(lineage: Lineage, number: int) -> BinlogName:
@@ -132,7 +134,7 @@ def at_start(lineage: Lineage) -> Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Entries of the numbers from `first` on, up to 1,000, in order; their `blocks` are left out.
+    """Entries of the numbers `first` to `last`, in order; their `blocks` are left out.
 
     `before` and `after`: what is true of the lineage before the page, and with it.
     """
@@ -140,6 +142,7 @@ class Page:
     source: str
     lineage: str
     first: int
+    last: int
     before: Running
     after: Running
     entries: tuple[Entry, ...]
@@ -151,11 +154,6 @@ class Page:
     def __post_init__(self) -> None:
         """Remember the numbers, to look entries up."""
         object.__setattr__(self, "_numbers", tuple(one.name.number for one in self.entries))
-
-    @property
-    def last(self) -> int:
-        """The last number that it is about."""
-        return self.first + SPAN - 1
 
     def entry(self, number: int) -> Entry | None:
         """The entry of this number, without its blocks; None if the page has none."""
@@ -190,34 +188,45 @@ class Page:
                 source=source_name(document["source"]),
                 lineage=lineage_name(document["lineage"]),
                 first=count(document["first"]),
+                last=count(document["last"]),
                 before=Running.from_document(document["before"]),
                 after=Running.from_document(document["after"]),
                 entries=each(Entry.from_row, document["entries"]),
             )
             _check(page)
-        check_place(key, "archive", page.source, page.lineage, "pages", page_name(page.first))
+        name = page_name(page.first, page.last + 1 - page.first)
+        check_place(key, "archive", page.source, page.lineage, "pages", name)
         return page
 
 
-def build(lineage: Lineage, first: int, entries: Mapping[int, Entry], before: Page | None) -> Page:
-    """The page that begins with this number.
+def build(
+    lineage: Lineage,
+    first: int,
+    entries: Mapping[int, Entry],
+    before: Page | None,
+    *,
+    end: int | None = None,
+) -> Page:
+    """The page that begins with this number, and ends before `end`.
 
     `entries` by number: those that are in the bucket. `before` is the page before it; None if it is
     the lineage's first page.
     """
+    end = first + SPAN if end is None else end
     begin = max(first, lineage.first_binlog.number)
     running = before.after if before is not None else at_start(lineage)
     last = before.entry(first - 1) if before is not None else None
     after = running
-    for number in range(begin, first + SPAN):
+    for number in range(begin, end):
         entry = entries.get(number)
         after = after.then(entry, last, number, lineage.flavour)
         last = entry
-    found = (entries[number] for number in range(begin, first + SPAN) if number in entries)
+    found = (entries[number] for number in range(begin, end) if number in entries)
     return Page(
         source=lineage.source,
         lineage=lineage.id,
         first=first,
+        last=end - 1,
         before=running,
         after=after,
         entries=tuple(replace(entry, blocks=()) for entry in found),
@@ -226,8 +235,8 @@ def build(lineage: Lineage, first: int, entries: Mapping[int, Entry], before: Pa
 
 def _check(page: Page) -> None:
     """Raise ValueError if the page contradicts itself."""
-    if page.first % SPAN:
-        raise ValueError(f"no page begins with {page.first}")
+    if page.last < page.first:
+        raise ValueError(f"it ends with {page.last}, before {page.first}")
     names = [entry.name for entry in page.entries]
     if any(
         one.prefix != other.prefix or one.number >= other.number for one, other in pairwise(names)
@@ -249,11 +258,11 @@ def _follows(before: Entry, entry: Entry, flavour: Flavour) -> bool:
     if before.name.next() != entry.name:
         return False
     try:
-        then = joined(
-            parse_gtids(before.gtid_set_before, flavour),
-            parse_gtids(before.gtid_set_added, flavour),
-        )
-        return then == parse_gtids(entry.gtid_set_before, flavour)
+        first = parse_gtids(before.gtid_set_before, flavour)
+        added = parse_gtids(before.gtid_set_added, flavour)
+        then = joined(first, added)
+        is_more = then == either(first, added)  # MariaDB's numbers may go back
+        return is_more and then == parse_gtids(entry.gtid_set_before, flavour)
     except ValueError:
         return False
 

@@ -336,3 +336,12 @@ def joined(before: Gtids | None, added: Gtids | None) -> Gtids | None:
     if isinstance(before, MariadbGtidList) and isinstance(added, MariadbGtidList):
         return before.then(added)
     return None
+
+
+def either(gtids: Gtids, others: Gtids) -> Gtids:
+    """Both together."""
+    if isinstance(gtids, GtidSet) and isinstance(others, GtidSet):
+        return gtids | others
+    if isinstance(gtids, MariadbGtidList) and isinstance(others, MariadbGtidList):
+        return gtids | others
+    raise TypeError

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from binlog2s3.binlog.executed import Executed, executed
-from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, parse
+from binlog2s3.binlog.gtid import Gtids, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -377,12 +377,15 @@ class _Clock:
         if goal.at_us < route.known(0).first_us:
             raise self._search.too_early(goal)
         self._check_before(goal)
-        for number in range(start.number, len(route)):
-            if not _is_later(route.known(number).greatest_commit_us, goal):
-                continue
-            found = self._first_later(number, goal)
-            if found is not None:
-                return found
+        number = start.number
+        while number < len(route):
+            upto = route.later_hint(number, goal.at_us) + 1
+            route.load(number, upto)
+            for one in range(number, upto):
+                is_later = _is_later(route.known(one).greatest_commit_us, goal)
+                if is_later and (found := self._first_later(one, goal)) is not None:
+                    return found
+            number = upto
         covered = self._search.covered_us()
         if covered is None or covered < goal.at_us:
             raise self._search.refused(
@@ -440,12 +443,12 @@ class _Clock:
 
     def _look_behind(self, number: int, found: Transaction, goal: ToTime) -> None:
         """See that nothing in later binlogs was committed before, by a clock that stepped."""
-        for later in range(number + 1, len(self._route)):
-            least = self._route.known(later).least_commit_us
-            if least is None or least > goal.at_us:
-                continue
+        for later in self._route.not_later(number + 1, goal.at_us):
             is_double = self._search.is_double(later, self._start.number)
             try:
+                least = self._route.known(later).least_commit_us
+                if least is None or least > goal.at_us:
+                    continue
                 for one in self._route.transactions(later):
                     if one.commit_us <= goal.at_us and not is_double(one):
                         self._behind(goal, number, found, later, one)
@@ -485,7 +488,7 @@ def wanted_in(gtids: Gtids | None, wanted: Gtids) -> bool:
     return gtids is not None and type(gtids) is type(wanted) and wanted <= gtids
 
 
-def _holder(numbers: list[int], is_before: Callable[[int], bool]) -> int | None:
+def _holder(numbers: range, is_before: Callable[[int], bool]) -> int | None:
     """The last of these stretches of a leg before which something was not executed yet."""
     past = bisect_left(numbers, x=True, key=is_before)
     return numbers[past - 1] if past else None
@@ -498,15 +501,6 @@ def _precedes(first: str | None, gtid: str) -> bool:
     series, _, number = first.replace("-", ":").rpartition(":")
     wanted, _, limit = gtid.replace("-", ":").rpartition(":")
     return series == wanted and int(number) <= int(limit)
-
-
-def either(gtids: Gtids, others: Gtids) -> Gtids:
-    """Both together."""
-    if isinstance(gtids, GtidSet) and isinstance(others, GtidSet):
-        return gtids | others
-    if isinstance(gtids, MariadbGtidList) and isinstance(others, MariadbGtidList):
-        return gtids | others
-    raise TypeError
 
 
 def short(text: str) -> str:

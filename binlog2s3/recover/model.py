@@ -133,6 +133,25 @@ class History(Protocol):
     def known(self, lineage: str, name: BinlogName) -> Known:
         """What is known of one of them."""
 
+    @property
+    def doubts(self) -> int:
+        """How often something was not as `names` or the four below said: ask them again."""
+
+    def brief(self, lineage: str, name: BinlogName) -> Known:
+        """What a cache says of a binlog, perhaps without its blocks; else what is known."""
+
+    def first_later(self, lineage: str, at_us: int, begin: BinlogName) -> BinlogName | None:
+        """By the same cache: the first one from `begin` on with a commit later than this.
+
+        None if none has. What has no entry is not looked at.
+        """
+
+    def not_later(self, lineage: str, at_us: int, begin: BinlogName) -> Iterator[BinlogName]:
+        """By the same cache: those from `begin` on that may have a commit until then, in order."""
+
+    def unbroken_to(self, lineage: str, name: BinlogName) -> BinlogName:
+        """By the same cache: one to which GTIDs lead from this one, binlog by binlog."""
+
     def transactions(
         self, lineage: str, name: BinlogName, begin: int = 0, end: int | None = None
     ) -> Iterator[Transaction]:

@@ -14,11 +14,11 @@ from itertools import islice
 
 from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.executed import Executed, Gathering, executed, gathered
-from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, empty, parse
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, either, empty, parse
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.recover.choice import Choice
-from binlog2s3.recover.goal import At, Search, either, short
+from binlog2s3.recover.goal import At, Search, short
 from binlog2s3.recover.model import History, Latest, Piece, Plan, Request, Shown
 from binlog2s3.recover.origin import Origin
 from binlog2s3.recover.outside import newer_outside
@@ -31,20 +31,36 @@ _BACK = 50
 
 
 def make(request: Request, history: History) -> Plan:
-    """The plan for this request. Raises RecoveryError with what can be reached instead."""
+    """The plan for this request. Raises RecoveryError with what can be reached instead.
+
+    Pages are believed about what to look at. If something is not as one says, it is planned again.
+    """
     if not history.lineages:
         raise RecoveryError("there is no history in the bucket", hint="see `binlog2s3 list`")
     tip = request.lineage or history.current
     ids = [lineage.id for lineage in history.lineages]
     if tip not in ids:
         raise RecoveryError(f"there is no lineage {tip}", hint=f"there are: {', '.join(ids)}")
+    while True:
+        doubts = history.doubts
+        try:
+            plan = _Planner(request, _route(history, tip)).plan()
+        except Binlog2s3Error:
+            if history.doubts == doubts:
+                raise
+        else:
+            if history.doubts == doubts:
+                return plan
+
+
+def _route(history: History, tip: str) -> Route:
     route = Route(history, tip)
     if not len(route):
         raise RecoveryError(
             f"of lineage {tip} no binlog can be read",
             hint="see `binlog2s3 list`; --lineage chooses another history",
         )
-    return _Planner(request, route).plan()
+    return route
 
 
 class _Planner:
@@ -72,9 +88,9 @@ class _Planner:
         route = self._route
         self._origin.check_named()
         start = self._start()
-        route.load(start.number, len(route))
         self._check_base(start)
         stop = self._search.stop(start, self._have)
+        route.load(min(start.number, stop.number), stop.number + 1)
         self._check_end(stop)
         self._check_history(start, stop)
         if stop < start and (self._have is None or self._request.start.place is not None):
@@ -177,13 +193,11 @@ class _Planner:
     def _check_base(self, start: At) -> None:
         """The target has nothing that is not of this history."""
         have, route = self._have, self._route
-        before = route.known(start.number).gtids_before
-        if have is None or before is None:
+        if have is None:
             return
-        everything = either(before, empty(self._flavour))
-        for number in range(start.number, len(route)):
-            everything = either(everything, self._added(number))
-        self._check_branches(have, everything, route.leg(start.number).lineage.id)
+        everything = route.gtids_from(start.number, self._added)
+        if everything is not None:
+            self._check_branches(have, everything, route.leg(start.number).lineage.id)
 
     def _check_history(self, start: At, stop: At) -> None:
         """Gather what the target has to have in the end, and all of the history."""
@@ -191,16 +205,13 @@ class _Planner:
         if have is None:
             return
         low = min(start.number, stop.number)
-        route.load(low, len(route))
         before = route.known(low).gtids_before
         if before is None:
             return
-        everything = either(before, empty(self._flavour))
-        for number in range(low, len(route)):
-            if number == stop.number:
-                self._wanted = everything
-            everything = either(everything, self._added(number))
-        self._everything = everything
+        self._wanted = either(before, empty(self._flavour))
+        for number in range(low, stop.number):
+            self._wanted = either(self._wanted, self._added(number))
+        self._everything = route.gtids_from(low, self._added)
 
     def _check_past(self, stop: At) -> None:
         """The target has nothing that lies behind the stop."""
@@ -249,7 +260,7 @@ class _Planner:
         route = self._route
         cut = route.leg(number).cut
         if not route.is_cut(number):
-            return route.known(number).gtids_added
+            return route.brief(number).gtids_added
         if cut is not None and cut.gtid_set:
             return parse(cut.gtid_set, self._flavour)
         return self._read(number, route.size(number))

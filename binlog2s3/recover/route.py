@@ -7,7 +7,7 @@ Law: a stretch follows the one before it without a break only if names, GTIDs an
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ from binlog2s3.archive.ancestry import Leg, Line, line_of
 from binlog2s3.archive.documents import Parent
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.executed import Executed
-from binlog2s3.binlog.gtid import joined, parse
+from binlog2s3.binlog.gtid import Gtids, either, empty, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.recover.model import History, Place
@@ -45,6 +45,10 @@ class Route:
         self.line: Line = line_of(history.lineages, tip)
         self.stretches = tuple(_stretches(self.line, history))
         self._known: dict[int, Known] = {}
+        self._legs: dict[int, range] = {}
+        for number, stretch in enumerate(self.stretches):
+            begun = self._legs.get(stretch.leg, range(number, number))
+            self._legs[stretch.leg] = range(begun.start, number + 1)
 
     def __len__(self) -> int:
         return len(self.stretches)
@@ -78,6 +82,74 @@ class Route:
             self._known[number] = self.history.known(self.leg(number).lineage.id, stretch.name)
         return self._known[number]
 
+    def brief(self, number: int) -> Known:
+        """The same from a cache, perhaps without blocks: to look at much, not to apply it."""
+        if number in self._known:
+            return self._known[number]
+        return self.history.brief(self.leg(number).lineage.id, self.stretches[number].name)
+
+    def later_hint(self, number: int, at_us: int) -> int:
+        """How far to look for a commit later than this: the first stretch from this one on.
+
+        That is what a cache says, and without one the leg's last: each is to be looked at.
+        """
+        numbers = self._legs[self.stretches[number].leg]
+        name = self.history.first_later(
+            self.leg(number).lineage.id, at_us, self.stretches[number].name
+        )
+        return min(numbers[-1], self._at(numbers, name)) if name is not None else numbers[-1]
+
+    def not_later(self, begin: int, at_us: int) -> Iterator[int]:
+        """The stretches from this one on that may have a commit until then, in order."""
+        for numbers in self._legs.values():
+            if numbers[-1] < begin:
+                continue
+            first = max(begin, numbers[0])
+            lineage = self.leg(first).lineage.id
+            for name in self.history.not_later(lineage, at_us, self.stretches[first].name):
+                number = self._at(numbers, name)
+                if number > numbers[-1]:
+                    break
+                if self.stretches[number].name == name:
+                    yield number
+
+    def _at(self, numbers: range, name: BinlogName) -> int:
+        """Where this binlog is in a leg, or would be."""
+        return bisect_left(self.stretches, name, numbers[0], numbers[-1] + 1, key=_name)
+
+    def gtids_from(self, number: int, added: Callable[[int], Gtids]) -> Gtids | None:
+        """All GTIDs that were executed before this stretch, and that it and the others bring.
+
+        `added`: those of one stretch. None if it does not say what came before it.
+        """
+        before = self.known(number).gtids_before
+        if before is None:
+            return None
+        everything = either(before, empty(self.line.legs[-1].lineage.flavour))
+        while number < len(self):
+            last = self._unbroken_to(number)
+            if last > number and _covers(everything, self.brief(number).gtids_before):
+                end = self.brief(last)
+                everything = either(either(everything, end.gtids_before or before), end.gtids_added)
+                number = last + 1
+            else:
+                everything = either(everything, added(number))
+                number += 1
+        return everything
+
+    def _unbroken_to(self, number: int) -> int:
+        """The last stretch of the leg, none of it cut off, to which GTIDs lead from this one."""
+        numbers = self._legs[self.stretches[number].leg]
+        last = numbers[-1] - (self.leg(number).cut is not None)
+        if last <= number:
+            return number
+        name = self.history.unbroken_to(self.leg(number).lineage.id, self.stretches[number].name)
+        found = min(self._at(numbers, name), last)
+        is_whole = self.stretches[found].name.number - self.stretches[number].name.number
+        if is_whole != found - number or self.brief(found).gtids_before is None:
+            return number
+        return found
+
     def size(self, number: int) -> int:
         """How many of the binlog's first bytes belong to the line."""
         return self.leg(number).end_of(self.stretches[number].name, self.known(number).size)
@@ -88,6 +160,9 @@ class Route:
 
     def is_cut(self, number: int) -> bool:
         """Whether the binlog goes on behind what belongs to the line."""
+        cut = self.leg(number).cut
+        if cut is None or cut.binlog != str(self.stretches[number].name):
+            return False
         return self.size(number) < self.known(number).size
 
     def begin(self, number: int) -> int:
@@ -124,12 +199,9 @@ class Route:
             return found
         return found
 
-    def by_leg(self) -> list[list[int]]:
+    def by_leg(self) -> Sequence[range]:
         """The numbers of the stretches, leg by leg."""
-        legs: dict[int, list[int]] = {}
-        for number, stretch in enumerate(self.stretches):
-            legs.setdefault(stretch.leg, []).append(number)
-        return list(legs.values())
+        return list(self._legs.values())
 
     def _covers_cut(self, cut: Parent, executed: Executed) -> bool:
         flavour = self.line.legs[-1].lineage.flavour
@@ -189,6 +261,14 @@ class Route:
         if cut is not None and (cut.binlog != str(before.name) or before.size < cut.offset):
             return f"{self.leg(one).lineage.id} is not there up to {cut.binlog}:{cut.offset}"
         return ""
+
+
+def _name(stretch: Stretch) -> BinlogName:
+    return stretch.name
+
+
+def _covers(gtids: Gtids, others: Gtids | None) -> bool:
+    return others is not None and type(gtids) is type(others) and others <= gtids
 
 
 def _stretches(line: Line, history: History) -> Iterator[Stretch]:

@@ -8,25 +8,32 @@ Law: what was told once stays so. Of a binlog that still grows, that is its firs
 they were when it was first asked for, whatever comes behind them and wherever they move meanwhile.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from heapq import merge
+from typing import cast
 
-from binlog2s3.archive.blocks import Blocks, Found, layout_problems
-from binlog2s3.archive.catalog import Catalog, Contents
+from binlog2s3.archive.blocks import Blocks, Found
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Entry, Heartbeat, Lineage
+from binlog2s3.archive.index import Index
+from binlog2s3.archive.inventory import Inventory, inventory
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.listing import current_of
-from binlog2s3.archive.parts import BLOCK_SIZE, Digest, Grid
+from binlog2s3.archive.pages import SPAN, name_at
+from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Range, Readable
 from binlog2s3.binlog.content import Content, ContentReader
 from binlog2s3.binlog.events import decode_format
-from binlog2s3.binlog.gtid import Flavour, Gtids, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError
 from binlog2s3.formatting import us_of
+from binlog2s3.recover.described import found_from, known_from
+from binlog2s3.recover.one_pass import Pass
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
@@ -37,7 +44,8 @@ MOST_CONTENT = 256 << 20
 """Of a transaction that is larger, so many bytes are looked at to say what it does."""
 
 _MOST_TRIES = 3
-_ANY_GRID = Grid(5 << 20)  # nobody asks for the parts
+_LEAST_LISTED = 8
+"""So many binlogs of one page's range are worth a listing, instead of a request for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +63,8 @@ class Survey:
     Implements `model.History`; its `blocks` are for `extract`. To be asked by one thread.
     ArchiveError from any question that the bucket contradicts itself on. `unreadable` are lineages
     that are left out, because of what describes them; `problems`: what a binlog lacks at its end,
-    and what does not say which lineage is current.
+    pages that are not used, and what does not say which lineage is current. `doubts`: how often
+    something was not as a page says.
     """
 
     def __init__(
@@ -65,13 +74,18 @@ class Survey:
         workers: Workers,
         *,
         advance: Advance = lambda _, __: None,
+        span: int = SPAN,
     ) -> None:
         self._store = store
         self._catalog = catalog
+        self._span = span
         self._workers = workers
         self._advance = advance
         self._first_look: _Seen | None = None
-        self._contents: dict[str, Contents] = {}
+        self._inventories: dict[str, Inventory] = {}
+        self._names: dict[str, Sequence[BinlogName]] = {}
+        self._vanished: set[tuple[str, BinlogName]] = set()
+        self.doubts = 0
         self._entries: dict[tuple[str, BinlogName], Entry | None] = {}
         self._found: dict[tuple[str, BinlogName], Found] = {}
         self.unreadable: list[ArchiveError] = []
@@ -124,26 +138,32 @@ class Survey:
 
         Also the one that its writer has said is durable, if it came since the first look.
         """
-        contents = self._look(lineage)
-        archived = set(contents.archived.binlogs)
-        begun = {name for name, chunks in contents.open.items() if chunks.end > len(MAGIC)}
-        found = archived | begun
+        if lineage not in self._names:
+            self._names[lineage] = self._find_names(lineage)
+        return self._names[lineage]
+
+    def _find_names(self, lineage: str) -> Sequence[BinlogName]:
+        there = self._look(lineage)
+        found = there.names(lambda chunks: chunks.end > len(MAGIC))
+        if self._vanished:
+            found = [name for name in found if (lineage, name) not in self._vanished]
         durable = self._durable(lineage)
-        if durable and durable[1] > len(MAGIC) and durable[0] not in found:
-            if self._is_there(contents, durable[0]):
-                found = found | {durable[0]}
+        at = bisect_left(found, durable[0]) if durable else 0
+        if durable and durable[1] > len(MAGIC) and durable[0] not in found[at : at + 1]:
+            if self._is_there(there.lineage, durable[0]):
+                found = sorted([*found, durable[0]])
             else:
                 self._lost[lineage] = f"{durable[0]}, of which {durable[1]} bytes were durable"
-        return sorted(found)
+        return found
 
     def lost_end(self, lineage: str) -> str:
         """The binlog at its end of which nothing can be read any more; "" where nothing is lost."""
         self.names(lineage)
         return self._lost.get(lineage, "")
 
-    def _is_there(self, contents: Contents, name: BinlogName) -> bool:
+    def _is_there(self, lineage: Lineage, name: BinlogName) -> bool:
         try:
-            self._catalog.binlog(contents.archived.lineage, name)
+            self._catalog.binlog(lineage, name)
         except ArchiveError as error:
             if name not in self._gone:
                 self._gone.add(name)
@@ -152,37 +172,122 @@ class Survey:
         return True
 
     def size(self, lineage: str, name: BinlogName) -> int:
-        """How many bytes of a binlog there were at the first look; nothing is read for that."""
-        contents = self._look(lineage)
-        if name in contents.archived.binlogs:
-            return contents.archived.binlogs[name].size
-        return contents.open[name].end if name in contents.open else 0
+        """How many bytes of a binlog there were at the first look; no binlog is read for that."""
+        there = self._look(lineage)
+        if name in there.open:
+            return there.open[name].end
+        listed = there.index.listing_of(name.number)
+        if listed is not None and name in listed.binlogs:
+            return listed.binlogs[name].size
+        row = there.index.row(name.number)
+        return row.size if row is not None else 0
 
     def load(self, lineage: str, names: Sequence[BinlogName]) -> None:
         """Say that these will be asked for: their entries are read, several at a time."""
-        archived = self._look(lineage).archived
-        wanted = [
-            name
-            for name in names
-            if name in archived.entries
-            and name in archived.binlogs
-            and (lineage, name) not in self._entries
-        ]
-        for name in wanted:
-            size = archived.binlogs[name].size
-            self._workers.submit(name, partial(self._entry, archived.lineage, name, size))
-        done = 0
+        there = self._look(lineage)
+        by_range: dict[int, list[BinlogName]] = {}
+        for name in names:
+            if name not in there.open and (lineage, name) not in self._entries:
+                by_range.setdefault(there.index.first_of(name.number), []).append(name)
+        wanted: dict[BinlogName, int | None] = {}
+        for first, those in by_range.items():
+            if len(those) >= _LEAST_LISTED:
+                there.index.archived(first)
+            listed = there.index.listing_of(those[0].number)
+            for name in those:
+                if listed is None:
+                    wanted[name] = None
+                elif name in listed.binlogs and name in listed.entries:
+                    wanted[name] = listed.binlogs[name].size
+                elif name not in listed.binlogs and there.index.has(name.number):
+                    self._vanish(lineage, name)
+        tasks = {n: partial(self._entry, there.lineage, n, size) for n, size in wanted.items()}
+        self._do(tasks)
+
+    def _do(self, tasks: Mapping[BinlogName, Callable[[], object]]) -> dict[BinlogName, object]:
+        """Have these done, several at a time; what fails with an ArchiveError is left out."""
+        for name, task in tasks.items():
+            self._workers.submit(name, task)
+        done: dict[BinlogName, object] = {}
         failed: BaseException | None = None
-        while done < len(wanted):
-            outcome = self._workers.take(1.0)
-            if outcome is None:
-                continue
-            done += 1
-            self._advance(done, len(wanted))
-            if not isinstance(outcome.error, ArchiveError):  # that is raised by who asks for it
+        for number in range(1, len(tasks) + 1):
+            while (outcome := self._workers.take(1.0)) is None:
+                pass
+            self._advance(number, len(tasks))
+            if outcome.error is None:
+                done[cast("BinlogName", outcome.token)] = outcome.value
+            elif not isinstance(outcome.error, ArchiveError):  # that is raised by who asks for it
                 failed = failed or outcome.error
         if failed is not None:
             raise failed
+        return done
+
+    def _bare_entries(
+        self, lineage: Lineage, names: Sequence[BinlogName]
+    ) -> Mapping[BinlogName, Entry]:
+        """Entries without their blocks, which would fill the memory."""
+
+        def bare(name: BinlogName) -> Entry | None:
+            try:
+                return replace(self._catalog.entry(lineage, name), blocks=())
+            except ObjectMissingError:
+                return None
+
+        found = self._do({name: partial(bare, name) for name in names})
+        return {name: entry for name, entry in found.items() if isinstance(entry, Entry)}
+
+    def _vanish(self, lineage: str, name: BinlogName) -> None:
+        """A page says that this binlog is archived, and it is not."""
+        key = (lineage, name)
+        if key not in self._vanished:
+            self._vanished.add(key)
+            self._doubt(lineage, name, "is not there any more")
+
+    def _doubt(self, lineage: str, name: BinlogName, why: str) -> None:
+        self.doubts += 1
+        self._names.pop(lineage, None)
+        self._look(lineage).index.distrust(name.number)
+        self.problems.append(
+            ArchiveError(
+                f"{name} of {lineage} {why}, although a page says so: the page is not used"
+            )
+        )
+
+    # What pages tell
+
+    def brief(self, lineage: str, name: BinlogName) -> Known:
+        """What is known of a binlog, without its blocks if a page tells it."""
+        there = self._look(lineage)
+        row = there.index.row(name.number) if name not in there.open else None
+        if row is None or (lineage, name) in self._found:
+            return self.known(lineage, name)
+        return known_from(row, there.lineage.flavour)
+
+    def first_later(self, lineage: str, at_us: int, begin: BinlogName) -> BinlogName | None:
+        """The first binlog from `begin` on whose entry has a commit later than this, as pages say.
+
+        None if none has. What has no entry is not looked at.
+        """
+        there = self._look(lineage)
+        number = there.index.first_later(at_us, begin.number)
+        return name_at(there.lineage, number) if number is not None else None
+
+    def not_later(self, lineage: str, at_us: int, begin: BinlogName) -> Iterator[BinlogName]:
+        """The binlogs from `begin` on that may have a commit at or before this time, in order.
+
+        As pages say, and all that have no entry.
+        """
+        there = self._look(lineage)
+        rows = (name_at(there.lineage, n) for n in there.index.not_later(at_us, begin.number))
+        others = (name for name in there.without_entry() if name >= begin)
+        yield from merge(rows, others)
+
+    def unbroken_to(self, lineage: str, name: BinlogName) -> BinlogName:
+        """The last binlog to which GTIDs lead from this one without a break, as pages say."""
+        there = self._look(lineage)
+        return name_at(there.lineage, there.index.unbroken_to(name.number))
+
+    # One binlog
 
     def known(self, lineage: str, name: BinlogName) -> Known:
         """What is known of a binlog: from its entry, or by reading all of it, once."""
@@ -291,13 +396,25 @@ class Survey:
             f"there is no lineage {lineage}", hint="`binlog2s3 list` shows those that there are"
         )
 
-    def _look(self, lineage: str) -> Contents:
-        if lineage not in self._contents:
-            self._contents[lineage] = self._catalog.contents(self._by_id(lineage))
-        return self._contents[lineage]
+    def _look(self, lineage: str) -> Inventory:
+        if lineage not in self._inventories:
+            found = self._by_id(lineage)
+            make = partial(
+                Index,
+                self._catalog,
+                found,
+                read_entries=self._bare_entries,
+                problems=self.problems,
+                span=self._span,
+            )
+            self._inventories[lineage] = inventory(self._catalog, found, make)
+        return self._inventories[lineage]
 
-    def _entry(self, lineage: Lineage, name: BinlogName, size: int) -> Entry | None:
-        """A binlog's entry; None where it has none (any more). Called by any thread."""
+    def _entry(self, lineage: Lineage, name: BinlogName, size: int | None) -> Entry | None:
+        """A binlog's entry; None where it has none (any more). Called by any thread.
+
+        `size` is the object's, None if that was not looked at.
+        """
         key = (lineage.id, name)
         if key in self._entries:
             return self._entries[key]
@@ -307,41 +424,55 @@ class Survey:
         except ObjectMissingError:
             pass
         else:
-            if entry.size != size:
-                raise ArchiveError(
-                    f"{lineage.id}: {name} has {size} bytes, its entry says {entry.size}",
-                    hint="one of them was changed; an older version may be right, where the bucket "
-                    "is versioned",
-                )
+            if size is not None and entry.size != size:
+                raise _other_size(lineage.id, name, size, entry.size)
         self._entries[key] = entry
         return entry
 
     # Knowing
 
-    def _find(self, contents: Contents, name: BinlogName) -> Found:
-        archived, lineage = contents.archived, contents.archived.lineage
-        if name in archived.binlogs and name in archived.entries:
-            info = archived.binlogs[name]
-            readable = Readable(
-                name=str(name),
-                state="archived",
-                ranges=(Range(info.key, 0, info.size),),
-                store=self._store,
-                again=partial(self._catalog.binlog, lineage, name),
-            )
-        else:
-            readable = self._catalog.binlog(lineage, name)
+    def _find(self, there: Inventory, name: BinlogName) -> Found:
+        readable = self._archived(there, name) or self._catalog.binlog(there.lineage, name)
         entry = None
         if readable.state == "archived":  # perhaps only since the first look
-            entry = self._entry(lineage, name, readable.size)
+            entry = self._entry(there.lineage, name, readable.size)
         if entry is None:
-            return self._by_reading(lineage, name, readable)
-        found = _found_from(entry, lineage, readable)
+            return self._by_reading(there.lineage, name, readable)
+        self._compare(there, entry, readable.size)
+        found = found_from(entry, there.lineage, readable)
         if entry.end == "crash":
             # the server may have died in the middle of writing a transaction
             end = self._last_transaction_end(found)
             found = replace(found, known=replace(found.known, transaction_end=end))
         return found
+
+    def _archived(self, there: Inventory, name: BinlogName) -> Readable | None:
+        """An archived binlog that has an entry, as it was listed, or by a look at the object."""
+        if name in there.open or name not in there:
+            return None
+        listed = there.index.listing_of(name.number)
+        key = self._catalog.layout.binlog(there.lineage.id, name)
+        info = self._store.head(key) if listed is None else listed.binlogs.get(name)
+        if info is None:
+            self._vanish(there.lineage.id, name)
+        if info is None or (listed is not None and name not in listed.entries):
+            return None
+        return Readable(
+            name=str(name),
+            state="archived",
+            ranges=(Range(key, 0, info.size),),
+            store=self._store,
+            again=partial(self._catalog.binlog, there.lineage, name),
+        )
+
+    def _compare(self, there: Inventory, entry: Entry, size: int) -> None:
+        """See that an entry is of its object; and of what a page says of it, if one was read."""
+        lineage, name = there.lineage.id, entry.name
+        if entry.size != size:  # the object was not looked at when the entry was read
+            raise _other_size(lineage, name, size, entry.size)
+        row = there.index.row_at_hand(name.number)
+        if row is not None and row != replace(entry, blocks=()):
+            self._doubt(lineage, name, "has another entry")
 
     def _last_transaction_end(self, found: Found) -> int:
         size = found.known.size
@@ -354,14 +485,14 @@ class Survey:
 
     def _read_open(
         self, readable: Readable, size: int
-    ) -> tuple["_Pass", int, tuple[tuple[int, int], ...]]:
+    ) -> tuple[Pass, int, tuple[tuple[int, int], ...]]:
         """One pass over a binlog, how far it came, and what should be behind that.
 
         What lies before a chunk that is gone or rotten is as good as ever.
         """
         wanted = size
         for _ in range(_MOST_TRIES):
-            reading = _Pass(readable, size)
+            reading = Pass(readable, size)
             try:
                 reading.run()
             except ArchiveError as error:
@@ -413,74 +544,19 @@ class Survey:
         return Found(lineage=lineage, known=known, formats=formats, readable=readable)
 
 
+def _other_size(lineage: str, name: BinlogName, size: int, said: int) -> ArchiveError:
+    return ArchiveError(
+        f"{lineage}: {name} has {size} bytes, its entry says {said}",
+        hint="one of them was changed; an older version may be right, if the bucket is versioned",
+    )
+
+
 def _begin_of(readable: Readable, offset: int) -> int:
     """Where the chunk begins from which this byte was to be read."""
     for place in readable.ranges:
         if place.begin <= offset < place.end:
             return place.chunk.begin if place.chunk is not None else place.begin
     return readable.size
-
-
-class _Pass:
-    """One pass over a binlog's first `size` bytes.
-
-    An event that its source itself has damaged was put as it is: one that is, alone among others
-    that are whole, is noted and passed over. From any other damage on, nothing is told of the rest
-    but its checksums.
-    """
-
-    def __init__(self, readable: Readable, size: int) -> None:
-        self._readable = readable
-        self._size = size
-        self._accepted = -1
-        self.scanner = Scanner()
-        self.digest = Digest(_ANY_GRID)
-        self.commit_exact = True
-        self.damaged: list[tuple[int, int]] = []
-        self.reached = 0
-
-    def run(self) -> None:
-        begin = 0
-        while True:
-            try:
-                for block in self._readable.blocks(begin, self._size):
-                    self.reached = max(self.reached, begin + len(block))
-                    self._take(begin, block)
-                    begin += len(block)
-            except DamageError as damage:
-                if self._passes_over(damage):
-                    begin = damage.offset
-                    continue
-                self.damaged = [one for one in self.scanner.damaged if one[1] <= damage.offset] + [
-                    (damage.offset, self._size)
-                ]
-                for block in self._readable.blocks(self.digest.size, self._size):
-                    self.digest.feed(memoryview(block))
-            else:
-                self.damaged = list(self.scanner.damaged)
-            return
-
-    def _take(self, begin: int, block: bytes) -> None:
-        self.digest.feed(memoryview(block)[max(0, self.digest.size - begin) :])
-        try:
-            self.scanner.feed(block)
-        finally:
-            for transaction in self.scanner.completed:
-                self.digest.note(transaction)
-                self.commit_exact = self.commit_exact and transaction.commit_exact
-
-    def _passes_over(self, damage: DamageError) -> bool:
-        """Whether the event that is damaged may be taken as it is, and what follows be read.
-
-        Not where the one before it was taken so: then its header led astray.
-        """
-        scanner = self.scanner
-        behind = scanner.damaged[-1][1] if scanner.damaged else -1
-        if damage.offset in (behind, self._accepted) or not scanner.rewind():
-            return False
-        self._accepted = damage.offset
-        scanner.accept(damage.offset)
-        return True
 
 
 def _scan(scanner: Scanner, view: memoryview, found: Found) -> list[Transaction]:
@@ -505,74 +581,3 @@ def _first_boundary(found: Found, offset: int) -> int | None:
         return 0
     firsts = [b.first_offset for b in found.known.blocks[number:] if b.first_offset is not None]
     return firsts[0] if firsts else None
-
-
-def _found_from(entry: Entry, lineage: Lineage, readable: Readable) -> Found:
-    """As an entry describes it. Raises ArchiveError where that cannot be."""
-    try:
-        _check(entry, lineage.flavour)
-        return Found(
-            lineage=lineage,
-            known=_known_from(entry, lineage.flavour),
-            formats=tuple(int(form["offset"]) for form in entry.formats),
-            readable=readable,
-        )
-    except (LookupError, TypeError, ValueError) as error:
-        raise ArchiveError(
-            f"the entry of {entry.name} in lineage {lineage.id} is damaged: {error}",
-            hint="`binlog2s3 verify` says more; once it is deleted, `verify --repair` makes it "
-            "again from the binlog",
-        ) from error
-
-
-def _check(entry: Entry, flavour: Flavour) -> None:
-    for problem in layout_problems(entry):
-        raise ValueError(problem)
-    for block in entry.blocks:
-        if block.first_gtid is not None:
-            parse(block.first_gtid, flavour)
-            if flavour == "mysql" and not block.first_gtid.rpartition(":")[2].isdecimal():
-                raise ValueError(f"{block.first_gtid!r} is no GTID")
-
-
-def _known_from(entry: Entry, flavour: Flavour) -> Known:
-    return Known(
-        name=entry.name,
-        size=entry.size,
-        state="archived",
-        ended=True,
-        first_us=us_of(entry.first_time),
-        transaction_end=entry.size,
-        least_commit_us=entry.least_commit_us,
-        greatest_commit_us=entry.greatest_commit_us,
-        commit_exact=entry.commit_exact,
-        gtids_before=_gtids_before(entry, flavour),
-        gtids_added=_gtids(entry, entry.gtid_set_added, flavour),
-        transactions=entry.transactions,
-        anonymous=entry.anonymous_transactions,
-        blocks=entry.blocks,
-        damaged=tuple((int(one["begin"]), int(one["end"])) for one in entry.damaged),
-        server_id=entry.server_id,
-    )
-
-
-def _gtids_before(entry: Entry, flavour: Flavour) -> Gtids | None:
-    """An entry does not tell an empty set from none at all: servers that know GTIDs have one."""
-    if not entry.gtid_set_before:
-        version = str(entry.formats[0]["server_version"]) if entry.formats else ""
-        major, _, rest = version.partition(".")
-        minor = rest.partition(".")[0]
-        if not (major.isdecimal() and minor.isdecimal()):
-            return None
-        if (int(major), int(minor)) < ((5, 6) if flavour == "mysql" else (10, 0)):
-            return None
-    return _gtids(entry, entry.gtid_set_before, flavour)
-
-
-def _gtids(entry: Entry, text: str, flavour: Flavour) -> Gtids:
-    try:
-        return parse(text, flavour)
-    except ValueError as error:
-        raise ArchiveError(
-            f"the entry of {entry.name}: {error}", hint="was it changed by hand?"
-        ) from error

@@ -429,7 +429,7 @@ class _Looking:
     def _once(self, lineage: Lineage, beat: Heartbeat | None, cut: int | None) -> Contents:
         binlogs, is_all = self._catalog.first(lineage)
         if not is_all:
-            index = Index(self._store, self._catalog, self._layout, lineage, entries=False)
+            index = Index(self._catalog, lineage, entries=False)
             begin = self._end(lineage, beat, cut, index)
             last = max((name.number for name in binlogs), default=-1)
             if begin > last + 1:

@@ -76,16 +76,12 @@ class Pager:
             return 0
         lineage, is_archived = reached
         if self._index is None or self._index.lineage != lineage:
-            self._index = Index(
-                self._store, Catalog(self._store, self._layout), self._layout, lineage
-            )
+            self._index = Index(Catalog(self._store, self._layout), lineage)
         pause = partial(self._stop.wait, pause_seconds)
-        return put_missing(self._store, self._layout, self._index, is_due=is_archived, pause=pause)
+        return put_missing(self._index, is_due=is_archived, pause=pause)
 
 
 def put_missing(
-    store: Store,
-    layout: Layout,
     index: Index,
     *,
     is_due: Callable[[BinlogName], bool],
@@ -96,27 +92,24 @@ def put_missing(
     `pause` is called before each entry; True ends it. Raises StoreError.
     """
     lineage, put = index.lineage, 0
-    catalog = Catalog(store, layout)
     first = first_of(lineage.first_binlog.number)
     page: Page | None = None
     while is_due(name_at(lineage, first + SPAN - 1)):
         if first in index.firsts():
             page = None
         else:
-            is_known, before = (True, page) if page else _before(index, catalog, first, pause)
-            page = _made(index, catalog, first, before, pause) if is_known else None
+            is_known, before = (True, page) if page else _before(index, first, pause)
+            page = _made(index, first, before, pause) if is_known else None
             if page is None:
                 return put
-            _put(store, layout, page)
+            _put(index, page)
             index.add(page)
             put += 1
         first += SPAN
     return put
 
 
-def _made(
-    index: Index, catalog: Catalog, first: int, before: Page | None, pause: Callable[[], bool]
-) -> Page | None:
+def _made(index: Index, first: int, before: Page | None, pause: Callable[[], bool]) -> Page | None:
     """A page out of the entries; None if it is too early for it, or time to end."""
     lineage = index.lineage
     entries: dict[int, Entry] = {}
@@ -125,7 +118,7 @@ def _made(
             return None
         name = name_at(lineage, number)
         try:
-            entries[number] = replace(catalog.entry(lineage, name), blocks=())
+            entries[number] = replace(index.catalog.entry(lineage, name), blocks=())
         except ObjectMissingError:
             continue
         except ArchiveError as error:
@@ -136,9 +129,7 @@ def _made(
     return build(lineage, first, entries, before)
 
 
-def _before(
-    index: Index, catalog: Catalog, first: int, pause: Callable[[], bool]
-) -> tuple[bool, Page | None]:
+def _before(index: Index, first: int, pause: Callable[[], bool]) -> tuple[bool, Page | None]:
     """The page before this one, made again if the bucket's cannot be used; False: not known."""
     least = first_of(index.lineage.first_binlog.number)
     at, page = first - SPAN, None
@@ -146,14 +137,15 @@ def _before(
         at -= SPAN
     while at + SPAN < first:
         at += SPAN
-        page = _made(index, catalog, at, page, pause)
+        page = _made(index, at, page, pause)
         if page is None:
             return False, None
     return True, page
 
 
-def _put(store: Store, layout: Layout, page: Page) -> None:
-    key, data = layout.page(page.lineage, page.first), page.to_json()
+def _put(index: Index, page: Page) -> None:
+    store = index.catalog.store
+    key, data = index.catalog.layout.page(page.lineage, page.first), page.to_json()
     if len(data) > Page.MOST:
         _log.warning("page not written: too large", key=key, bytes=len(data))
         return

@@ -12,12 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Archived, Catalog, Layout
 from binlog2s3.archive.documents import EntryEnd, Lineage, Position, lineage_id
+from binlog2s3.archive.index import Index
+from binlog2s3.archive.inventory import inventory
 from binlog2s3.archive.listing import current_of
+from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.checksum import crc64_of_blocks
 from binlog2s3.binlog.gtid import Flavour, Gtids, joined, parse
@@ -162,31 +166,45 @@ def known_end(catalog: Catalog, lineage: Lineage) -> Known:
     """The end of the unbroken run of archived binlogs from a lineage's first one on.
 
     A binlog that is only in chunks ends it, unless an archived one begins where those end: then the
-    source could not finish it, and the lineage has gone on.
+    source could not finish it, and the lineage has gone on. Whether that is so up to the end of the
+    last page was found out before that was written.
     """
-    readable = {listed.name: listed for listed in catalog.readable(lineage)}
-    archived = catalog.archived(lineage)
-    name, last = lineage.first_binlog, None
+    there = inventory(catalog, lineage, partial(Index, catalog, lineage))
+    growing = {name: chunks.end for name, chunks in there.open.items() if chunks.end}
+    name, archived = _beginning(there.index)
+    last: BinlogName | None = None
     in_parts: list[BinlogName] = []
-    while name in readable:
-        listed = readable[name]
-        if listed.state == "archived" and name not in archived.entries:
-            break
-        if listed.state == "open":
+    while name in archived.binlogs or name in growing:
+        if name not in archived.binlogs:
             if name.next() not in archived.entries or not _lost_end(catalog, lineage, name):
                 break
+        elif name not in archived.entries:
+            break
         elif "-" in archived.binlogs[name].etag:
             in_parts.append(name)
         name, last = name.next(), name
-    there = readable.get(name)
     return Known(
         lineage=lineage,
         next_binlog=name,
         last=last,
         end=catalog.entry_end(lineage, last) if last in archived.entries and last else None,
-        next_size=there.size if there is not None and there.state == "open" else 0,
+        next_size=growing.get(name, 0) if name not in archived.binlogs else 0,
         in_parts=tuple(in_parts[-_LAST_FEW:]),
     )
+
+
+def _beginning(index: Index) -> tuple[BinlogName, Archived]:
+    """Where to begin to look for the end, and what is archived from there on.
+
+    The last few before the end of the last page, if its last binlog is there with its entry.
+    """
+    page, first = index.last_page(), index.lineage.first_binlog
+    if page is not None:
+        begin = max(page.last + 1 - _LAST_FEW, first.number)
+        there, last = index.tail(begin - 1), name_at(index.lineage, page.last)
+        if last in there.binlogs and last in there.entries:
+            return name_at(index.lineage, begin), there
+    return first, index.tail(first.number - 1)
 
 
 def describe(

@@ -6,7 +6,6 @@ MANY is how many; MANY_STRICT=1 holds the times against what is promised for an 
 import json
 import os
 import sys
-from contextlib import closing
 
 import pytest
 
@@ -24,8 +23,7 @@ pytestmark = pytest.mark.soak
 def filled(minio: MinioServer) -> str:
     """A bucket with that many binlogs."""
     bucket = minio.make_bucket()
-    with closing(many.store_of(minio, bucket)) as store:
-        many.fill(store, COUNT)
+    many.fill(minio, bucket, COUNT)
     return bucket
 
 

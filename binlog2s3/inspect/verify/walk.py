@@ -130,7 +130,7 @@ class LineageWalk:
         self._intervals = Intervals(lineage.id)
         self._younger: list[BinlogName] = []
         self._unproved = 0
-        self._index = Index(context.store, context.catalog, context.layout, lineage)
+        self._index = Index(context.catalog, lineage)
         self._from_pages = 0
 
     def run(self) -> Walked:

@@ -54,12 +54,12 @@ def test_pages_are_made_of_the_entries_in_the_bucket() -> None:
     store, count = Noting(), 2 * SPAN + 500
     lineage_in(store, LINEAGE, count, pages=())
     store.puts.clear()
-    assert put_missing(store, LAYOUT, index_of(store), is_due=upto(count)) == 2
+    assert put_missing(index_of(store), is_due=upto(count)) == 2
     assert store.puts == [(LAYOUT.page(ID, 0), True), (LAYOUT.page(ID, SPAN), True)]
     assert [page_in(store, at) for at in (0, SPAN)] == pages_of(
         LINEAGE, entries_of(LINEAGE, [None] * count), count + 1
     )
-    assert put_missing(store, LAYOUT, index_of(store), is_due=upto(count)) == 0
+    assert put_missing(index_of(store), is_due=upto(count)) == 0
     assert len(store.puts) == 2
 
 
@@ -67,16 +67,16 @@ def test_no_page_before_its_last_entry() -> None:
     """Whatever the streamer remembers: an entry may still come until a later one is there."""
     store = MemoryStore()
     lineage_in(store, LINEAGE, SPAN - 2, pages=())
-    assert put_missing(store, LAYOUT, index_of(store), is_due=upto(SPAN)) == 0
+    assert put_missing(index_of(store), is_due=upto(SPAN)) == 0
     lineage_in(store, LINEAGE, SPAN - 1, pages=())
-    assert put_missing(store, LAYOUT, index_of(store), is_due=upto(SPAN)) == 1
+    assert put_missing(index_of(store), is_due=upto(SPAN)) == 1
 
 
 def test_a_page_with_a_hole() -> None:
     """A binlog that the source could not finish has no entry, also if it is the range's last."""
     store = MemoryStore()
     lineage_in(store, LINEAGE, SPAN, without=[5, SPAN - 1], pages=())
-    assert put_missing(store, LAYOUT, index_of(store), is_due=upto(SPAN)) == 1
+    assert put_missing(index_of(store), is_due=upto(SPAN)) == 1
     page = page_in(store, 0)
     assert (page.entry(5), page.after.unbroken_from) == (None, SPAN)
 
@@ -87,11 +87,11 @@ def test_a_page_in_between_is_made_again() -> None:
     lineage_in(store, LINEAGE, 3 * SPAN)
     before = {key: store.get(key) for key in store.objects if "/pages/" in key}
     store.delete([LAYOUT.page(ID, SPAN)])
-    assert put_missing(store, LAYOUT, index_of(store), is_due=upto(3 * SPAN)) == 1
+    assert put_missing(index_of(store), is_due=upto(3 * SPAN)) == 1
     assert {key: store.get(key) for key in before} == before
     store.delete([LAYOUT.page(ID, SPAN)])
     store.put(LAYOUT.page(ID, 0), b"{}")
-    assert put_missing(store, LAYOUT, index_of(store), is_due=upto(3 * SPAN)) == 1
+    assert put_missing(index_of(store), is_due=upto(3 * SPAN)) == 1
     assert store.get(LAYOUT.page(ID, SPAN)) == before[LAYOUT.page(ID, SPAN)]
 
 
@@ -100,7 +100,7 @@ def test_an_entry_that_cannot_be_read_is_left_out() -> None:
     store = MemoryStore()
     lineage_in(store, LINEAGE, SPAN, pages=())
     store.put(LAYOUT.entry(ID, NAME), b"not json")
-    assert put_missing(store, LAYOUT, index_of(store), is_due=upto(SPAN)) == 1
+    assert put_missing(index_of(store), is_due=upto(SPAN)) == 1
     assert page_in(store, 0).entry(NAME.number) is None
 
 
@@ -113,7 +113,7 @@ def test_another_writers_page_stands() -> None:
     entries = entries_of(LINEAGE, [None] * 2 * SPAN)
     other = build(LINEAGE, 0, entries, None).to_json()
     store.put(LAYOUT.page(ID, 0), other)
-    put_missing(store, LAYOUT, index, is_due=upto(2 * SPAN - 1))
+    put_missing(index, is_due=upto(2 * SPAN - 1))
     assert store.get(LAYOUT.page(ID, 0)) == other
     assert pages_in(store) == ["0000000000", "0000001000"]
 
@@ -123,9 +123,7 @@ def test_it_ends_at_once() -> None:
     store = MemoryStore()
     lineage_in(store, LINEAGE, SPAN, pages=())
     asked = iter([False] * 10)
-    done = put_missing(
-        store, LAYOUT, index_of(store), is_due=upto(SPAN), pause=lambda: next(asked, True)
-    )
+    done = put_missing(index_of(store), is_due=upto(SPAN), pause=lambda: next(asked, True))
     assert (done, pages_in(store)) == (0, [])
 
 

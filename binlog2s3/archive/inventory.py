@@ -1,0 +1,64 @@
+"""What one lineage has, archived and open, found with few requests.
+
+Place in the flow: beneath `recover.snapshot`; `index` finds what is archived.
+
+Law: chunks are listed first, so that a binlog that is archived just then is never missed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from binlog2s3.archive.catalog import LISTINGS, Catalog, has_hole
+from binlog2s3.archive.chunks import Chunks
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.index import Index
+from binlog2s3.archive.pages import name_at
+from binlog2s3.binlog.names import BinlogName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """The binlogs of a lineage; `open` are the chunks of those that are not archived."""
+
+    index: Index
+    open: Mapping[BinlogName, Chunks]
+
+    @property
+    def lineage(self) -> Lineage:
+        """Whose they are."""
+        return self.index.lineage
+
+    def __contains__(self, name: BinlogName) -> bool:
+        """Whether there is anything of this binlog, as pages and listings say."""
+        return name in self.open or (
+            name == name_at(self.lineage, name.number) and self.index.has(name.number)
+        )
+
+    def names(self, is_readable: Callable[[Chunks], bool]) -> list[BinlogName]:
+        """All that are archived, and the open ones whose chunks are readable, in order."""
+        found = [name for name, chunks in self.open.items() if is_readable(chunks)]
+        for run in self.index.runs():
+            found += [name_at(self.lineage, number) for number in range(run.first, run.last + 1)]
+        return sorted(found)
+
+    def without_entry(self) -> list[BinlogName]:
+        """The binlogs of which no page and no entry tells, as listings say, in order."""
+        return sorted({*self.open, *self.index.undescribed()})
+
+
+def inventory(catalog: Catalog, lineage: Lineage, look: Callable[[], Index]) -> Inventory:
+    """Look at a lineage. `look` makes an index, which has looked at nothing yet.
+
+    Both are asked again if chunks came and went under the first listing, which may show as a hole.
+    """
+    for _ in range(LISTINGS):
+        chunks = catalog.chunks_in(lineage)
+        index = look()
+        growing = {
+            name: those
+            for name, those in chunks.items()
+            if name != name_at(lineage, name.number) or not index.has(name.number)
+        }
+        if not any(map(has_hole, growing.values())):
+            break
+    return Inventory(index=index, open=growing)

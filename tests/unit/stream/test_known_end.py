@@ -1,0 +1,62 @@
+"""Where an archive ends is found from its last page on, however large it is."""
+
+from collections.abc import Collection, Iterator
+
+import pytest
+
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.pages import SPAN, name_at
+from binlog2s3.store.contract import ObjectInfo
+from binlog2s3.stream.start import known_end
+from tests.documents import ID, LINEAGE
+from tests.memory_store import MemoryStore
+from tests.paged import LAYOUT, lineage_in
+
+
+class Listing(MemoryStore):
+    """Counts the keys that are listed."""
+
+    listed = 0
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        for info in super().list(prefix, start_after=start_after):
+            self.listed += 1
+            yield info
+
+
+@pytest.mark.parametrize("count", [SPAN - 1, SPAN, 2 * SPAN - 1, 2 * SPAN + 7])
+@pytest.mark.parametrize("pages", [(), (0,), (SPAN,), (0, SPAN)])
+def test_the_end_is_the_same_with_pages(count: int, pages: Collection[int]) -> None:
+    """Wherever the pages end, and whichever are missing."""
+    store = Listing()
+    lineage_in(store, LINEAGE, count, pages=pages)
+    known = known_end(Catalog(store, LAYOUT), LINEAGE)
+    assert known.last == name_at(LINEAGE, count)
+    assert known.next_binlog == name_at(LINEAGE, count + 1)
+    assert known.end is not None
+    if SPAN in pages and count >= 2 * SPAN - 1:
+        assert store.listed < 60
+
+
+@pytest.mark.parametrize("what", ["binlog", "entry", "both"])
+def test_a_page_is_no_proof_of_the_end(what: str) -> None:
+    """If the last binlog of the last page is not there, all are looked at from the first on."""
+    store = MemoryStore()
+    lineage_in(store, LINEAGE, SPAN - 1)
+    name = name_at(LINEAGE, SPAN - 1)
+    if what in {"binlog", "both"}:
+        store.delete([LAYOUT.binlog(ID, name)])
+    if what in {"entry", "both"}:
+        store.delete([LAYOUT.entry(ID, name)])
+    known = known_end(Catalog(store, LAYOUT), LINEAGE)
+    assert known.next_binlog == name
+    assert known.last == name_at(LINEAGE, SPAN - 2)
+
+
+def test_a_hole_before_the_last_page_does_not_end_the_history() -> None:
+    """What was deleted long ago is missing, and the newest is what is gone on from."""
+    store = MemoryStore()
+    lineage_in(store, LINEAGE, SPAN + 5)
+    store.delete([LAYOUT.binlog(ID, name_at(LINEAGE, 7)), LAYOUT.entry(ID, name_at(LINEAGE, 7))])
+    known = known_end(Catalog(store, LAYOUT), LINEAGE)
+    assert known.next_binlog == name_at(LINEAGE, SPAN + 6)
