@@ -2,13 +2,18 @@
 
 Law: one line per event, on standard error. Fields have values, never secrets. The name of an event
 does not depend on the values, so that a log can be searched and counted by name. An error is logged
-with its hint. docs/reference.md lists every event.
+with its hint. What recurs during an outage is logged once a minute, with a count; at level debug,
+each time. docs/reference.md lists every event.
 """
 
 import json
 import logging
+import math
 import os
 import sys
+import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -16,6 +21,11 @@ from typing import TextIO
 from binlog2s3.errors import Binlog2s3Error
 
 LEVELS = ("debug", "info", "warning", "error")
+_RECURS_SECONDS = 60.0
+"""How often a warning that recurs is logged."""
+_OVER_SECONDS = 15.0
+"""After so long without it an outage is over: the next one is logged at once."""
+_MOST_KEYS = 1000
 
 
 class Log:
@@ -36,17 +46,55 @@ class Log:
         """A problem that needs no action at once, but that an operator should know of."""
         self._write(logging.WARNING, event, fields)
 
+    def recurring(self, event: str, /, **fields: object) -> None:
+        """A warning that comes with each attempt while something is away: see `Thinning`."""
+        self._write(logging.WARNING, event, fields, recurs=True)
+
     def error(self, event: str, error: BaseException | None = None, /, **fields: object) -> None:
         """A failure that stops something; `error` says why."""
         self._write(logging.ERROR, event, fields | ({"error": error} if error else {}))
 
-    def _write(self, level: int, event: str, fields: dict[str, object]) -> None:
+    def _write(
+        self, level: int, event: str, fields: dict[str, object], *, recurs: bool = False
+    ) -> None:
         error, hint = fields.get("error"), fields.pop("hint", "")
         if isinstance(error, Binlog2s3Error):
             hint = hint or error.hint
         if hint:
             fields["hint"] = hint
-        self._logger.log(level, event, extra={"fields": fields})
+        self._logger.log(level, event, extra={"fields": fields, "recurs": recurs})
+
+
+class Thinning(logging.Filter):
+    """Lets a recurring warning pass at once, then once a minute, with how many were left out.
+
+    Warnings of one event with errors of one kind are one. `clock` gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, ...], tuple[float, float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log it; adds `left_out` to its fields where some were not."""
+        if not getattr(record, "recurs", False):
+            return True
+        fields, now = _fields(record), self._clock()
+        kind = type(fields["error"]).__name__ if "error" in fields else str(fields.get("line", ""))
+        key = (record.name, str(record.msg), kind)
+        with self._lock:
+            if len(self._seen) >= _MOST_KEYS:
+                self._seen.clear()
+            logged, last, left_out = self._seen.get(key, (-math.inf, -math.inf, 0))
+            if now - logged < _RECURS_SECONDS and now - last < _OVER_SECONDS:
+                self._seen[key] = (logged, now, left_out + 1)
+                return False
+            self._seen[key] = (now, now, 0)
+        if left_out:
+            fields["left_out"] = left_out
+        return True
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
@@ -103,6 +151,8 @@ def configure(style: str, level: str, stream: TextIO | None = None) -> None:
         handler.setFormatter(_Text(terminal))
     else:
         handler.setFormatter(_Json())
+    if level != "debug":
+        handler.addFilter(Thinning())
     root = logging.getLogger("binlog2s3")
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

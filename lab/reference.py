@@ -151,7 +151,9 @@ def log_events() -> Iterator[LogEvent]:
                     raise ValueError(f"{path.name}: an event's name must be a constant text")
                 yield LogEvent(
                     name=first.value,
-                    level=ast.unparse(node.func).removeprefix("_log."),
+                    level=ast.unparse(node.func)
+                    .removeprefix("_log.")
+                    .replace("recurring", "warning"),
                     module=path.stem,
                     fields=tuple(word.arg or "**" for word in node.keywords),
                 )

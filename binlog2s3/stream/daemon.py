@@ -392,7 +392,7 @@ class _Stream:
         try:
             self._writer.look(self._preflight)
         except StoreError as error:
-            _log.warning("could not look for another writer", error=error)
+            _log.recurring("could not look for another writer", error=error)
 
     def _upload(self, wait_seconds: float) -> None:
         """Start what can be started, take the outcomes that are there or come in time."""
@@ -553,7 +553,7 @@ class _Stream:
         self._pulse.failed(error, time.monotonic())
         if threading.current_thread() is threading.main_thread():
             self._alive()  # the loop waits for an answer, and tries again
-        _log.warning(
+        _log.recurring(
             "the store failed, trying again",
             error=error,
             hint=error.hint,

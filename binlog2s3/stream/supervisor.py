@@ -87,9 +87,9 @@ def wait_for(
             tell(error)
         hint = getattr(error, "hint", "")
         if isinstance(error, StoreError):
-            _log.warning("waiting for the store", error=error, hint=hint)
+            _log.recurring("waiting for the store", error=error, hint=hint)
         else:
-            _log.warning("waiting for the source", error=error, hint=hint)
+            _log.recurring("waiting for the source", error=error, hint=hint)
 
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(passes),
@@ -246,7 +246,7 @@ class Supervisor:
         error = state.outcome.exception() if state.outcome else None
         seconds = state.next_action.sleep if state.next_action else 0.0
         self.last_error = (datetime.now(UTC), str(error))
-        _log.warning(
+        _log.recurring(
             "reading again",
             error=error,
             hint=getattr(error, "hint", ""),
@@ -422,7 +422,7 @@ class Supervisor:
             directory=run.directory,
             binlog=heading.begin,
             position=heading.position,
-            on_line=lambda line: _log.warning("mysqlbinlog says", line=line),
+            on_line=lambda line: _log.recurring("mysqlbinlog says", line=line),
         )
         _log.info(
             "streaming",

@@ -537,7 +537,7 @@ class Uploader:
             job.copies = False
         delay = 0.0 if quick else self._backoff(job.failures)
         job.not_before = self._clock() + delay
-        _log.warning(
+        _log.recurring(
             "looking again at the store",
             binlog=job.track.name,
             after=type(action).__name__,

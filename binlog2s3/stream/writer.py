@@ -311,7 +311,7 @@ class Writer:
                 if self._stop.is_set():
                     return
                 wait = min(wait, _AGAIN_SECONDS)
-                _log.warning("heartbeat not written", error=error, hint=error.hint)
+                _log.recurring("heartbeat not written", error=error, hint=error.hint)
             except BaseException as error:  # noqa: BLE001 - the daemon ends the process with it
                 self._failed(error)
                 return

@@ -64,6 +64,7 @@ class StreamProcess:
             "addressing-style": "path",
             "region": "us-east-1",
             "heartbeat-interval": 1,
+            "log-level": "debug",  # a test counts what recurs, which is thinned otherwise
             **(options or {}),
         }
         pairs = [(f"--{name}", str(value)) for name, value in chosen.items() if value is not None]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from binlog2s3.errors import SpoolError
-from binlog2s3.log import LEVELS, Log, configure
+from binlog2s3.log import LEVELS, Log, Thinning, configure
 from tests.login import ROOT
 
 PART = Log("test")
@@ -172,3 +172,50 @@ def test_a_login_does_not_show_its_password(style: str) -> None:
     PART.info("x", login=login)
     assert "repl" in stream.getvalue()
     assert "hunter2" not in stream.getvalue()
+
+
+def thinned() -> tuple[Thinning, list[float]]:
+    """The filter, and the clock that it looks at."""
+    now = [0.0]
+    return Thinning(lambda: now[0]), now
+
+
+def recurring(event: str = "the store failed", **fields: object) -> logging.LogRecord:
+    record = logging.LogRecord("binlog2s3.test", logging.WARNING, "", 0, event, (), None)
+    record.fields, record.recurs = fields, True
+    return record
+
+
+def test_what_recurs_is_logged_once_a_minute() -> None:
+    """The first at once, then each minute one with how many were left out."""
+    thinning, now = thinned()
+    logged = []
+    for second in range(0, 181, 3):
+        now[0] = float(second)
+        record = recurring(error=SpoolError("away"))
+        if thinning.filter(record):
+            logged.append((second, getattr(record, "fields").get("left_out")))  # noqa: B009
+    assert logged == [(0, None), (60, 19), (120, 19), (180, 19)]
+
+
+def test_another_outage_is_logged_at_once() -> None:
+    """So is another event, an error of another kind, and what does not recur."""
+    thinning, now = thinned()
+    assert thinning.filter(recurring(error=SpoolError("away")))
+    assert thinning.filter(recurring(error=OSError("away")))
+    assert thinning.filter(recurring("heartbeat not written", error=SpoolError("away")))
+    assert not thinning.filter(recurring(error=SpoolError("still away")))
+    other = recurring(error=SpoolError("away"))
+    other.recurs = False
+    assert thinning.filter(other)
+    now[0] = 20.0
+    assert thinning.filter(recurring(error=SpoolError("away again")))
+
+
+@pytest.mark.parametrize(("level", "lines"), [("info", 1), ("debug", 3)])
+def test_debug_shows_each(level: str, lines: int) -> None:
+    """At level debug nothing is left out."""
+    stream = as_json(level)
+    for _ in range(3):
+        PART.recurring("the store failed", error=SpoolError("away"))
+    assert len(stream.getvalue().splitlines()) == lines
