@@ -39,18 +39,19 @@ def test_the_end_is_the_same_with_pages(count: int, pages: Collection[int]) -> N
 
 
 @pytest.mark.parametrize("what", ["binlog", "entry", "both"])
-def test_a_page_is_no_proof_of_the_end(what: str) -> None:
+@pytest.mark.parametrize("gone", [1, 20])
+def test_a_page_is_no_proof_of_the_end(what: str, gone: int) -> None:
     """If the last binlog of the last page is not there, all are looked at from the first on."""
     store = MemoryStore()
     lineage_in(store, LINEAGE, SPAN - 1)
-    name = name_at(LINEAGE, SPAN - 1)
+    names = [name_at(LINEAGE, SPAN - 1 - at) for at in range(gone)]
     if what in {"binlog", "both"}:
-        store.delete([LAYOUT.binlog(ID, name)])
+        store.delete([LAYOUT.binlog(ID, name) for name in names])
     if what in {"entry", "both"}:
-        store.delete([LAYOUT.entry(ID, name)])
+        store.delete([LAYOUT.entry(ID, name) for name in names])
     known = known_end(Catalog(store, LAYOUT), LINEAGE)
-    assert known.next_binlog == name
-    assert known.last == name_at(LINEAGE, SPAN - 2)
+    assert known.next_binlog == names[-1]
+    assert known.last == name_at(LINEAGE, SPAN - 1 - gone)
 
 
 def test_a_hole_before_the_last_page_does_not_end_the_history() -> None:
