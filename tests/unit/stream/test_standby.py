@@ -320,11 +320,13 @@ def test_a_stop_ends_the_wait(spool: Spool) -> None:
     """At once, and the object goes."""
     store = MemoryStore()
     put(store, WRITES)
-    time = Time()
+    there: list[str] = []
+    time = Time(lambda _: there.extend(filter(LAYOUT.is_standby, store.objects)))
     time.set()
     with pytest.raises(SupersededError):
         wait(store, time, spool)
-    assert time.waits == 1
+    assert time.waits == len(there) == 1
+    assert list(store.objects) == [LAYOUT.writer(*WRITES.rank)]
 
 
 # What its spool holds
