@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from io import FileIO
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from binlog2s3.archive.catalog import Catalog, Layout
@@ -507,6 +508,7 @@ class Process(_Stream):
         self.supervisor._server = server
         self.supervisor.process = self
         self.supervisor.noting = noting
+        self._pager: Any = SimpleNamespace(start=lambda: None)  # no lineage here has 1,000 binlogs
         self._server_uuid = UUID_A
         self._board = None
         self._pulse, self._counts, self._ended = Pulse(), Counts(), threading.Event()
