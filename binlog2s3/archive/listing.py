@@ -1,10 +1,11 @@
-"""What the bucket has of a source: its lineages, their binlogs, and what is missing between them.
+"""Lists a source in the bucket: its lineages, their binlogs, and what is missing between them.
 
-Place in the flow: below `cli`, beside the daemon; it reads through `catalog.Catalog` and nothing
-else. `gather` looks, the values that it returns say what is there, `document` is their JSON;
-`inspect.list` shows them to people.
+Place in the flow: below `cli`, beside the daemon; it reads only through `catalog.Catalog` and
+`index.Index`. `gather` reads, and returns values; `document` is their JSON; `inspect.list` prints
+them.
 
-Law: it only reads. What cannot be read of one binlog hides no other one, and is said.
+Law: it only reads. If something about one binlog cannot be read, it is reported, and the others are
+listed.
 """
 
 import json
@@ -28,11 +29,11 @@ from binlog2s3.workers import Workers
 FORMAT = 1
 State = Literal["archived", "open", "unfinished", "undescribed"]
 Advance = Callable[[int, int], None]
-"""Called as entries come in: how many are here, of how many."""
+"""Called as entries arrive: how many of how many."""
 
 _MOST_WARNINGS = 20
 _MOST_NAMES = 20
-_MOST_GROUP = 32  # entries that one thread reads before it says so
+_MOST_GROUP = 32  # entries that a thread reads between two reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class EntryFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binlog:
-    """One binlog of which `size` bytes can be read; `hole` is where chunks behind them begin."""
+    """One binlog. `size` bytes can be read; `hole` is where chunks after a hole begin."""
 
     name: BinlogName
     size: int
@@ -61,7 +62,7 @@ class Binlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingBinlogs:
-    """Binlogs `first` to `last` are not there; `under_way`: the writer has not come to them yet."""
+    """Binlogs `first` to `last` are missing; `under_way`: the writer has not reached them yet."""
 
     first: BinlogName
     last: BinlogName
@@ -69,13 +70,13 @@ class MissingBinlogs:
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """How many are missing."""
         return self.last.number - self.first.number + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageListing:
-    """A lineage with its binlogs. `current`: it is the one that is written, or was the last."""
+    """A lineage with its binlogs. `current`: it is being written, or was the last one."""
 
     lineage: Lineage
     current: bool
@@ -94,9 +95,9 @@ class SourceListing:
 
 @dataclass(slots=True, kw_only=True)
 class Listing:
-    """All that was asked for; `warnings` are for standard error, each once.
+    """Everything that was asked for; `warnings` are for standard error.
 
-    `unreadable`: lineages that are not shown, because of what describes them.
+    `unreadable`: lineages that are not shown, because their lineage.json cannot be read.
     """
 
     target: str
@@ -105,13 +106,13 @@ class Listing:
     unreadable: list[ArchiveError] = field(default_factory=list)
 
 
-# Looking
+# Reading
 
 
 def gather(
     store: Store, config: ListConfig, workers: Workers, advance: Advance = lambda _, __: None
 ) -> Listing:
-    """Look at every source that is asked for. Raises ArchiveError where nothing is."""
+    """List every source that is asked for. Raises ArchiveError if there is nothing."""
     target = url(config.s3)
     listing = Listing(target=target)
     names, foreign = [config.source or ""], list[str]()
@@ -143,9 +144,9 @@ def _look(
     listing: Listing,
     entries_of: Callable[[Catalog, Sequence[Contents]], "_Entries"],
 ) -> list[Lineage]:
-    """Add one source to the listing, if it has what is asked for; all of its lineages.
+    """Add a source to the listing, if it has what was asked for; returns all of its lineages.
 
-    In the order that docs/format.md gives: writers, live/, archive/.
+    It reads in the order that docs/format.md gives: writers, live/, archive/.
     """
     ranks = catalog.writers()
     beats = catalog.heartbeats([max(ranks)]) if ranks else []
@@ -155,12 +156,12 @@ def _look(
     lineages = ancestry(catalog.lineages(listing.unreadable))
     known = {lineage.id for lineage in lineages}
     listing.warnings += [
-        f"{name}: there are chunks of lineage {id_}, but no lineage.json that describes it"
+        f"{name}: there are chunks of lineage {id_}, but it has no lineage.json"
         for id_ in sorted(live - known)
     ]
     if turn is not None and turn.lineage not in known:
         listing.warnings.append(
-            f"{name}: lineage {turn.lineage} is the one that is written, but it has no readable "
+            f"{name}: lineage {turn.lineage} is the current one, but it has no readable "
             "lineage.json"
         )
     current = current_of(lineages, turn)
@@ -178,7 +179,7 @@ _Found = tuple[Archived, BinlogName, EntryFacts | ArchiveError | None]
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """Entries by lineage and binlog; what is wrong with those that cannot be used."""
+    """Entries by lineage and binlog, and the problems of those that cannot be used."""
 
     found: Mapping[tuple[str, BinlogName], EntryFacts]
     problems: Sequence[str]
@@ -191,7 +192,7 @@ def _entries(
     catalog: Catalog,
     contents: Sequence[Contents],
 ) -> _Entries:
-    """All entries: out of pages where those tell, else read, several at a time."""
+    """All entries: from pages if possible, otherwise read, several at a time."""
     entries: dict[tuple[str, BinlogName], EntryFacts] = {}
     problems: list[str] = []
     wanted: list[tuple[Archived, BinlogName]] = []
@@ -217,7 +218,7 @@ def _entries(
 
 
 def _from_pages(index: Index, archived: Archived) -> Iterator[tuple[BinlogName, EntryFacts | None]]:
-    """The binlogs that have an entry, in order; None where no page tells what is in it."""
+    """The binlogs that have an entry, in order; None if no page has it."""
     for name in sorted(archived.binlogs.keys() & archived.entries.keys()):
         entry = index.entry(name, archived.entries[name].last_modified)
         if entry is not None and entry.size != archived.binlogs[name].size:
@@ -231,7 +232,7 @@ def _read(
     wanted: Sequence[tuple[Archived, BinlogName]],
     tell: Callable[[int], None],
 ) -> Iterator[_Found]:
-    """These entries, as they come; `tell` is told how many have."""
+    """These entries, as they arrive; `tell` is called with how many have."""
     group = min(_MOST_GROUP, len(wanted) // (8 * workers.count) + 1)
     starts = range(0, len(wanted), group)
     for start in starts:
@@ -251,7 +252,7 @@ def _read(
 
 
 def _described(catalog: Catalog, wanted: Sequence[tuple[Archived, BinlogName]]) -> "list[_Found]":
-    """Some entries, one after the other: a thread that is woken for each one takes its time."""
+    """Read some entries, one after the other, because waking a thread for each would be slow."""
     found: list[_Found] = []
     for archived, name in wanted:
         try:
@@ -270,7 +271,7 @@ def _description(catalog: Catalog, archived: Archived, name: BinlogName) -> Entr
     if entry.size != size:
         raise ArchiveError(
             f"{lineage.id}: {name} has {size} bytes, its entry says {entry.size}",
-            hint="one of them was changed",
+            hint="the binlog or the entry was changed",
         )
     return _as_shown(entry)
 
@@ -289,20 +290,20 @@ def _as_shown(entry: Entry) -> EntryFacts:
 
 def _left_alone(foreign: Iterable[str]) -> list[str]:
     keys = sorted(foreign)
-    shown = [f"left alone: not of this archive's format: {key}" for key in keys[:_MOST_WARNINGS]]
+    shown = [f"ignored, not part of this archive's format: {key}" for key in keys[:_MOST_WARNINGS]]
     more = len(keys) - len(shown)
-    return [*shown, *([f"and {more} more of these"] if more else [])]
+    return [*shown, *([f"and {more} more ignored objects"] if more else [])]
 
 
 def _nothing(store: Store, config: ListConfig, target: str, seen: Sequence[str]) -> ArchiveError:
     whose = f" of source {config.source}" if config.source else ""
-    hint = "are bucket and prefix of --s3-url those of the streamer, and has it begun?"
+    hint = "check that --s3-url is the streamer's bucket and prefix, and that it has started"
     if seen:
         hint = f"there are: {', '.join(seen[-_MOST_NAMES:])}"
     elif config.source:
         try:
             names = sources(store, config.s3.prefix)[0]
-        except StoreError:  # a policy may allow one source alone
+        except StoreError:  # a policy may allow only one source
             names = []
         if names:
             hint = f"the sources there are: {', '.join(names[:_MOST_NAMES])}"
@@ -310,18 +311,18 @@ def _nothing(store: Store, config: ListConfig, target: str, seen: Sequence[str])
     return ArchiveError(f"there is {what}{whose} below {target}", hint=hint)
 
 
-# What follows from what was seen
+# Lineages
 
 
 def ancestry(lineages: Iterable[Lineage]) -> list[Lineage]:
-    """Parents before their children, else oldest first; each once, whatever the parents say."""
+    """The lineages, parents before their children, otherwise oldest first; each once."""
     by_id = {lineage.id: lineage for lineage in sorted(lineages, key=lambda one: one.id)}
     children: dict[str, list[Lineage]] = {}
     for lineage in by_id.values():
         parent = lineage.origin.lineage if lineage.origin else ""
         children.setdefault(parent if parent in by_id else "", []).append(lineage)
     placed: dict[str, Lineage] = {}
-    # what a circle of parents holds is below no root, and is shown all the same
+    # lineages in a circle of parents are below no root, but are shown too
     for root in [*children.get("", ()), *by_id.values()]:
         waiting = [root]
         while waiting:
@@ -333,9 +334,9 @@ def ancestry(lineages: Iterable[Lineage]) -> list[Lineage]:
 
 
 def current_of(lineages: Sequence[Lineage], turn: Turn | None) -> str:
-    """The id of the lineage that is written, or was the last: described or not, the turn's.
+    """The id of the current lineage: the last turn's, even if it has no lineage.json.
 
-    Before the first turn nothing is written: of the newest that has no child, "" without any.
+    Before the first turn, it is the newest lineage that has no child, "" if there is none.
     """
     if turn is not None:
         return turn.lineage
@@ -385,10 +386,10 @@ def _listed(
 def _missing(
     lineage: Lineage, names: Sequence[BinlogName], writer: Heartbeat | None
 ) -> Iterator[MissingBinlogs]:
-    """The numbers that lack, from the first binlog on.
+    """The binlog numbers that are missing, from the first binlog on.
 
-    Binlogs are archived side by side: what the last writer did not yet say is durable can be on its
-    way while a later one is there.
+    Several binlogs are archived at the same time, so one that the last writer has not reported as
+    durable can arrive after a later one.
     """
     first = lineage.first_binlog
     gaps = [(first, names[0])] if names and first not in names else []
@@ -417,7 +418,7 @@ def _previous(name: BinlogName, least: BinlogName) -> BinlogName:
 
 
 def document(listing: Listing) -> dict[str, Any]:
-    """The document of --json, which docs/reference.md describes."""
+    """The JSON document of --json, which docs/reference.md describes."""
     return {
         "format": FORMAT,
         "target": listing.target,

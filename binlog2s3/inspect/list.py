@@ -1,10 +1,10 @@
-"""What `list` shows to people, and the command itself: looks, warns, prints.
+"""`binlog2s3 list`: prints what the bucket has of each source.
 
-Place in the flow: between `cli` and `archive.listing`, onto a page of `output`. A terminal gets
+Place in the flow: between `cli` and `archive.listing`, on a page of `output`. A terminal gets
 coloured columns, everything else plain aligned text.
 
-Law: a gap is never a row like any other, it has a line of its own. What is shown comes from the
-bucket, so it can neither break lines nor command a terminal.
+Law: a gap is never a row like the others, it has a line of its own. Texts come from the bucket:
+they cannot break lines or control a terminal.
 """
 
 import json
@@ -44,7 +44,7 @@ _STYLES: Mapping[State, str] = {
 
 
 def show(config: ListConfig) -> None:
-    """Look, and print. Raises StoreError, and ArchiveError where there is nothing to show."""
+    """Run the command. Raises StoreError, and ArchiveError if there is nothing to show."""
     stop = threading.Event()
     try:
         with (
@@ -65,40 +65,38 @@ def show(config: ListConfig) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A line that must not be overlooked; `alarm`: something is missing or damaged."""
+    """A line that must be noticed; `alarm`: something is missing or damaged."""
 
     text: str
     alarm: bool = True
 
 
 def notices_before(listed: LineageListing) -> Iterator[Notice]:
-    """What stands between a lineage and the one before it."""
+    """What is wrong between a lineage and its parent."""
     parent, id_ = listed.lineage.origin, listed.lineage.id
     if parent is None:
         return
     where = parent.place
     if parent.join == "gap":
-        yield Notice(f"GAP: between {where} and {id_} is missing: {parent.missing or 'unknown'}")
+        yield Notice(f"GAP: missing between {where} and {id_}: {parent.missing or 'not known'}")
     elif parent.join == "unknown":
         yield Notice(
-            f"GAP: nothing proves that {id_} goes on from {where}; "
-            f"is missing: {parent.missing or 'unknown'}"
+            f"GAP: nothing proves that {id_} continues from {where}; "
+            f"missing: {parent.missing or 'not known'}"
         )
     if not listed.parent_there:
-        yield Notice(f"GAP: {id_} goes on from {where}, which is not in the bucket")
+        yield Notice(f"GAP: {id_} continues from {where}, which is not in the bucket")
 
 
 def lines_of(listed: LineageListing) -> Iterator[Binlog | Notice]:
-    """A lineage's binlogs, with what is missing or damaged in its place among them."""
+    """A lineage's binlogs, with what is missing or damaged at its place between them."""
     missing = sorted(listed.missing, key=lambda one: one.last, reverse=True)
     for binlog in listed.binlogs:
         while missing and missing[-1].last < binlog.name:
             yield _missing_line(listed.lineage, missing.pop())
         yield binlog
         if binlog.hole is not None and not listed.current:
-            yield Notice(
-                f"GAP: of {binlog.name} is missing: bytes from {binlog.size} to {binlog.hole}"
-            )
+            yield Notice(f"GAP: missing in {binlog.name}: bytes {binlog.size} to {binlog.hole}")
         for damage in binlog.described.damaged if binlog.described else ():
             what = " ".join(f"{name}={value}" for name, value in damage.items())
             yield Notice(f"DAMAGED: {binlog.name}: {what}")
@@ -109,12 +107,12 @@ def _missing_line(lineage: Lineage, missing: MissingBinlogs) -> Notice:
     if missing.count > 1:
         names += f" to {missing.last} ({missing.count} binlogs)"
     if missing.under_way:
-        return Notice(f"not in the bucket yet: {names}; the writer is not there yet", alarm=False)
-    return Notice(f"GAP: in {lineage.id} is missing: {names}")
+        return Notice(f"not in the bucket yet: {names}; the writer has not reached it", alarm=False)
+    return Notice(f"GAP: missing in {lineage.id}: {names}")
 
 
 def head_of(listed: LineageListing) -> list[tuple[str, str]]:
-    """What is said of a lineage before its binlogs: names and values."""
+    """The lines before a lineage's binlogs: names and values."""
     lineage, parent = listed.lineage, listed.lineage.origin
     begins = f"{lineage.first_binlog}, {moment_text(lineage.first_binlog_time)}"
     head = [
@@ -129,7 +127,7 @@ def head_of(listed: LineageListing) -> list[tuple[str, str]]:
 
 
 def cells_of(binlog: Binlog) -> tuple[str, ...]:
-    """A binlog's row, as many cells as there are headings."""
+    """A binlog's row: one cell for each heading."""
     found = binlog.described
     if found is None:
         return (str(binlog.name), str(binlog.size), binlog.state, "-", "-", "-", "-")
@@ -153,12 +151,12 @@ def summary_of(listed: LineageListing) -> str:
 
 
 def render(listing: Listing, out: TextIO) -> None:
-    """Print it: in colours on a terminal, plain aligned text elsewhere."""
+    """Print the listing: in colours on a terminal, otherwise as plain aligned text."""
     print_page(listing, page_on(out))
 
 
 def print_page(listing: Listing, page: Plain) -> None:
-    """Print it, source by source."""
+    """Print the listing, source by source."""
     for source in listing.sources:
         page.line(f"source {source.name}", "bold")
         for listed in source.lineages:
@@ -175,12 +173,12 @@ def print_page(listing: Listing, page: Plain) -> None:
 
 
 def _print_notice(page: Plain, notice: Notice) -> None:
-    """A line of its own: in red, in yellow what may still come."""
+    """A line of its own: red, or yellow if it may still arrive."""
     page.line(notice.text, "bold red" if notice.alarm else "yellow")
 
 
 def _print_binlogs(page: Plain, lines: Sequence[Binlog | Notice]) -> None:
-    """The table of a lineage; GTIDs below their binlog where there is no room beside it."""
+    """The table of a lineage; GTIDs go below their binlog if there is no space beside it."""
     rows = [cells_of(line) for line in lines if isinstance(line, Binlog)]
     if not rows:
         return
@@ -202,12 +200,12 @@ def _print_binlogs(page: Plain, lines: Sequence[Binlog | Notice]) -> None:
 
 
 def _foldable(cells: Sequence[str]) -> list[str]:
-    """With times that fold between date and clock."""
+    """The cells, with times that can be wrapped between date and clock."""
     return [cell.replace("T", " ") if at in _TIMES else cell for at, cell in enumerate(cells)]
 
 
 def _fitting(widths: Sequence[int], room: int) -> list[int]:
-    """The columns' widths on a terminal of this width; one less where GTIDs have no room."""
+    """Column widths for a terminal of this width; one column less if GTIDs do not fit."""
     *widths, gtids = widths
     for least in (min(gtids, _GTIDS_WIDTH), None):
         for most in (_TIME_WIDTH, _DATE_WIDTH):

@@ -410,7 +410,7 @@ def test_commands_by_hand(world: World) -> None:
 
     said = by_hand(check)
     assert "a streamer runs here" in said
-    assert "whom systemd made for its unit" in said
+    assert "which systemd made for the unit" in said
     assert "the streamer itself" in by_hand(status)
     assert "mysql-bin.000001" in by_hand(listing)
     assert "no defects" in by_hand(verify)

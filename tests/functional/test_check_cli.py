@@ -68,7 +68,7 @@ def test_a_configuration_that_is_wrong() -> None:
         "--mysql-user is missing (or a --mysql-defaults-file that names it)",
         "--mysql-password-file: /nowhere: no such file or directory",
     ]
-    assert done.stdout.splitlines()[-1] == "4 FAIL, 0 WARN, 0 OK, 9 not looked at: exit code 3"
+    assert done.stdout.splitlines()[-1] == "4 FAIL, 0 WARN, 0 OK, 9 not checked: exit code 3"
     document = json.loads(run("check", "--source=orders", "--json").stdout)
     assert document["exit_code"] == 3
     assert {row["result"] for row in document["parts"]} == {"fail", "skipped"}

@@ -66,7 +66,7 @@ def test_all_problems_at_once() -> None:
         "--type: 'drip' is not one of insert,",
         "--between: '2026-01-02' is not of th",
         "--gtid: not a server uuid: 'x' in GT",
-        "--min-rows: '0' is below the minimum, ",
+        "--min-rows: '0' is below the minimum",
         "--order: 'random' is not one of newe",
         "--limit: '-1' is not a whole number",
         "--source is missing",
@@ -88,7 +88,7 @@ def test_who_dropped_it(archive: Archive) -> None:
         "    ddl shop.orders",
         "    DROP TABLE orders",
     ]
-    assert "1 transaction found; 1 binlog looked through" in done.stdout
+    assert "1 transaction found; 1 binlog searched" in done.stdout
     assert "CREATE" not in done.stdout
     words = shlex.split(lines[-1])
     where = archive.where()
@@ -143,9 +143,9 @@ def test_nothing_found_is_no_error(archive: Archive) -> None:
     """Exit 0, with what was looked through."""
     done = archive.find("--table=shop.orders", "--type=delete")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "0 transactions found; 1 binlog looked through" in done.stdout
+    assert "0 transactions found; 1 binlog searched" in done.stdout
     early = archive.find("--between=/2001-01-01T00:00Z")
-    assert "0 binlogs looked through, 1 left out for what their entries say" in early.stdout
+    assert "0 binlogs searched, 1 skipped because their entries exclude a match" in early.stdout
 
 
 def test_what_is_not_there(archive: Archive) -> None:
@@ -156,7 +156,7 @@ def test_what_is_not_there(archive: Archive) -> None:
     assert (code, LINEAGE.id in hint) == (7, True)
     assert message == "there is no lineage nope of source orders"
     code, message, _ = error(archive.find("--gtid=0-1-5"))
-    assert (code, message) == (7, "0-1-5 is no GTID of mysql, which this history is of")
+    assert (code, message) == (7, "0-1-5 is not a GTID of mysql, which this history has")
 
 
 def test_a_bar_on_a_terminal(moto: MotoServer) -> None:

@@ -102,7 +102,7 @@ def test_a_sound_archive(bucket: Bucket) -> None:
     assert f"recoverable, along the history that ends in {NEW}" in done.stdout
     assert re.search(r"^  2026-11-21T09:28:29.000000Z to 2", done.stdout, re.MULTILINE)
     assert f"mysql-bin.000001 of {OLD} to mysql-bin.000004:" in done.stdout
-    assert "looked at 9 of 9 binlogs" in done.stdout
+    assert "checked 9 of 9 binlogs" in done.stdout
     assert done.stdout.endswith("no defects\n")
 
 
@@ -115,11 +115,11 @@ def test_a_defect(bucket: Bucket) -> None:
     assert (done.returncode, done.stderr) == (7, "")
     lines = done.stdout.splitlines()
     at = lines.index(f"DEFECT object-missing: {key}")
-    assert lines[at + 1].strip() == "mysql-bin.000002 is not there, its entry is"
+    assert lines[at + 1].strip() == "mysql-bin.000002 is missing, but its entry is there"
     assert lines[at + 2].strip().startswith("for a recovery: no recovery crosses it")
     assert lines[at + 3].strip().startswith("to do: ")
     assert lines[-1] == "1 defect"
-    assert "ends there: mysql-bin.000002 is not there" in done.stdout
+    assert "ends there: mysql-bin.000002 is missing" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_what_is_looked_at(
     assert {one["kind"] for one in source["defects"]} == kinds
     assert done.returncode == (7 if kinds else 0)
     text = bucket.run(*arguments).stdout
-    assert f"looked at {looked_at} of " in text
+    assert f"checked {looked_at} of " in text
 
 
 def test_nothing_there(bucket: Bucket) -> None:

@@ -667,7 +667,7 @@ def test_order_limit_and_what_is_said(
     assert truth.written[-1].gtid in text.stdout.splitlines()[2]
     nothing = finder.run("--table=nowhere.orders")
     assert (nothing.status, without_progress(nothing.stderr)) == (0, "")
-    assert "0 transactions found; 1 binlog looked through" in nothing.stdout
+    assert "0 transactions found; 1 binlog searched" in nothing.stdout
     wrong = finder.run("--lineage=nope")
     assert (wrong.status, wrong.stdout) == (7, "")
     assert "there is no lineage nope" in wrong.stderr

@@ -184,10 +184,10 @@ def fill(minio: MinioServer, bucket: str) -> None:
         store.put(f"{LAYOUT.archive}notes.txt", b"")
 
 
-NOTES = f"warning: left alone: not of this archive's format: {LAYOUT.archive}notes.txt\n"
+NOTES = f"warning: ignored, not part of this archive's format: {LAYOUT.archive}notes.txt\n"
 GAPS = [
-    f"GAP: in {ID} is missing: {SECOND}",
-    f"GAP: between {ID} at {THIRD}:10 and {CHILD} is missing: mysql-bin.000004",
+    f"GAP: missing in {ID}: {SECOND}",
+    f"GAP: missing between {ID} at {THIRD}:10 and {CHILD}: mysql-bin.000004",
 ]
 
 

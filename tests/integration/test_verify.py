@@ -252,7 +252,7 @@ def test_can_this_backup_be_brought_to_now(store: S3Store, verify: Verify) -> No
     assert answer["transactions"] == 14 - 7 + 12
     text = verify.run(has)
     assert text.status == 0
-    assert "YES: --from-gtid-set can be brought to mysql-bin.000004" in text.stdout
+    assert "YES: --from-gtid-set can be recovered to mysql-bin.000004" in text.stdout
     store.delete([archive.key(NEW, 2)])
     done = verify.json(has)
     assert done.status == 7

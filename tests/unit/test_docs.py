@@ -174,7 +174,7 @@ def test_check_is_in_the_reference() -> None:
     text = section(REFERENCE, "What `check` looks at")
     parts = [(row[0].strip("`"), int(row[1])) for row in rows(text, "part")]
     assert parts == list(preflight.EXIT_CODES.items())
-    found = preflight.document([preflight.ok("clock", "server", "as this host's")])
+    found = preflight.document([preflight.ok("clock", "server", "same as this host's")])
     for first_cell, document in (
         ("field of the document", found),
         ("field of a row", found["parts"][0]),

@@ -1,1 +1,1 @@
-"""The command `check`: everything that a streamer needs, looked at before it is needed."""
+"""The command `check`: tests everything that a streamer needs, before it is needed."""

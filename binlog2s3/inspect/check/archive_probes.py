@@ -1,11 +1,11 @@
-"""What a streamer does below `archive/`, tried for `check` as far as it leaves nothing behind.
+"""Tries what a streamer does below `archive/`, for `check`, and leaves nothing there.
 
-Place in the flow: beside `probes`, which tries what is done below `live/`.
+Place in the flow: beside `live_probes`, which tries what is done below `live/`.
 
-Law: no object is ever made here, for nobody could delete it, or a lock would keep it for years. One
-upload of no binlog is begun, and aborted; none is begun that could not be. An object of each kind
-is put only with a wrong checksum, into a store that has just been seen to refuse such a one below
-`live/`. So is a writer's, which readers would take for one.
+Law: it never makes an object, because nobody could delete it, or a lock would keep it for years. It
+begins one upload for a key that is no binlog, and aborts it; it begins none that could not be
+aborted. An object of each kind, and a writer's object, is put only with a wrong checksum, and only
+if the store was just seen to refuse a wrong checksum below `live/`.
 """
 
 import secrets
@@ -34,15 +34,15 @@ ARCHIVE_NAMES = (
     "put a writer",
 )
 _BODY = b"{}"
-"""The rows, in their order, but for what became of the abort."""
+"""The names of the rows, in order, without the clean-up."""
 
 
 class ArchiveProbes:
-    """Tries what is done below `archive/`, by an upload that never becomes an object.
+    """Tries requests below `archive/`, with an upload that never becomes an object.
 
-    `refusal` is what this store calls bytes that have another checksum, "" if it was not seen to
-    refuse them. `clean` aborts what was begun, and must be called. Its key is of no lineage: no
-    reader takes it for a binlog, and the streamer aborts uploads of its own binlogs' keys only.
+    `refusal` is the store's error code for a wrong checksum, "" if it was not seen to refuse one.
+    `clean` aborts the upload, and must be called. The upload's key is of no lineage: no reader
+    takes it for a binlog, and the streamer aborts only uploads of its own binlogs.
     """
 
     def __init__(self, config: Config, store: Store, refusal: str = "") -> None:
@@ -54,17 +54,17 @@ class ArchiveProbes:
         self.key = self._layout.probe_upload(token)
         self._objects = self._layout.probe_objects(token).values()
         self._uploads: list[str] = []
-        self._is_begun = False  # or its answer was lost
+        self._is_begun = False  # also if the answer was lost
 
     def rows(self) -> Iterator[Row]:
-        """Everything, in the order of ARCHIVE_NAMES; then what became of the abort."""
+        """All rows, in the order of ARCHIVE_NAMES, then the clean-up."""
         aborts = self._tried(ARCHIVE_NAMES[0], self._abort_nothing)
         yield aborts
         if aborts.result == "fail":
-            yield from skip(ARCHIVE_NAMES[1:], "an upload could not be aborted again")
+            yield from skip(ARCHIVE_NAMES[1:], "an upload could not be aborted")
             return
         self._sweep()
-        yield from self._upload_rows()  # at once, however slowly they are shown
+        yield from self._upload_rows()  # all at once, even if the rows are shown slowly
 
     def _tried(self, name: str, act: Callable[[], Row | str], key: str = "") -> Row:
         below = self._layout.live if key.startswith(self._layout.live) else self._layout.archive
@@ -84,7 +84,7 @@ class ArchiveProbes:
             for name, key in zip(ARCHIVE_NAMES[3:], self._objects, strict=True):
                 rows.append(self._tried(name, partial(self._put, name, key), key))
         else:
-            why = "an object would be made, which could not be deleted again"
+            why = "the store might keep the object, and nobody could delete it"
             rows += skip(ARCHIVE_NAMES[3:], why)
         cleaned = self.clean()
         return rows if cleaned is None else [*rows, cleaned]
@@ -97,8 +97,8 @@ class ArchiveProbes:
             self._is_begun = not is_denied(error)
             raise
         return (
-            "an upload may be begun; no object was put, which could not be deleted again: putting "
-            "and completing need the same s3:PutObject"
+            "an upload was begun and aborted; no object was put, because it could not be deleted: "
+            "putting and completing need the same s3:PutObject"
         )
 
     def _list_parts(self) -> str:
@@ -106,21 +106,21 @@ class ArchiveProbes:
         return "allowed"
 
     def _put(self, name: str, key: str) -> Row | str:
-        """As the streamer puts it, but for its checksum: who may not is denied before that."""
+        """Put like the streamer, with a wrong checksum: S3 checks permissions before checksums."""
         try:
             self._store.put(key, _BODY, crc64=crc64nvme(_BODY) ^ 1, if_absent=True)
         except StoreError as error:
             if error.transient or short(error) != self._refusal:
                 raise
-            return f"allowed; with a wrong checksum, so nothing was made ({self._refusal})"
+            return f"allowed; no object was made, because the checksum was wrong ({self._refusal})"
         with suppress(StoreError):
             self._store.delete([key])
         where = f"s3://{self._config.s3.bucket}/{key}"
-        hint = f"it may still be there, and may go: {aws(self._config)} s3 rm {where}"
-        return fail("store", name, "the store took bytes of another checksum", hint)
+        hint = f"the object may still be there; delete it: {aws(self._config)} s3 rm {where}"
+        return fail("store", name, "the store accepted a wrong checksum", hint)
 
     def _sweep(self) -> None:
-        """Abort what checks left that were killed, once it is old."""
+        """Abort old uploads of checks that were killed."""
         before = datetime.now(UTC) - timedelta(seconds=LEFT_SECONDS)
         with suppress(StoreError):
             for upload in self._store.uploads_below(f"{self._layout.archive}check-"):
@@ -128,7 +128,7 @@ class ArchiveProbes:
                     self._store.abort_upload(upload.key, upload.upload_id)
 
     def clean(self) -> Row | None:
-        """Abort what was begun; None if nothing was, or it is done already."""
+        """Abort the upload; None if none was begun, or it was aborted already."""
         if not self._is_begun:
             return None
         troubles, left = [], ""
@@ -136,7 +136,7 @@ class ArchiveProbes:
             self._uploads += [info.upload_id for info in self._store.list_uploads(self.key)]
         except StoreError as error:
             if not self._uploads:
-                troubles.append(f"whether an upload of {self.key} was begun is not known ({error})")
+                troubles.append(f"an upload of {self.key} may have been begun ({error})")
         for upload_id in dict.fromkeys(self._uploads):
             try:
                 self._store.abort_upload(self.key, upload_id)
@@ -149,6 +149,6 @@ class ArchiveProbes:
         which = f"--bucket {self._config.s3.bucket} --key {self.key} --upload-id {left or 'ID'}"
         hint = (
             f"{aws(self._config)} s3api abort-multipart-upload {which}; list-multipart-uploads "
-            "shows what is there"
+            "shows the uploads"
         )
         return fail("store", "clean-up archive/", "; ".join(troubles), hint)

@@ -1,7 +1,7 @@
-"""Looking at the bucket for `check`: reaching it, reading it, how it is set up.
+"""Looks at the bucket for `check`: whether it can be reached and read, and its settings.
 
-Place in the flow: under `command`, over the store; `rules` judges the settings,
-`probes` does what writes.
+Place in the flow: under `command`, over the store; `rules` judges the settings, the probes do what
+writes.
 
 Law: nothing is written here.
 """
@@ -22,36 +22,38 @@ from binlog2s3.store.contract import Store
 
 UNREACHED = "the bucket was not reached"
 _READING = ("list live/", "list archive/", "read archive/")
-_NO_RULES = "every chunk that was deleted stays: delete old versions below live/ by other means"
-_NO_STORE = "such a store cannot hold an archive"
+_NO_RULES = (
+    "every deleted chunk stays as an old version: delete old versions below live/ by other means"
+)
+_NO_STORE = "this store cannot be used for an archive"
 _SETTINGS = ("Object Lock", "lifecycle rules", "versioning")
 
 
 class Settings(Protocol):
-    """What is asked of the bucket itself; `store.settings` keeps it. All raise StoreError."""
+    """Questions about the bucket itself, as `store.settings` answers them. All raise StoreError."""
 
     def clock(self, prefix: str) -> datetime | None:
-        """The store's clock, in whole seconds; None where it shows none."""
+        """The store's clock, in whole seconds; None if it does not show one."""
 
     def versioning(self) -> str:
-        """Enabled, Suspended, or nothing."""
+        """Enabled, Suspended, or ""."""
 
     def lifecycle(self) -> Sequence[Mapping[str, Any]]:
         """The lifecycle rules."""
 
     def default_retention(self) -> str:
-        """What Object Lock keeps new objects for, in words."""
+        """The default retention of Object Lock, in words."""
 
     def versions(self, prefix: str) -> list[tuple[str, str]]:
-        """Key and version id of what lies or lay below a prefix."""
+        """Key and version id of every object version below a prefix."""
 
     def delete_versions(self, versions: Iterable[tuple[str, str]]) -> None:
-        """Delete these for good."""
+        """Delete these versions permanently."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstAnswer:
-    """The store's first answer: its clock between two times of ours, or why there is none."""
+    """The store's first answer: its clock, read between two times of ours, or the error."""
 
     before: datetime
     after: datetime
@@ -60,19 +62,19 @@ class FirstAnswer:
 
     @property
     def reached(self) -> bool:
-        """Whether the bucket is there: it may have answered, and only said no."""
+        """Whether the bucket was reached; it may have denied access."""
         return self.error is None or is_denied(self.error)
 
 
 def is_denied(error: StoreError) -> bool:
-    """Whether these credentials may not."""
+    """Whether the store denied access to these credentials."""
     return str(error).startswith("access denied")
 
 
 def permission(hint: str, bucket: str, keys: str) -> str:
-    """A denial's hint with the resources in it that a policy names.
+    """A denial's hint with the resources that a policy must name.
 
-    Actions on objects are for all below the prefix `keys`, the others for the bucket itself.
+    Actions on objects are for everything below the prefix `keys`, the others for the bucket itself.
     """
     found = re.match(r"allow (s3:\S+(?: and s3:\S+)*) on it(?= )", hint)
     if found is None:
@@ -89,13 +91,13 @@ _OF_BUCKET = re.compile("s3:((List|Get)Bucket|GetLifecycleConfiguration)")
 
 
 def tried_there(name: str, bucket: str, keys: str, act: Callable[[], Row | str]) -> Row:
-    """What comes of a request about `keys`; if it is denied, the hint says what to allow."""
+    """The row of a request about `keys`; if access is denied, the hint says what to allow."""
     row = tried("store", name, act)
     return replace(row, hint=permission(row.hint, bucket, keys)) if row.result == "fail" else row
 
 
 class BucketCheck:
-    """Looks at the bucket, part after part; `target` is the archive's address."""
+    """Looks at the bucket, part by part; `target` is the archive's address."""
 
     def __init__(self, config: Config, store: Store, settings: Settings, target: str) -> None:
         self._config = config
@@ -106,7 +108,7 @@ class BucketCheck:
         self._first_answer: FirstAnswer | None = None
 
     def first_answer(self) -> FirstAnswer:
-        """The first answer; asked for once."""
+        """The store's first answer; asked for once."""
         if self._first_answer is None:
             before, clock, error = datetime.now(UTC), None, None
             try:
@@ -117,17 +119,17 @@ class BucketCheck:
         return self._first_answer
 
     def clock_row(self) -> Row:
-        """The store's clock beside ours."""
+        """The store's clock compared with ours."""
         first_answer = self.first_answer()
         if first_answer.clock is None:
-            why = "it does not show its own" if first_answer.reached else UNREACHED
+            why = "the store does not show its clock" if first_answer.reached else UNREACHED
             return skipped("clock", "store", why)
         return clock_row(
             "store", first_answer.before, first_answer.clock, first_answer.after, grain_seconds=1.0
         )
 
     def reading_rows(self) -> Iterator[Row]:
-        """Reaching it, and reading."""
+        """Whether the bucket can be reached and read."""
         first_answer, endpoint = self.first_answer(), self._config.s3.endpoint_url
         if not first_answer.reached and first_answer.error is not None:
             yield failed("store", "reachable", first_answer.error)
@@ -142,7 +144,7 @@ class BucketCheck:
         if listed.result == "ok":
             yield self._tried("read archive/", archive, self._read_archive)
         else:
-            yield skipped("store", "read archive/", "what is there could not be listed")
+            yield skipped("store", "read archive/", "archive/ could not be listed")
 
     def _tried(self, name: str, keys: str, act: Callable[[], Row | str]) -> Row:
         return tried_there(name, self._config.s3.bucket, keys, act)
@@ -152,10 +154,10 @@ class BucketCheck:
         return prefix
 
     def _read_archive(self) -> Row | str:
-        """An object, if there is one, and absent keys of each kind, as the streamer looks for them.
+        """Read an object, if there is one, and absent keys of each kind, as the streamer does.
 
-        S3 says of an absent key that there is none to those who may both read it and list the
-        bucket, and denies it to all others.
+        S3 answers "not found" for an absent key only if the credentials may both read it and list
+        the bucket. Otherwise it denies access.
         """
         first = next(self._store.list(self._layout.archive), None)
         if first is not None:
@@ -169,14 +171,16 @@ class BucketCheck:
                 if not is_denied(error):
                     raise
                 hint = (
-                    f"{error.hint}, and s3:ListBucket without a condition on s3:prefix: else S3 "
-                    "denies an object that is not there, too"
+                    f"{error.hint}, and s3:ListBucket without a condition on s3:prefix: otherwise "
+                    "S3 denies access to objects that do not exist"
                 )
                 return fail("store", "read archive/", str(error), hint)
-            return fail("store", "read archive/", "it shows an object that nobody put", _NO_STORE)
-        return "allowed; nothing is there yet" if first is None else first.key
+            return fail(
+                "store", "read archive/", "it returns an object that does not exist", _NO_STORE
+            )
+        return "allowed; archive/ is empty" if first is None else first.key
 
-    # How it is set up
+    # The bucket's settings
 
     def setting_rows(self) -> Iterator[Row]:
         """Object Lock, lifecycle rules, versioning."""
@@ -198,7 +202,7 @@ class BucketCheck:
             rules = self._settings.lifecycle() if status else ()
         except StoreError as error:
             hint = permission(error.hint, self._config.s3.bucket, layout.live) or _NO_RULES
-            unseen = f"whether a rule ends them could not be looked at: {error}"
+            unseen = f"the lifecycle rules could not be read: {error}"
             return [
                 ok("bucket", "versioning", status),
                 warn("bucket", "old versions", unseen, hint),
@@ -212,11 +216,11 @@ class BucketCheck:
         )
 
     def _asked(self, name: str, act: Callable[[], Iterable[Row]]) -> list[Row]:
-        """The rows that come of a question; where it may not be asked, that."""
+        """The rows of a question; if it cannot be asked, a row that says so."""
         try:
             return list(act())
         except UnsupportedError:
-            return [ok("bucket", name, "the store does not have it")]
+            return [ok("bucket", name, "not supported by the store")]
         except StoreError as error:
             hint = permission(error.hint, self._config.s3.bucket, self._layout.live)
-            return [warn("bucket", name, f"could not be looked at: {error}", hint)]
+            return [warn("bucket", name, f"could not be read: {error}", hint)]

@@ -1,11 +1,11 @@
-"""The command `check`: everything that a streamer needs, looked at before it is needed.
+"""The command `check`: tests everything that a streamer needs, before it is needed.
 
-Place in the flow: below `cli`; the parts are `source`, `bucket` and
-`spool`, the judging `row` and its kin, the output `view`.
+Place in the flow: below `cli`; the parts are `source`, `bucket`, the probes and `spool`; `report`
+has the rows and their output.
 
-Law: everything is tried; what one part lacks keeps no other from being looked at. What was put into
-the bucket is taken away, after a signal too: while there may be something, a signal waits for the
-request that runs.
+Law: every part is tested; a failure in one part does not stop the others. What the check puts into
+the bucket is deleted, also after a signal: while something may be there, a signal waits for the
+running request.
 """
 
 import os
@@ -48,11 +48,11 @@ from binlog2s3.store.s3 import RetryPolicy, S3Store
 from binlog2s3.stream.ping import read_url
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_NO_CONFIG = "the configuration is wrong"
+_NO_CONFIG = "the configuration is not valid"
 
 
 def run(config: Config, *, as_json: bool) -> int:
-    """Look at everything and show it; the exit code."""
+    """Check everything and show it; returns the exit code."""
     printer = RowPrinter(sys.stdout, as_json=as_json)
     with _Interrupts() as interrupts, closing(look(config, interrupts.held)) as rows:
         for row in rows:
@@ -63,7 +63,7 @@ def run(config: Config, *, as_json: bool) -> int:
 
 
 def refuse(error: ConfigError, *, as_json: bool) -> int:
-    """Show what is wrong with the configuration, and that nothing else was looked at."""
+    """Show what is wrong with the configuration, and that nothing else was checked."""
     printer = RowPrinter(sys.stdout, as_json=as_json)
     for problem in error.problems:
         printer.show(Row(part="configuration", name="options", result="fail", found=problem,
@@ -76,7 +76,7 @@ def refuse(error: ConfigError, *, as_json: bool) -> int:
 
 
 def look(config: Config, held: Callable[[], AbstractContextManager[None]]) -> Generator[Row]:
-    """All rows, in their order. While `held` is entered no signal may end it."""
+    """All rows, in order. While `held` is entered, no signal ends the process."""
     target = url(config.s3)
     yield from _configuration_rows(config, target)
     with (
@@ -102,7 +102,7 @@ def look(config: Config, held: Callable[[], AbstractContextManager[None]]) -> Ge
 
 
 def _probe_rows(probes: LiveProbes | ArchiveProbes) -> Iterator[Row]:
-    """What is done in the bucket, and taken away, also where nobody asks for the next row."""
+    """The rows of requests that write; cleans up even if nobody asks for the next row."""
     try:
         yield from probes.rows()
     except BaseException:
@@ -120,7 +120,7 @@ _TWICE = RetryPolicy(attempts=2)
 
 
 def _store_config(s3: S3Config) -> StoreConfig:
-    """The streamer's own, but that an unreachable store is told soon."""
+    """The streamer's own, with short timeouts, so that an unreachable store is reported soon."""
     own = {field.name for field in fields(S3Config)}
     same = {f.name: getattr(s3, f.name) for f in fields(StoreConfig) if f.name in own}
     return StoreConfig(**same, connect_timeout_seconds=5.0, read_timeout_seconds=10.0)
@@ -146,7 +146,7 @@ def _source_rows(source: SourceCheck) -> Iterator[Row]:
 
 
 def _guarded(part: Part, rows: Iterator[Row]) -> Iterator[Row]:
-    """A part's rows; an error that none of them expects is one more, and not the end of all."""
+    """The rows of a part; an error that the part does not expect becomes a row."""
     try:
         yield from rows
     except Binlog2s3Error as error:
@@ -154,7 +154,7 @@ def _guarded(part: Part, rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _streamer_rows(config: Config, store: S3Store, *, reached: bool) -> Iterator[Row]:
-    """Who streams this source already."""
+    """Which streamer already streams this source."""
     if not reached:
         yield skipped("streamer", "heartbeat", UNREACHED)
         return
@@ -164,7 +164,7 @@ def _streamer_rows(config: Config, store: S3Store, *, reached: bool) -> Iterator
         sign = life_sign(store, Catalog(store, layout), layout, clock)
     except StoreError as error:
         hint = permission(error.hint, config.s3.bucket, layout.live)
-        yield warn("streamer", "heartbeat", f"could not be looked at: {error}", hint)
+        yield warn("streamer", "heartbeat", f"could not be read: {error}", hint)
         return
     yield _heartbeat_row(config, sign)
 
@@ -173,22 +173,26 @@ def _heartbeat_row(config: Config, sign: LifeSign) -> Row:
     beat = sign.beat
     if beat is None:
         if not sign.exists:
-            return ok("streamer", "heartbeat", "nobody has streamed this source into this bucket")
+            return ok(
+                "streamer", "heartbeat", "no streamer has written to this bucket for this source"
+            )
         text = "; ".join(trouble.text for trouble in sign.troubles)
-        return warn("streamer", "heartbeat", text, "was it changed by hand?")
+        return warn("streamer", "heartbeat", text, "was the object changed by hand?")
     where = f"on {beat.host} (process {beat.pid})"
     age = duration_text((sign.clock - sign.renewed_at).total_seconds()) if sign.renewed_at else "?"
     if not sign.alive:
-        return ok("streamer", "heartbeat", f"none runs; the last one, {where}, is {sign.state}")
-    found = f"one runs {where}: {sign.state}, its heartbeat was renewed {age} ago"
+        return ok(
+            "streamer", "heartbeat", f"no streamer runs; the last one, {where}, is {sign.state}"
+        )
+    found = f"a streamer runs {where}: {sign.state}, last heartbeat {age} ago"
     if beat.host == socket.gethostname() and _holds(config, beat.pid):
         return ok("streamer", "heartbeat", found)
-    hint = "a streamer that is started here stands by, and takes over when that one stops or dies"
+    hint = "another streamer started here stands by, and takes over if this one stops or fails"
     return ok("streamer", "heartbeat", found, hint)
 
 
 def _holds(config: Config, pid: int) -> bool:
-    """Whether it is the streamer of this very spool."""
+    """Whether this process is the streamer of our spool."""
     try:
         return holder(config.spool) == pid
     except OSError:
@@ -196,9 +200,9 @@ def _holds(config: Config, pid: int) -> bool:
 
 
 class _Interrupts:
-    """Signals while it runs: they end it at once, or, held, as soon as `check` is asked.
+    """Signals end the process at once; while held, when `check` is called.
 
-    A second one does not wait.
+    A second signal always ends it at once.
     """
 
     def __init__(self) -> None:
@@ -217,7 +221,7 @@ class _Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Meanwhile a signal is only noted."""
+        """Meanwhile, signals are only recorded."""
         self._held = True
         try:
             yield
@@ -225,7 +229,7 @@ class _Interrupts:
             self._held = False
 
     def check(self) -> None:
-        """End if a signal came."""
+        """Exit if a signal was received."""
         if self._signal:
             raise SystemExit(128 + self._signal)
 

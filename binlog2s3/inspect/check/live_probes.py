@@ -1,10 +1,10 @@
-"""What a streamer does in a bucket, done once for `check` with objects of its own.
+"""Does what a streamer does below `live/`, once, for `check`, with objects of its own.
 
 Place in the flow: under `command`, beside `bucket`, over the store.
 
-Law: objects are put only below `live/<source>/check-<random>/`, which every reader passes over.
-What was put is taken away again, whatever happens: nothing is put where it could not be deleted, or
-where Object Lock would keep it; no upload is begun that could not be aborted.
+Law: objects are put only below `live/<source>/check-<random>/`, which every reader skips.
+Everything that was put is deleted again, whatever happens. Nothing is put if it could not be
+deleted, or if Object Lock would keep it. No upload is begun that could not be aborted.
 """
 
 import re
@@ -26,22 +26,21 @@ _OBJECT = ("put", "put if absent", "head", "get a range", "CRC64NVME")
 _UPLOAD = ("begin an upload", "list uploads", "copy a part", "list parts", "complete if absent")
 _WRITER = "delete a writer"
 NAMES = ("delete", _WRITER, *_OBJECT, "abort an upload", *_UPLOAD)
-"""The rows, in their order, but for what became of the cleaning up."""
+"""The names of the rows, in order, without the clean-up."""
 _SIZE = 1000
 LEFT_SECONDS = 3600.0
-"""What an earlier check left is deleted once it is so old: none takes that long."""
+"""Leftovers of other checks are deleted once they are this old; no check takes that long."""
 _MOST_LEFT = 100
 NO_UPLOAD = "bm8tc3VjaC11cGxvYWQ"
 """The id of an upload that does not exist."""
-_STAYS = "what is put could not be deleted again"
+_STAYS = "an object could not be deleted"
 _CONDITIONS = (
-    "two streamers of one source at once could replace each other's objects: take care that there "
-    "is only one"
+    "two streamers of one source could replace each other's objects: make sure that only one runs"
 )
 
 
 class LiveProbes:
-    """Tries it all; `clean` takes away what was put, and must be called."""
+    """Tries every request; `clean` deletes what was put, and must be called."""
 
     def __init__(self, config: Config, store: Store, settings: Settings) -> None:
         self._config = config
@@ -53,14 +52,14 @@ class LiveProbes:
         self._body = secrets.token_bytes(_SIZE)
         self._etag = ""
         self._is_put = False
-        self._keys: set[str] = set()  # what may have been put
-        self._uploads: list[str] = []  # what was begun, of `_key`
+        self._keys: set[str] = set()  # objects that may have been put
+        self._uploads: list[str] = []  # uploads of `_key` that were begun
         self._versioned: bool | None = None
-        self._writer = self._layout.writer(0, secrets.token_hex(8))  # the first one has number 1
-        self.refusal = ""  # how the store calls bytes of another checksum; "": it may take them
+        self._writer = self._layout.writer(0, secrets.token_hex(8))  # writers start at number 1
+        self.refusal = ""  # the store's error for a wrong checksum; "": it may accept one
 
     def rows(self) -> Iterator[Row]:
-        """Everything, in the order of NAMES."""
+        """All rows, in the order of NAMES."""
         is_locked = self._is_locked()
         self._sweep()
         deletes = self._tried("delete", self._delete_nothing)
@@ -69,14 +68,14 @@ class LiveProbes:
             yield from skip(NAMES[1:], _STAYS)
             return
         yield self._tried(_WRITER, self._delete_writer)
-        if is_locked:  # of a delete a marker stays, which no lock keeps; of an upload nothing
-            yield from skip(_OBJECT, f"{_STAYS}, for Object Lock's default retention")
+        if is_locked:  # a delete leaves a marker, which no lock keeps; an upload leaves nothing
+            yield from skip(_OBJECT, f"{_STAYS}, because of Object Lock's default retention")
         else:
             yield from self._object_rows()
         aborts = self._tried("abort an upload", self._abort_nothing)
         yield aborts
         if aborts.result == "fail":
-            yield from skip(_UPLOAD, "an upload could not be aborted again")
+            yield from skip(_UPLOAD, "an upload could not be aborted")
             return
         yield from self._upload_rows()
 
@@ -84,7 +83,7 @@ class LiveProbes:
         return tried_there(name, self._config.s3.bucket, self._layout.live, act)
 
     def _is_locked(self) -> bool:
-        """Whether the bucket keeps each new object; also, whether it keeps old versions."""
+        """Whether the bucket locks each new object; also records whether it keeps old versions."""
         with suppress(StoreError):
             self._versioned = bool(self._settings.versioning())
         try:
@@ -92,7 +91,7 @@ class LiveProbes:
         except UnsupportedError:
             return False
         except StoreError:
-            return bool(self._versioned)  # without versions there is no lock
+            return bool(self._versioned)  # Object Lock needs versioning
 
     # Objects
 
@@ -100,7 +99,7 @@ class LiveProbes:
         put = self._tried("put", self._put)
         yield put
         if put.result == "fail":
-            yield from skip(_OBJECT[1:], "nothing could be put")
+            yield from skip(_OBJECT[1:], "no object could be put")
             return
         yield self._tried("put if absent", self._put_again)
         yield self._tried("head", self._head)
@@ -119,7 +118,7 @@ class LiveProbes:
         return f"below {self.prefix}"
 
     def _delete_writer(self) -> str:
-        """One that is not there: a successor deletes those of writers that are gone."""
+        """Delete a writer's object that is not there: successors delete those of old writers."""
         self._store.delete([self._writer])
         return "allowed"
 
@@ -136,27 +135,29 @@ class LiveProbes:
         )
 
     def _refused(self, name: str, act: Callable[[], object]) -> Row | str:
-        """What comes of a write that must be refused, as the key is there."""
+        """The row of a write that must be refused, because the key exists."""
         try:
             act()
         except PreconditionError:
-            return "what is there already is not replaced (412)"
+            return "an existing object is not replaced (412)"
         except UnsupportedError as error:
             return warn("store", name, str(error), _CONDITIONS)
-        return warn("store", name, "the store ignores If-None-Match, and replaces", _CONDITIONS)
+        return warn(
+            "store", name, "the store ignores If-None-Match and replaces the object", _CONDITIONS
+        )
 
     def _head(self) -> Row | str:
         info = self._store.head(self._object)
         if info is None or info.size != _SIZE:
-            printer = "nothing" if info is None else f"{info.size} bytes"
-            hint = "a store that does not show at once what was put cannot hold an archive"
-            return fail("store", "head", f"it shows {printer}, where {_SIZE} were put", hint)
+            shown = "nothing" if info is None else f"{info.size} bytes"
+            hint = "the store is not read-after-write consistent and cannot be used for an archive"
+            return fail("store", "head", f"it shows {shown}, {_SIZE} bytes were put", hint)
         return f"{info.size} bytes"
 
     def _get(self) -> Row | str:
         if self._store.get(self._object, 100, 200) != self._body[100:200]:
-            hint = "ranges are how a recovery reads"
-            return fail("store", "get a range", "other bytes came than were put", hint)
+            hint = "a recovery reads ranges"
+            return fail("store", "get a range", "the bytes differ from those put", hint)
         return "the bytes that were put"
 
     def _crc64(self) -> Row | str:
@@ -172,16 +173,16 @@ class LiveProbes:
                 raise
             refusal = short(error)
         except SpoolError:
-            refusal = ""  # a store without it: what was read is compared before it is sent
+            refusal = ""  # without checksums, bytes are compared before they are sent
         else:
-            hint = "bytes that change on the way to it would not be noticed"
-            return warn("store", name, "a wrong one is accepted", hint)
+            hint = "bytes that change on the way to the store are not detected"
+            return warn("store", name, "the store accepts a wrong checksum", hint)
         info = self._store.head(self._object)
         if info is None or info.crc64 is None:
             hint = "archived binlogs are compared by their ETags, or read back"
-            return warn("store", name, "the store keeps none", hint)
+            return warn("store", name, "the store does not keep it", hint)
         self.refusal = refusal
-        return "kept, and a wrong one is refused"
+        return "kept, and a wrong checksum is refused"
 
     # Uploads
 
@@ -193,7 +194,7 @@ class LiveProbes:
             return
         yield self._tried("list uploads", self._list_uploads)
         if not self._is_put:
-            yield from skip(_UPLOAD[2:], "there is no object to copy from")  # so none is made
+            yield from skip(_UPLOAD[2:], "there is no object to copy")  # so no object is made
             return
         parts: list[PartInfo] = []
         yield self._tried("copy a part", lambda: self._copy(parts))
@@ -217,17 +218,17 @@ class LiveProbes:
         return self._uploads[-1]
 
     def _list_uploads(self) -> Row | str:
-        hint = "an interrupted upload is begun anew, and its parts stay until the store ends them"
+        hint = "an interrupted upload starts again, and its parts stay until the store removes them"
         try:
             listed = {info.upload_id for info in self._store.list_uploads(self._key)}
         except UnsupportedError as error:
             return warn("store", "list uploads", str(error), hint)
         if listed.isdisjoint(self._uploads):
-            return warn("store", "list uploads", "the one that was begun is not shown", hint)
-        return "the one that was begun is shown"
+            return warn("store", "list uploads", "the new upload is not listed", hint)
+        return "the new upload is listed"
 
     def _copy(self, parts: list[PartInfo]) -> Row | str:
-        """Into an upload as the streamer begins it; else into one without a checksum."""
+        """Copy into an upload with a checksum, as the streamer does; else into one without."""
         told = ""
         for crc64 in (True, False):
             upload_id = self._uploads[-1] if crc64 else self._create(crc64=False)
@@ -238,13 +239,13 @@ class LiveProbes:
                     raise
                 told = told or short(error)
                 continue
-            if self._etag == md5(self._body).hex() != part.etag:  # of KMS no ETag is an MD5
+            if self._etag == md5(self._body).hex() != part.etag:  # with KMS, an ETag is not an MD5
                 told = "the copy has other bytes"
                 break
             parts.append(part)
-            return "done" if crc64 else f"into an upload without a checksum only ({told})"
-        hint = "the bytes of full chunks are sent again when a binlog is closed"
-        return warn("store", "copy a part", f"the store cannot: {told}", hint)
+            return "done" if crc64 else f"only into an upload without a checksum ({told})"
+        hint = "full chunks are uploaded again when a binlog is closed"
+        return warn("store", "copy a part", f"the store refuses: {told}", hint)
 
     def _copied(self, upload_id: str) -> PartInfo:
         return self._store.copy_part(
@@ -253,15 +254,15 @@ class LiveProbes:
 
     def _list_parts(self) -> str:
         listed = self._store.list_parts(self._key, self._uploads[-1])
-        return f"{len(listed)} shown"
+        return f"{len(listed)} listed"
 
     def _complete(self, parts: Sequence[PartInfo]) -> Row | str:
-        """Once where nothing is, then where that is."""
+        """Complete an upload when the key is free, then again when it exists."""
         name = "complete if absent"
         self._completed(self._uploads[-1], parts)
         if self._store.get(self._key) != self._body:
-            hint = "an archive cannot be kept there"
-            return fail("store", name, "the object is not what its parts were", hint)
+            hint = "this store cannot be used for an archive"
+            return fail("store", name, "the object differs from its parts", hint)
         again = self._create(crc64=False)
         part = self._copied(again)
         return self._refused(name, lambda: self._completed(again, [part]))
@@ -275,7 +276,7 @@ class LiveProbes:
     # Cleaning up
 
     def _sweep(self) -> None:
-        """Delete what checks left that were killed, once it is old."""
+        """Delete old leftovers of checks that were killed."""
         before = datetime.now(UTC) - timedelta(seconds=LEFT_SECONDS)
         with suppress(StoreError):
             old = [
@@ -289,7 +290,7 @@ class LiveProbes:
                     self._store.abort_upload(upload.key, upload.upload_id)
 
     def clean(self) -> Row | None:
-        """Take away all that was put, whatever came of it; None if nothing was."""
+        """Delete everything that was put, whatever happened before; None if nothing was."""
         if not self._keys:
             return None
         troubles = [str(error) for error in self._abort_all()]
@@ -300,15 +301,15 @@ class LiveProbes:
         try:
             troubles += [f"{info.key} is still there" for info in self._store.list(self.prefix)]
         except StoreError as error:
-            troubles.append(f"what is left could not be listed ({error})")
+            troubles.append(f"leftovers could not be listed ({error})")
         if troubles:
             where = f"s3://{self._config.s3.bucket}/{self.prefix}"
-            hint = f"all that is left there may go: {aws(self._config)} s3 rm --recursive {where}"
+            hint = f"delete everything there: {aws(self._config)} s3 rm --recursive {where}"
             return fail("store", "clean-up", "; ".join(dict.fromkeys(troubles)), hint)
         return self._clean_versions()
 
     def _abort_all(self) -> Iterator[StoreError]:
-        """Uploads that were begun, also those whose answer was lost."""
+        """Abort uploads, including those whose answer was lost."""
         with suppress(StoreError):
             if self._key in self._keys:
                 self._uploads += [info.upload_id for info in self._store.list_uploads(self._key)]
@@ -326,40 +327,40 @@ class LiveProbes:
                 self._settings.delete_versions(left)
             except StoreError as error:
                 if self._versioned:
-                    return self._old_versions(f"{clean} but old versions ({error})")
-                clean += "; whether it has old versions, nobody may see"
+                    return self._old_versions(f"{clean} except old versions ({error})")
+                clean += "; listing old versions is denied"
         return ok("store", "clean-up", clean)
 
     def _old_versions(self, left: str) -> Row:
-        """They stay: well if a rule ends them, as it will end the streamer's."""
-        rules, unknown = "no rule ends them", ""
+        """Old versions stay: fine if a rule deletes them, as it does for the streamer's."""
+        rules, unknown = "no rule deletes them", ""
         try:
             if rule := ending_rule(self._settings.lifecycle(), self._layout.live):
                 return ok("store", "clean-up", f"{left}; {rule}")
         except StoreError as error:
-            rules, unknown = "whether a rule ends them is not known", f" ({error})"
+            rules, unknown = "the lifecycle rules could not be read", f" ({error})"
         bucket = f"arn:aws:s3:::{self._config.s3.bucket}"
         hint = (
-            "make the rule that `old versions` wants, which the streamer's need as well; or allow, "
-            f"for checks alone, s3:ListBucketVersions on {bucket} and s3:DeleteObjectVersion on "
+            "add the rule shown at `old versions`, which the streamer needs as well; or allow, "
+            f"only for checks, s3:ListBucketVersions on {bucket} and s3:DeleteObjectVersion on "
             f"{bucket}/{self._layout.live}*"
         )
         return warn("store", "clean-up", f"{left}; {rules}{unknown}", hint)
 
 
 def aws(config: Config) -> str:
-    """How a command of the AWS CLI begins for this store."""
+    """The beginning of an AWS CLI command for this store."""
     endpoint = config.s3.endpoint_url
     return f"aws --endpoint-url {endpoint}" if endpoint else "aws"
 
 
 def skip(names: Sequence[str], why: str) -> Iterator[Row]:
-    """Rows of what was not tried."""
+    """Rows for what was not tried."""
     for name in names:
         yield skipped("store", name, why)
 
 
 def short(error: StoreError) -> str:
-    """What the store called it, without what it tells besides."""
+    """The store's error code, or the whole message if it has none."""
     code = re.search(r"\((\w+)", str(error))
     return code[1] if code else str(error)

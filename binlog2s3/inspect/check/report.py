@@ -1,9 +1,10 @@
-"""What a preflight found: rows of OK, WARN and FAIL, and what they come to.
+"""What `check` found: rows of OK, WARN and FAIL, the exit code, and how they are shown.
 
-Place in the flow: under all of `check`'s modules; `command` gathers the rows,
-`view` shows them.
+Place in the flow: under all of `check`'s modules; `command` collects the rows and shows them on a
+page of `output`.
 
-Law: pure. What could not be looked at is neither well nor ill: it has no status of its own.
+Law: what was not checked is neither good nor bad: it has a result of its own. Texts of a server or
+a bucket cannot break lines or control a terminal. What is meant for copying is not wrapped.
 """
 
 import json
@@ -41,16 +42,16 @@ EXIT_CODES: Mapping[Part, int] = {
     "spool": SpoolError.exit_code,
     "streamer": StoreError.exit_code,
 }
-"""The parts in their order, with the exit code of one that fails."""
-NOT_LOOKED_AT = "not looked at"
+"""The parts, in order, with the exit code if one fails."""
+NOT_CHECKED = "not checked"
 CLOCK_SECONDS = 5.0
-"""So far clocks may be apart."""
+"""Clocks may differ by this much."""
 _SEEN_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One thing that was looked at. `paste` is for copying: it stands behind the hint, unfolded."""
+    """The result of one check. `paste` is for copying: it follows the hint, and is not wrapped."""
 
     part: Part
     name: str
@@ -66,27 +67,27 @@ def ok(part: Part, name: str, found: str, hint: str = "") -> Row:
 
 
 def warn(part: Part, name: str, found: str, hint: str, paste: str = "") -> Row:
-    """It works, and something should be known or mended."""
+    """It works, but the operator should know about it or fix it."""
     return Row(part=part, name=name, result="warn", found=found, hint=hint, paste=paste)
 
 
 def fail(part: Part, name: str, found: str, hint: str) -> Row:
-    """A streamer would not work, or not as it promises."""
+    """A streamer would not work, or not keep its promises."""
     return Row(part=part, name=name, result="fail", found=found, hint=hint)
 
 
 def failed(part: Part, name: str, error: Binlog2s3Error) -> Row:
-    """It ended in an error."""
+    """The check ended in an error."""
     return fail(part, name, str(error), error.hint)
 
 
 def skipped(part: Part, name: str, why: str) -> Row:
-    """Not looked at, because something before it failed."""
-    return Row(part=part, name=name, result="skipped", found=f"{NOT_LOOKED_AT}: {why}")
+    """Not checked, because something before it failed."""
+    return Row(part=part, name=name, result="skipped", found=f"{NOT_CHECKED}: {why}")
 
 
 def tried(part: Part, name: str, act: Callable[[], Row | str]) -> Row:
-    """What comes of doing it: its own row, or what it found; an error is a failure."""
+    """The row of an action: its own row, or OK with what it found; an error is a failure."""
     try:
         found = act()
     except Binlog2s3Error as error:
@@ -97,15 +98,15 @@ def tried(part: Part, name: str, act: Callable[[], Row | str]) -> Row:
 def clock_row(
     name: str, before: datetime, theirs: datetime, after: datetime, *, grain_seconds: float = 0.0
 ) -> Row:
-    """How far a clock is from ours, at the least: it was read between two times of ours.
+    """The least difference between a clock and ours: it was read between two times of ours.
 
-    It may be up to `grain_seconds` later than it shows.
+    The clock may be up to `grain_seconds` later than it shows.
     """
     ahead = (theirs - after).total_seconds()
     behind = (before - theirs).total_seconds() - grain_seconds
     apart = max(ahead, behind, 0.0)
     if apart < _SEEN_SECONDS:
-        return ok("clock", name, "as this host's")
+        return ok("clock", name, "same as this host's")
     word = "ahead of" if ahead > behind else "behind"
     found = f"at least {apart:.1f} s {word} this host's"
     if apart <= CLOCK_SECONDS:
@@ -114,18 +115,19 @@ def clock_row(
         "clock",
         name,
         found,
-        "set the wrong one (`timedatectl` shows whether NTP runs): times of commits are the "
-        "server's, a dead streamer is seen by the store's, and S3 refuses 15 minutes",
+        "correct the wrong clock (`timedatectl` shows whether NTP runs): commit times are the "
+        "server's, dead streamers are detected by the store's, and S3 refuses a difference of "
+        "15 minutes",
     )
 
 
 def exit_code(rows: Iterable[Row]) -> int:
-    """0 where nothing fails, else that of the first part that does."""
+    """0 if nothing fails, otherwise the exit code of the first part that does."""
     return next((EXIT_CODES[row.part] for row in rows if row.result == "fail"), 0)
 
 
 def document(rows: Sequence[Row]) -> dict[str, Any]:
-    """The document of --json."""
+    """The JSON document of --json."""
     return {
         "format": FORMAT,
         "exit_code": exit_code(rows),
@@ -143,11 +145,11 @@ def document(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """All in one line."""
+    """All rows in one line."""
     counts = {result: sum(row.result == result for row in rows) for result in RESULTS}
     parts = [f"{counts['fail']} FAIL", f"{counts['warn']} WARN", f"{counts['ok']} OK"]
     if counts["skipped"]:
-        parts.append(f"{counts['skipped']} {NOT_LOOKED_AT}")
+        parts.append(f"{counts['skipped']} {NOT_CHECKED}")
     code = exit_code(rows)
     return f"{', '.join(parts)}: {f'exit code {code}' if code else 'nothing fails'}"
 
@@ -169,7 +171,7 @@ _LEAST_WIDTH = 24
 
 
 class RowPrinter:
-    """What has been shown so far."""
+    """Shows rows as they come, and keeps them."""
 
     def __init__(self, out: TextIO, *, as_json: bool) -> None:
         self.rows: list[Row] = []
@@ -178,7 +180,7 @@ class RowPrinter:
         self._page = page_on(out)
 
     def show(self, row: Row) -> None:
-        """One more row."""
+        """Show one row."""
         self.rows.append(row)
         if self._as_json:
             return
@@ -197,7 +199,7 @@ class RowPrinter:
         self._out.flush()
 
     def finish(self) -> None:
-        """All rows are there."""
+        """Show the summary, or the JSON document."""
         if self._as_json:
             print(json.dumps(document(self.rows), indent=1), file=self._out)
         else:

@@ -1,9 +1,9 @@
-"""A bucket's versioning and lifecycle rules, judged against what a streamer does there.
+"""Judges a bucket's Object Lock, lifecycle rules and versioning.
 
-Place in the flow: `bucket` asks, this judges, for `check`.
+Place in the flow: `bucket` asks, this module judges, for `check`.
 
-Law: pure. Under `live/` objects come and go, under `archive/` they stay: no rule may delete what is
-current, and where deleted objects stay as old versions, one rule must end those of `live/`.
+Law: pure. Objects below `live/` come and go, objects below `archive/` stay: no rule may delete a
+current object. If deleted objects stay as old versions, a rule must delete those below `live/`.
 """
 
 import json
@@ -17,9 +17,9 @@ Rule = Mapping[str, Any]
 
 
 def prefix_of(rule: Rule) -> str | None:
-    """The keys that an enabled rule is about; None where it is not about ours.
+    """The prefix of an enabled rule; None if it does not apply to our objects.
 
-    Ours have no tags: a rule for some tag is not about them.
+    Our objects have no tags, so a rule for a tag does not apply.
     """
     if rule.get("Status") != "Enabled":
         return None
@@ -31,39 +31,39 @@ def prefix_of(rule: Rule) -> str | None:
 
 
 def _by_size(rule: Rule) -> bool:
-    """Whether it leaves out objects for their size: ours have every size."""
+    """Whether it skips objects by size: ours have every size."""
     chosen = rule.get("Filter") or {}
     sizes = ("ObjectSizeGreaterThan", "ObjectSizeLessThan")
     return any(name in one for one in (chosen, chosen.get("And") or {}) for name in sizes)
 
 
 def meets(prefix: str, ours: str) -> bool:
-    """Whether some key can begin with both."""
+    """Whether a key can begin with both."""
     return prefix.startswith(ours) or ours.startswith(prefix)
 
 
 def retention_row(retention: str) -> Row:
-    """Object Lock that keeps every new object. A delete without a version only hides it."""
+    """Object Lock's default retention. A delete without a version only hides the object."""
     if not retention:
         return ok("bucket", "Object Lock", "no default retention")
     return warn(
         "bucket",
         "Object Lock",
-        f"each new object is kept: {retention}; so is every chunk and heartbeat, as an old version",
-        "a stream works there, and the archive is locked; the versions below live/ are paid for "
-        "until their retention ends, and no rule ends them sooner: keep it short, or take the "
-        "default away and lock the objects below archive/ one by one",
+        f"each new object is kept: {retention}; every chunk and heartbeat stays as an old version",
+        "streaming works, and the archive is locked; old versions below live/ cost money until "
+        "their retention ends, and no rule deletes them earlier: use a short retention, or remove "
+        "the default and lock the objects below archive/ one by one",
     )
 
 
 def rule_rows(rules: Sequence[Rule], *, archive: str, live: str) -> Iterator[Row]:
-    """What the rules do to what is current."""
+    """What the rules do to current objects."""
     found = [*_expiring(rules, archive=archive, live=live), *_moving(rules, archive, live)]
     if found:
         yield from found
     else:
         count = f"{len(rules)} rules" if len(rules) != 1 else "1 rule"
-        yield ok("bucket", "lifecycle rules", f"{count}; none deletes what is current")
+        yield ok("bucket", "lifecycle rules", f"{count}; none deletes current objects")
 
 
 def _expiring(rules: Sequence[Rule], *, archive: str, live: str) -> Iterator[Row]:
@@ -72,14 +72,14 @@ def _expiring(rules: Sequence[Rule], *, archive: str, live: str) -> Iterator[Row
         if prefix is None or not (expiry.get("Days") or expiry.get("Date")):
             continue
         when = f"after {expiry['Days']} days" if expiry.get("Days") else f"on {expiry['Date']}"
-        said = f"rule {_name(rule)} deletes what begins with {prefix!r} {when}"
+        said = f"rule {_name(rule)} deletes objects below {prefix!r} {when}"
         if meets(prefix, live):
-            hint = f"except {live} from it: what is there is the only durable copy of open binlogs"
+            hint = f"exclude {live} from it: it has the only durable copy of open binlogs"
             yield fail("bucket", "lifecycle rules", said, hint)
         elif meets(prefix, archive):
             hint = (
-                "the archive ends with what it deletes: a recovery from an older backup is refused,"
-                " and a lineage whose lineage.json is gone cannot be read; except the archive"
+                "a recovery from a backup older than the deleted binlogs is refused, and a lineage"
+                " without its lineage.json cannot be read; exclude the archive from the rule"
             )
             yield warn("bucket", "lifecycle rules", said, hint)
 
@@ -92,7 +92,7 @@ def _moving(rules: Iterable[Rule], archive: str, live: str) -> Iterator[Row]:
         for move in rule.get("Transitions") or ():
             if move.get("StorageClass") in SLOW_CLASSES:
                 said = f"rule {_name(rule)} moves objects to {move['StorageClass']}"
-                hint = "a recovery would wait for hours: GLACIER_IR is cheap, and read at once"
+                hint = "a recovery would wait for hours: use GLACIER_IR, which can be read at once"
                 yield warn("bucket", "lifecycle rules", said, hint)
 
 
@@ -101,7 +101,7 @@ def versioning_rows(
 ) -> Iterator[Row]:
     """Versioning, and the one rule that it makes necessary.
 
-    `whole_live` is the prefix of `live/` of all sources, for which the rule is; `live` is ours.
+    The rule is for `whole_live`, the prefix of `live/` of all sources; `live` is this source's.
     """
     if not status:
         yield ok("bucket", "versioning", "off")
@@ -114,27 +114,27 @@ def versioning_rows(
     yield warn(
         "bucket",
         "old versions",
-        f"no rule ends old versions below {whole_live}: every chunk that was deleted stays, paid",
+        f"no rule deletes old versions below {whole_live}: deleted chunks stay and cost money",
         f"aws s3api put-bucket-lifecycle-configuration --bucket {bucket} --lifecycle-configuration "
-        "file://rules.json, which replaces all rules: these are the present ones and the new one",
+        "file://rules.json, which replaces all rules: it has the present ones and the new one",
         paste=json.dumps(whole, indent=1, default=_plain),
     )
 
 
 def ending_rule(rules: Iterable[Rule], live: str) -> str:
-    """The rule that ends old versions of all below `live`, in words; "" if there is none."""
+    """The rule that deletes all old versions below `live`, in words; "" if there is none."""
     for rule in rules:
         prefix, ending = prefix_of(rule), rule.get("NoncurrentVersionExpiration") or {}
         days = ending.get("NoncurrentDays")
         if prefix is None or not days or ending.get("NewerNoncurrentVersions") or _by_size(rule):
             continue
         if live.startswith(prefix):
-            return f"rule {_name(rule)} ends old versions below {prefix!r} after {days} days"
+            return f"rule {_name(rule)} deletes old versions below {prefix!r} after {days} days"
     return ""
 
 
 def wanted_rule(whole_live: str) -> dict[str, Any]:
-    """What ends deleted objects of `live/` on a versioned bucket, and uploads left there."""
+    """A rule that deletes old versions and unfinished uploads of `live/` on a versioned bucket."""
     return {
         "ID": "binlog2s3-live",
         "Status": "Enabled",
@@ -150,6 +150,6 @@ def _name(rule: Rule) -> str:
 
 
 def _plain(value: object) -> str:
-    """A date, as the AWS CLI takes it."""
+    """A date in the form that the AWS CLI takes."""
     iso = getattr(value, "isoformat", None)
     return str(iso()) if iso else str(value)

@@ -1,8 +1,9 @@
-"""A server's settings, judged: what a streamer needs of them, and what a recovery would like.
+"""Judges a server's settings and its account's limits: what a streamer and a recovery need.
 
-Place in the flow: `source` asks, this judges, for `check`.
+Place in the flow: `source` asks, this module judges, for `check`.
 
-Law: pure. A setting that the server does not have is not judged.
+Law: pure. A setting that the server does not have is not judged. Limits are read and not tried:
+what a check uses up, a running streamer would not have.
 """
 
 import re
@@ -33,7 +34,7 @@ VARIABLES = (
     "encrypt_binlog",
     "max_binlog_size",
 )
-"""What is asked for; no server has all of them."""
+"""The variables to ask for; no server has all of them."""
 NAMES = (
     "log_bin",
     "server_id",
@@ -51,7 +52,7 @@ NAMES = (
     "max_binlog_size",
     "binlog filters",
 )
-"""The rows of a server that was not reached; MySQL's."""
+"""The rows if the server was not reached; those of MySQL."""
 _DAY = 86400.0
 _YES = frozenset({"ON", "1", "YES", "TRUE"})
 _IN_FILE = "in the server's option file"
@@ -59,12 +60,12 @@ _IN_FILE = "in the server's option file"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """What a server said. `variables` by name in small letters.
+    """What a server answered. `variables` by name in lower case.
 
-    `our_id` is what a streamer registers with, `replicas` the ids of those connected now, None
-    where that may not be asked; `replicates` whether it applies another server's binlog, None
-    likewise. `expire_seconds` is None where it deletes nothing. `filters`: what it leaves out of
-    its binlog, in words; None where that may not be asked.
+    `our_id` is the server id of the streamer, `replicas` the ids of connected replicas, None if
+    access is denied. `replicates`: whether it is a replica itself, None if access is denied.
+    `expire_seconds` is None if binlogs do not expire. `filters`: binlog filters in words, None if
+    access is denied.
     """
 
     flavour: Flavour
@@ -77,7 +78,7 @@ class ServerSettings:
     filters: str | None = ""
 
     def value(self, *names: str) -> str | None:
-        """The first of these variables that there is."""
+        """The first of these variables that exists."""
         return next((self.variables[name] for name in names if name in self.variables), None)
 
     def is_on(self, *names: str) -> bool:
@@ -99,9 +100,11 @@ def version_row(flavour: Flavour, version: str) -> Row:
     tested = {"mysql": (8, 0), "mariadb": (10, 5)}[flavour]
     if numbers < least:
         lowest = ".".join(map(str, least))
-        return fail("server", "version", found, f"{title} {lowest} or later can be streamed from")
+        return fail("server", "version", found, f"streaming needs {title} {lowest} or later")
     if numbers < tested:
-        hint = "its maker maintains it no longer, and binlog2s3 is not tested with it: try it first"
+        hint = (
+            "this version is out of maintenance, and binlog2s3 is not tested with it: try it first"
+        )
         return warn("server", "version", found, hint)
     return ok("server", "version", found)
 
@@ -120,7 +123,7 @@ def settings_rows(server: ServerSettings) -> Iterator[Row]:
 
 
 def unseen_rows(why: str) -> Iterator[Row]:
-    """The same where the server cannot be asked."""
+    """The same rows if the server cannot be asked."""
     for name in NAMES:
         yield skipped("settings", name, why)
 
@@ -129,29 +132,36 @@ def _log_bin(server: ServerSettings) -> Row:
     if server.is_on("log_bin"):
         return ok("settings", "log_bin", "ON")
     return fail(
-        "settings", "log_bin", "OFF: it writes no binlog", f"log_bin {_IN_FILE}, and a restart"
+        "settings",
+        "log_bin",
+        "OFF: it writes no binlog",
+        f"set log_bin {_IN_FILE} and restart the server",
     )
 
 
 def _server_id(server: ServerSettings) -> Row:
     own = int(server.value("server_id") or 0)
     if own == 0:
-        where = "N is one that no other server of the topology has (1 to 4294967295)"
+        where = "N is a number that no other server of the topology has (1 to 4294967295)"
         if server.flavour == "mysql" and numbers_of(server.version) >= (8, 0):
             hint = f"SET PERSIST server_id = N there, where {where}"
         else:
-            hint = f"SET GLOBAL server_id = N there, and so {_IN_FILE}, where {where}"
-        return fail("settings", "server_id", "0: it refuses every replica, and mysqlbinlog", hint)
-    another = "give the streamer another one: --mysql-server-id"
+            hint = f"SET GLOBAL server_id = N there, and set it {_IN_FILE}, where {where}"
+        return fail("settings", "server_id", "0: the server refuses replicas and mysqlbinlog", hint)
+    another = "give the streamer another id: --mysql-server-id"
     if server.replicas is not None and server.our_id in server.replicas:
-        text = f"{own}; a replica is connected as {server.our_id}, which the streamer would use too"
-        return fail("settings", "server_id", f"{text}: they would end each other", another)
-    if own == server.our_id:  # the server compares those of its replicas alone
-        found = f"{own}, which the streamer uses too: it works"
-        return ok("settings", "server_id", found, f"to tell them apart, {another}")
+        text = f"{own}; a replica is connected as {server.our_id}, the streamer's id"
+        return fail("settings", "server_id", f"{text}: they would disconnect each other", another)
+    if own == server.our_id:  # the server compares only its replicas' ids
+        found = f"{own}, which the streamer uses too; this works"
+        return ok("settings", "server_id", found, f"to distinguish them, {another}")
     if server.replicas is None:
-        found = f"{own}; the streamer's is {server.our_id}; its replicas may not be asked for"
-        hint = "no replica may have the streamer's: SHOW REPLICAS (SHOW SLAVE HOSTS) shows theirs"
+        found = (
+            f"{own}; the streamer's is {server.our_id}; access to the list of replicas is denied"
+        )
+        hint = (
+            "no replica may have the streamer's id: SHOW REPLICAS (SHOW SLAVE HOSTS) lists theirs"
+        )
         return ok("settings", "server_id", found, hint)
     found = f"{own}; the streamer's is {server.our_id}, no replica has it"
     return ok("settings", "server_id", found)
@@ -164,8 +174,8 @@ def _contents(server: ServerSettings) -> Iterator[Row]:
             "binlog_format",
             form,
             "ROW",
-            "SET GLOBAL binlog_format = ROW, and so in its option file: statements need not do the "
-            "same when they are applied again, and `find` cannot see what they changed",
+            "SET GLOBAL binlog_format = ROW, and in its option file: statements may have another "
+            "effect when they are applied again, and `find` cannot see what they changed",
         )
     image = server.value("binlog_row_image")
     if image is not None:
@@ -173,13 +183,13 @@ def _contents(server: ServerSettings) -> Iterator[Row]:
             "binlog_row_image",
             image,
             "FULL",
-            "SET GLOBAL binlog_row_image = FULL: without it the binlog does not tell what a row "
-            "was before, and nothing that was deleted or overwritten can be read out of it",
+            "SET GLOBAL binlog_row_image = FULL: otherwise the binlog does not have the old values "
+            "of rows, and deleted or overwritten data cannot be read from it",
         )
     metadata = server.value("binlog_row_metadata")
     if metadata is not None:
         full = metadata.upper() == "FULL"
-        advice = "FULL puts the columns' names into the binlog, for whoever reads rows out of it"
+        advice = "FULL writes column names to the binlog, which tools that read rows can use"
         yield ok("settings", "binlog_row_metadata", metadata, "" if full else advice)
     checksum = server.value("binlog_checksum")
     if checksum is not None:
@@ -187,8 +197,8 @@ def _contents(server: ServerSettings) -> Iterator[Row]:
             "binlog_checksum",
             checksum,
             "CRC32",
-            "SET GLOBAL binlog_checksum = CRC32: without it damage on the way is not noticed, and "
-            "what is in the spool is not believed after a restart",
+            "SET GLOBAL binlog_checksum = CRC32: otherwise damage in transit is not detected, and "
+            "the spool is not trusted after a restart",
         )
 
 
@@ -206,7 +216,7 @@ def _crash(server: ServerSettings) -> Iterator[Row]:
                 name,
                 value,
                 "1",
-                f"SET GLOBAL {name} = 1, and so in its option file: a server that crashes may lose "
+                f"SET GLOBAL {name} = 1, and in its option file: a server that crashes may lose "
                 "commits that were already streamed, and its history forks there",
             )
 
@@ -215,7 +225,7 @@ def _gtids(server: ServerSettings) -> Iterator[Row]:
     if server.flavour == "mariadb":
         domain = server.value("gtid_domain_id")
         if domain is not None:
-            hint = "servers that write at the same time each need a domain of their own"
+            hint = "servers that write at the same time need different domains"
             yield ok("settings", "gtid_domain_id", domain, hint)
         strict = server.value("gtid_strict_mode")
         if strict is not None:
@@ -223,8 +233,8 @@ def _gtids(server: ServerSettings) -> Iterator[Row]:
                 "gtid_strict_mode",
                 strict,
                 "ON",
-                "SET GLOBAL gtid_strict_mode = ON, and so in its option file: without it numbers "
-                "may go back, and two transactions have one GTID",
+                "SET GLOBAL gtid_strict_mode = ON, and in its option file: otherwise sequence "
+                "numbers may go back, and two transactions may have the same GTID",
             )
         return
     mode = server.value("gtid_mode")
@@ -233,9 +243,9 @@ def _gtids(server: ServerSettings) -> Iterator[Row]:
             "gtid_mode",
             mode,
             "ON",
-            "turn it on, online, in four steps (the manual: Enabling GTID Transactions Online): "
-            "without it pitr stops and starts at positions only, cannot skip a transaction, nor "
-            "prove what a target has, and a fail-over cannot be followed",
+            "turn it on, online, in four steps (manual: Enabling GTID Transactions Online): "
+            "without it, pitr can use only positions, cannot skip a transaction or prove what "
+            "a target has, and the streamer cannot follow a failover",
         )
     enforced = server.value("enforce_gtid_consistency")
     if enforced is not None:
@@ -243,7 +253,7 @@ def _gtids(server: ServerSettings) -> Iterator[Row]:
             "enforce_gtid_consistency",
             enforced,
             "ON",
-            "SET GLOBAL enforce_gtid_consistency = ON, with WARN first: gtid_mode needs it",
+            "SET GLOBAL enforce_gtid_consistency = WARN, then ON: gtid_mode needs it",
         )
 
 
@@ -256,32 +266,34 @@ def _replica_updates(server: ServerSettings) -> Row:
     if server.is_on(name):
         role = {True: "; it replicates from another server", None: "", False: ""}[replicates]
         return ok("settings", name, f"ON{role}")
-    hint = f"{name} = ON {_IN_FILE}, and a restart; or stream from the server that it replicates"
+    hint = f"set {name} = ON {_IN_FILE} and restart; or stream from the server that it replicates"
     if replicates:
         what = "a node of a cluster" if galera else "a replica"
         found = f"OFF on {what}: what it applies is not in its binlog"
         return fail("settings", name, found, hint)
     if replicates is None:
-        found = "OFF; whether it is a replica may not be asked"
-        return warn("settings", name, found, f"if it is one: {hint}")
+        found = "OFF; access to the replica status is denied"
+        return warn("settings", name, found, f"if it is a replica: {hint}")
     return ok("settings", name, "OFF; it does not replicate from another server")
 
 
 def _expiry(server: ServerSettings) -> Row:
     name, seconds = "binlog_expire_logs_seconds", server.expire_seconds
     if seconds is None:
-        hint = f"let it keep some days, e.g. {name} = 604800, or its disk fills up"
-        return warn("settings", name, "it keeps binlogs for ever", hint)
+        hint = f"set an expiry of some days, e.g. {name} = 604800, or the disk fills up"
+        return warn("settings", name, "binlogs never expire", hint)
     if seconds < _DAY:
         keeps = (
-            f"it keeps a binlog for {duration_text(seconds)}" if seconds else "it keeps no binlog"
+            f"binlogs expire after {duration_text(seconds)}"
+            if seconds
+            else "binlogs expire at once"
         )
         hint = (
             "keep them for longer than the longest outage of the store or of the streamer's host: "
             "a day at least (RDS: mysql.rds_set_configuration('binlog retention hours', 24))"
         )
         return warn("settings", name, keeps, hint)
-    return ok("settings", name, f"it keeps a binlog for {duration_text(seconds)}")
+    return ok("settings", name, f"binlogs expire after {duration_text(seconds)}")
 
 
 def _notes(server: ServerSettings) -> Iterator[Row]:
@@ -289,11 +301,11 @@ def _notes(server: ServerSettings) -> Iterator[Row]:
         value = server.value(name)
         if value is not None:
             on = value.upper() in _YES
-            hint = "it is of its disk only: what is streamed is plain text; --sse encrypts objects"
+            hint = "only the disk is encrypted: the stream is plain text; --sse encrypts objects"
             yield ok("settings", name, value, hint if on else "")
     size = server.value("max_binlog_size")
     if size is not None:
-        found = f"{size} bytes; how soon a commit is in the bucket does not depend on it"
+        found = f"{size} bytes; it does not affect how soon a commit is in the bucket"
         yield ok("settings", "max_binlog_size", found)
 
 
@@ -302,15 +314,15 @@ def _filters(server: ServerSettings) -> Row:
         return skipped("settings", "binlog filters", "SHOW BINARY LOG STATUS is denied")
     if not server.filters:
         return ok("settings", "binlog filters", "none")
-    hint = "what they leave out is in no binlog, and never in the archive"
+    hint = "changes that they exclude are not in the binlog, so not in the archive"
     return warn("settings", "binlog filters", server.filters, hint)
 
 
 LIMITS = "account limits"
 CONNECTIONS = 3
-"""What a streamer holds at once: mysqlbinlog's connection, that of the stream and of its watch."""
+"""A streamer's connections: mysqlbinlog's, the stream's and the watch's."""
 QUERIES_PER_HOUR = 7200
-"""It asks every two seconds: where the server stands, and whether it is read-only."""
+"""A streamer asks every two seconds for the server's position and whether it is read-only."""
 
 _AMPLE = {"MAX_USER_CONNECTIONS": 2 * CONNECTIONS, "MAX_CONNECTIONS_PER_HOUR": 1200,
           "MAX_QUERIES_PER_HOUR": 2 * QUERIES_PER_HOUR}  # fmt: skip
@@ -321,16 +333,16 @@ _LIMIT = re.compile(rf"\b({'|'.join(_LEAST)}) ([0-9]{{1,10}})\b")
 
 
 def limits_of(statement: str) -> dict[str, int]:
-    """The limits in what SHOW CREATE USER or SHOW GRANTS answers; 0 is none.
+    """The limits in the answer of SHOW CREATE USER or SHOW GRANTS; limits of 0 are left out.
 
-    What is quoted there is the account's name, its password's hash or a comment.
+    Quoted parts, such as the account's name, a password hash or a comment, are ignored.
     """
     found = _LIMIT.findall(_QUOTED.sub("''", statement))
     return {name: int(number) for name, number in found if int(number)}
 
 
 def limits_row(limits: Mapping[str, int] | None, account: str) -> Row:
-    """Whether a stream can live within these; None: they may not be asked for."""
+    """Whether a streamer can work within these limits; None: they could not be read."""
     if limits is None:
         return skipped("privileges", LIMITS, "SHOW CREATE USER is denied")
     found = ", ".join(f"{name} {number}" for name, number in limits.items())
@@ -340,8 +352,8 @@ def limits_row(limits: Mapping[str, int] | None, account: str) -> Row:
         return fail("privileges", LIMITS, f"{found}; a streamer needs at least {wants}", lift)
     if any(number < _AMPLE[name] for name, number in limits.items()):
         hint = (
-            "after a broken network the server counts dead connections beside the new ones, and "
+            "after a network failure the server counts dead connections beside the new ones, and "
             f"each attempt to connect: {lift}"
         )
-        return warn("privileges", LIMITS, f"{found}; enough as long as nothing breaks", hint)
+        return warn("privileges", LIMITS, f"{found}; enough unless the network fails", hint)
     return ok("privileges", LIMITS, found or "none")

@@ -1,9 +1,9 @@
-"""Looking at the source for `check`: the server, what its user may, mysqlbinlog, its clock.
+"""Looks at the source for `check`: the server, its user's privileges, mysqlbinlog, its clock.
 
-Place in the flow: under `command`; `settings` judges what is asked here.
+Place in the flow: under `command`; `settings` judges the answers.
 
-Law: nothing of the server is changed. What the user may is found out by doing it; grants are read
-only where nothing else tells.
+Law: nothing on the server is changed. Privileges are found out by using them; grants are read only
+if nothing else shows them.
 """
 
 import re
@@ -42,12 +42,12 @@ _LARGEST_START = (1 << 32) - 1
 _SLAVE, _CLIENT = "REPLICATION SLAVE", "REPLICATION CLIENT"
 _UNREACHED = "the server was not reached"
 _SILENT = "the server writes no binlog"
-_TRY_AGAIN = "check again; if it stays, the server's error log says why"
+_TRY_AGAIN = "check again; if the error remains, see the server's error log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceAccount:
-    """Who answers, and as whom: `name` is what CURRENT_USER() says."""
+    """The server's flavour and version, and our account: `name` is CURRENT_USER()."""
 
     flavour: Flavour
     version: str
@@ -55,19 +55,19 @@ class SourceAccount:
 
     @property
     def quoted(self) -> str:
-        """As GRANT wants it."""
+        """The account in the form that GRANT takes."""
         user, _, host = self.name.rpartition("@")
         return "@".join(f"'{part.replace(chr(39), chr(39) * 2)}'" for part in (user, host))
 
     @property
     def client(self) -> str:
-        """What REPLICATION CLIENT is called there."""
+        """The name of REPLICATION CLIENT on this server."""
         renamed = self.flavour == "mariadb" and numbers_of(self.version) >= (10, 5)
         return "BINLOG MONITOR" if renamed else _CLIENT
 
 
 class SourceCheck:
-    """Looks at the source, part after part; `close` it. `target` is the archive's address."""
+    """Looks at the source, part by part; `close` it. `target` is the archive's address."""
 
     def __init__(self, config: Config, target: str) -> None:
         self._config = config
@@ -80,13 +80,13 @@ class SourceCheck:
         self._client_denied: SourceError | None = None
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._server.close()
 
     # The server
 
     def server_rows(self) -> Iterator[Row]:
-        """Whether it answers, over what, and which it is."""
+        """Whether it answers, whether by TLS, and its version."""
         try:
             login = resolve(self._config.mysql)
         except SourceError:
@@ -137,7 +137,7 @@ class SourceCheck:
         )
 
     def _ask(self, statement: str) -> list[dict[str, Any]] | None:
-        """Its rows; None where the server says no. Raises SourceError where it says nothing."""
+        """A statement's rows; None if the server refuses it. Raises SourceError if unreachable."""
         try:
             return self._server.rows(statement)
         except SourceError as error:
@@ -161,7 +161,10 @@ class SourceCheck:
         return None if rows is None else bool(rows)
 
     def _has_replicated(self) -> bool | None:
-        """What MariaDB shows to everybody: whether it applies now, or ever did; then: unknown."""
+        """Whether MariaDB applies now (True), never did (False), or did before (None).
+
+        Every user may see this.
+        """
         running = self._server.rows("SHOW GLOBAL STATUS LIKE 'Slaves_running'")
         if any(int(row["Value"]) for row in running):
             return True
@@ -169,7 +172,7 @@ class SourceCheck:
         return None if applied[0]["applied"] else False
 
     def _filters(self, account: SourceAccount) -> str | None:
-        """What SHOW BINARY LOG STATUS says; also where the newest binlog is."""
+        """The binlog filters of SHOW BINARY LOG STATUS; also records the newest position."""
         new = account.flavour == "mysql" and numbers_of(account.version) >= (8, 2)
         statement = "SHOW BINARY LOG STATUS" if new else "SHOW MASTER STATUS"
         try:
@@ -187,15 +190,15 @@ class SourceCheck:
 
     @property
     def _unusable(self) -> str:
-        """Why its binlogs cannot be looked at; "" if they can."""
+        """Why its binlogs cannot be checked; "" if they can."""
         if self._account is None or self._settings is None:
             return _UNREACHED
         return "" if self._settings.is_on("log_bin") else _SILENT
 
-    # What the user may, and mysqlbinlog
+    # Privileges, and mysqlbinlog
 
     def binlog_rows(self) -> Iterator[Row]:
-        """The privileges, then mysqlbinlog: whose own connection may be what shows one of them."""
+        """The privileges, then mysqlbinlog, whose own connection may show one of the privileges."""
         program = list(self._program_rows())
         why = self._unusable
         if self._account is None or why:
@@ -222,7 +225,7 @@ class SourceCheck:
         return self._privilege_row(account, account.client, error)
 
     def _slave_refusal(self, account: SourceAccount, connection: Row) -> SourceError | None:
-        """What MySQL says to SHOW BINLOG EVENTS; of MariaDB only a dump tells, or the grants."""
+        """MySQL's answer to SHOW BINLOG EVENTS; on MariaDB, only a dump or the grants show it."""
         if connection.result == "ok":
             return None
         if f"you need (at least one of) the {_SLAVE}" in connection.found:
@@ -237,14 +240,14 @@ class SourceCheck:
         return None
 
     def _limits(self, account: SourceAccount) -> dict[str, int] | None:
-        """The account's own limits, and what the server allows one account at once."""
+        """The account's own limits, and the server's limit of connections per account."""
         new = numbers_of(account.version) >= ((5, 7) if account.flavour == "mysql" else (10, 2))
         rows = self._ask("SHOW CREATE USER CURRENT_USER()") if new else None
         rows = rows if rows is not None else self._ask("SHOW GRANTS")
         if rows is None:
             return None
         found = limits_of("\n".join(str(next(iter(row.values()))) for row in rows))
-        # of the session, which has the account's, or else the server's
+        # the session's value is the account's, or else the server's
         at_once = self._ask("SELECT @@session.max_user_connections AS at_once")
         if at_once and int(at_once[0]["at_once"]):
             found["MAX_USER_CONNECTIONS"] = int(at_once[0]["at_once"])
@@ -268,10 +271,10 @@ class SourceCheck:
                 else ("SET DEFAULT ROLE ALL TO")
             )
             hint += f" or, if a role of it ({roles}) has it: {default} {account.quoted};"
-        return fail("privileges", privilege, f"{account.name} lacks it", hint)
+        return fail("privileges", privilege, f"{account.name} does not have it", hint)
 
     def _roles(self) -> str:
-        """The roles that the user was granted, as SHOW GRANTS names them."""
+        """The roles granted to the user, as SHOW GRANTS names them."""
         try:
             grants = self._grants()
         except SourceError:
@@ -285,7 +288,7 @@ class SourceCheck:
 
     def _program_rows(self) -> Iterator[Row]:
         if self._account is None:
-            yield skipped("mysqlbinlog", "program", f"{_UNREACHED}, which tells the flavour")
+            yield skipped("mysqlbinlog", "program", f"{_UNREACHED}, so its flavour is not known")
             return
         try:
             self._tool = tool = find(self._account.flavour, self._config.mysql.mysqlbinlog)
@@ -293,10 +296,13 @@ class SourceCheck:
             yield failed("mysqlbinlog", "program", error)
             return
         found, ours = f"{tool.path}, version {tool.version}", numbers_of(tool.version)
-        if tool.flavour == "mariadb" and ours < (10, 0):  # its own numbers, as 3.5 of 10.11
+        if tool.flavour == "mariadb" and ours < (
+            10,
+            0,
+        ):  # it has its own numbers, such as 3.5 in 10.11
             yield ok("mysqlbinlog", "program", found)
         elif ours < numbers_of(self._account.version):
-            hint = "install one of the server's version: an older one may not know all its events"
+            hint = "install the server's version of it: an older one may not know all events"
             older = f"{found}: older than the server, {self._account.version}"
             yield warn("mysqlbinlog", "program", older, hint)
         else:
@@ -304,33 +310,33 @@ class SourceCheck:
 
     def _connection_row(self) -> Row:
         if self._tool is None:
-            return skipped("mysqlbinlog", "connection", "there is no mysqlbinlog")
+            return skipped("mysqlbinlog", "connection", "mysqlbinlog was not found")
         if self._settings is not None and self._settings.value("server_id") == "0":
             return skipped("mysqlbinlog", "connection", "a server with server_id 0 refuses it")
         try:
             where = self._newest or self._oldest()
             if where is None:
-                why = "the user may not see which binlogs there are"
+                why = "the user may not list the binlogs"
                 return skipped("mysqlbinlog", "connection", why)
             size = _read_some(self._tool, resolve(self._config.mysql), *where)
         except SourceError as error:
             hint = error.hint if error.hint and not error.transient else _TRY_AGAIN
             return fail("mysqlbinlog", "connection", str(error), hint)
-        except (SpoolError, OSError) as error:  # a streamer writes into its spool
-            found = f"could not be tried, for want of a temporary directory: {error}"
-            hint = "make room there, or name another one: TMPDIR"
+        except (SpoolError, OSError) as error:  # a streamer uses its spool instead
+            found = f"could not be tried without a temporary directory: {error}"
+            hint = "free space there, or set TMPDIR to another directory"
             return warn("mysqlbinlog", "connection", found, hint)
-        return ok("mysqlbinlog", "connection", f"it reads {where[0]} ({size} bytes came)")
+        return ok("mysqlbinlog", "connection", f"it reads {where[0]} ({size} bytes received)")
 
     def _oldest(self) -> tuple[BinlogName, int] | None:
-        """MySQL names it to those who may read binlogs, though not list them."""
+        """The oldest binlog; MySQL shows it to users who may read binlogs but not list them."""
         rows = self._ask("SHOW BINLOG EVENTS LIMIT 1")
         return (BinlogName.parse(str(rows[0]["Log_name"])), 4) if rows else None
 
-    # Its clock
+    # The server's clock
 
     def clock_row(self) -> Row:
-        """Its clock beside ours."""
+        """The server's clock compared with ours."""
         if self._account is None:
             return skipped("clock", "server", _UNREACHED)
         before = datetime.now(UTC)
@@ -342,7 +348,7 @@ class SourceCheck:
 
 
 def login_rows(config: Config) -> Iterator[Row]:
-    """Whether the option file and the password can be read, and what they come to."""
+    """Whether the option file and the password can be read, and the login they give."""
     try:
         login = resolve(config.mysql)
     except SourceError as error:
@@ -352,20 +358,20 @@ def login_rows(config: Config) -> Iterator[Row]:
     files = [config.mysql.password_file, config.mysql.defaults_file]
     readable = [str(path) for path in files if path is not None and _others_read(path)]
     if readable:
-        hint = "only this program's user should be able to read it: chmod 600"
+        hint = "only this program's user should be able to read the file: chmod 600"
         yield warn("configuration", "login", f"{found}; others can read {readable[0]}", hint)
     elif login.doubt:
-        yield warn("configuration", "login", f"{found}; {login.doubt}", "is it meant to be there?")
+        yield warn("configuration", "login", f"{found}; {login.doubt}", "is that intended?")
     else:
         yield ok("configuration", "login", found)
 
 
 def _by_hand(login: Login) -> str:
-    """What to do about an answer that has no hint of its own."""
+    """The hint for an error without one."""
     where = (
         f"--socket={login.socket}" if login.socket else f"--host={login.host} --port={login.port}"
     )
-    return f"see whether this gets in: mysql {where} --user={login.user} --password"
+    return f"try to log in with: mysql {where} --user={login.user} --password"
 
 
 def _others_read(path: Path) -> bool:
@@ -376,7 +382,7 @@ def _others_read(path: Path) -> bool:
 
 
 def _grants_slave(grant: str) -> bool:
-    """Whether this line of SHOW GRANTS gives the right to read binlogs."""
+    """Whether this line of SHOW GRANTS allows reading binlogs."""
     given, _, where = grant.upper().partition(" ON ")
     enough = re.search(r"REPLICATION SLAVE(?! ADMIN)|ALL PRIVILEGES", given)
     return bool(enough) and where.startswith("*.* ")
@@ -386,7 +392,11 @@ def _tls_row(login: Login, status: Mapping[str, str]) -> Row:
     cipher, version = status.get("Ssl_cipher", ""), status.get("Ssl_version", "")
     if cipher:
         verified = login.ssl_mode in ("VERIFY_CA", "VERIFY_IDENTITY")
-        hint = "" if verified else "--mysql-ssl-ca and VERIFY_CA prove that it is the server's"
+        hint = (
+            ""
+            if verified
+            else "--mysql-ssl-ca and VERIFY_CA verify that it is the server's certificate"
+        )
         known = "certificate verified" if verified else "certificate not verified"
         return ok("server", "TLS", f"{version}, {cipher}; {known} ({login.ssl_mode})", hint)
     if login.local:
@@ -394,15 +404,16 @@ def _tls_row(login: Login, status: Mapping[str, str]) -> Row:
     return warn(
         "server",
         "TLS",
-        f"none: password and binlogs cross the network in clear ({login.ssl_mode})",
-        "set up TLS at the server, and --mysql-ssl-mode REQUIRED, or better VERIFY_CA",
+        f"none: password and binlogs cross the network unencrypted ({login.ssl_mode})",
+        "set up TLS on the server, and use --mysql-ssl-mode REQUIRED, or better VERIFY_CA",
     )
 
 
 def _read_some(tool: Tool, login: Login, name: BinlogName, position: int) -> int:
-    """How many bytes of a binlog a mysqlbinlog got. Raises SourceError.
+    """How many bytes mysqlbinlog received of a binlog. Raises SourceError.
 
-    It begins at the newest place, so that hardly anything comes, and is ended once some has come.
+    It starts at the newest position, so that it receives little, and is stopped once it has some
+    bytes.
     """
     start = position if position <= _LARGEST_START else 4
     with tempfile.TemporaryDirectory(prefix="binlog2s3-check-") as directory:
@@ -422,8 +433,8 @@ def _read_some(tool: Tool, login: Login, name: BinlogName, position: int) -> int
             while child.poll() is None and _size(path) < _ENOUGH_BYTES:
                 if time.monotonic() > deadline:
                     raise SourceError(
-                        f"mysqlbinlog got nothing of {name} within {_READ_SECONDS:g} s",
-                        hint="does the server hang, or something on the way?",
+                        f"mysqlbinlog received nothing of {name} within {_READ_SECONDS:g} s",
+                        hint="check whether the server or the network hangs",
                     )
                 time.sleep(0.02)
             if child.poll() not in (None, 0):
@@ -432,7 +443,7 @@ def _read_some(tool: Tool, login: Login, name: BinlogName, position: int) -> int
             child.stop()
         size = _size(path)
         if _begin(path) != MAGIC:
-            raise SourceError(f"mysqlbinlog ended, and wrote no binlog ({size} bytes)")
+            raise SourceError(f"mysqlbinlog exited and wrote no binlog ({size} bytes)")
         return size
 
 

@@ -1,9 +1,9 @@
-"""Looking at the spool's directory for `check`.
+"""Looks at the spool directory for `check`.
 
-Place in the flow: under `command`; `stream.spool` and `stream.punch` are what it is about.
+Place in the flow: under `command`; `stream.spool` and `stream.punch` are what it tests.
 
-Law: as it was found it is left: a directory that was not there is made and taken away again, for
-the one who streams may be another user. A spool that a streamer holds is not touched.
+Law: it leaves the directory as it was: a directory that does not exist is made and removed again,
+because the streamer may run as another user. It does not touch a spool that a streamer has locked.
 """
 
 import errno
@@ -31,9 +31,9 @@ _DYNAMIC = Path("/var/lib/private")
 
 
 def spool_rows(config: Config, target: str) -> Iterator[Row]:
-    """Every row of the spool; what had to be made for it is taken away.
+    """Every row of the spool; directories made for it are removed.
 
-    `target` is the archive's address, as the spool's own notes have it.
+    `target` is the archive's address, as the spool records it.
     """
     directory = config.spool
     made: list[Path] = []
@@ -54,25 +54,27 @@ def spool_rows(config: Config, target: str) -> Iterator[Row]:
 
 
 def unusable_hint(error: OSError, directory: Path) -> str:
-    """What to do about a directory that cannot be made, or written to."""
+    """The hint for a directory that cannot be made or written to."""
     match error.errno:
         case errno.EACCES | errno.EPERM:
             make = f"install -d -m 700 -o {_user()} {directory}"
-            return f"give it to the user that streams, with all that is in it: {make}"
+            return f"change the owner of it and its contents to the user that streams: {make}"
         case errno.ENOSPC | errno.EDQUOT:
-            return "make room there, but never delete run-*; or name another one with --spool"
+            return (
+                "free space there, but never delete run-*; or pass another directory with --spool"
+            )
         case errno.EROFS:
             return (
-                "it is on a file system that may only be read (in a systemd unit: add it to "
-                "ReadWritePaths=); or name another one with --spool"
+                "it is on a read-only file system (in a systemd unit: add it to "
+                "ReadWritePaths=); or pass another directory with --spool"
             )
         case errno.ENOTDIR | errno.EEXIST:
-            return "something that is no directory is in its place: name another with --spool"
-    return "name another one with --spool"
+            return "a file has this name: pass another directory with --spool"
+    return "pass another directory with --spool"
 
 
 def _user() -> str:
-    """Who runs this, as `install` wants it."""
+    """The user that runs this, in the form that `install` takes."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -80,13 +82,13 @@ def _user() -> str:
 
 
 def holder(directory: Path) -> int | None:
-    """The process that holds the spool's lock, 0 if it is not known which; None if nobody does."""
+    """The process that locks the spool, 0 if its id is not known; None if it is free."""
     try:
         descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        # shared, and for this moment only
+        # a shared lock, released at once
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         text = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
@@ -126,19 +128,21 @@ def _rows(config: Config, target: str, made: list[Path]) -> Iterator[Row]:
 
 def _directory_row(directory: Path, made: list[Path]) -> Row:
     if made:
-        return ok("spool", "directory", f"{directory} is not there; it can be made, and written to")
+        return ok(
+            "spool", "directory", f"{directory} does not exist; it can be made and written to"
+        )
     return owner_row(directory.resolve(), directory.stat().st_uid, os.geteuid())
 
 
 def owner_row(directory: Path, owner: int, user: int) -> Row:
-    """Whether who checks is who streams; of a unit's own user nobody but root can look."""
+    """Whether the check runs as the user that streams; a unit's own user is known to root only."""
     if owner == user:
         return ok("spool", "directory", f"{directory} can be written to")
     if user == 0 and directory.is_relative_to(_DYNAMIC):
-        found = f"{directory} belongs to user {owner}, whom systemd made for its unit"
+        found = f"{directory} belongs to user {owner}, which systemd made for the unit"
         return ok("spool", "directory", found)
     found = f"{directory} belongs to user {owner}; this check runs as {user}"
-    return warn("spool", "directory", found, "run it as the user that streams")
+    return warn("spool", "directory", found, "run the check as the user that streams")
 
 
 def _lock_row(directory: Path) -> Row:
@@ -150,7 +154,7 @@ def _lock_row(directory: Path) -> Row:
 
 
 def _contents_row(directory: Path, source: str, target: str) -> Row:
-    """Whose binlogs are in it: a start refuses those of another source or archive."""
+    """Whose binlogs it has: a streamer refuses those of another source or archive."""
     runs = sorted(directory.glob("run-*/run.json"))
     for path in runs:
         try:
@@ -159,10 +163,10 @@ def _contents_row(directory: Path, source: str, target: str) -> Row:
         except FileNotFoundError:
             continue  # a streamer has just deleted it
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            hint = "move that run's directory aside; the source still has the binlogs"
+            hint = "move the directory of this run away; the source still has the binlogs"
             return fail("spool", "contents", f"{path} is damaged: {error}", hint)
         if whose != (source, target):
-            found = f"it holds binlogs of {whose[0]} for {whose[1]}"
+            found = f"it has binlogs of {whose[0]} for {whose[1]}"
             hint = "give each source and bucket a spool of its own: --spool"
             return fail("spool", "contents", found, hint)
     return ok("spool", "contents", f"binlogs of this source, {len(runs)} runs" if runs else "empty")
@@ -177,9 +181,9 @@ def _punch_row(probe: Path) -> Row:
     except SpoolError as error:
         return failed("spool", "punch hole", error)
     if before and allocated(probe) >= before:
-        hint = "give it room for the largest binlog, or put it on ext4, xfs or btrfs"
-        return warn("spool", "punch hole", "done, and nothing is given back", hint)
-    return ok("spool", "punch hole", "parts of a file can be given back")
+        hint = "give it space for the largest binlog, or put it on ext4, xfs or btrfs"
+        return warn("spool", "punch hole", "it succeeds but frees no space", hint)
+    return ok("spool", "punch hole", "parts of a file can be freed")
 
 
 def _room_row(directory: Path, limits: SpoolLimits) -> Row:
@@ -194,21 +198,21 @@ def _room_row(directory: Path, limits: SpoolLimits) -> Row:
         min_free=least,
     )
     if short := room.short_of():
-        hint = "make room, or set --spool-min-free-bytes and --spool-max-bytes; never delete run-*"
+        hint = "free space, or set --spool-min-free-bytes and --spool-max-bytes; never delete run-*"
         return fail("spool", "free space", short, hint)
     found = (
-        f"{_size(room.free)} free, {_size(least)} to be left, the spool takes {_size(room.used)}"
+        f"{_size(room.free)} free, {_size(least)} must stay free, the spool uses {_size(room.used)}"
     )
     grows = room.free - least
     if limits.max_bytes is not None and limits.max_bytes - room.used > grows:
-        hint = "reading waits before that: lower the limit, or give it a larger disk"
+        hint = "the streamer pauses before it reaches the limit: lower it, or use a larger disk"
         limit = _size(limits.max_bytes)
-        return warn("spool", "free space", f"{found}; there is no room for all of {limit}", hint)
+        return warn("spool", "free space", f"{found}; there is no space for all of {limit}", hint)
     return ok("spool", "free space", found)
 
 
 def _used(directory: Path) -> int:
-    """What the binlogs of all runs take on the disk."""
+    """The disk space of the binlogs of all runs."""
     total = 0
     for path in directory.glob("run-*/*"):
         with suppress(OSError):
@@ -219,13 +223,13 @@ def _used(directory: Path) -> int:
 def _kind_row(directory: Path) -> Row:
     kind = _kind(directory)
     if kind in _MEMORY:
-        hint = "put it on a disk: a reboot loses it, and it fills the memory of the host"
-        return warn("spool", "file system", f"{kind}, which is memory", hint)
+        hint = "put the spool on a disk: a reboot loses it, and it uses the host's memory"
+        return warn("spool", "file system", f"{kind}, which is in memory", hint)
     return ok("spool", "file system", kind or "not known")
 
 
 def _kind(directory: Path) -> str:
-    """The kind of file system that a directory lies on, from the kernel's list of mounts."""
+    """The type of a directory's file system, from the kernel's list of mounts."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
         wanted = directory.stat().st_dev

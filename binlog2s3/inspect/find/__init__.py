@@ -1,1 +1,1 @@
-"""The command `find`: transactions in the archive by table, time or GTID."""
+"""The command `find`: finds transactions in the archive by table, time or GTID."""

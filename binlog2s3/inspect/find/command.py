@@ -1,9 +1,9 @@
-"""`binlog2s3 find`: which transactions did something, and how to go back to before them.
+"""`binlog2s3 find`: lists matching transactions, and how to recover to just before each.
 
-Place in the flow: under `cli`; `scan` looks, `view` shows.
+Place in the flow: under `cli`; `scan` searches, `view` prints.
 
-Law: it only reads, and says what it could not look at. That nothing is found is an answer like any
-other.
+Law: it only reads, and it reports everything that it could not search. Finding nothing is a normal
+result.
 """
 
 import signal
@@ -35,11 +35,11 @@ from binlog2s3.workers import Workers
 
 _NAMES_MOST = 20
 _ALL = "all"
-"""Not a lineage: every one."""
+"""The value of --lineage that means every lineage."""
 
 
 def run(config: FindConfig) -> int:
-    """Carry it out; the exit code. Raises what went wrong, each error with its own."""
+    """Run the command; returns the exit code. Raises the error that stopped it."""
     stop, query = threading.Event(), _query(config)
     with ExitStack() as searcher:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -89,7 +89,7 @@ def _query(config: FindConfig) -> SearchQuery:
 
 @dataclass(slots=True)
 class _FindRun:
-    """A search that is shown."""
+    """One search and its output."""
 
     config: FindConfig
     query: SearchQuery
@@ -100,7 +100,7 @@ class _FindRun:
 
     def run(self) -> None:
         for error in self.survey.unreadable:
-            self._warn(f"{error}; its lineage is not looked through")
+            self._warn(f"{error}; its lineage is not searched")
         search = TransactionSearch(
             self.survey,
             self.query,
@@ -126,7 +126,7 @@ class _FindRun:
 
 
 def _check(config: FindConfig, query: SearchQuery, store: S3Store, survey: Survey) -> None:
-    """Raises where there is nothing that could be looked through."""
+    """Raise an error if there is nothing to search."""
     ids = [lineage.id for lineage in survey.lineages]
     if not ids and survey.unreadable:
         raise survey.unreadable[0]
@@ -149,6 +149,6 @@ def _check(config: FindConfig, query: SearchQuery, store: S3Store, survey: Surve
     for text in query.gtids:
         if flavour_of(parse_gtids(text)) not in flavours:
             raise ArchiveError(
-                f"{text} is no GTID of {' or '.join(sorted(flavours))}, which this history is of",
-                hint="as `binlog2s3 list` shows them",
+                f"{text} is not a GTID of {' or '.join(sorted(flavours))}, which this history has",
+                hint="`binlog2s3 list` shows the GTIDs of each binlog",
             )

@@ -1,8 +1,8 @@
-"""One history that is searched: its binlogs, and which of their transactions it had before.
+"""The history that is searched: its binlogs, and which transactions an earlier lineage already has.
 
-Place in the flow: between `scan` and `recover.route`, which says what follows what.
+Place in the flow: between `scan` and `recover.route`, which decides what follows what.
 
-Law: a transaction counts as one that was there before only if it can be found there.
+Law: a transaction counts as a duplicate only if the earlier lineage's copy can be found.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,11 +21,11 @@ from binlog2s3.recover.route import Route
 from binlog2s3.recover.snapshot import Survey
 
 _Held = tuple[Executed, Executed | None]
-"""All GTIDs up to a point, and those before another one."""
+"""All GTIDs executed up to the cut of a leg, and those executed before its first binlog."""
 
 
 class SearchedHistory:
-    """The binlogs of one history, and which of their transactions came before."""
+    """The binlogs of one history, and which of their transactions an earlier leg already has."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class SearchedHistory:
         self._helds: dict[int, _Held | None] = {}
 
     def leg(self, number: int) -> Leg:
-        """The leg that a stretch is of."""
+        """The leg that a stretch belongs to."""
         return self.route.leg(number)
 
     def known(self, number: int) -> Known:
@@ -52,28 +52,28 @@ class SearchedHistory:
         return self.route.known(number)
 
     def found(self, number: int) -> Found:
-        """And how to read it."""
+        """A stretch's binlog with what is needed to read it."""
         self.route.known(number)
         return self._survey.find(self.leg(number).lineage.id, self.route.stretches[number].name)
 
     def size(self, number: int) -> int:
-        """How many of its bytes are of this history, as the listing says."""
+        """The bytes of a stretch's binlog that belong to this history, by the listing."""
         name = self.route.stretches[number].name
         leg = self.leg(number)
         size = self._survey.size(leg.lineage.id, name)
         return size if self.alone else leg.end_of(name, size)
 
     def end(self, number: int, known: Known) -> int:
-        """The same, as it was found to be."""
+        """The bytes of a binlog that belong to this history, by its entry or its bytes."""
         return known.size if self.alone else self.leg(number).end_of(known.name, known.size)
 
     def spans(self, number: int) -> list[Span]:
-        """What of a stretch there is to be searched."""
+        """The spans of a stretch that have to be searched."""
         found = self.found(number)
         return spans_of(found, min(self.end(number, found.known), found.known.transaction_end))
 
     def load(self, numbers: Iterable[int]) -> None:
-        """Have their entries read together."""
+        """Read the entries of these stretches together."""
         wanted: dict[str, list[BinlogName]] = {}
         for number in numbers:
             names = wanted.setdefault(self.leg(number).lineage.id, [])
@@ -82,7 +82,7 @@ class SearchedHistory:
             self._survey.load(lineage, names)
 
     def duplicates(self, number: int) -> Callable[[Transaction], bool]:
-        """Whether a transaction of this stretch is also in a leg before."""
+        """A test whether an earlier leg already has a transaction of this stretch."""
         leg = self.route.stretches[number].leg
         if self.alone or leg == 0:
             return lambda _: False
@@ -100,22 +100,22 @@ class SearchedHistory:
         return double
 
     def _is_shared(self, number: int) -> bool:
-        """Whether it is the first of its leg, and the leg before has a binlog of its name."""
+        """Whether it is the first of its leg, and the leg before has a binlog of the same name."""
         if number == 0:
             return False
         before, one = self.route.stretches[number - 1 : number + 1]
         return before.leg != one.leg and before.name == one.name
 
     def _held(self, leg: int) -> "_Held | None":
-        """The same as `_find_held`, asked once."""
+        """The result of `_find_held`, cached."""
         if leg not in self._helds:
             self._helds[leg] = self._find_held(leg)
         return self._helds[leg]
 
     def _find_held(self, leg: int) -> "_Held | None":
-        """GTIDs of a leg: all up to its cut, and those that came before its first binlog.
+        """GTIDs of a leg: all up to its cut, and those executed before its first binlog.
 
-        None where it is not whole: what it lacks may be in a later leg.
+        None if the leg has gaps: a later leg may have what is missing in it.
         """
         cut = self.route.line.legs[leg].cut
         numbers = [n for n, one in enumerate(self.route.stretches) if one.leg == leg]

@@ -1,9 +1,9 @@
-"""Whether a transaction is one that is looked for: by its tables, kinds, rows. Pure.
+"""Whether a transaction matches: by its tables, kinds, rows, GTIDs. Pure.
 
-Place in the flow: `prefilter` and `scan` ask, `config` says what is looked for. `binlog.content`
-has read the transaction, `binlog.statements` its texts.
+Place in the flow: `prefilter` and `scan` use it; the criteria come from `config`. `binlog.content`
+reads the transaction, `binlog.statements` parses its statements.
 
-Law: what cannot be told is found rather than missed, and said to be uncertain.
+Law: if it cannot be decided whether a transaction matches, it is a match that is not certain.
 """
 
 import struct
@@ -21,34 +21,34 @@ from binlog2s3.binlog.tables import database_name, table_name
 
 _ANY = frozenset({"insert", "update", "delete", "ddl", "drop", "other"})
 _CALLS = frozenset({"SELECT", "WITH", "DO", "CALL", "VALUES", "(", "EXECUTE", "PREPARE"})
-"""What may change any row, by a function that it calls."""
+"""Statements that may change any row, by a function that they call."""
 _UPKEEP = frozenset(
     {"FLUSH", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "CHECKSUM", "CACHE", "RESET", "KILL"}
 )
-"""What neither changes rows nor defines anything."""
+"""Statements that change no rows and define nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Tables that are looked for, as (database, table); the table "*" is every one of it."""
+    """The tables to look for, as (database, table); the table "*" means the whole database."""
 
     pairs: tuple[tuple[str, str], ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """As text: "db.table", or "db.*" of a whole database."""
+        """As text: "db.table", or "db.*" for a whole database."""
         return tuple(_name(*pair) for pair in self.pairs)
 
     def has(self, name: str) -> bool:
-        """Whether a change's "db.table", or "db.*" of a whole database, is among them."""
+        """Whether a change's "db.table", or "db.*" for a whole database, is among them."""
         return any(_covers(pair, name) for pair in self.pairs)
 
     def has_small(self, name: str) -> bool:
-        """The same where a server keeps all names in small letters."""
+        """Like `has`, for a server that keeps all names in lower case."""
         return any(_covers((db.lower(), table.lower()), name) for db, table in self.pairs)
 
     def may_have(self, name: str) -> bool:
-        """The same where letters may be small or capital."""
+        """Like `has`, ignoring case."""
         folded = name.casefold()
         return any(_covers((db.casefold(), t.casefold()), folded) for db, t in self.pairs)
 
@@ -66,7 +66,7 @@ def _covers(pair: tuple[str, str], name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:
-    """What a transaction must do to be found. `tables` None, no `kinds`: any."""
+    """What a transaction must do to match. `tables` None, no `kinds`: anything."""
 
     tables: Tables | None = None
     kinds: frozenset[str] = frozenset()
@@ -74,22 +74,22 @@ class Criteria:
 
     @property
     def is_any(self) -> bool:
-        """Whether every transaction is found."""
+        """Whether every transaction matches."""
         return self.tables is None and not self.kinds and not self.min_rows
 
     @property
     def has_rows(self) -> bool:
-        """Whether changes of rows are looked for."""
+        """Whether row changes can match."""
         return not self.kinds or not self.kinds.isdisjoint(ROW_KINDS)
 
     def has_kind(self, kind: str) -> bool:
-        """Whether changes of this kind are looked for."""
+        """Whether changes of this kind can match."""
         return not self.kinds or kind in self.kinds
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What was found out. `matched` are the changes that are looked for, as far as told."""
+    """The result for one transaction. `matched` are the changes that match, as far as known."""
 
     found: bool
     certain: bool = True
@@ -101,7 +101,7 @@ _NO = Match(found=False)
 
 @dataclass(slots=True)
 class Matcher:
-    """Judges one transaction: `take` each of its statements, then `verdict` on its content."""
+    """Decides about one transaction: `take` each of its statements, then `match` its content."""
 
     wanted: Criteria
     maybe: set[str] = field(default_factory=set)
@@ -109,7 +109,7 @@ class Matcher:
     dropped: set[str] = field(default_factory=set)
 
     def take(self, statement: Statement) -> None:
-        """One of its statements."""
+        """Take one statement of the transaction."""
         if "" in statement.tables:
             self.told.add(statement.kind)
         if statement.word == "DROP":
@@ -119,9 +119,9 @@ class Matcher:
             self.maybe |= kinds
 
     def match(self, content: Content) -> Match:
-        """What the transaction is, by what it was read to do.
+        """Whether the transaction matches, by its content.
 
-        What was rolled back is not certain, and what could not be read may be anything.
+        What was rolled back is not certain. What could not be read may be anything.
         """
         found = self._match(content)
         if content.lost or (content.undone and found.found):
@@ -178,7 +178,7 @@ class Matcher:
 
 
 def kinds_of(statement: Statement) -> frozenset[str]:
-    """What a statement may do, as far as its text tells."""
+    """The kinds of change that a statement may make, as far as its text shows."""
     if statement.kind != "other":
         return frozenset({statement.kind, *statement.also})
     if statement.word in _UPKEEP:
@@ -191,7 +191,7 @@ def may_be_about(statement: Statement, tables: Tables | None) -> bool:
     if tables is None or any(tables.may_have(name) for name in statement.tables if name):
         return True
     if not statement.clear.text.isascii() and not all(map(str.isascii, tables.names)):
-        return True  # in a charset that nobody asked for, names look different
+        return True  # in another character set, names look different
     if statement.whole:
         return False
     if statement.clear.cut or statement.word in _CALLS:
@@ -200,7 +200,7 @@ def may_be_about(statement: Statement, tables: Tables | None) -> bool:
 
 
 def _mentions(statement: Statement, tables: Tables) -> bool:
-    """Whether one of these names stands in a statement, or a whole database of theirs."""
+    """Whether a statement contains the name of one of these tables or databases."""
     names = [name.casefold() for name in statement.clear.names()]
     db = statement.db.casefold()
     return any(
@@ -210,7 +210,7 @@ def _mentions(statement: Statement, tables: Tables) -> bool:
 
 
 def _mentions_one(names: list[str], db: str, wanted_db: str, table: str) -> bool:
-    """A name without a database is of the one that the statement was run in."""
+    """Whether a table is among these names. Names without a database use the statement's."""
     if table == "*":
         return db == wanted_db or wanted_db in names
     for at, name in enumerate(names):
@@ -224,9 +224,9 @@ def _mentions_one(names: list[str], db: str, wanted_db: str, table: str) -> bool
 
 
 def needles_of(tables: Tables) -> tuple[bytes, ...]:
-    """What stands in each TABLE_MAP event of these tables: lengths, names and zeros.
+    """The bytes that every TABLE_MAP event of these tables contains: lengths, names and zeros.
 
-    Names as they were given, and in small letters, as servers may keep them.
+    Names as given, and in lower case, because servers may keep them in lower case.
     """
     found: dict[bytes, None] = {}
     for db, table in tables.pairs:
@@ -247,7 +247,7 @@ KINDS_OF_WORD: Mapping[bytes, tuple[tuple[bytes, frozenset[str]], ...]] = {
     b"UPDATE": ((b"", frozenset({"update"})), (b"portion", frozenset({"insert"}))),
     b"DELETE": ((b"", frozenset({"delete"})), (b"portion", frozenset({"insert", "update"}))),
 }
-"""What statements can be at most: by their first word, and others in them, in small letters."""
+"""The kinds that a statement can have: by its first word, and by words in it, in lower case."""
 
 
 _MYSQL = struct.Struct("<x16sq")
@@ -256,7 +256,10 @@ _SERVER = struct.Struct("<5xI")
 
 
 class WantedGtids:
-    """Some GTIDs of one flavour: a set, or MariaDB's one by one. ValueError if they are none."""
+    """GTIDs to look for, of one flavour. Raises ValueError if they cannot be parsed.
+
+    MySQL's are a set. MariaDB's are compared one by one.
+    """
 
     def __init__(self, texts: tuple[str, ...], flavour: Flavour) -> None:
         self._set = GtidSet()
@@ -276,7 +279,7 @@ class WantedGtids:
         self.count = self._set.count if flavour == "mysql" else len(self._single)
 
     def in_event(self, event_type: int, data: bytes, at: int) -> bool:
-        """Whether the GTID event that begins there may be one of them."""
+        """Whether the GTID event at this offset may be one of them."""
         if event_type == EventType.GTID:
             uuid, gno = _MYSQL.unpack_from(data, at + HEADER_SIZE)
             return _within(self._runs.get(uuid, ()), gno)
@@ -288,7 +291,7 @@ class WantedGtids:
         return False
 
     def has(self, gtid: str) -> bool:
-        """Whether this one, as a scanner names it, is among them."""
+        """Whether this GTID, in the scanner's form, is among them."""
         if ":" not in gtid:
             return _mariadb(gtid) in self._single
         uuid, *tag, number = gtid.split(":")

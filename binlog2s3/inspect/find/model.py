@@ -1,6 +1,6 @@
-"""What a search is for: the words of `find`. Values only.
+"""The values of `find`: what to search for, and what was found. Values only.
 
-Place in the flow: `config` makes it, `scan` looks for it, `view` says it.
+Place in the flow: `command` makes the query, `scan` runs it, `view` prints the results.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ _SECOND_US = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchQuery:
-    """What is looked for, and where.
+    """What to search for, and where.
 
-    Times in microseconds, UTC, both included. `gtids` are texts, as the flavour has them.
-    `lineage`: the history that ends there, None: the last writer's; `everywhere`: every lineage
-    as a whole.
+    Times are in microseconds, UTC, both included. `gtids` are texts of either flavour. `lineage`:
+    search the history that ends in it, None: the current one; `everywhere`: search every lineage as
+    a whole.
     """
 
     wanted: Criteria
@@ -33,7 +33,7 @@ class SearchQuery:
     everywhere: bool = False
 
     def in_time(self, least_us: int, greatest_us: int, *, exact: bool) -> bool:
-        """Whether anything between these may be in time; not `exact`: seconds, rounded down."""
+        """Whether a commit between these times may match; not `exact`: seconds, rounded down."""
         if not exact:
             greatest_us += _SECOND_US - 1
         return (self.since_us is None or greatest_us >= self.since_us) and (
@@ -43,9 +43,9 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class XaLink:
-    """That a transaction is one phase of an XA transaction: what became of that, and by which one.
+    """The other phase of an XA transaction, and the state that follows from it.
 
-    `binlog` and `transaction` are of the other phase, None where it is not in sight.
+    `binlog` and `transaction` are those of the other phase, None if it was not found.
     """
 
     xa: Xa
@@ -61,9 +61,9 @@ class XaLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A transaction that was found, where, what it does, and how sure that is.
+    """A transaction that was found: where it is, what it does, and how certain the match is.
 
-    Of an XA COMMIT the content is that of what it commits, where that is in sight.
+    For an XA COMMIT, the content is that of the prepared transaction, if it was found.
     """
 
     lineage: str
@@ -76,11 +76,11 @@ class Hit:
 
 @dataclass(slots=True)
 class SearchStats:
-    """What was looked through so far, in bytes of `of_size`; `left_out`: without being read.
+    """The progress and the outcome of a search. `size` of `of_size` bytes are done.
 
-    `ended_early`: the limit was reached before the end. `covered_us`: all that was committed until
-    then is in the bucket, None: nobody knows. `close`: tables with names like those that were asked
-    for, where nothing was certainly found.
+    `left_out`: binlogs that did not have to be read. `ended_early`: the limit was reached.
+    `covered_us`: everything committed until then is in the bucket, None: not known.
+    `similar_tables`: names similar to those asked for, if no match was certain.
     """
 
     binlogs: int = 0

@@ -1,10 +1,10 @@
-"""One binlog that is searched, span by span: which transactions are in it that are looked for.
+"""Searches one binlog, span by span.
 
-Place in the flow: `scan` cuts binlogs into spans and has their blocks fetched; here they are
-sifted, and what stays is read. `prefilter` decides what is worth that, `match` what is found.
+Place in the flow: `scan` cuts binlogs into spans and has their blocks fetched. This module filters
+the bytes with `prefilter`, reads what is left, and asks `match`.
 
-Law: memory is a few blocks, whatever a transaction's size: a span that is large passes by, and what
-is to be looked at in it is read once more.
+Law: memory is a few blocks, whatever the size of a transaction: a large span is not kept, and what
+has to be read in it is fetched again.
 """
 
 from bisect import bisect_left
@@ -26,14 +26,14 @@ from binlog2s3.inspect.find.prefilter import FilterRules, Prefilter, Region, reg
 from binlog2s3.inspect.find.similar_tables import SimilarTables
 
 TEXT_MOST = 16 * 1024
-"""Characters of a statement that are kept."""
+"""A statement is kept up to this many characters."""
 _KEPT_MOST = 3 * BLOCK_SIZE
 """A span up to this size stays in memory until its transactions have been read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Bytes [begin, end) of a binlog, from one transaction's first byte to that of another one."""
+    """Bytes [begin, end) of a binlog. Both are the first byte of a transaction, or the end."""
 
     found: Found
     begin: int
@@ -41,7 +41,7 @@ class Span:
 
     @property
     def numbers(self) -> range:
-        """The blocks that it lies in."""
+        """The numbers of the blocks that contain it."""
         return range(self.begin // BLOCK_SIZE, -(-self.end // BLOCK_SIZE))
 
     @property
@@ -51,7 +51,7 @@ class Span:
 
 
 def spans_of(found: Found, end: int) -> list[Span]:
-    """A binlog's first `end` bytes, as spans that begin where its blocks' first transactions do."""
+    """A binlog's first `end` bytes, cut where the first transaction of each block begins."""
     firsts = [b.first_offset for b in found.known.blocks if b.first_offset is not None]
     bounds = [first for first in firsts if first < end]
     if not bounds:
@@ -61,7 +61,7 @@ def spans_of(found: Found, end: int) -> list[Span]:
 
 @dataclass(slots=True)
 class UnreadableRange:
-    """Bytes that could not be looked at, and why."""
+    """Bytes that could not be searched, and why."""
 
     error: ArchiveError
     begin: int
@@ -70,7 +70,7 @@ class UnreadableRange:
 
 @dataclass(frozen=True, slots=True)
 class XaPhase:
-    """One phase of an XA transaction, and the span that it lies in."""
+    """One phase of an XA transaction, and the span that contains it."""
 
     span: Span
     transaction: Transaction
@@ -78,14 +78,14 @@ class XaPhase:
 
 
 Piece = tuple[int, bytes]
-"""An offset in the binlog, and the bytes from there on."""
+"""An offset in the binlog, and the bytes from that offset on."""
 
 
 @dataclass(slots=True)
 class SpanSearcher:
-    """Searches spans. `keep` says which transactions count, before they are read.
+    """Searches spans. `keep` decides which transactions count, before they are read.
 
-    `other` looks for the other phase of an XA transaction in this span, `near` at names of tables.
+    `other` finds the other phase of an XA transaction, `similar` collects table names.
     """
 
     blocks: Blocks
@@ -100,7 +100,7 @@ class SpanSearcher:
     def search(
         self, span: Span, data: Iterable[bytes | ArchiveError], lost: list[UnreadableRange]
     ) -> Iterator[Hit]:
-        """What is found in a span, of which `data` are the blocks, in order; all are taken."""
+        """The matches in a span. `data` are its blocks, in order; all of them are consumed."""
         opened = self._open(span)
         known = span.found.known
         prefilter = Prefilter(self.rules or _ALL, span.begin, opened.trailer, dict(known.damaged))
@@ -148,7 +148,7 @@ class SpanSearcher:
             self._opened[key] = _Opened(self.blocks.head(found, span.begin))
         return self._opened[key]
 
-    # A closer look
+    # Reading what the prefilter leaves
 
     def _look(
         self,
@@ -166,7 +166,7 @@ class SpanSearcher:
                 data = b"".join(self._bytes(pieces, region.begin, region.end))
             transactions = self._scan(span, opened, data, region)
             for one in reversed(transactions) if self.newest_first else transactions:
-                # a row has at least a byte
+                # each row takes at least one byte
                 if one.end - one.begin < least or not self.keep(one):
                     continue
                 if marks is not None and not region.transactions and not _has(marks, one):
@@ -190,7 +190,7 @@ class SpanSearcher:
     def _scan(
         self, span: Span, opened: "_Opened", data: bytes | None, region: Region
     ) -> list[Transaction]:
-        """The transactions of a region; those that are not whole in it are left out."""
+        """The whole transactions of a region."""
         scanner = self.blocks.scanner(span.found, region.begin, opened.head)
         damaged = {high: low for low, high in span.found.known.damaged}
         transactions: list[Transaction] = []
@@ -199,16 +199,16 @@ class SpanSearcher:
                 transactions += scanner.feed(view)
         except DamageError as error:
             raise ArchiveError(
-                f"{span.found.known.name} of {span.found.lineage.id}: {error}; no such damage is "
-                "known",
-                hint="`mysqlbinlog --verify-binlog-checksum` over the object shows more",
+                f"{span.found.known.name} of {span.found.lineage.id}: {error}; the entry "
+                "records no such damage",
+                hint="run `mysqlbinlog --verify-binlog-checksum` on the object to see more",
             ) from error
         return [_whole(one, damaged) for one in transactions]
 
     def _match(
         self, span: Span, opened: "_Opened", data: bytes | None, one: Transaction
     ) -> tuple[Content, Match, XaLink | None]:
-        """What a transaction does, and what it is; `data` are its bytes, if they are at hand."""
+        """What a transaction does, and whether it matches. `data` are its bytes, if in memory."""
         matcher = Matcher(self.wanted)
         content = self._read(span, opened, data, one, matcher)
         if content.xa is None or self.other is None:
@@ -218,9 +218,10 @@ class SpanSearcher:
     def _linked(
         self, span: Span, one: Transaction, content: Content, xa: Xa, matcher: Matcher
     ) -> tuple[Content, Match, XaLink | None]:
-        """The same of one phase of an XA transaction: with the other one, where it is in sight.
+        """Like `_match`, for one phase of an XA transaction; uses the other phase, if it is found.
 
-        An XA COMMIT does what it commits; if nobody knows what that is, it may be anything.
+        An XA COMMIT does what it commits. If the prepared transaction is not found, it may be
+        anything.
         """
         match = matcher.match(content)
         stands_for_rows = xa.phase == "commit" and self.wanted.has_rows
@@ -247,7 +248,7 @@ class SpanSearcher:
     def _read(
         self, span: Span, opened: "_Opened", data: bytes | None, one: Transaction, matcher: Matcher
     ) -> Content:
-        """What a transaction says that it does; the judge hears of its statements."""
+        """The content of a transaction; the matcher gets its statements."""
         reader = ContentReader(
             opened.form, text_most=TEXT_MOST, looked_most=LOOKED_MOST, on_statement=matcher.take
         )
@@ -258,7 +259,7 @@ class SpanSearcher:
     def _all(
         self, span: Span, data: bytes | None, begin: int, end: int
     ) -> Iterator[bytes | memoryview]:
-        """The bytes that are at hand, or these, read once more."""
+        """The bytes in memory, or else these bytes, fetched again."""
         if data is not None:
             yield data
             return
@@ -273,7 +274,7 @@ class SpanSearcher:
 
 
 class _Opened:
-    """How to read a part of a binlog: its format event."""
+    """A binlog's format event, and how to read what follows it."""
 
     def __init__(self, head: bytes) -> None:
         self.head = head
@@ -295,7 +296,7 @@ def _has(marks: list[int], one: Transaction) -> bool:
 
 
 def _whole(one: Transaction, damaged: dict[int, int]) -> Transaction:
-    """What comes behind a GTID event that is damaged looks as if it had none."""
+    """Include a damaged GTID event again, without which a transaction seems to have no GTID."""
     while one.gtid is None and one.begin in damaged:
         one = replace(one, begin=damaged[one.begin])
     return one

@@ -1,15 +1,14 @@
-"""Which transactions of a range of binlog are worth a closer look: a quick pass over its bytes.
+"""A fast pass over a span's bytes: which transactions have to be read. Pure, no I/O.
 
-Place in the flow: `scan` feeds it the blocks of a range, and reads what it leaves with
-`binlog.content`. Pure, no I/O. The bytes were proved before, so no event's checksum is computed
-here.
+Place in the flow: `one_binlog` feeds it the blocks of a span, and reads what it leaves with
+`binlog.content`. The bytes were verified before, so this module computes no checksums.
 
-Law: no transaction that is looked for falls through; what cannot be told at a glance is left for
-the closer look. Only headers are read, and short heads; all else is searched as bytes.
+Law: no transaction that matches is skipped; what cannot be decided here is left for reading. Only
+event headers and a few short heads are decoded; all else is searched as bytes.
 
-A transaction can only change a table by rows that a TABLE_MAP event comes before, with the table's
-name in plain bytes, or by a statement, or in a compressed event. MySQL's GTID event says how long
-its transaction is and (flag 1, mysqlbinlog's `rbr_only`) if there may be statements in it.
+A transaction can change a table only by row events, which follow a TABLE_MAP event with the table's
+name in plain bytes, by a statement, or in a compressed event. MySQL's GTID event has the length of
+its transaction, and a flag (1, mysqlbinlog's `rbr_only`) that says whether it may have statements.
 """
 
 import re
@@ -25,18 +24,18 @@ from binlog2s3.binlog.tables import KIND_OF_ROWS
 from binlog2s3.inspect.find.match import KINDS_OF_WORD, Criteria, Tables, needles_of
 
 _HEAD = struct.Struct("<4xB4xI")
-"""Type and size."""
+"""An event's type and size."""
 _FRAMES = (b"\0BEGIN", b"\0COMMIT")
 _WORD = re.compile(rb"\s*([A-Za-z]+)\s")
 _XA = re.compile(rb"\s*XA\s", re.IGNORECASE)
 _TEXT_MOST = 16 * 1024
 _PAYLOAD_MOST = 32 << 20
 _GTID_LENGTH = HEADER_SIZE + 42 + 7
-"""Where the length is in a GTID event of MySQL 8, where the commit time is there once."""
+"""Offset of the transaction length in a GTID event of MySQL 8 with one commit time."""
 _LEAST_GTID = _GTID_LENGTH + 5
 
 GtidTest = Callable[[int, bytes, int], bool]
-"""Whether the event of this type at this offset of these bytes has a GTID that is looked for."""
+"""Whether the event of this type, at this offset of these bytes, may have a wanted GTID."""
 
 _SKIP, _MARK, _START, _QUERY, _PAYLOAD, _ROWS = range(6)
 _GTID_EVENTS = (
@@ -50,11 +49,11 @@ _OLD_LOADS = (EventType.LOAD, EventType.NEW_LOAD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterRules:
-    """What a sieve looks for, made ready once: what each type of event means, bytes to find.
+    """What a prefilter looks for: the meaning of each event type, and bytes to find.
 
-    `names`: a plain statement that has none of these (in small letters) cannot be meant. `both`:
-    rows are meant only where one of the needles and one of the events of rows is. `phases`: of the
-    statements only those of XA are meant.
+    `names`: a plain statement without any of these (in lower case) cannot match. `both`: row
+    changes match only if both a needle and a matching row event are there. `phases`: of the
+    statements, only those of XA match.
     """
 
     meaning: bytes
@@ -67,16 +66,16 @@ class FilterRules:
 
     @property
     def jumps(self) -> bool:
-        """Whether a transaction without statements needs no look at its events."""
+        """Whether the events of a transaction without statements can be skipped."""
         return not self.phases and not any(self.meaning[kind] for kind in KIND_OF_ROWS)
 
 
 def rules_for(wanted: Criteria, gtid: GtidTest | None = None) -> FilterRules:
-    """What has to be looked at for this."""
+    """The rules for these criteria."""
     meaning = bytearray(256)
     for kind in _GTID_EVENTS:
         meaning[kind] = _START
-    if gtid is not None:  # the transaction's own event says it all
+    if gtid is not None:  # the GTID event alone decides
         return FilterRules(meaning=bytes(meaning), gtid=gtid)
     for kind in QUERIES:
         meaning[kind] = _QUERY
@@ -104,7 +103,7 @@ def rules_for(wanted: Criteria, gtid: GtidTest | None = None) -> FilterRules:
 
 
 def xa_rules() -> FilterRules:
-    """What has to be looked at for both phases of XA transactions."""
+    """The rules that find both phases of XA transactions."""
     meaning = bytearray(256)
     for kind in _GTID_EVENTS:
         meaning[kind] = _START
@@ -116,7 +115,7 @@ def xa_rules() -> FilterRules:
 
 
 def _names_of(tables: Tables | None) -> tuple[bytes, ...]:
-    """The names one of which must stand in a statement about these tables; () if that is not so."""
+    """Names of which a statement about these tables must have one; () if that does not hold."""
     if tables is None or any(table == "*" or "`" in db + table for db, table in tables.pairs):
         return ()
     found = tuple(table.casefold() for _, table in tables.pairs)
@@ -125,12 +124,12 @@ def _names_of(tables: Tables | None) -> tuple[bytes, ...]:
 
 @dataclass(slots=True)
 class Prefilter:
-    """One pass, from `begin` of a binlog on, where no transaction is open.
+    """One pass, from `begin` of a binlog, where no transaction is open.
 
-    `starts` are the offsets of the GTID events, `marks` those of events that make their transaction
-    one to be looked at; `named` those of names in bytes, `rows` of events of rows. `lost`: the
-    bytes went another way than their headers said. `compressed`: there was something whose size
-    tells nothing. `damaged` has ranges that are passed over, by their beginning; each is a mark.
+    `starts` are the offsets of GTID events. `marks` are offsets of events whose transaction must be
+    read. `named` are offsets of table names, `rows` of row events. `lost`: the bytes do not follow
+    the headers. `compressed`: something has a size that says nothing about its content. `damaged`
+    has ranges to skip, by where they begin; each is a mark.
     """
 
     rules: FilterRules
@@ -144,21 +143,21 @@ class Prefilter:
     compressed: bool = False
     lost: bool = False
     _next: int = 0  # where the next event begins
-    _end: int = 0  # behind the last byte that has come
-    _carry: bytes = b""  # of a header that is not whole
-    _tail: bytes = b""  # for names that lie across two pieces
+    _end: int = 0  # after the last byte fed
+    _carry: bytes = b""  # an incomplete header
+    _tail: bytes = b""  # for names that two pieces share
 
     def __post_init__(self) -> None:
         self._next = self._end = self.begin
 
     @property
     def is_whole(self) -> bool:
-        """Whether what has come ends where an event does."""
+        """Whether the bytes fed so far end where an event ends."""
         return self._next == self._end and not self._carry and not self.lost
 
     @property
     def found(self) -> list[int]:
-        """A place in each transaction that is to be looked at, in order; perhaps several."""
+        """At least one offset in each transaction that must be read, in order."""
         if not self.rules.both:
             return sorted({*self.marks, *self.named, *self.rows})
         named = {bisect_right(self.starts, one) for one in self.named}
@@ -166,7 +165,7 @@ class Prefilter:
         return sorted({*self.marks, *rows})
 
     def feed(self, data: bytes) -> None:
-        """The next bytes, cut anywhere."""
+        """Take the next bytes, cut anywhere."""
         base = self._end
         self._end += len(data)
         self._find_names(data, base)
@@ -193,7 +192,7 @@ class Prefilter:
         self._tail = (self._tail + data)[-most:] if len(data) < most else data[-most:]
 
     def _walk(self, data: bytes, base: int, at: int) -> int:  # noqa: C901 - the hot loop
-        """From event to event; where the next one begins that is not whole, or not there."""
+        """Go from event to event; returns where the next event begins that is not complete."""
         unpack, meaning, last = _HEAD.unpack_from, self.rules.meaning, len(data) - HEADER_SIZE
         jumps, damaged, starts = self.rules.jumps and not self.damaged, self.damaged, self.starts
         tests = self.rules.gtid is not None
@@ -227,13 +226,13 @@ class Prefilter:
         return at
 
     def _test(self, event_type: int, data: bytes, base: int, at: int, size: int) -> None:
-        """A GTID event that is cut is looked at later."""
+        """Mark a GTID event that is wanted, or that is cut."""
         assert self.rules.gtid is not None  # noqa: S101 - the caller has seen it
         if at + size > len(data) or self.rules.gtid(event_type, data, at):
             self.marks.append(base + at)
 
     def _look(self, event_type: int, data: bytes, base: int, at: int, size: int) -> None:
-        """A statement or a compressed transaction: marked unless it is none that is meant."""
+        """Mark a statement or a compressed transaction, unless it cannot match."""
         end = at + size - self.trailer
         if end > len(data):
             self.compressed = True
@@ -257,13 +256,13 @@ class Prefilter:
         return bool(inside.found) or not inside.is_whole
 
     def _is_meant(self, event_type: int, data: bytes, at: int, end: int) -> bool:
-        """Whether a statement, whose body is this, can be one that is looked for."""
+        """Whether the statement with this body can match."""
         _, _, text_at = query_layout(event_type, data, at)
         if event_type == EventType.QUERY:
             if end - text_at <= 6 and data[text_at - 1 : end] in _FRAMES:
                 return False
             raw = data[text_at:end]
-            self.compressed |= _XA.match(raw) is not None  # it may stand for rows elsewhere
+            self.compressed |= _XA.match(raw) is not None  # the rows may be elsewhere
         elif event_type == EventType.EXECUTE_LOAD_QUERY:
             raw = data[text_at:end]
         else:
@@ -278,18 +277,18 @@ class Prefilter:
 
 
 def _plain_length(data: bytes, at: int, size: int) -> int:
-    """Bytes of MySQL's transaction that begins there, if it has nothing but rows; else 0."""
+    """Bytes of the MySQL transaction that begins here, if it has only row events; else 0."""
     behind = at + size
     if size < _LEAST_GTID or behind + 5 > len(data):
         return 0
-    if data[at + HEADER_SIZE] & 1 or data[behind + 4] != 2:  # statements, or compressed
+    if data[at + HEADER_SIZE] & 1 or data[behind + 4] != 2:  # has statements, or is compressed
         return 0
     place = at + _GTID_LENGTH
-    if data[place - 1] & 0x80:  # another commit time follows
+    if data[place - 1] & 0x80:  # a second commit time follows
         place += 7
     length = data[place]
     if length < 251:
-        return 0  # with a GTID event and a BEGIN there is no such one
+        return 0  # too short for a GTID event and a BEGIN
     if length == 252:
         length = data[place + 1] | data[place + 2] << 8
     elif length == 253:
@@ -300,7 +299,7 @@ def _plain_length(data: bytes, at: int, size: int) -> int:
 
 
 def _may_be_meant(raw: bytes, rules: FilterRules) -> bool:
-    """Plain INSERTs, UPDATEs and DELETEs are told by their first word and the names in them."""
+    """Whether a statement can match: by its first word and its names, if it is plain DML."""
     if rules.phases:
         return _XA.match(raw) is not None
     word = _WORD.match(raw)
@@ -315,9 +314,9 @@ def _may_be_meant(raw: bytes, rules: FilterRules) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Bytes [begin, end) that begin with a transaction and end where one does.
+    """Bytes [begin, end). Both are transaction boundaries.
 
-    `transactions`: how many there are; 0 where that is not known.
+    `transactions`: how many it has; 0 if not known.
     """
 
     begin: int
@@ -326,9 +325,10 @@ class Region:
 
 
 def regions(starts: Sequence[int], found: Sequence[int], begin: int, end: int) -> list[Region]:
-    """Where the transactions lie that are to be looked at; neighbours are one region.
+    """The regions of the transactions that must be read; neighbours are merged.
 
-    All is one where a place comes before the first start, as with servers without GTID events.
+    If an offset comes before the first start, as with servers without GTID events, all is one
+    region.
     """
     if not found:
         return []

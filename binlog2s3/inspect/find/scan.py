@@ -1,11 +1,11 @@
-"""Looking through a source's history for transactions: which binlogs, which blocks, in which order.
+"""Searches a source's history for transactions: which binlogs, which blocks, in which order.
 
-Place in the flow: `find` asks, `one_binlog` searches what is chosen here. Entries say what need not
-be read: by their commit times, by their GTIDs. A block's entry has the time of its first commit
-alone, which says nothing of the others: the clock may have stepped and come back within the block.
+Place in the flow: `command` starts it, `one_binlog` searches the spans chosen here. Entries show
+which binlogs cannot match, by their commit times and GTIDs. A block's entry has only the time of
+its first commit, which says nothing about the others: the clock may have stepped within the block.
 
-Law: what cannot be read, and what is missing, is passed over and told as a warning, at its place in
-the search. A transaction that two lineages have is found in the first one of the two.
+Law: what is missing or cannot be read is skipped with a warning, at its place in the search. A
+transaction that two lineages have is found in the earlier one.
 """
 
 from collections import OrderedDict, deque
@@ -37,18 +37,18 @@ _REMEMBERED = 3
 
 @dataclass(frozen=True, slots=True)
 class SpanTask:
-    """A span to be searched, and which of its transactions count."""
+    """A span to search, and which of its transactions count."""
 
     span: Span
     keep: Callable[[Transaction], bool]
 
 
 Item = SpanTask | Callable[[], None]
-"""Something to be searched, or to be done."""
+"""A span to search, or a function to call."""
 
 
 class WorkQueue:
-    """Items in order; `planned` are those whose first task has been given out."""
+    """Items in order; `queued` are those whose first task has been handed out."""
 
     def __init__(self, items: Iterator[Item]) -> None:
         self._items = items
@@ -57,7 +57,7 @@ class WorkQueue:
     def tasks(
         self, fetch: Callable[[Found, int], bytes | ArchiveError]
     ) -> Iterator[Callable[[], bytes | ArchiveError | None]]:
-        """One for each block of a part, and one that does nothing for all else.
+        """One task for each block of a span, and an empty one for each other item.
 
         Neighbouring spans share a block, which is fetched once.
         """
@@ -78,11 +78,11 @@ class WorkQueue:
 
 
 def _nothing() -> None:
-    """Only so that the item comes at its place."""
+    """Keep the item in its place."""
 
 
 class _Once:
-    """A task that several may wait for, and that is done once."""
+    """A task that several callers may wait for, and that runs once."""
 
     def __init__(self, task: Callable[[], bytes | ArchiveError]) -> None:
         self._task = task
@@ -97,11 +97,11 @@ class _Once:
 
 
 _BATCH = 64
-"""So many entries are read at a time."""
+"""How many entries are read together."""
 
 
 class TransactionSearch:
-    """One search. `warn` hears of what is passed over, `advance` of each step."""
+    """One search. It calls `warn` for what it skips, and `advance` at each step."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class TransactionSearch:
         self.stats = SearchStats()
 
     def hits(self) -> Generator[Hit, None, None]:
-        """What is found, in the order that is wanted, up to the limit."""
+        """The matches, in the order of the query, up to its limit."""
         lines = self._lines()
         self.stats.of_size = sum(line.size(n) for line in lines for n in line.numbers)
         found = 0
@@ -141,13 +141,13 @@ class TransactionSearch:
                         self.stats.ended_early = True
                         return
                     if not left[flavour] and not self._query.everywhere:
-                        return  # all GTIDs
+                        return  # all GTIDs are found
         self.stats.similar_tables = self._similar.names() if self._similar is not None else ()
 
     # Where
 
     def _lines(self) -> list[SearchedHistory]:
-        """What is looked through, in the order of the search."""
+        """The histories to search, in order."""
         newest = self._query.order == "newest"
         survey, query = self._survey, self._query
         if not query.everywhere:
@@ -220,7 +220,7 @@ class TransactionSearch:
             lost.append(UnreadableRange(error, part.span.begin, part.span.end))
         for one in lost:
             self._warn(
-                f"not looked at: bytes {one.begin} to {one.end} of {part.span.found.known.name} of "
+                f"not searched: bytes {one.begin} to {one.end} of {part.span.found.known.name} of "
                 f"{part.span.found.lineage.id}: {one.error}"
             )
 
@@ -231,7 +231,7 @@ class TransactionSearch:
             return error
 
     def _items(self, line: SearchedHistory) -> Iterator[Item]:
-        """What is to be done, stretch by stretch: parts to be searched, and things to be said."""
+        """The items of a history: spans to search, and warnings to give in between."""
         yield partial(self._begin, line)
         at_once: list[int] = []
         for place, number in enumerate(line.numbers):
@@ -249,21 +249,21 @@ class TransactionSearch:
             yield partial(self._barrier, line)
 
     def _begin(self, line: SearchedHistory) -> None:
-        """What is to be said first."""
+        """Give the warnings that come before the first binlog."""
         tip = line.route.line.legs[-1].lineage.id
         self.stats.lineages += (tip,)
         if tip == self._survey.current:
             self.stats.covered_us = self._survey.covered_us
         if lost := self._survey.lost_end(tip):
-            self._warn(f"not looked at: what was behind the end of {tip}: {lost}")
+            self._warn(f"not searched: what follows the end of {tip}: {lost}")
         if self._query.order == "oldest":
             self._barrier(line)
 
     def _barrier(self, line: SearchedHistory) -> None:
         if line.route.line.barrier and not line.alone:
             self._warn(
-                f"history before this is not looked at: {line.route.line.barrier}; "
-                "--lineage all looks through every lineage"
+                f"earlier history is not searched: {line.route.line.barrier}; "
+                "--lineage all searches every lineage"
             )
 
     def _of_stretch(self, line: SearchedHistory, number: int) -> Iterator[Item]:
@@ -272,7 +272,7 @@ class TransactionSearch:
             found = line.found(number)
         except ArchiveError as error:
             stretch, lineage = line.route.stretches[number], line.leg(number).lineage.id
-            yield partial(self._warn, f"not looked at: {stretch.name} of {lineage}: {error}")
+            yield partial(self._warn, f"not searched: {stretch.name} of {lineage}: {error}")
             yield partial(self._pass, size)
             return
         yield from self._problems_of_survey()
@@ -290,7 +290,7 @@ class TransactionSearch:
     def _problems_of_survey(self) -> Iterator[Item]:
         problems = self._survey.problems
         while self._problems < len(problems):
-            yield partial(self._warn, f"not looked at: {problems[self._problems]}")
+            yield partial(self._warn, f"not searched: {problems[self._problems]}")
             self._problems += 1
 
     def _parts(self, line: SearchedHistory, number: int) -> list[SpanTask]:
@@ -311,7 +311,7 @@ class TransactionSearch:
         return keep
 
     def _may_have(self, line: SearchedHistory, known: Known) -> bool:
-        """Whether a binlog can have what is looked for, by what its entry says."""
+        """Whether a binlog can have matches, by its entry."""
         if known.damaged:
             return True
         least, greatest = known.least_commit_us, known.greatest_commit_us
@@ -322,9 +322,9 @@ class TransactionSearch:
         return line.named is None or line.named.touches(known)
 
     def _between(self, line: SearchedHistory, behind: int) -> Iterator[Item]:
-        """What is missing before the stretch `behind`, if it may have been in time.
+        """Warn about what is missing before the stretch `behind`, if its time may match.
 
-        By the whole range of both its neighbours, in which the clock may have stepped.
+        Both neighbours count with their whole range, because the clock may have stepped in them.
         """
         stretches = line.route.stretches
         if behind == 0 or (line.alone and stretches[behind - 1].leg != stretches[behind].leg):
@@ -345,7 +345,7 @@ class TransactionSearch:
         for _, why, missing in breaks:
             if why:
                 what = f" ({missing})" if missing else ""
-                yield partial(self._warn, f"gap, nothing of it can be found: {why}{what}")
+                yield partial(self._warn, f"gap, its transactions cannot be found: {why}{what}")
 
     # Counting
 
@@ -354,8 +354,8 @@ class TransactionSearch:
         known = found.known
         for begin, end in known.damaged:
             self._warn(
-                f"damaged: bytes {begin} to {end} of {known.name} of {found.lineage.id}; what was "
-                "there cannot be told"
+                f"damaged: bytes {begin} to {end} of {known.name} of {found.lineage.id}; the "
+                "transactions there are not known"
             )
 
     def _pass(self, size: int) -> None:
@@ -368,5 +368,5 @@ class TransactionSearch:
 
 
 def _count(named: WantedGtids | None) -> int:
-    """How many transactions there can be; below 0: nobody knows."""
+    """How many transactions can match; -1 if not known."""
     return named.count if named is not None else -1

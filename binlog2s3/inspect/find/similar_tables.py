@@ -1,8 +1,8 @@
-"""Tables whose names are close to one that was not found, from what was looked through. Pure.
+"""Suggests tables with names similar to one that was not found. Pure.
 
-Place in the flow: `one_binlog` shows it spans until something is found, `scan` asks at the end.
+Place in the flow: `one_binlog` feeds it spans until something is found, `scan` asks at the end.
 
-Law: it is a help and costs little: the first spans are looked at, and of them what names tables.
+Law: it must stay cheap: only the first spans are read, and of those only what names tables.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ _ALIKE = 0.8
 
 
 class SimilarTables:
-    """Gathers the names of tables; `close` are those that look like one of `tables`."""
+    """Collects table names; `names` are those similar to one of `tables`."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -40,7 +40,7 @@ class SimilarTables:
         self._seen: set[bytes] = set()
 
     def look(self, form: FormatEvent, pieces: Iterable[bytes]) -> None:
-        """At the bytes of a span, from one transaction's first byte on."""
+        """Read the names in a span's bytes, which begin with a transaction."""
         if not self._left:
             return
         self._left -= 1
@@ -67,7 +67,7 @@ class SimilarTables:
             walk.feed(piece)
 
     def names(self) -> tuple[str, ...]:
-        """A few, the closest first; upper and lower case is no difference."""
+        """The most similar names, at most three; case is ignored."""
         found: dict[str, None] = {}
         wanted_names = self._tables.names
         tables = {one.casefold(): one for one in sorted(self._names) if not self._is_wanted(one)}
@@ -83,7 +83,7 @@ class SimilarTables:
 
 
 def _databases(names: Iterable[str]) -> Iterator[str]:
-    """Those that these tables are of, each as "db.*"."""
+    """The databases of these tables, each as "db.*"."""
     for name in names:
         with suppress(ValueError):
             yield database_name(parse_table(name)[0])

@@ -1,9 +1,11 @@
-"""What people and programs see of a search: each transaction, and how to go back to before it.
+"""The output of `find`: each transaction, and the command that recovers to just before it.
 
-Place in the flow: `find` prints with it, onto a page of `output`, hit by hit as they are found.
+Place in the flow: `command` prints with it, hit by hit, on a page of `output`; progress goes to
+standard error.
 
-Law: what is shown comes from the bucket, so it can neither break lines nor command a terminal.
-Nothing is held: a document with a million transactions is written as they come.
+Law: texts come from the bucket, so they are cleaned: they cannot break lines or control a terminal.
+Nothing is kept: a document with a million transactions is written as they come. The progress bar is
+removed before anything else is printed.
 """
 
 import json
@@ -30,15 +32,15 @@ _MOST_CHANGES = 8
 _MOST_TEXT = 300
 _MOST_STATEMENTS = 3
 _COMMANDS = 5
-"""So many commands are shown; the others differ in one word."""
+"""How many commands are shown; the others differ in one word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchContext:
-    """What is to be said with a search: where it looks, and how another command gets there.
+    """Where a search looks, and how another command gets there.
 
-    `given` are words of the command line. `tip`: the lineage that the last writer wrote; `several`:
-    there are others.
+    `given` are options of the command line. `tip`: the current lineage; `several`: there are
+    others.
     """
 
     source: str
@@ -49,7 +51,7 @@ class SearchContext:
 
 
 def pitr_words(hit: Hit, context: SearchContext, query: SearchQuery) -> list[str]:
-    """The command that brings a restored server to just before it, without the target."""
+    """The command that recovers a server to just before a hit, without the target options."""
     gtid = hit.transaction.gtid
     words = ["binlog2s3", "pitr", *context.given]
     lineage = query.lineage
@@ -65,12 +67,12 @@ def pitr_words(hit: Hit, context: SearchContext, query: SearchQuery) -> list[str
 
 
 def pitr_text(hit: Hit, context: SearchContext, query: SearchQuery) -> str:
-    """The same, for a shell."""
+    """The command as text for a shell."""
     return shlex.join(pitr_words(hit, context, query))
 
 
 def query_text(query: SearchQuery) -> str:
-    """What is looked for, in words."""
+    """The query in words."""
     wanted, words = query.wanted, []
     if wanted.kinds:
         words.append(" or ".join(kind for kind in _KINDS if kind in wanted.kinds))
@@ -105,13 +107,13 @@ class TextOutput:
     _newest_us: int = 0
 
     def begin(self) -> None:
-        """What is looked for, and where."""
+        """Print what is searched for."""
         context, query = self.context, self.query
         self.page.line(f"{context.source}  {query_text(query)}, {query.order} first", "bold")
         self.page.line("")
 
     def hit(self, hit: Hit) -> None:
-        """One transaction."""
+        """Print one transaction."""
         self.found += 1
         if len(self._first) < _COMMANDS:
             self._first.append(hit)
@@ -131,7 +133,7 @@ class TextOutput:
             self.page.field("", line, 4)
 
     def end(self, stats: SearchStats, warnings: Sequence[str]) -> None:
-        """What was looked through, and what to do next."""
+        """Print what was searched, and what to do next."""
         page = self.page
         if self.found:
             page.line("")
@@ -139,67 +141,71 @@ class TextOutput:
             page.line(f"warning: {warning}", "yellow")
         page.line(_looked_text(self.found, stats, self.query), "bold")
         if stats.similar_tables:
-            page.line(f"tables with names like that: {', '.join(stats.similar_tables)}", "yellow")
+            page.line(f"tables with similar names: {', '.join(stats.similar_tables)}", "yellow")
         if text := self._covered_text(stats):
             page.line(text)
         if stats.ended_early:
             page.line(
-                f"there may be more: it ended at --limit {self.query.limit} (0: show all)",
+                f"there may be more: it stopped at --limit {self.query.limit} (0: show all)",
                 "yellow",
             )
         if not self._first:
             return
         page.line("")
-        page.line("to bring a restored server to just before it, with its --target-... options:")
+        page.line("to recover a restored server to just before it (add the --target-... options):")
         for hit in self._first:
             page.line(f"  {pitr_text(hit, self.context, self.query)}")
         if self.found > len(self._first):
             page.line(
-                "and in the same way before any other one: --before-gtid GTID, or where it has "
-                "none --to-position BINLOG:POSITION"
+                "likewise for any other one: --before-gtid GTID, or without a GTID "
+                "--to-position BINLOG:POSITION"
             )
 
     def _covered_text(self, stats: SearchStats) -> str:
-        """Where what is looked for may not be in the bucket yet: up to when all is there.
+        """Up to when everything is in the bucket, if what is searched for may not be there yet.
 
-        The writer says so now and then, and sends on meanwhile; one transaction that is later does
-        not prove that all before it are there, by a clock that may have stepped.
+        The writer reports this time now and then and keeps streaming. A single later transaction
+        does not prove that all before it are there, because the clock may have stepped.
         """
         covered, until_us = stats.covered_us, self.query.until_us
         if covered is None or (until_us is not None and until_us <= covered):
             return ""
         if covered < self._newest_us:
-            return "more that was committed since may not be in the bucket yet"
-        return f"the bucket has what was committed until {time_text(covered)}"
+            return "later commits may not be in the bucket yet"
+        return f"the bucket has everything committed until {time_text(covered)}"
 
 
 def _why_uncertain(hit: Hit) -> str:
-    """What there is to say before what a transaction does, "" where that is certain."""
+    """Why a match is not certain; "" if it is."""
     if hit.match.certain:
         return ""
     if hit.link is not None and not hit.link.is_settled:
         return _link_text(hit.link)
     if hit.content.undone:
-        return "perhaps: some of it, or all, was rolled back"
-    return "perhaps: what it does cannot be told for sure"
+        return "not certain: all or part of it was rolled back"
+    return "not certain: what it does is not fully known"
 
 
 def _link_text(link: XaLink) -> str:
-    """One phase of an XA transaction, and the other."""
+    """One phase of an XA transaction in words, and the other phase."""
     other, phase = "", link.xa.phase
     if link.transaction is not None:
         place = link.transaction.gtid or f"{link.binlog}:{link.transaction.begin}"
         other = f"{place} at {_moment(link.transaction.commit_us)}"
     if phase == "prepare":
         if not other:
-            return "prepared: neither its XA COMMIT nor its XA ROLLBACK is in sight"
+            return "prepared: neither its XA COMMIT nor its XA ROLLBACK was found"
         return f"prepared, and {link.state} by {other}"
     verb = "commits" if phase == "commit" else "rolls back"
-    return f"{verb} what {other} prepared" if other else f"{verb} what was prepared out of sight"
+    return (
+        f"{verb} what {other} prepared"
+        if other
+        else f"{verb} a transaction whose XA PREPARE was not found"
+    )
 
 
 def _content_lines(hit: Hit) -> list[str]:
-    """What a transaction does, on few lines; what was looked for comes first."""
+    """What a transaction does, on a few lines; the matching changes come first."""
     content, matched = hit.content, hit.match.matched
     changes = [*matched, *(one for one in content.changes if one not in matched)]
     lines = []
@@ -219,7 +225,7 @@ def _content_lines(hit: Hit) -> list[str]:
 
 
 def _stands_for_unknown(hit: Hit) -> bool:
-    """Whether it is an XA COMMIT of something that nobody has found."""
+    """Whether it is an XA COMMIT whose prepared transaction was not found."""
     xa, link = hit.content.xa, hit.link
     return xa is not None and xa.phase == "commit" and (link is None or link.transaction is None)
 
@@ -232,9 +238,9 @@ def _change_text(change: Change) -> str:
 
 def _looked_text(found: int, stats: SearchStats, query: SearchQuery) -> str:
     what = count_text(found, "transaction")
-    looked = f"{count_text(stats.binlogs, 'binlog')} looked through"
+    looked = f"{count_text(stats.binlogs, 'binlog')} searched"
     if stats.left_out:
-        looked += f", {stats.left_out} left out for what their entries say"
+        looked += f", {stats.left_out} skipped because their entries exclude a match"
     if query.everywhere:
         looked += f", in {count_text(len(stats.lineages), 'lineage')}"
     return f"{what} found; {looked}; {size_text(stats.size)} of {size_text(stats.of_size)}"
@@ -245,7 +251,7 @@ def _looked_text(found: int, stats: SearchStats, query: SearchQuery) -> str:
 
 @dataclass(slots=True)
 class JsonOutput:
-    """One JSON document, written as it comes."""
+    """One JSON document, written as the hits come."""
 
     out: TextIO
     context: SearchContext
@@ -253,18 +259,18 @@ class JsonOutput:
     found: int = 0
 
     def begin(self) -> None:
-        """What is looked for, and where."""
+        """Write the fields before the transactions."""
         head = head_document(self.context, self.query)
         self.out.write(json.dumps(head, indent=1)[:-2] + ',\n "transactions": [')
 
     def hit(self, hit: Hit) -> None:
-        """One transaction."""
+        """Write one transaction."""
         text = _ENCODER.encode(hit_document(hit, self.context, self.query))
         self.out.write(f",\n  {text}" if self.found else f"\n  {text}")
         self.found += 1
 
     def end(self, stats: SearchStats, warnings: Sequence[str]) -> None:
-        """What was looked through."""
+        """Write the fields after the transactions."""
         rest = json.dumps(tail_document(self.found, stats, warnings), indent=1)
         self.out.write(f"{chr(10) + ' ' if self.found else ''}],\n{rest[2:]}\n")
 
@@ -291,7 +297,7 @@ def head_document(context: SearchContext, query: SearchQuery) -> dict[str, Any]:
 
 
 def tail_document(found: int, stats: SearchStats, warnings: Sequence[str]) -> dict[str, Any]:
-    """The fields behind them."""
+    """The fields after the transactions."""
     return {
         "found": found,
         "more": stats.ended_early,
@@ -309,7 +315,7 @@ def tail_document(found: int, stats: SearchStats, warnings: Sequence[str]) -> di
 
 
 def hit_document(hit: Hit, context: SearchContext, query: SearchQuery) -> dict[str, Any]:
-    """A transaction for programs."""
+    """A transaction as JSON."""
     one, content = hit.transaction, hit.content
     committed = _moment(one.commit_us)
     original = one.original_commit_us
@@ -365,7 +371,7 @@ def _second(seconds: int) -> str:
 
 
 def _moment(us: int) -> str:
-    """As `time_text`, quickly where many are of one second."""
+    """Like `time_text`, but fast if many times are in the same second."""
     return f"{_second(us // 1_000_000)}.{us % 1_000_000:06d}Z"
 
 
@@ -375,7 +381,7 @@ _LEAST_SECONDS = 1.0
 
 
 class ProgressDisplay:
-    """What to call with each Tally; `aside` while something else is printed."""
+    """Call it with each SearchStats; call `aside` before printing something else."""
 
     def __init__(
         self, out: TextIO, clock: Callable[[], float], line_seconds: float, *, bar: bool
@@ -402,7 +408,7 @@ class ProgressDisplay:
         self.found = 0
 
     def __call__(self, stats: SearchStats) -> None:
-        """So far it has come. What comes too often is not shown."""
+        """Show the progress, unless it was shown a moment ago."""
         now = self._clock()
         if now - self._last < self._every:
             return
@@ -421,13 +427,13 @@ class ProgressDisplay:
         self._bar.start()
 
     def aside(self) -> None:
-        """Take the bar away; it comes again with the next step."""
+        """Remove the bar; the next call shows it again."""
         if self._bar is not None:
             self._bar.stop()
 
 
 def words_of(stats: SearchStats, found: int, seconds: float) -> str:
-    """What is to be said: bytes, the rate, how many were found."""
+    """The progress in words: bytes, hits, and the rate."""
     words = f"{size_text(stats.size)} of {size_text(stats.of_size)}, {found} found"
     if seconds >= _LEAST_SECONDS:
         words += f", {size_text(stats.size / seconds)}/s"
@@ -441,7 +447,7 @@ def progress_display(
     clock: Callable[[], float] = time.monotonic,
     line_seconds: float = LINE_SECONDS,
 ) -> Iterator[ProgressDisplay]:
-    """On `out`: a bar on a terminal, else a line each 10 s."""
+    """On `out`: a bar on a terminal, otherwise a line every 10 s."""
     shown = ProgressDisplay(out, clock, line_seconds, bar=is_terminal(out))
     try:
         yield shown

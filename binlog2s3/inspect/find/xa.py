@@ -1,10 +1,10 @@
-"""The other phase of an XA transaction: what became of it, or what it is that was committed.
+"""Finds the other phase of an XA transaction: its XA COMMIT or ROLLBACK, or its XA PREPARE.
 
-Place in the flow: `scan` makes one for each history, `one_binlog` asks for what it has found.
+Place in the flow: `scan` makes one for each history, `one_binlog` asks for each phase it finds.
 
-Law: what was rolled back is not told as done, and what was only prepared is told as that. Both
-phases count as one another's only if nothing of the same name lies between, and nothing that cannot
-be read: what is not certainly the other phase is out of sight.
+Law: what was rolled back or only prepared is never shown as done. Two phases belong together only
+if nothing of the same name, and nothing unreadable, lies between them. Otherwise the other phase
+counts as not found.
 """
 
 from collections import OrderedDict
@@ -23,20 +23,20 @@ from binlog2s3.inspect.find.one_binlog import Span, SpanSearcher, XaPhase
 from binlog2s3.inspect.find.prefilter import xa_rules
 
 SIGHT = 64 * BLOCK_SIZE
-"""So many bytes behind or before one phase are looked through for the other."""
+"""How many bytes before or after one phase are searched for the other."""
 _MOST_KEPT = 50_000
 
 
 @dataclass(slots=True)
 class _InSpan:
-    """The phases that lie in a span, in order; `whole`: all of it could be read."""
+    """The phases in a span, in order; `whole`: all of it could be read."""
 
     others: list[XaPhase]
     whole: bool
 
 
 class XaPhases:
-    """Looks along one history."""
+    """Searches along one history."""
 
     def __init__(self, line: SearchedHistory, blocks: Blocks) -> None:
         self._line = line
@@ -50,7 +50,7 @@ class XaPhases:
         self._count = 0
 
     def other(self, span: Span, one: Transaction, xa: Xa) -> XaPhase | None:
-        """The other phase of a transaction in a span; None where it is not in sight."""
+        """The other phase of a transaction in a span; None if it is not found."""
         forward, left = xa.phase == "prepare", SIGHT
         for number, place in self._from(span, forward=forward):
             if left <= 0:
@@ -73,7 +73,7 @@ class XaPhases:
         return None
 
     def _from(self, span: Span, *, forward: bool) -> Iterator[tuple[int, Span]]:
-        """The span and those behind it, or before it, up to where history is broken."""
+        """The span and those after it, or before it, up to where history is broken."""
         number = self._numbers[span.found.lineage.id, span.found.known.name]
         spans = self._line.spans(number)
         own = [one.begin for one in spans].index(span.begin)

@@ -1,1 +1,1 @@
-"""The command `verify`: what is there, what is harmed, and what can be recovered."""
+"""The command `verify`: checks the archive, and shows what can be recovered."""

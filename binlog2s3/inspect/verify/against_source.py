@@ -1,9 +1,9 @@
-"""`verify --against-source`: what the live server still has, held against the bucket.
+"""`verify --against-source`: compares what the server still has with the bucket.
 
-Place in the flow: `verify` comes here last; `server.connection` asks the questions.
+Place in the flow: `command` calls it last; `server.connection` asks the questions.
 
-Law: the server goes on while it is compared: it is asked before the bucket is looked at again, so
-that what it lists and the bucket lacks is lag, never a defect, unless the bucket is past it.
+Law: the server keeps writing. It is asked before the bucket is listed again, so what is missing in
+the bucket is lag, not a defect, unless the bucket should have it already.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from binlog2s3.inspect.verify.walk import SourceContext
 from binlog2s3.server.connection import Server, ServerBinlog
 
 MOST_ASKED = 500
-"""Of so many of the newest binlogs that both have, the first events are compared too."""
+"""The first events of this many of the newest common binlogs are compared too."""
 
 
 class SourceComparison:
-    """Compares; `defects` and `notes` are what came of it."""
+    """Compares; the results are in `defects` and `notes`."""
 
     def __init__(
         self, context: SourceContext, lineages: Sequence[Lineage], server: Server, address: str
@@ -37,7 +37,7 @@ class SourceComparison:
         self.notes: list[str] = []
 
     def compare(self) -> ComparedBinlogs:
-        """Ask the server, then look at the bucket once more."""
+        """Ask the server, then list the bucket again."""
         facts, listed = self._server.facts(), self._server.binlogs()
         self._newest = listed[-1].name if listed else None
         inventory = take_inventory(self._context.store, self._context.layout)
@@ -47,13 +47,13 @@ class SourceComparison:
         if not ours:
             text = (
                 f"the server at {self._address} is {facts.uuid} ({facts.flavour} {facts.version}), "
-                f"the archive is of {', '.join(sorted({o.server_uuid for o in self._lineages}))}"
+                f"the archive has {', '.join(sorted({o.server_uuid for o in self._lineages}))}"
             )
             self._add_defect("source-is-another", "", None, self._context.layout.archive, text)
             return self._compared(facts.uuid, listed, [], [], [])
         if all(one.id != current for one in ours):
             self.notes.append(
-                f"the server {facts.uuid} is not the one that was streamed last: it is compared "
+                f"the server {facts.uuid} is not the one that was streamed last; it is compared "
                 f"with {ours[-1].id}"
             )
         agree: list[tuple[Lineage, ServerBinlog]] = []
@@ -96,7 +96,7 @@ class SourceComparison:
         )
         there = objects.binlogs.get(row.name)
         if there is not None:
-            # one that was open when the server was asked has grown since, and was archived
+            # an open binlog may have grown and been archived meanwhile
             if there.size == row.size or (row.name == self._newest and there.size > row.size):
                 agree.append((lineage, row))
             else:
@@ -111,18 +111,18 @@ class SourceComparison:
         elif size >= row.size:
             agree.append((lineage, row))
         elif _is_past(lineage, inventory, row.name):
-            text = f"{size} of the source's {row.size} bytes are there, and history goes on"
+            text = f"{size} of the source's {row.size} bytes are there, but later binlogs are there"
             self._add_defect("source-has-it", lineage.id, row.name, key, text)
         else:
             lagging.append((row, row.size - size))
 
     def _is_left(self, lineage: Lineage, name: BinlogName) -> bool:
-        """Whether another lineage goes on from here or before: what is behind is a dead branch."""
+        """Whether another lineage continues from here or before: what follows is a dead branch."""
         for one in self._lineages:
             try:
                 origin = one.origin
             except ArchiveError:
-                continue  # it was said
+                continue  # reported already
             if origin is None or origin.lineage != lineage.id:
                 continue
             if origin.binlog is None or BinlogName.parse(origin.binlog) <= name:
@@ -130,18 +130,18 @@ class SourceComparison:
         return False
 
     def _first_events(self, lineage: Lineage, row: ServerBinlog) -> None:
-        """What its first events say is what the entry says."""
+        """Compare the first events with the entry."""
         try:
             entry = self._context.catalog.entry(lineage, row.name)
         except (ObjectMissingError, ArchiveError):
-            return  # the walk says it
+            return  # the walk reports it
         try:
             said = self._server.previous_gtids(row.name)
             server_id, _ = self._server.first_event(row.name)
         except SourceError as error:
             if not error.answered:
                 raise
-            self.notes.append(f"the source does not show {row.name} any more: {error}")
+            self.notes.append(f"the source no longer has {row.name}: {error}")
             return
         self._compare_entry(lineage, entry, said, server_id)
 
@@ -187,7 +187,7 @@ class SourceComparison:
 
 
 def _is_past(lineage: Lineage, inventory: Inventory, name: BinlogName) -> bool:
-    """Whether the bucket should have all of it: its writer has said so, or later ones are there."""
+    """Whether the bucket should have all of it, by its writer's heartbeat or by later binlogs."""
     writer = inventory.writer
     if writer is not None and writer.lineage == lineage.id:
         return writer.durable is not None and name < writer.durable.place[0]

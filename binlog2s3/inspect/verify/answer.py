@@ -1,9 +1,9 @@
-"""Can this base backup still be brought to now? The plan of a recovery, made and not carried out.
+"""Whether a base backup can be recovered to now: plans the recovery without running it.
 
-Place in the flow: `verify` asks when it knows what is wrong; `recover.plan` answers as it does for
+Place in the flow: `one_source` asks when all defects are known; `recover.plan` plans as it does for
 `pitr`.
 
-Law: the answer is yes only if `pitr --latest` would begin, and nothing on its way was found wrong.
+Law: the answer is yes only if `pitr --latest` would start, and no defect lies on its way.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,7 @@ _ON_THE_WAY = frozenset(
         "durable-missing",
     }
 )
-"""Kinds of defects that a recovery meets, or should not trust."""
+"""Kinds of defects that a recovery hits, or must not trust."""
 _DOCUMENTS = frozenset({"entry-lies", "entry-unreadable", "lineage-lies", "parent-lies"})
 
 
@@ -49,9 +49,9 @@ def answer(
     from_lineage: str | None = None,
     defects: Sequence[Defect],
 ) -> BackupAnswer:
-    """Whether what was backed up can be brought to the newest that is in the bucket.
+    """Whether a backup can be recovered to the newest transaction in the bucket.
 
-    `from_lineage`: the lineage that the backup is of, `lineage`: the history that is followed.
+    `from_lineage`: the lineage of the backup; `lineage`: the history to follow.
     """
     said = f"the backup {backup}" if backup is not None else f"a backup that has {gtid_set}"
     warnings: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ def answer(
         lies = [one for one in defects if one.kind in _DOCUMENTS]
         if not lies:
             raise
-        why = f"no plan can be made of what is wrong: {lies[0].key}: {lies[0].text}"
+        why = f"a defect prevents a plan: {lies[0].key}: {lies[0].text}"
         return BackupAnswer(
             start=said, possible=False, why=why, hint=lies[0].todo, warnings=warnings
         )
@@ -76,7 +76,7 @@ def answer(
         start=said,
         possible=not why,
         why=why,
-        hint="mend what is wrong there, or restore a later base backup" if why else "",
+        hint="fix the defect, or restore a later base backup" if why else "",
         begin=f"{plan.pieces[0].binlog}:{plan.pieces[0].begin}" if plan.pieces else str(plan.stop),
         end=str(plan.stop),
         latest_us=plan.reach.latest_us,
@@ -89,7 +89,7 @@ def answer(
 
 
 def _met(plan: Plan, defects: Iterable[Defect]) -> str:
-    """A defect that lies on the way of a plan."""
+    """A defect on the way of a plan; "" if there is none."""
     way: set[tuple[str, BinlogName | None]] = {(p.lineage, p.binlog) for p in plan.pieces}
     met = [
         defect
@@ -101,13 +101,13 @@ def _met(plan: Plan, defects: Iterable[Defect]) -> str:
     if not met:
         return ""
     more = f" (and {len(met) - 1} more)" if len(met) > 1 else ""
-    return f"on its way lies a defect: {met[0].key}: {met[0].text}{more}"
+    return f"the recovery would hit a defect: {met[0].key}: {met[0].text}{more}"
 
 
 def _start(
     survey: Survey, backup: Path | None, gtid_set: str | None, lineage: str | None
 ) -> tuple[Start, str, tuple[str, ...]]:
-    """Where the backup stands, in words too, and what is to be said of it."""
+    """Where the backup begins, in words too, and its warnings."""
     flavour = _flavour(survey, lineage)
     if backup is None:
         gtids = gtids_of(gtid_set or "", flavour)

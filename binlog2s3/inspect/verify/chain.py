@@ -1,9 +1,12 @@
-"""Binlogs one behind the other: what each adds, where they do not follow, what can be recovered.
+"""How binlogs and lineages follow one another, and which intervals can be recovered. Pure.
 
-Place in the flow: `walk` feeds it binlog by binlog; `verify` joins lineages with it. Pure.
+Place in the flow: `walk` adds binlog by binlog; `one_source` joins lineages and checks their
+parents.
 
-Law: an interval has no break in it that names, GTIDs, sizes or checksums show. Sets of GTIDs are
-kept of its ends alone, so memory does not grow with the number of binlogs.
+Law: names, GTIDs, sizes and checksums show no break within an interval. Only the GTID sets at its
+ends are kept, so memory does not grow with the number of binlogs. A parent's point is correct only
+if the bytes up to it are there, and its GTIDs can be those executed there. If the entries do not
+show this, --deep reads up to the point.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,9 +26,9 @@ from binlog2s3.inspect.verify.report import Interval, RecordedGap
 class BinlogFacts:
     """What is known of one binlog. `whole`: the server has finished it, and all of it is here.
 
-    GTIDs are None where nobody knows them: of one without an entry, or that the server keeps none.
-    `damaged`: by the source itself, so that its GTIDs may not be all. `unread`: nothing tells what
-    is in it but its bytes, and they were not read.
+    GTIDs are None if not known: there is no entry, or the server has none. `damaged`: the source
+    sent it damaged, so GTIDs may be missing. `unread`: only its bytes show what is in it, and they
+    were not read.
     """
 
     name: BinlogName
@@ -48,7 +51,7 @@ class BinlogFacts:
 
 
 def of_entry(entry: Entry, size: int, flavour: Flavour) -> BinlogFacts:
-    """From an entry whose GTIDs can be read."""
+    """The facts in an entry whose GTIDs can be parsed."""
     return BinlogFacts(
         name=entry.name,
         size=size,
@@ -65,7 +68,7 @@ def of_entry(entry: Entry, size: int, flavour: Flavour) -> BinlogFacts:
 
 
 def of_known(known: Known) -> BinlogFacts:
-    """From a pass over all bytes."""
+    """The facts of a pass over all bytes."""
     return BinlogFacts(
         name=known.name,
         size=known.size,
@@ -89,20 +92,20 @@ def _parsed(text: str, flavour: Flavour) -> Gtids | None:
 
 
 def contradiction(one: BinlogFacts, other: BinlogFacts) -> str:
-    """Why a binlog does not follow the one before it by its GTIDs; "" where it does."""
+    """Why a binlog's GTIDs do not follow the one before it; "" if they do."""
     then, known = one.after, other.before
     if known is None or then is None or known == then or one.damaged:
         return ""
     text = f"{other.name} begins after {brief(known)}, {one.name} ends with {brief(then)}"
     if isinstance(known, GtidSet) and isinstance(then, GtidSet):
         parts = [f"{brief(known - then)} is in no binlog"] if known - then else []
-        parts += [f"{brief(then - known)} is executed and yet not"] if then - known else []
+        parts += [f"{brief(then - known)} is executed, but missing there"] if then - known else []
         return f"{text}: {', '.join(parts)}"
     return text
 
 
 def is_proved(one: BinlogFacts, other: BinlogFacts) -> bool:
-    """Whether a binlog without an end of its own is all of it, by the GTIDs of the next one."""
+    """Whether a binlog is proved complete: by its own end, or by the next binlog's GTIDs."""
     return one.whole or (
         not one.anonymous and bool(one.after) and other.before is not None
         and one.after == other.before
@@ -121,7 +124,7 @@ class Intervals:
         self._greatest: int | None = None
 
     def add(self, facts: BinlogFacts, broken: str = "") -> None:
-        """The next binlog; `broken`: why it does not follow the one before."""
+        """Add the next binlog; `broken`: why it does not follow the one before."""
         if broken:
             self.end(broken)
         if self._first is None:
@@ -134,9 +137,10 @@ class Intervals:
             self._greatest = max(self._greatest or facts.greatest_us, facts.greatest_us)
 
     def end(self, why: str = "", vouched_us: int | None = None, gtids: str | None = None) -> None:
-        """No other one follows. At the very end a writer may vouch for more than is known here.
+        """End the interval.
 
-        That nothing lacks until a time, and which GTIDs were executed there.
+        At the end of the lineage, the writer's heartbeat may know more: up to when nothing is
+        missing, and which GTIDs were executed.
         """
         first, last = self._first, self._last
         if first is not None and last is not None:
@@ -164,12 +168,12 @@ class Intervals:
 
 
 def _untimed(last: BinlogFacts) -> str:
-    """Why nothing tells when an interval ends that ends with this binlog."""
+    """Why the end time of an interval that ends with this binlog is not known."""
     if not last.unread:
-        return "nothing was committed in it, and no writer vouches for a time"
+        return "it has no commits, and no heartbeat tells up to when it is complete"
     if last.whole:
-        return f"{last.name} has no entry, and was not read"
-    return f"{last.name} is open, and was not read: --deep tells"
+        return f"{last.name} has no entry and was not read"
+    return f"{last.name} is open and was not read; --deep reads it"
 
 
 def _text(gtids: Gtids | None) -> str | None:
@@ -181,9 +185,9 @@ def along(
     intervals: Mapping[str, Sequence[Interval]],
     cuts: Mapping[tuple[str, str], BinlogFacts],
 ) -> list[Interval]:
-    """The intervals of a line of lineages: those that go on from leg to leg are one.
+    """The intervals of a line of lineages; those that continue from leg to leg are merged.
 
-    `cuts` are the binlogs at which lineages were left. What lies behind a cut is left out.
+    `cuts` are the binlogs at which lineages were left. What follows a cut is left out.
     """
     found: list[Interval] = []
     goes_on = False
@@ -204,7 +208,9 @@ def along(
                 continue
             if number == 0 and found and not found[-1].why:
                 missing = leg.missing and leg.missing != "unknown"
-                why = f"missing: {leg.missing}" if missing else f"{id_} does not go on from there"
+                why = (
+                    f"missing: {leg.missing}" if missing else f"{id_} does not continue from there"
+                )
                 found[-1] = replace(found[-1], why=why)
             found.append(one)
         goes_on = bool(mine) and reached
@@ -221,7 +227,9 @@ def _until(one: Interval, cut: Parent, name: BinlogName, facts: BinlogFacts | No
     untimed = ""
     if to_us is None:
         is_unread = facts is not None and facts.unread
-        untimed = _untimed(facts) if facts and is_unread else f"no commit in {name} tells"
+        untimed = (
+            _untimed(facts) if facts and is_unread else f"{name} has no commit before that point"
+        )
     return replace(
         one,
         last=name,
@@ -251,21 +259,21 @@ def _merged(one: Interval, other: Interval) -> Interval:
 
 
 GtidsAt = Callable[[str, BinlogName, int], Gtids | str | None]
-"""What is executed at a place of a lineage's binlog, by its bytes; a text: why that is no place.
+"""The GTIDs executed at an offset, by the binlog's bytes; a text: why the offset is wrong.
 
-None where nobody can tell."""
+None if not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParentProblem:
-    """What is wrong with a lineage's parent; `missing`: it is not there."""
+    """What is wrong with a lineage's parent; `missing`: the parent is not there."""
 
     text: str
     missing: bool = False
 
 
 def own_problems(lineage: Lineage) -> Iterator[str]:
-    """What in a lineage.json contradicts itself."""
+    """What contradicts itself in a lineage.json."""
     time, server, _ = lineage.id.split("-")
     if f"{lineage.first_binlog_time:%Y%m%dT%H%M%SZ}" != time:
         yield f"first_binlog_time is {lineage.first_binlog_time.isoformat()}, its id says {time}"
@@ -280,15 +288,15 @@ def own_problems(lineage: Lineage) -> Iterator[str]:
 
 
 def gap_of(lineage: Lineage) -> RecordedGap | None:
-    """The gap that a lineage says lies before it, if any."""
+    """The gap before a lineage that its lineage.json records, if any."""
     try:
         origin = lineage.origin
     except ArchiveError:
         return None
     if origin is None or origin.join == "exact":
         return None
-    known = "the source had purged what comes between"
-    why = known if origin.join == "gap" else "nothing proves how they are joined"
+    known = "the source had purged the binlogs in between"
+    why = known if origin.join == "gap" else "nothing proves how they join"
     return RecordedGap(
         kind=origin.join,
         lineage=lineage.id,
@@ -314,13 +322,11 @@ def parent_problems(
     parent = lineages.get(origin.lineage)
     if parent is None:
         yield ParentProblem(
-            f"it goes on from {origin.place}, and that lineage is not there", missing=True
+            f"it continues from {origin.place}, but that lineage is missing", missing=True
         )
         return
     if parent.flavour != child.flavour:
-        yield ParentProblem(
-            f"its parent {parent.id} is of {parent.flavour}, it is of {child.flavour}"
-        )
+        yield ParentProblem(f"its parent {parent.id} is {parent.flavour}, it is {child.flavour}")
         return
     if _leads_back(child, lineages):
         yield ParentProblem("its parents lead back to it")
@@ -355,24 +361,24 @@ def _place_problems(
     executed: Gtids | None,
     gtids_at: GtidsAt | None,
 ) -> Iterator[ParentProblem]:
-    """The parent's binlog is there up to the offset, and has executed so much there."""
+    """Whether the parent's binlog reaches the offset, and has executed these GTIDs there."""
     if origin.binlog is None:
         if origin.offset:
             yield ParentProblem(f"parent.offset is {origin.offset} without a binlog")
         return
     there = facts.get((origin.lineage, origin.binlog))
     if there is None:
-        yield ParentProblem(f"it goes on from {origin.place}, of which nothing is there")
+        yield ParentProblem(f"it continues from {origin.place}, but that binlog is missing")
         return
     if not 0 < origin.offset <= there.size:
         yield ParentProblem(
-            f"it goes on from {origin.place}, of which {there.size} bytes are there"
+            f"it continues from {origin.place}, but only {there.size} bytes are there"
         )
         return
     if gtids_at is not None:
         found = gtids_at(origin.lineage, BinlogName.parse(origin.binlog), origin.offset)
         if isinstance(found, str):
-            yield ParentProblem(f"it goes on from {origin.place}: {found}")
+            yield ParentProblem(f"it continues from {origin.place}: {found}")
         elif executed is not None and found is not None and found != executed:
             yield ParentProblem(
                 f"parent.gtid_set is {brief(executed)}, executed there is {brief(found)}"
@@ -384,7 +390,7 @@ def _place_problems(
 
 
 def _gtid_problems(origin: Parent, there: BinlogFacts, executed: Gtids) -> Iterator[ParentProblem]:
-    """What was executed at the parent's point can have been, by the binlog's entry."""
+    """Whether these GTIDs can have been executed at the parent's point, by the binlog's entry."""
     before, after = there.before, there.after
     if before is None or after is None:
         return
@@ -402,7 +408,7 @@ def _gtid_problems(origin: Parent, there: BinlogFacts, executed: Gtids) -> Itera
 def _join_problems(
     child: Lineage, origin: Parent, executed: Gtids | None
 ) -> Iterator[ParentProblem]:
-    """What the join says is missing, is missing."""
+    """Whether what the join calls missing is missing."""
     if origin.join == "exact" and origin.missing:
         yield ParentProblem(f"parent.join is exact, and parent.missing {brief(origin.missing)}")
     if executed is None or not child.gtid_set or origin.join == "unknown":
@@ -410,10 +416,10 @@ def _join_problems(
     try:
         before = parse(child.gtid_set, child.flavour)
     except ValueError:
-        return  # said already
+        return  # reported already
     if origin.join == "exact" and isinstance(before, GtidSet) and not before <= executed:
         yield ParentProblem(
-            f"parent.join is exact, but it begins after {brief(before)}, its parent's point is "
+            f"parent.join is exact, but it begins after {brief(before)}, and its parent's point is "
             f"{brief(executed)}"
         )
     if origin.join == "gap" and before <= executed:
@@ -424,8 +430,8 @@ def _join_problems(
         try:
             missing = GtidSet.parse(origin.missing)
         except ValueError:
-            return  # names of binlogs
+            return  # binlog names instead of GTIDs
         if missing != before - executed:
             yield ParentProblem(
-                f"parent.missing is {brief(missing)}, what lacks is {brief(before - executed)}"
+                f"parent.missing is {brief(missing)}, {brief(before - executed)} is missing"
             )

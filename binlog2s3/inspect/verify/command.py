@@ -1,10 +1,10 @@
-"""`binlog2s3 verify`: the archive against itself, against its source, against a base backup.
+"""`binlog2s3 verify`: checks the archive against itself, its source, and a base backup.
 
-Place in the flow: under `cli`; it takes stock, walks the lineages, and says what can be recovered,
-what is wrong, and what to do. `view` prints it.
+Place in the flow: under `cli`; for each source, `one_source` does the work; `view` prints the
+report.
 
-Law: it only reads, but for --repair, which makes entries that lack. What the streamer does
-meanwhile is no defect. All is looked at before anything is said; an error of the store ends it.
+Law: it only reads, except that --repair writes missing entries. What the streamer does meanwhile is
+not a defect. Everything is checked before anything is printed; an error of the store ends it.
 """
 
 import json
@@ -40,7 +40,7 @@ _DEFECTS = 7
 
 
 def run(config: VerifyConfig) -> int:
-    """Look, and print; the exit code. Raises what kept it from looking."""
+    """Run the command; returns the exit code. Raises the error that stopped it."""
     stop = threading.Event()
     with ExitStack() as stack:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -59,7 +59,7 @@ def run(config: VerifyConfig) -> int:
 
 
 class Verifier:
-    """All sources that are asked for. `refused`: why --repair could not write, if so."""
+    """Checks all sources that are asked for. `refused`: why --repair could not write, if so."""
 
     def __init__(
         self, config: VerifyConfig, store: Store, *, pause: Callable[[], object] = lambda: None
@@ -71,7 +71,7 @@ class Verifier:
         self.refused: StoreError | None = None
 
     def run(self) -> Report:
-        """Look at all of them."""
+        """Check all of them."""
         config, began = self._config, monotonic()
         report = Report(
             target=url(config.s3),
@@ -84,7 +84,7 @@ class Verifier:
         if len(names) > 1 and (config.asks or config.server is not None):
             raise ConfigError(
                 [f"--source is missing: there are {', '.join(names[:_MOST_NAMES])}"],
-                hint="a base backup, and a server, are of one source",
+                hint="a base backup and a server belong to one source",
             )
         for name in names:
             one = SourceVerifier(config, self._store, self._workers, name, self._environment())
@@ -102,10 +102,11 @@ class Verifier:
         return report
 
     def _sources(self, report: Report) -> list[str]:
-        """All below the prefix; what lies beside them is named."""
+        """All sources below the prefix; other objects are reported as foreign."""
         names, foreign = all_sources(self._store, self._config.s3.prefix)
         report.foreign += [
-            Defect(kind="foreign", key=key, text="it lies beside the sources") for key in foreign
+            Defect(kind="foreign", key=key, text="it is below the prefix, but belongs to no source")
+            for key in foreign
         ]
         return names
 
@@ -133,7 +134,7 @@ class Verifier:
         if not report.sources:
             raise ArchiveError(
                 f"there is no lineage {wanted} below {report.target}",
-                hint="`binlog2s3 list` shows those that there are",
+                hint="`binlog2s3 list` shows the lineages",
             )
 
     def _nothing(self) -> ArchiveError:
@@ -147,7 +148,7 @@ class Verifier:
 
 @contextmanager
 def _reading(size: int) -> Iterator[Callable[[int, int], None]]:
-    """What to call with each so many bytes and transactions, of `size` bytes in all."""
+    """A progress display: call it with each number of bytes and transactions, of `size` bytes."""
     done = transactions = 0
     with showing(sys.stderr) as show:
 

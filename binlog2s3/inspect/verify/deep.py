@@ -1,11 +1,10 @@
-"""Every byte of every archived binlog: blocks, events, and what its entry says of it.
+"""Reads every byte of every archived binlog: blocks, events, and whether the entry agrees.
 
-Place in the flow: `verify --deep` runs it before the walk, which learns from it which binlogs are
-bad.
+Place in the flow: `verify --deep` runs it before the walk, which needs to know the bad binlogs.
 
-Law: blocks of several binlogs are fetched side by side, never more than a few at a time, and
-forgotten. A binlog's bytes are judged by its entry, and the entry by the bytes: where both are
-sound by themselves and differ, it says so.
+Law: blocks of several binlogs are fetched in parallel, only a few at a time, and not kept. The
+bytes are checked against the entry, and the entry against the bytes; if both are consistent in
+themselves but differ, the report says so.
 """
 
 import mmap
@@ -36,12 +35,12 @@ _SMALL = 64 << 10
 _ANY_GRID = Grid(5 << 20)
 
 Advance = Callable[[int, int], None]
-"""Called as bytes come in: how many more bytes, and transactions."""
+"""Called as bytes arrive: how many more bytes and transactions."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fetched:
-    """A block, or why there is none. The first one of a binlog brings its entry."""
+    """A block, or the error. The first block of a binlog comes with its entry."""
 
     number: int
     data: memoryview | bytes = b""
@@ -52,7 +51,7 @@ class _Fetched:
 
 @dataclass(slots=True)
 class DeepResult:
-    """What it found: defects, and the binlogs whose bytes are not as they should be."""
+    """The defects, and the binlogs whose bytes are wrong."""
 
     defects: list[Defect] = field(default_factory=list)
     bad: set[BinlogName] = field(default_factory=set)
@@ -66,7 +65,7 @@ def read_all(
     sizes: Mapping[BinlogName, int],
     advance: Advance,
 ) -> DeepResult:
-    """Read the archived binlogs of a lineage that have these sizes, in their order."""
+    """Read the archived binlogs of a lineage, which have these sizes, in order."""
     deep = DeepResult()
     names = sorted(sizes)
     tasks = (
@@ -88,14 +87,14 @@ def _count(size: int) -> int:
 def _fetch(  # noqa: PLR0917
     store: Store, layout: Layout, lineage: Lineage, name: BinlogName, size: int, number: int
 ) -> _Fetched:
-    """Called by any thread."""
+    """Fetch a block; called by any thread."""
     entry: Entry | None = None
     if number == 0:
         key = layout.entry(lineage.id, name)
         try:
             entry = read(store, key, Entry)
         except (ObjectMissingError, ArchiveError):
-            entry = None  # the walk says it
+            entry = None  # the walk reports it
     key, begin = layout.binlog(lineage.id, name), number * BLOCK_SIZE
     end = min(begin + BLOCK_SIZE, size)
     try:
@@ -146,8 +145,8 @@ class _BinlogPass:
             del fetched
         if error is None:
             self._judge(entry)
-        elif not isinstance(error, ObjectMissingError):  # the walk says that it is not there
-            self._add_defect("bytes", f"it cannot be read to its end: {error}")
+        elif not isinstance(error, ObjectMissingError):  # the walk reports it
+            self._add_defect("bytes", f"it cannot be read completely: {error}")
 
     def _take(self, fetched: _Fetched) -> None:
         data = memoryview(fetched.data)
@@ -164,19 +163,19 @@ class _BinlogPass:
         self._advance(len(data), self._track.scanner.transactions - before)
 
     def _judge(self, entry: Entry | None) -> None:
-        """What the bytes say of themselves, and of the entry."""
+        """Compare the bytes with themselves and with the entry."""
         scanner = self._track.scanner
         if entry is not None and entry.size != self._size:
-            return  # the walk says it
+            return  # the walk reports it
         wrong = self._wrong_blocks(entry)
         if entry is not None and wrong and self._whole != entry.crc64:
-            text = f"bytes {', '.join(wrong[:_MOST_SHOWN])} are not those that were archived"
+            text = f"bytes {', '.join(wrong[:_MOST_SHOWN])} differ from what was archived"
             more = len(wrong) - _MOST_SHOWN
-            text += f" (and {more} ranges more)" if more > 0 else ""
+            text += f" (and {more} more ranges)" if more > 0 else ""
             if self._damage is not None:
                 text += f": {self._damage}"
             elif scanner.event_end == self._size:
-                text += ": each event by itself is sound, so this may be another binlog"
+                text += ": every event is valid, so this may be another binlog"
             self._add_defect("bytes", text)
             return
         if self._damage is not None or scanner.event_end != self._size:
@@ -189,10 +188,10 @@ class _BinlogPass:
         lies = differences(entry, build_entry(self._track, entry.archived_at or datetime.now(UTC)))
         if lies:
             text = "; ".join(lies[:_MOST_SHOWN])
-            self._add_defect("entry-lies", f"by the bytes of {self._name}, {text}")
+            self._add_defect("entry-lies", f"compared with the bytes of {self._name}, {text}")
 
     def _wrong_blocks(self, entry: Entry | None) -> list[str]:
-        """The ranges whose checksums are not the entry's."""
+        """The ranges whose checksums differ from the entry's."""
         if entry is None:
             return []
         found = [
@@ -215,5 +214,5 @@ class _BinlogPass:
 
 
 def total(sizes: Sequence[Mapping[BinlogName, int]]) -> int:
-    """How many bytes there are to read."""
+    """The number of bytes to read."""
     return sum(size for one in sizes for size in one.values())

@@ -1,10 +1,9 @@
-"""An entry against itself, and against the binlog that it is of. Pure.
+"""Checks an entry against itself, and against its binlog. Pure.
 
-Place in the flow: `walk` judges each entry here; `deep` compares it with what a pass
-over all bytes says.
+Place in the flow: `walk` checks each entry here; `deep` compares it with a pass over all bytes.
 
-Law: only what no server and no streamer can have written is called a lie. Clocks step back, times
-of a replica are its source's: they prove nothing.
+Law: only what no server and no streamer can have written is a defect. Clocks step back, and a
+replica's times are its source's: times prove nothing.
 """
 
 import json
@@ -26,7 +25,7 @@ _ENDS = ("rotate", "stop", "crash")
 def read_entry(
     data: bytes, key: str, name: BinlogName, flavour: Flavour
 ) -> tuple[Entry, list[str]]:
-    """The entry, and what in it cannot be; ArchiveError if it is none that this version knows."""
+    """The entry, and its contradictions; ArchiveError if this version cannot read it."""
     entry = Entry.from_json(data, key)
     document = json.loads(data)
     problems = []
@@ -38,14 +37,14 @@ def read_entry(
         problems += _problems(entry, name, flavour)
     except (KeyError, TypeError, ValueError) as error:
         raise ArchiveError(
-            f"{key} is not as format 1 says: {type(error).__name__} {brief(error)}",
-            hint="was it changed by hand?",
+            f"{key} does not follow format 1: {type(error).__name__} {brief(error)}",
+            hint="was the entry changed by hand?",
         ) from error
     return entry, problems
 
 
 def is_sound_without_blocks(entry: Entry, name: BinlogName, flavour: Flavour) -> bool:
-    """Whether nothing is wrong with an entry out of a page, which has no blocks."""
+    """Whether an entry from a page, which has no blocks, has no contradictions."""
     try:
         if entry.name != name or any(place_problems(entry)):
             return False
@@ -72,33 +71,33 @@ def _fact_problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator
     if (entry.next_binlog is not None) != (entry.end == "rotate"):
         yield f"end is {brief(entry.end)} and next_binlog {brief(entry.next_binlog)}"
     elif entry.next_binlog not in (None, str(name.next())):
-        yield f"next_binlog is {brief(entry.next_binlog)}, behind {name} comes {name.next()}"
+        yield f"next_binlog is {brief(entry.next_binlog)}, but {name.next()} follows {name}"
 
 
 def _block_problems(entry: Entry) -> Iterator[str]:
-    """The checksums of blocks that cover all of it are together the whole's."""
+    """The blocks' checksums must combine to the checksum of the whole."""
     crc64 = 0
-    for block in entry.blocks:  # it combines: the two differ by the checksum of what is between
+    for block in entry.blocks:  # CRC64 values of adjacent ranges combine
         crc64 = crc64_of_rest(crc64, block.crc64, block.size)
     if crc64 != entry.crc64:
         yield (
-            f"crc64nvme is {crc64_hex(entry.crc64)}, the checksums of its blocks make "
+            f"crc64nvme is {crc64_hex(entry.crc64)}, its blocks' checksums combine to "
             f"{crc64_hex(crc64)}"
         )
     for block in entry.blocks:
         has_facts = (block.first_commit_us, block.first_gtid) != (None, None)
         if block.first_offset is None and has_facts:
-            yield f"the block at {block.offset} has no first transaction, but facts of one"
+            yield f"the block at {block.offset} has a commit time or a GTID, but no transaction"
     yield from _first_offset_problems(entry)
 
 
 def _first_offset_problems(entry: Entry) -> Iterator[str]:
-    """The number of blocks in which a transaction begins fits the number of transactions."""
+    """The number of blocks in which a transaction begins must fit the number of transactions."""
     begun = sum(block.first_offset is not None for block in entry.blocks)
     if begun > entry.transactions:
-        yield f"{begun} blocks have a first transaction, of {entry.transactions}"
+        yield f"{begun} blocks have a first transaction, but there are {entry.transactions}"
     if entry.transactions and not begun and not entry.damaged:
-        yield f"no block has a first transaction, of {entry.transactions}"
+        yield f"no block has a first transaction, but there are {entry.transactions}"
 
 
 def _time_problems(entry: Entry) -> Iterator[str]:
@@ -117,8 +116,8 @@ def _time_problems(entry: Entry) -> Iterator[str]:
             yield f"first_commit_us of the block at {block.offset} is null"
         elif block.first_commit_us is not None and not least <= block.first_commit_us <= greatest:
             yield (
-                f"first_commit_us {block.first_commit_us} of the block at {block.offset} does not "
-                f"lie between {least} and {greatest}"
+                f"first_commit_us {block.first_commit_us} of the block at {block.offset} is not "
+                f"between {least} and {greatest}"
             )
 
 
@@ -127,7 +126,7 @@ def _count_problems(entry: Entry) -> Iterator[str]:
     if min(counts) < 0 or entry.anonymous_transactions > entry.transactions:
         yield f"transactions, anonymous_transactions and events are {counts}"
     elif entry.events < entry.transactions + 1:
-        yield f"{entry.events} events cannot be {entry.transactions} transactions"
+        yield f"{entry.transactions} transactions need more than {entry.events} events"
 
 
 def _gtid_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
@@ -135,10 +134,10 @@ def _gtid_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
         before = parse(entry.gtid_set_before, flavour)
         added = parse(entry.gtid_set_added, flavour)
     except ValueError as error:
-        yield f"its GTIDs are none: {brief(error)}"
+        yield f"its GTIDs cannot be parsed: {brief(error)}"
         return
     named = entry.transactions - entry.anonymous_transactions
-    if entry.damaged:  # a GTID event may be among what could not be read
+    if entry.damaged:  # a damaged GTID event may be missing
         return
     if isinstance(added, GtidSet) and isinstance(before, GtidSet):
         if added.count != named:
@@ -147,14 +146,14 @@ def _gtid_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
                 f"{entry.anonymous_transactions} anonymous ones have {named}"
             )
         if both := added & before:
-            yield f"gtid_set_before has {brief(both)} already, which are in gtid_set_added"
+            yield f"{brief(both)} is in both gtid_set_before and gtid_set_added"
     elif bool(added) != bool(named):
         yield f"gtid_set_added is {brief(added)} with {named} transactions that have a GTID"
     yield from _first_problems(entry, added)
 
 
 def _first_problems(entry: Entry, added: Gtids) -> Iterator[str]:
-    """The first GTID of each block is one of those that are added."""
+    """The first GTID of each block must be in gtid_set_added."""
     for block in entry.blocks:
         if block.first_gtid is not None:
             if not _is_among(block.first_gtid, added):
@@ -167,7 +166,7 @@ def _first_problems(entry: Entry, added: Gtids) -> Iterator[str]:
 
 
 def _is_among(gtid: str, added: Gtids) -> bool:
-    """Whether a GTID, as a scanner names it, is one of those; of MariaDB's the server counts."""
+    """Whether a GTID, in the scanner's form, is in the set; MariaDB's by domain and server."""
     try:
         if isinstance(added, GtidSet):
             uuid, *tag, number = gtid.split(":")
@@ -181,15 +180,15 @@ def _is_among(gtid: str, added: Gtids) -> bool:
 def _format_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
     for one in entry.formats:
         if one["checksum"] not in ("crc32", "none"):
-            yield f"formats has the checksum {brief(one['checksum'])}"
+            yield f"formats has the unknown checksum {brief(one['checksum'])}"
         if ("mariadb" in str(one["server_version"]).lower()) != (flavour == "mariadb"):
-            yield f"formats is of a server {brief(one['server_version'])}, the lineage of {flavour}"
+            yield f"formats has server {brief(one['server_version'])}, but the lineage is {flavour}"
 
 
 def differences(entry: Entry, found: Entry) -> list[str]:
-    """The fields in which an entry says something else than a pass over all bytes.
+    """The fields in which an entry differs from a pass over all bytes.
 
-    But when it was archived: nothing tells that.
+    `archived_at` is left out: the bytes do not show it.
     """
     wrong = []
     for field in Entry.__dataclass_fields__:

@@ -1,9 +1,8 @@
-"""All keys of a source, listed once, each in its place; what is foreign is named.
+"""Lists all keys of a source once, and sorts them; foreign objects are reported.
 
-Place in the flow: `verify` takes stock first, everything else starts from that.
+Place in the flow: `verify` does this first, everything else uses the result.
 
-Law: writers first, then `live/`, then `archive/`: in this order a binlog that is being archived is
-never missed.
+Law: the order is writers, `live/`, `archive/`: so a binlog that is being archived is never missed.
 """
 
 from collections.abc import Iterable
@@ -25,7 +24,7 @@ _LOOKS = 3
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object as the listing has it."""
+    """An object as listed."""
 
     size: int
     at: datetime
@@ -33,7 +32,7 @@ class ListedObject:
 
 @dataclass(slots=True)
 class LineageObjects:
-    """What one lineage has."""
+    """The objects of one lineage."""
 
     described: bool = False
     binlogs: dict[BinlogName, ListedObject] = field(default_factory=dict)
@@ -43,7 +42,7 @@ class LineageObjects:
 
     @property
     def names(self) -> list[BinlogName]:
-        """All binlogs of which there is anything, in their order."""
+        """All binlogs of which anything is there, in order."""
         return sorted(self.binlogs.keys() | self.entries.keys() | self.chunks.keys())
 
     def open(self, name: BinlogName) -> Chunks:
@@ -53,7 +52,7 @@ class LineageObjects:
 
 @dataclass(slots=True)
 class Inventory:
-    """A source's part of a bucket. `writer` and `turn` are the last, None where there is none."""
+    """The objects of a source. `writer` and `turn` are the last ones, None if there are none."""
 
     layout: Layout
     writer: Heartbeat | None = None
@@ -62,16 +61,16 @@ class Inventory:
     defects: list[Defect] = field(default_factory=list)
 
     def objects(self, lineage: str) -> LineageObjects:
-        """What a lineage has."""
+        """The objects of a lineage."""
         return self.by_lineage.setdefault(lineage, LineageObjects())
 
-    def foreign(self, key: str, why: str = "it is of no kind that this archive has") -> None:
-        """Name an object that is none of ours."""
+    def foreign(self, key: str, why: str = "it is not part of this archive's format") -> None:
+        """Report an object that is not ours."""
         self.defects.append(Defect(kind="foreign", key=key, text=why))
 
 
 def take_inventory(store: Store, layout: Layout) -> Inventory:
-    """List it all."""
+    """List everything."""
     inventory = Inventory(layout)
     catalog = Catalog(store, layout)
     _take_writer(store, catalog, inventory)
@@ -81,11 +80,11 @@ def take_inventory(store: Store, layout: Layout) -> Inventory:
         key = layout.turns
         inventory.defects.append(Defect(kind="turn-unreadable", key=key, text=str(error)))
     if inventory.turn is not None:
-        inventory.objects(inventory.turn.lineage)  # it should be there, if nothing else is
+        inventory.objects(inventory.turn.lineage)  # its lineage must be there
     for info in store.list(layout.live):
         _place_live(inventory, info)
     for info in store.list(layout.archive):
-        if not info.key.startswith(layout.turns):  # `Catalog.turn` has looked at them
+        if not info.key.startswith(layout.turns):  # `Catalog.turn` reads them
             _place_archived(inventory, info)
     for key in sorted(catalog.foreign):
         inventory.foreign(key)
@@ -110,7 +109,7 @@ def _take_writer(store: Store, catalog: Catalog, inventory: Inventory) -> None:
 def _place_live(inventory: Inventory, info: ObjectInfo) -> None:
     layout = inventory.layout
     if info.key.startswith(layout.writers):
-        return  # `Catalog.writers` has looked at them
+        return  # `Catalog.writers` reads them
     if layout.is_probe(info.key) or layout.is_standby(info.key):
         return
     lineage, _, rest = info.key.removeprefix(layout.live).partition("/")
@@ -124,7 +123,7 @@ def _place_live(inventory: Inventory, info: ObjectInfo) -> None:
     if name is None or not LINEAGE_ID.fullmatch(lineage):
         inventory.foreign(info.key)
     elif chunk.size != info.size:
-        why = f"it has {info.size} bytes, a chunk of that name has {chunk.size}"
+        why = f"it has {info.size} bytes, its name says {chunk.size}"
         inventory.foreign(info.key, why)
     else:
         inventory.objects(lineage).chunks.setdefault(name, []).append(chunk)
@@ -160,7 +159,7 @@ def _name(text: str) -> BinlogName | None:
 
 
 def foreign_names(objects: LineageObjects, first: BinlogName) -> Iterable[BinlogName]:
-    """Names on a lineage's shelf that its server cannot have given."""
+    """Binlog names that the lineage's server cannot have given."""
     for name in objects.names:
         width = max(first.width, len(str(name.number)))
         if (name.prefix, name.width) != (first.prefix, width):

@@ -1,9 +1,9 @@
-"""One source, from its keys to what can be recovered of it.
+"""Verifies one source, from its keys to what can be recovered of it.
 
-Place in the flow: `verify` makes one for each source that it is asked about.
+Place in the flow: `command` makes one for each source.
 
-Law: what describes a lineage is judged before its binlogs, those before its parent: each part is
-told by what was found true before it.
+Law: lineages are checked before their binlogs, and those before parents: each step uses only what
+the steps before it found correct.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -53,7 +53,7 @@ _MICRO = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """How to wait, what shows how far it is, and the clock. `reading` is given all bytes."""
+    """How to wait, how to show progress, and the clock. `reading` gets the number of all bytes."""
 
     pause: Callable[[], object]
     steps: Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
@@ -62,7 +62,7 @@ class Environment:
 
 
 class SourceVerifier:
-    """A source; `report` is what was found of it. `refused`: why an entry could not be written."""
+    """A source; `report` is the result. `refused`: why an entry could not be written."""
 
     def __init__(
         self,
@@ -100,12 +100,12 @@ class SourceVerifier:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing of it at all."""
+        """Whether the source has no objects."""
         inventory = self.context.inventory
         return not (inventory.by_lineage or inventory.defects or inventory.writer)
 
     def run(self) -> SourceReport:
-        """Look at all of it."""
+        """Check all of it."""
         report, inventory = self.report, self.context.inventory
         report.defects += inventory.defects
         self._say_writer(self._sign)
@@ -145,15 +145,15 @@ class SourceVerifier:
             self.report.notes.append(NO_WRITER.format(self.context.layout.writers))
 
     def _lineages(self) -> Iterator[Lineage]:
-        """Those that can be read, oldest first."""
+        """The lineages that can be read, oldest first."""
         for id_, objects in sorted(self.context.inventory.by_lineage.items()):
             key = self.context.layout.lineage(id_)
             try:
                 lineage = read(self._store, key, Lineage)
             except ObjectMissingError:
-                what = f"{len(objects.binlogs)} binlogs and {len(objects.chunks)} open ones are"
+                what = f"but {len(objects.binlogs)} binlogs and {len(objects.chunks)} open ones are"
                 if (turn := self.context.inventory.turn) is not None and turn.lineage == id_:
-                    what += "; the last turn says that it is the current lineage"
+                    what += "; the last turn names it as the current lineage"
                 self._add_defect("lineage-missing", id_, key, f"it is not there, {what}")
                 continue
             except ArchiveError as error:
@@ -167,7 +167,7 @@ class SourceVerifier:
             yield lineage
 
     def _line(self) -> Line | None:
-        """The history that ends in the lineage that was asked for, or is current."""
+        """The history that ends in the lineage asked for, or in the current one."""
         lineages = [one for one in self.known_lineages if _has_origin(one)]
         ids = [one.id for one in lineages]
         tip = self._config.lineage or current_of(lineages, self.context.inventory.turn)
@@ -184,7 +184,7 @@ class SourceVerifier:
     # Binlogs
 
     def _selected(self, lineage: Lineage) -> list[BinlogName]:
-        """The names that are looked at; those that its server cannot have given are foreign."""
+        """The names to check; those that the server cannot have given are foreign."""
         objects, layout = self.context.inventory.objects(lineage.id), self.context.layout
         strange = set(foreign_names(objects, lineage.first_binlog))
         for name in sorted(strange):
@@ -194,12 +194,14 @@ class SourceVerifier:
                 (objects.chunks, layout.chunks(lineage.id, name)),
             ):
                 if name in there:
-                    text = f"no binlog of a lineage that begins with {lineage.first_binlog}"
+                    text = (
+                        f"it does not belong to a lineage that begins with {lineage.first_binlog}"
+                    )
                     self._add_defect("foreign", lineage.id, key, text)
         names = [name for name in objects.names if name not in strange]
         early = [name for name in names if name < lineage.first_binlog]
         if early:
-            text = f"first_binlog is {lineage.first_binlog}, and {early[0]} is there"
+            text = f"first_binlog is {lineage.first_binlog}, but {early[0]} is there"
             self._add_defect("lineage-lies", lineage.id, layout.lineage(lineage.id), text)
         if self._config.last is not None:
             return names[-self._config.last :]
@@ -208,7 +210,7 @@ class SourceVerifier:
         return names
 
     def _first_since(self, lineage: Lineage, names: Sequence[BinlogName], since_us: int) -> int:
-        """The number of the last binlog that was begun before, or at, this time."""
+        """The index of the last binlog that begins at or before this time."""
         tasks = (partial(self._entry, lineage, name) for name in reversed(names))
         with closing(Ahead(tasks, threads=self.context.threads, most=AHEAD)) as ahead:
             for back, entry in enumerate(ahead):
@@ -225,7 +227,7 @@ class SourceVerifier:
     def _read(
         self, lineages: Sequence[Lineage], selected: dict[str, list[BinlogName]]
     ) -> dict[str, set[BinlogName]]:
-        """With --deep, all bytes; the binlogs of each lineage that are bad."""
+        """With --deep, read all bytes; returns the bad binlogs of each lineage."""
         bad: dict[str, set[BinlogName]] = {}
         if not self._config.deep:
             return bad
@@ -280,7 +282,7 @@ class SourceVerifier:
         return walked
 
     def _cuts(self, lineage: str) -> set[str]:
-        """The binlogs of a lineage from which others go on."""
+        """The binlogs of a lineage from which others continue."""
         origins = [one.origin for one in self.known_lineages if _has_origin(one)]
         return {o.binlog for o in origins if o is not None and o.lineage == lineage and o.binlog}
 
@@ -307,12 +309,12 @@ class SourceVerifier:
             )
         )
 
-    # What joins them
+    # How lineages join
 
     def _check_parents(self, lineages: Sequence[Lineage], walked: dict[str, Walked]) -> None:
         facts = {(id_, name): f for id_, w in walked.items() for name, f in w.cuts.items()}
         by_id = {one.id: one for one in self.known_lineages}
-        for lineage in by_id.values():  # those that were left out by --last, --since
+        for lineage in by_id.values():  # those excluded by --last, --since
             for name in self._cuts(lineage.id):
                 there = self.context.inventory.objects(lineage.id).binlogs.get(
                     BinlogName.parse(name)
@@ -328,10 +330,13 @@ class SourceVerifier:
                 self._add_defect(kind, lineage.id, key, wrong.text)
 
     def _gtids_at(self, lineage: str, name: BinlogName, offset: int) -> Gtids | str | None:
-        """What was executed at a place, by the bytes before it; why it is none; None: who knows."""
+        """The GTIDs executed at an offset, by the bytes before it.
+
+        A text: why the offset is wrong; None: not known.
+        """
         survey = self.context.survey
         if any((one.lineage, one.binlog) == (lineage, name) for one in self.report.defects):
-            return None  # nothing of it is believed, and it was said
+            return None  # it has a defect, which was reported
         try:
             found = survey.find(lineage, name)
             start = found.boundary(offset)
@@ -340,7 +345,7 @@ class SourceVerifier:
                 for view in views:
                     scanner.feed(view)
             if scanner.event_end != offset:
-                return f"no event ends there, the last one before it at {scanner.event_end}"
+                return f"no event ends there, the last one before it ends at {scanner.event_end}"
             those = survey.transactions(lineage, name, 0, offset)
             added = gathered(
                 (one.gtid for one in those if one.gtid and one.end <= offset), found.lineage.flavour
@@ -350,7 +355,7 @@ class SourceVerifier:
         return joined(found.known.gtids_before, added)
 
     def _check_durable(self, walked: dict[str, Walked]) -> None:
-        """What the last writer said is durable is there, also where nothing was listed of it."""
+        """Check that what the last writer reported as durable is there, listed or not."""
         writer, context = self.context.inventory.writer, self.context
         if writer is None or writer.lineage is None or writer.durable is None:
             return
@@ -359,7 +364,7 @@ class SourceVerifier:
         if lineage is None:
             if writer.lineage not in context.inventory.by_lineage:
                 key = context.layout.lineage(writer.lineage)
-                text = f"the last writer wrote lineage {writer.lineage}, which is not there"
+                text = f"the last writer wrote lineage {writer.lineage}, which is missing"
                 self._add_defect("durable-missing", writer.lineage, key, text)
             return
         if lineage.id not in walked or not offset:
@@ -373,10 +378,10 @@ class SourceVerifier:
             there = context.store.head(context.layout.binlog(lineage.id, name))
             if there is None and not context.catalog.chunks(lineage, name):
                 key = context.layout.chunks(lineage.id, name)
-                text = f"nothing of {name} is there, {offset} bytes were durable"
+                text = f"{name} is missing, {offset} bytes were durable"
                 self._add_defect("durable-missing", lineage.id, key, text, name)
 
-    # What can be mended
+    # Repairing
 
     def _repair(self, lineages: Sequence[Lineage], walked: dict[str, Walked]) -> None:
         for lineage in lineages:
@@ -386,7 +391,7 @@ class SourceVerifier:
                 except StoreError as error:
                     self.refused = error
                     key = self.context.layout.entry(lineage.id, name)
-                    why = f"it cannot be written: {error}"
+                    why = f"the entry cannot be written: {error}"
                     done = Repaired(lineage=lineage.id, binlog=name, key=key, why=why)
                 self.report.repaired.append(done)
                 if not done.why:

@@ -1,9 +1,9 @@
-"""A binlog that lies in chunks: whether they join, agree, and reach as far as its writer has said.
+"""Checks a binlog in chunks: whether they join, agree, and reach what its writer reported.
 
-Place in the flow: `walk` comes here for a binlog that is not archived.
+Place in the flow: `walk` calls it for a binlog that is not archived.
 
-Law: chunks come and go under a look. What seems to lack is listed again, and looked for in the
-archive, before it is called missing; what the writer never said is durable, is not missed.
+Law: chunks come and go meanwhile. What seems missing is listed again, and looked up in the archive,
+before it is called missing. What the writer never reported as durable is not missing.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ _LOOKS = 3
 
 @dataclass(slots=True)
 class ChunkCheck:
-    """`size` bytes can be read; `archived`: it is in the archive by now."""
+    """The result. `size` bytes can be read; `archived`: the binlog is in the archive by now."""
 
     size: int = 0
     archived: bool = False
@@ -49,7 +49,7 @@ def check_chunks(
     is_last: bool,
     cut: bool,
 ) -> ChunkCheck:
-    """Look at a binlog's chunks. `cut`: a later lineage says how much of it counts."""
+    """List a binlog's chunks. `cut`: a later lineage limits how much of it counts."""
     catalog = Catalog(store, layout)
     wanted = _durable(writer, name)
     for number in range(_LOOKS):
@@ -72,9 +72,9 @@ def check_chunks(
 
     if reach > chunks.end:
         behind = min(chunk.begin for chunk in chunks if chunk.begin > chunks.end)
-        text = f"bytes {chunks.end} to {behind} of {name} are not there, chunks go on behind them"
+        text = f"bytes {chunks.end} to {behind} of {name} are missing, but later chunks are there"
         if writer is not None and wanted <= chunks.end and is_last:
-            checked.notes.append(f"{text}: its writer has not said that they are")
+            checked.notes.append(f"{text}; its writer has not reported them as durable")
         elif not cut:
             wrong("chunk-hole", text)
     elif wanted > chunks.end:
@@ -83,7 +83,7 @@ def check_chunks(
 
 
 def _durable(writer: Heartbeat | None, name: BinlogName) -> int:
-    """Up to where the writer has said that all of this binlog is there."""
+    """The offset up to which the writer has reported this binlog as durable."""
     if writer is None or writer.durable is None or writer.durable.binlog != str(name):
         return 0
     return writer.durable.offset
@@ -92,7 +92,7 @@ def _durable(writer: Heartbeat | None, name: BinlogName) -> int:
 def check_stored(
     store: Store, layout: Layout, lineage: Lineage, name: BinlogName, threads: int
 ) -> ChunkCheck:
-    """What the store's own checksums say of the chunks that a recovery reads; reads no bytes."""
+    """Compare the store's checksums of the chunks that a recovery reads; reads no bytes."""
     checked = ChunkCheck()
     pieces = join(Catalog(store, layout).chunks(lineage, name))
     keys = [layout.chunk(lineage.id, name, piece.chunk) for piece in pieces]
@@ -101,11 +101,11 @@ def check_stored(
     with closing(Ahead(tasks, threads=threads)) as ahead:
         for piece, key, info in zip(pieces, keys, ahead, strict=True):
             if info is None:
-                continue  # a longer one has its bytes by now, or it is archived
+                continue  # replaced by a longer chunk, or archived
             unproved += info.crc64 is None
             if info.crc64 not in (None, piece.chunk.crc64):
                 text = (
-                    f"the store says that its CRC64NVME is {crc64_hex(info.crc64)}, its name "
+                    f"its CRC64NVME in the store is {crc64_hex(info.crc64)}, in its name "
                     f"{crc64_hex(piece.chunk.crc64)}"
                 )
                 checked.defects.append(
@@ -113,7 +113,7 @@ def check_stored(
                 )
     if unproved:
         checked.notes.append(
-            f"{count_text(unproved, 'chunk')} of {name}: the store keeps no CRC64NVME of them, so "
+            f"{count_text(unproved, 'chunk')} of {name}: the store has no CRC64NVME of them, so "
             "their bytes were not compared; --deep reads them"
         )
     return checked
@@ -127,9 +127,9 @@ def check_all_bytes(  # noqa: PLR0917
     known: Known,
     looked: ChunkCheck,
 ) -> ChunkCheck:
-    """What a pass over the chunks has shown, and the bytes of those that it did not need.
+    """The defects of a pass over the chunks, and of chunks that the pass did not need.
 
-    What had been found by a look is not said again.
+    What `check_chunks` has reported is not reported again.
     """
     checked = ChunkCheck(size=known.size)
     prefix = layout.chunks(lineage.id, name)
@@ -138,14 +138,14 @@ def check_all_bytes(  # noqa: PLR0917
         if begin >= looked.size and looked.defects:
             continue
         if end > known.size:
-            text += " cannot be read as they were put"
+            text += " differ from what was uploaded"
             checked.defects.append(
                 Defect(kind="chunk-bytes", lineage=lineage.id, binlog=name, key=prefix, text=text)
             )
         else:
             checked.gaps.append(
                 RecordedGap(
-                    kind="damaged", lineage=lineage.id, text=f"{text} came damaged from the source"
+                    kind="damaged", lineage=lineage.id, text=f"{text} were damaged on the source"
                 )
             )
     chunks = Catalog(store, layout).chunks(lineage, name)
@@ -155,9 +155,9 @@ def check_all_bytes(  # noqa: PLR0917
         try:
             crc64 = crc64_of_blocks(store.open(key, 0, chunk.size))
         except ObjectMissingError:
-            continue  # longer ones have its bytes
+            continue  # replaced by a longer chunk
         if crc64 != chunk.crc64:
-            text = f"its bytes have the CRC64NVME {crc64_hex(crc64)}; longer chunks have them too"
+            text = f"its bytes have the CRC64NVME {crc64_hex(crc64)}; longer chunks replace it"
             checked.defects.append(
                 Defect(kind="chunk-bytes", lineage=lineage.id, binlog=name, key=key, text=text)
             )
@@ -167,10 +167,10 @@ def check_all_bytes(  # noqa: PLR0917
 def _check_pairs(
     checked: ChunkCheck, layout: Layout, lineage: Lineage, name: BinlogName, chunks: Chunks
 ) -> None:
-    """No two of one range have different checksums."""
+    """Two chunks of one range must not have different checksums."""
     for one, other in pairwise(sorted(chunks)):
         if (one.begin, one.end) == (other.begin, other.end):
-            text = f"{one} and {other} are of the same bytes, and disagree on them"
+            text = f"{one} and {other} have the same range but different bytes"
             key = layout.chunk(lineage.id, name, other)
             checked.defects.append(
                 Defect(kind="chunk-disagrees", lineage=lineage.id, binlog=name, key=key, text=text)

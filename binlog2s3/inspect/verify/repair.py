@@ -1,9 +1,9 @@
-"""`verify --repair`: entries that lack, made again from whole binlogs.
+"""`verify --repair`: makes missing entries again from complete binlogs.
 
-Place in the flow: `verify` comes here for archived binlogs that have no entry.
+Place in the flow: `one_source` calls it for archived binlogs that have no entry.
 
-Law: nothing is replaced and nothing else is written. An entry is made only of an object that is
-proved to be the whole binlog that belongs there; the first entry stands.
+Law: nothing is replaced, and nothing else is written. An entry is made only of an object that is
+proved to be the complete binlog of that name; if an entry appears meanwhile, it is kept.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def make_entry(
     name: BinlogName,
     advance: Callable[[int], object] = lambda _: None,
 ) -> Repaired:
-    """Make the entry of an archived binlog, or say why not. Raises StoreError where it may not."""
+    """Make the entry of an archived binlog, or say why not. Raises StoreError if denied."""
     key, entry_key = layout.binlog(lineage.id, name), layout.entry(lineage.id, name)
 
     def refused(why: str) -> Repaired:
@@ -59,10 +59,10 @@ def make_entry(
 
 
 def _breaks(store: Store, layout: Layout, lineage: Lineage, track: Track) -> str:
-    """Why this cannot be the whole binlog of its name; "" where everything around it fits."""
+    """Why this cannot be the complete binlog of its name; "" if everything fits."""
     name, scanner = track.name, track.scanner
     if scanner.flavour != lineage.flavour:
-        return f"it is of {scanner.flavour}, the lineage of {lineage.flavour}"
+        return f"it is {scanner.flavour}, but the lineage is {lineage.flavour}"
     if scanner.rotate is not None and scanner.rotate.next_binlog != str(name.next()):
         return f"it ends with a rotation to {scanner.rotate.next_binlog}"
     earlier = _end(store, layout, lineage, _previous(name))
@@ -73,18 +73,18 @@ def _breaks(store: Store, layout: Layout, lineage: Lineage, track: Track) -> str
     is_proved = bool(after) and following == after and not scanner.anonymous
     why = ""
     if before is not None and expected is not None and before != expected:
-        why = f"it begins after {before or 'no GTIDs'}, what comes before it ends with {expected}"
+        why = f"it begins after {before or 'no GTIDs'}, the binlog before it ends with {expected}"
     elif earlier is not None and earlier.next_binlog not in (None, str(name)):
         why = f"the binlog before it ends with a rotation to {earlier.next_binlog}"
     elif following is not None and after is not None and following != after:
         why = f"it ends with {after or 'no GTIDs'}, {name.next()} begins after {following}"
     elif not scanner.ended and not is_proved:
-        why = "nothing proves that it is whole: it does not end with a rotation or a stop"
+        why = "nothing proves that it is complete: it does not end with a rotation or a stop"
     return why
 
 
 def _expected(lineage: Lineage, name: BinlogName, earlier: EntryEnd | None) -> Gtids | None:
-    """The GTIDs before a binlog, by what comes before it; None where that is not known."""
+    """The GTIDs before a binlog, by the binlog before it; None if not known."""
     if name == lineage.first_binlog:
         return parse(lineage.gtid_set, lineage.flavour)
     return _after(earlier, lineage) if earlier is not None else None

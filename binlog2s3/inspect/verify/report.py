@@ -1,10 +1,10 @@
-"""The words of `verify`: what was looked at, what can be recovered, what is wrong. Values only.
+"""The values of a `verify` report: what can be recovered, what is wrong. Values only.
 
-Place in the flow: all other modules of `verify` find, `view` shows.
+Place in the flow: all other modules of `verify` fill them, `view` prints them.
 
-Law: a defect is what contradicts an entry, a lineage or a heartbeat, and says what follows and what
-to do. A gap that the archive itself records is none: it was told when it came, nobody can mend it,
-and it ends an interval.
+Law: a defect contradicts an entry, a lineage or a heartbeat, and says what follows and what to do.
+A gap that the archive itself records is not a defect: it was reported when it happened, nobody can
+fix it, and it ends an interval.
 """
 
 from collections.abc import Mapping
@@ -41,146 +41,148 @@ Kind = Literal[
     "source-is-another",
 ]
 
-_VERSIONED = "where the bucket is versioned, an older version may be right: copy it back"
-_AGAIN = "where the source still has it, take this one away and a new start of `stream` archives it"
-_BACKUP = "make a new base backup: from then on the history is whole"
+_VERSIONED = "if the bucket is versioned, an older version may be right: copy it back"
+_AGAIN = (
+    "if the source still has the binlog, delete the object and restart `stream` to archive it again"
+)
+_BACKUP = "make a new base backup: from there on, the history is complete"
 WORDS: Mapping[Kind, tuple[str, str, str]] = {
     "lineage-missing": (
-        "binlogs, entries, chunks or the last turn of a lineage that has no lineage.json",
-        "nothing of this lineage can be found by a recovery",
-        f"{_VERSIONED}; docs/format.md says what stands in it",
+        "binlogs, entries, chunks or the last turn of a lineage without a lineage.json",
+        "a recovery cannot find this lineage",
+        f"{_VERSIONED}; docs/format.md describes the file",
     ),
     "lineage-unreadable": (
-        "a lineage.json that is not of format 1",
-        "nothing of this lineage can be found by a recovery",
+        "a lineage.json that does not follow format 1",
+        "a recovery cannot find this lineage",
         f"{_VERSIONED}; a newer format needs a newer binlog2s3",
     ),
     "lineage-lies": (
         "a lineage.json that contradicts its key, its first binlog, or itself",
-        "a recovery may take it for another history than it is",
+        "a recovery may follow the wrong history",
         _VERSIONED,
     ),
     "parent-missing": (
-        "a lineage that goes on from one that is not there",
-        "no recovery comes from before this lineage",
-        f"if it was deleted on purpose, nothing; else {_VERSIONED}",
+        "a lineage whose parent is missing",
+        "a recovery cannot begin before this lineage",
+        f"nothing, if it was deleted on purpose; otherwise {_VERSIONED}",
     ),
     "parent-lies": (
-        "a parent whose point, GTIDs or join are not true of what is there",
-        "a recovery from before this lineage would stop at the wrong place, or is refused",
+        "a parent whose point, GTIDs or join contradict its binlogs",
+        "a recovery that begins before this lineage would stop at the wrong place, or is refused",
         _VERSIONED,
     ),
     "binlog-missing": (
-        "numbers that lack, with object and entry, and that the writer is past",
-        "no recovery crosses it: from before, only up to there",
+        "missing binlogs, without object and entry, that the writer has passed",
+        "no recovery crosses it: from an earlier backup, only up to there",
         f"if all before it was deleted on purpose: --last or --since; else {_VERSIONED}; {_BACKUP}",
     ),
     "object-missing": (
         "an entry without its binlog",
-        "no recovery crosses it: from before, only up to there",
-        f"{_VERSIONED}; or take its entry away, if the source still has the binlog; else {_BACKUP}",
+        "no recovery crosses it: from an earlier backup, only up to there",
+        f"{_VERSIONED}; or delete its entry, if the source still has the binlog; else {_BACKUP}",
     ),
     "entry-missing": (
         "an archived binlog without an entry",
-        "a recovery and `find` read all of the binlog instead; `list` shows no times, no GTIDs",
-        "verify --repair makes it again from the object",
+        "a recovery and `find` read the whole binlog instead; `list` shows no times and no GTIDs",
+        "verify --repair makes the entry again from the object",
     ),
     "entry-unreadable": (
-        "an entry that is not of format 1, or of an unknown encoding or encryption",
+        "an entry that does not follow format 1, or has an unknown encoding or encryption",
         "a recovery that needs this binlog is refused",
-        f"{_VERSIONED}; or take the entry away, and verify --repair makes it again",
+        f"{_VERSIONED}; or delete the entry, and verify --repair makes it again",
     ),
     "entry-lies": (
         "an entry that contradicts itself, or the bytes",
         "a recovery may stop at the wrong place, or is refused",
-        f"{_VERSIONED}; or take the entry away, and verify --repair makes it again",
+        f"{_VERSIONED}; or delete the entry, and verify --repair makes it again",
     ),
     "size": (
-        "a binlog that has not the size in its entry",
-        "the binlog is not whole, or is another one",
+        "a binlog whose size differs from its entry",
+        "the binlog is incomplete, or is another one",
         f"{_VERSIONED}; or {_AGAIN}",
     ),
     "checksum": (
-        "a binlog whose CRC64NVME, as the store keeps it, is not that in its entry",
-        "the binlog has other bytes than were archived",
+        "a binlog whose CRC64NVME in the store differs from its entry",
+        "the binlog's bytes differ from what was archived",
         f"{_VERSIONED}; or {_AGAIN}",
     ),
     "bytes": (
-        "bytes that are not those of the entry's checksums, or no sound events",
-        "a recovery is refused where it comes to these bytes",
+        "bytes that do not match the entry's checksums, or damaged events",
+        "a recovery is refused when it reaches these bytes",
         f"{_VERSIONED}; or {_AGAIN}",
     ),
     "gtids": (
-        "a binlog that does not begin with the GTIDs with which the one before it ends",
-        "no recovery crosses it: transactions lack between, or an entry lies",
-        f"--deep tells which; {_BACKUP}",
+        "a binlog that does not begin with the GTIDs that the one before it ends with",
+        "no recovery crosses it: transactions are missing, or an entry is wrong",
+        f"--deep finds out which; {_BACKUP}",
     ),
     "chunk-hole": (
-        "chunks of a binlog that do not join",
-        "what lies behind cannot be recovered",
-        "a running `stream` puts missing chunks again, as long as the source has the binlog",
+        "chunks of a binlog with a hole between them",
+        "what follows cannot be recovered",
+        "a running `stream` uploads missing chunks again, as long as the source has the binlog",
     ),
     "chunk-disagrees": (
-        "chunks of the same bytes with different checksums",
-        "what lies behind must not be applied: nothing tells which chunk is right",
+        "chunks of the same range with different checksums",
+        "what follows must not be applied: nothing shows which chunk is right",
         "compare them with the source's binlog",
     ),
     "chunk-bytes": (
-        "chunks that do not have the bytes that their names say",
-        "what lies behind cannot be recovered",
-        f"{_VERSIONED}; a new start of `stream` puts it again, if the source still has it",
+        "chunks whose bytes do not match their names",
+        "what follows cannot be recovered",
+        f"{_VERSIONED}; or restart `stream`, which uploads it again if the source still has it",
     ),
     "durable-missing": (
-        "bytes that the last writer said are durable, and that are not there",
+        "missing bytes that the last writer reported as durable",
         "transactions that were durable cannot be recovered",
-        "a running `stream` puts missing chunks again, as long as the source has the binlog",
+        "a running `stream` uploads missing chunks again, as long as the source has the binlog",
     ),
     "writer-unreadable": (
-        "a last writer's object that is not of format 1",
-        "what is durable is not known",
-        "a running `stream` puts it again; a newer format needs a newer binlog2s3",
+        "the last writer's object does not follow format 1",
+        "how much is durable is not known",
+        "a running `stream` writes it again; a newer format needs a newer binlog2s3",
     ),
     "turn-unreadable": (
-        "the last of `turns/`, where it is not of format 1",
+        "the last object of `turns/` does not follow format 1",
         "which lineage is current is not known: a recovery is refused without --lineage",
         f"{_VERSIONED}; a newer format needs a newer binlog2s3",
     ),
     "foreign": (
-        "an object below `archive/` or `live/` that is of no kind of this format",
-        "none: it is left alone",
-        "find out who put it there, and take it away",
+        "an object below `archive/` or `live/` that is not part of the format",
+        "none: it is ignored",
+        "find out who put it there, and delete it",
     ),
     "source-differs": (
-        "the server has another size, server id or previous GTIDs of a binlog",
-        "a recovery brings other data than the source has",
-        "the server was reset or restored, or the archive changed: --deep tells",
+        "a binlog's size, server id or previous GTIDs differ on the server",
+        "a recovery restores other data than the source has",
+        "the server was reset or restored, or the archive was changed: run with --deep",
     ),
     "source-has-it": (
-        "the server still has what the bucket should have and lacks",
-        "what the source still has, and the bucket should have, cannot be recovered",
-        "a new start of `stream` archives it, as long as the source has it",
+        "the server still has something that is missing in the bucket",
+        "what is missing in the bucket cannot be recovered",
+        "restart `stream`, which archives it as long as the source has it",
     ),
     "source-is-another": (
-        "the server is none that the archive is of",
-        "nothing of what this server writes is archived here",
-        "are --source and --mysql-host of the same server?",
+        "the archive is not of this server",
+        "nothing that this server writes is archived here",
+        "check that --source and --mysql-host name the same server",
     ),
 }
-"""Of each kind of defect: what it is, what follows for a recovery, and what to do."""
+"""For each kind of defect: what it is, what follows for a recovery, and what to do."""
 
 NO_WRITER = (
-    "no writer's object is below {}, so as far as the bucket tells nobody streams. That alone "
-    "loses nothing: a streamer that runs puts its object again with its next heartbeat, else start "
-    "`stream`, which makes one and goes on where the bucket ends. Until then nobody knows how much "
-    "was durable, and whether something lacks at the end"
+    "no writer's object is below {}, so nobody seems to stream. No data is lost by that: a running "
+    "streamer writes its object again with its next heartbeat; otherwise start `stream`, which "
+    "makes one and continues where the bucket ends. Until then it is not known how much was "
+    "durable, and whether something is missing at the end"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defect:
-    """One thing that is wrong: `text` says what, `key` is the object (or the prefix) it is about.
+    """One defect: `text` says what is wrong, `key` is the object or the prefix.
 
-    `mended`: --repair has made it good.
+    `repaired`: --repair has fixed it.
     """
 
     kind: Kind
@@ -192,7 +194,7 @@ class Defect:
 
     @property
     def follows(self) -> str:
-        """What follows from it for a recovery."""
+        """What follows for a recovery."""
         return WORDS[self.kind][1]
 
     @property
@@ -203,10 +205,9 @@ class Defect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedGap:
-    """A break in the history that the archive itself records: no defect.
+    """A break in the history that the archive itself records: not a defect.
 
-    `kind`: the join of a parent, or damage that the source itself served. `missing` is "" where
-    nobody knows.
+    `kind`: how a parent joins, or damage that the source itself sent. `missing` is "" if not known.
     """
 
     kind: Literal["gap", "unknown", "damaged"]
@@ -217,12 +218,11 @@ class RecordedGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Binlogs without a break: a base backup from within can be brought to any point behind it.
+    """Binlogs without a break: a base backup from within can be recovered to any later point in it.
 
-    From the beginning of `first` to `last_offset` of `last`, which may be of a later lineage. Times
-    in microseconds; `to_us` is None where nothing was committed and nobody vouches for more, or
-    where it was not read: `untimed` says which. GTIDs as texts, None where they are not known.
-    `why`: why it ends; "" at what is newest.
+    It reaches from the beginning of `first` to `last_offset` of `last`, which may be in a later
+    lineage. Times are in microseconds. `to_us` is None if the end time is not known; `untimed` says
+    why. GTIDs are texts, None if not known. `why`: why it ends; "" if it is the newest.
     """
 
     lineage: str
@@ -243,7 +243,7 @@ class Interval:
 
 @dataclass(slots=True, kw_only=True)
 class LineageReport:
-    """What was found of a lineage. Of its `binlogs`, `looked_at` were looked at."""
+    """The result for a lineage. Of its `binlogs`, `looked_at` were checked."""
 
     lineage: Lineage
     current: bool
@@ -257,9 +257,9 @@ class LineageReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedBinlogs:
-    """What --against-source saw. Of its `listed` binlogs `compared` are in the bucket, and agree.
+    """The result of --against-source: of the `listed` binlogs, `compared` agree.
 
-    `lag`: what the bucket does not have yet, in bytes, of these binlogs.
+    `lag`: the bytes of these binlogs that are not in the bucket yet.
     """
 
     address: str
@@ -275,7 +275,7 @@ class ComparedBinlogs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupAnswer:
-    """Whether a base backup can be brought to the newest. `why` not; else how far it is."""
+    """Whether a base backup can be recovered to now: why not, or how far it is."""
 
     start: str
     possible: bool
@@ -303,9 +303,9 @@ class Repaired:
 
 @dataclass(slots=True, kw_only=True)
 class SourceReport:
-    """All of one source. `history`: the intervals along the history that ends in `tip`.
+    """The result for a source. `history`: the intervals along the history that ends in `tip`.
 
-    That is made of the lineages `legs`.
+    `legs` are the lineages of that history.
     """
 
     name: str
@@ -324,14 +324,14 @@ class SourceReport:
 
     @property
     def sound(self) -> bool:
-        """No defect is left, and what was asked was answered with yes."""
+        """Whether no defect is left, and the backup's answer, if asked for, is yes."""
         left = [defect for defect in self.defects if not defect.repaired]
         return not left and (self.answer is None or self.answer.possible)
 
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """Everything that was asked for."""
+    """The result for everything that was asked for."""
 
     target: str
     deep: bool
@@ -344,5 +344,5 @@ class Report:
 
     @property
     def sound(self) -> bool:
-        """Of all sources, and nothing foreign lies beside them."""
+        """Whether all sources are sound, and there are no foreign objects."""
         return not self.foreign and all(source.sound for source in self.sources)

@@ -1,9 +1,9 @@
-"""What people and programs see of a verification.
+"""The output of `verify`, for people and programs.
 
-Place in the flow: `verify` prints with it, onto a page of `output`.
+Place in the flow: `command` prints with it, on a page of `output`.
 
-Law: what can be recovered comes first, then what is wrong, each with what follows and what to do.
-Names and texts come from the bucket: they can neither break lines nor command a terminal.
+Law: what can be recovered comes first, then the defects, each with what follows and what to do.
+Texts come from the bucket: they cannot break lines or control a terminal.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ from binlog2s3.output import Plain
 FORMAT = 1
 _ROOM = 11
 _MOST = 50
-"""So many defects of one kind are printed; --json has all."""
+"""How many defects of one kind are printed; --json has all."""
 
 
 def print_report(report: Report, page: Plain) -> None:
-    """Print all of it."""
+    """Print the report."""
     for source in report.sources:
         _print_source(source, page)
     for defect in report.foreign:
@@ -40,14 +40,14 @@ def print_report(report: Report, page: Plain) -> None:
 
 
 def _verdict(report: Report) -> tuple[str, str]:
-    """All of it in one line, and its style: what is wrong, and what is known to be missing."""
+    """The result in one line, and its style."""
     defects, gaps = len(_left(report)), sum(len(source.gaps) for source in report.sources)
     words = [count_text(defects, "defect") if defects else "no defects"]
     if gaps:
         known = f"{count_text(gaps, 'known gap')}, which no recovery crosses"
-        words.append(known if defects else f"but {known}: it was told when it came")
+        words.append(known if defects else f"but {known}")
     if any(one.answer is not None and not one.answer.possible for one in report.sources):
-        words.append("and the base backup cannot be brought to now")
+        words.append("and the base backup cannot be recovered to now")
     style = "bold red" if not report.sound else "bold yellow" if gaps else "bold green"
     return ", ".join(words), style
 
@@ -61,13 +61,13 @@ def _looked_text(report: Report) -> str:
     seconds = max(report.seconds, 0.001)
     looked = sum(one.looked_at for source in report.sources for one in source.lineages)
     there = sum(one.binlogs for source in report.sources for one in source.lineages)
-    words = [f"looked at {looked} of {count_text(there, 'binlog')} in {duration_text(seconds)}"]
+    words = [f"checked {looked} of {count_text(there, 'binlog')} in {duration_text(seconds)}"]
     if report.since_us is not None:
-        words.append(f"those since {time_text(report.since_us)}")
+        words.append(f"only those since {time_text(report.since_us)}")
     if report.last is not None:
-        words.append(f"the last {report.last} of each lineage")
+        words.append(f"only the last {report.last} of each lineage")
     if report.lineage is not None:
-        words.append(f"of the history that ends in {report.lineage}")
+        words.append(f"only the history that ends in {report.lineage}")
     if report.deep:
         read = sum(source.read_bytes for source in report.sources)
         words.append(f"read {size_text(read)}, {size_text(read / seconds)}/s")
@@ -108,7 +108,7 @@ def _print_recoverable(source: SourceReport, page: Plain) -> None:
     for one in source.lineages:
         if one.lineage.id not in source.legs and one.intervals:
             page.line("")
-            page.line(f"recoverable in {one.lineage.id}, which is not on it", "bold")
+            page.line(f"recoverable in {one.lineage.id}, which is not part of it", "bold")
             for interval in one.intervals:
                 _print_interval(interval, page)
 
@@ -117,7 +117,7 @@ def _print_lineages(source: SourceReport, page: Plain) -> None:
     if not source.lineages:
         page.line("no lineages")
         return
-    headings = ("lineage", "binlogs", "open", "looked at", "bytes", "transactions", "intervals")
+    headings = ("lineage", "binlogs", "open", "checked", "bytes", "transactions", "intervals")
     rows = [_cells(one) for one in source.lineages]
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     page.line("")
@@ -140,11 +140,11 @@ def _cells(one: LineageReport) -> tuple[str, ...]:
 
 def _print_interval(one: Interval, page: Plain) -> None:
     until = f"{one.last}:{one.last_offset}"
-    begin = f"the begin of {one.first}" if one.from_us is None else time_text(one.from_us)
+    begin = f"the beginning of {one.first}" if one.from_us is None else time_text(one.from_us)
     end = until if one.to_us is None else time_text(one.to_us)
     page.field("", f"{begin} to {end}", 2, "green")
     if one.untimed:
-        page.field("", f"when that is, is not known: {one.untimed}", 6)
+        page.field("", f"the end time is not known: {one.untimed}", 6)
     places = f"{one.first} of {one.lineage}" if one.lineage != one.last_lineage else str(one.first)
     amount = f"{count_text(one.binlogs, 'binlog')}, {size_text(one.size)}"
     page.field("", f"{places} to {until}, {amount}", 6)
@@ -171,15 +171,15 @@ def _print_compared(compared: ComparedBinlogs, page: Plain) -> None:
     page.line(f"source {compared.address}, server {compared.server_uuid}", "bold")
     page.field(
         "",
-        f"{compared.compared} of {count_text(compared.listed, 'binlog')} that it lists, "
-        f"{compared.first} to {compared.last}, are in the bucket with their sizes",
+        f"{compared.compared} of {count_text(compared.listed, 'listed binlog')}, "
+        f"{compared.first} to {compared.last}, are in the bucket with the same size",
         6,
     )
     if compared.lagging:
         names = _names(compared.lagging)
-        page.field("", f"lag: {size_text(compared.lag)} are not in the bucket yet: {names}", 6)
+        page.field("", f"lag: {size_text(compared.lag)} not in the bucket yet: {names}", 6)
     if compared.not_archived:
-        page.field("", f"from before the archive: {_names(compared.not_archived)}", 6)
+        page.field("", f"older than the archive: {_names(compared.not_archived)}", 6)
     page.field("", "their bytes were not compared", 6, "dim")
 
 
@@ -190,12 +190,12 @@ def _names(names: Sequence[str]) -> str:
 def _print_answer(answer: BackupAnswer, page: Plain) -> None:
     page.line("")
     if not answer.possible:
-        page.line(f"NO: {answer.start} cannot be brought to now: {answer.why}", "bold red")
+        page.line(f"NO: {answer.start} cannot be recovered to now: {answer.why}", "bold red")
         if answer.hint:
             page.field("", answer.hint, 6)
         return
     latest = "" if answer.latest_us is None else f", {time_text(answer.latest_us)}"
-    page.line(f"YES: {answer.start} can be brought to {answer.end}{latest}", "bold green")
+    page.line(f"YES: {answer.start} can be recovered to {answer.end}{latest}", "bold green")
     amount = (
         f"{count_text(answer.binlogs, 'binlog')}, {size_text(answer.size)}, "
         f"{count_text(answer.transactions, 'transaction')}, from {answer.begin} on"
@@ -220,7 +220,7 @@ def _print_defects(defects: Sequence[Defect], page: Plain) -> None:
 
 def _print_defect(defect: Defect, page: Plain) -> None:
     page.line("")
-    repaired = " (mended)" if defect.repaired else ""
+    repaired = " (repaired)" if defect.repaired else ""
     page.line(f"DEFECT {defect.kind}{repaired}: {defect.key}", "bold red")
     page.field("", defect.text, 6)
     page.field("", f"for a recovery: {defect.follows}", 6)
@@ -231,7 +231,7 @@ def _print_defect(defect: Defect, page: Plain) -> None:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """What --json prints."""
+    """The JSON document of --json."""
     return {
         "format": FORMAT,
         "target": report.target,

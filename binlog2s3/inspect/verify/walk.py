@@ -1,10 +1,10 @@
-"""One lineage, binlog by binlog, from the listing and the entries alone.
+"""Walks one lineage, binlog by binlog, using only the listing and the entries.
 
-Place in the flow: `verify` walks each lineage; `entry` judges an entry, `chain` what
-follows what, `open` what lies in chunks.
+Place in the flow: `one_source` walks each lineage; `entry` checks an entry, `chain` what follows
+what, `open_binlog` what is in chunks.
 
-Law: entries come in their order, several ahead, and are forgotten behind: memory does not grow with
-them. What changes under a look is looked at again before it is called a defect.
+Law: entries are read ahead, in order, and not kept: memory does not grow with them. What changes
+meanwhile is read again before it is called a defect.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -42,15 +42,15 @@ _MOST_PROBLEMS = 5
 _MOST_ASKED = 32
 _LOOKS = 2
 ENTRY_SOON = timedelta(minutes=10)
-"""So long after the binlog its entry may be on its way, as long as its writer lives."""
+"""An entry may come this long after its binlog, as long as the writer is alive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceContext:
-    """What all parts of `verify` need of one source. `pause` waits a moment before a second look.
+    """What all parts of `verify` need of one source. `pause` waits before something is read again.
 
-    `alive`: the last writer renews its object. `clock`: the moment, not before what the store is
-    known to have reached. `advance` is told each binlog that was looked at.
+    `alive`: the last writer renews its object. `clock`: the time, not before what the store's dates
+    show. `advance` is called for each binlog that was checked.
     """
 
     store: Store
@@ -73,7 +73,7 @@ class SourceContext:
 
 @dataclass(slots=True)
 class Walked:
-    """What came of it. `cuts` are the facts of the binlogs that were asked for."""
+    """The result of a walk. `cuts` are the facts of the binlogs that were asked for."""
 
     intervals: list[Interval] = field(default_factory=list)
     defects: list[Defect] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Walked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BinlogObjects:
-    """What lies there of one binlog, now. `entry` is None where it has none, or an unusable one."""
+    """The objects of one binlog, now. `entry` is None if there is none, or it cannot be used."""
 
     name: BinlogName
     info: ObjectInfo | None
@@ -100,10 +100,10 @@ class _BinlogObjects:
 
 
 class LineageWalk:
-    """A lineage's `names`, in their order; `bad` are those whose bytes are known to be wrong.
+    """Walks a lineage's `names`, in order; `bad` are those whose bytes are known to be wrong.
 
-    `from_start`: the first of them should be the lineage's first binlog. `wanted`: names whose
-    facts are asked for.
+    `from_start`: the first name should be the lineage's first binlog. `wanted`: names whose facts
+    are asked for.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class LineageWalk:
         self._from_pages = 0
 
     def run(self) -> Walked:
-        """Look at all of them."""
+        """Check all of them."""
         missing = dict(self._missing())
         tasks = (partial(self._see, name, self._paged(name)) for name in self._names)
         with closing(Ahead(tasks, threads=self._context.threads, most=AHEAD, first=AHEAD)) as ahead:
@@ -157,16 +157,16 @@ class LineageWalk:
         return self._walked
 
     def _vouched_gtids(self, writer: Heartbeat | None) -> str | None:
-        """What the writer says was executed at the end of the last binlog, which is open."""
+        """The GTIDs executed at the end of the open binlog, by the writer's heartbeat."""
         last, durable = self._before, writer.durable if writer is not None else None
         if last is None or durable is None or durable.place != (last.name, last.size):
             return None
         return durable.gtid_set or None
 
-    # What is not there
+    # Missing binlogs
 
     def _missing(self) -> Iterator[tuple[BinlogName, str]]:
-        """The names before which numbers lack, and which do."""
+        """The names before which numbers are missing, and which."""
         names, first = self._names, self._lineage.first_binlog
         pairs = [*pairwise(names)]
         gaps = [(one.next(), other) for one, other in pairs if one.next() < other]
@@ -174,20 +174,22 @@ class LineageWalk:
             gaps.insert(0, (first, names[0]))
         for begin, behind in gaps:
             count = behind.number - begin.number
-            text = str(begin) if count == 1 else f"{begin} and {count - 1} behind it"
+            text = str(begin) if count == 1 else f"{begin} and the next {count - 1}"
             writer = self._context.writer_of(self._lineage.id)
             if writer is not None and (writer.durable is None or begin > writer.durable.place[0]):
-                self._walked.notes.append(f"{text}: not in the bucket yet, the writer is not there")
+                self._walked.notes.append(
+                    f"{text}: not in the bucket yet, the writer has not reached it"
+                )
                 yield behind, f"{text}: not in the bucket yet"
                 continue
             if self._is_there_now(begin, min(count, _MOST_ASKED)):
                 continue
-            text += " is not there" if count == 1 else " are not there"
+            text += " is missing" if count == 1 else " are missing"
             self._add_defect("binlog-missing", begin, self._key(begin), text)
             yield behind, text
 
     def _is_there_now(self, begin: BinlogName, count: int) -> bool:
-        """Whether these came since the listing."""
+        """Whether these binlogs appeared after the listing."""
         name = begin
         for _ in range(count):
             chunks = self._context.catalog.chunks(self._lineage, name)
@@ -199,7 +201,7 @@ class LineageWalk:
     # One binlog
 
     def _paged(self, name: BinlogName) -> Entry | None:
-        """The entry as a page has it; None with --deep, and where something speaks against it."""
+        """The entry from a page; None with --deep, or if anything about it is wrong."""
         binlog, entry = self._objects.binlogs.get(name), self._objects.entries.get(name)
         if self._context.deep or binlog is None or entry is None:
             return None
@@ -210,7 +212,7 @@ class LineageWalk:
         return paged if is_sound else None
 
     def _see(self, name: BinlogName, paged: Entry | None = None) -> _BinlogObjects:
-        """Called by any thread. `paged`: the entry, where a page has told it."""
+        """Look up the objects of a binlog; called by any thread. `paged`: the entry from a page."""
         store, layout, id_ = self._context.store, self._context.layout, self._lineage.id
         key, data = layout.entry(id_, name), None
         info = store.head(layout.binlog(id_, name))
@@ -253,17 +255,17 @@ class LineageWalk:
         return f"the bytes of {name} are wrong" if name in self._bad else ""
 
     def _take_without_object(self, seen: _BinlogObjects) -> None:
-        if seen.entry is None and seen.error is None:  # both vanished since the listing
-            text = "it is not there any more"
+        if seen.entry is None and seen.error is None:  # both were deleted after the listing
+            text = "it was deleted meanwhile"
             self._add_defect("binlog-missing", seen.name, self._key(seen.name), text)
         else:
-            text = f"{seen.name} is not there, its entry is"
+            text = f"{seen.name} is missing, but its entry is there"
             self._add_defect("object-missing", seen.name, self._key(seen.name), text)
-        self._intervals.end(f"{seen.name} is not there")
+        self._intervals.end(f"{seen.name} is missing")
         self._before = None
 
     def _judge(self, seen: _BinlogObjects, info: ObjectInfo) -> str:
-        """What is wrong with an archived binlog and its entry; why it cannot be recovered."""
+        """Check an archived binlog and its entry; returns why it cannot be recovered, or ""."""
         name, entry = seen.name, seen.entry
         key, entry_key = self._key(name), self._context.layout.entry(self._lineage.id, name)
         if seen.error is not None:
@@ -280,46 +282,51 @@ class LineageWalk:
         if entry.size != info.size:
             text = f"it has {info.size} bytes, its entry says {entry.size}"
             self._add_defect("size", name, key, text)
-            return f"{name} has not its size"
+            return f"{name} has the wrong size"
         if info.crc64 is not None and info.crc64 != entry.crc64:
             text = (
-                f"the store says that its CRC64NVME is {crc64_hex(info.crc64)}, its entry "
+                f"its CRC64NVME in the store is {crc64_hex(info.crc64)}, in its entry "
                 f"{crc64_hex(entry.crc64)}"
             )
             self._add_defect("checksum", name, key, text)
-            return f"{name} has not its checksum"
+            return f"{name} has the wrong checksum"
         objects = self._objects
-        if name in objects.binlogs and name in objects.entries:  # else they came since the listing
+        if (
+            name in objects.binlogs and name in objects.entries
+        ):  # otherwise they appeared after the listing
             replaced = objects.binlogs[name].at > objects.entries[name].at
             self._younger += [name] if replaced else []
         self._unproved += info.crc64 is None
-        return f"the entry of {name} lies" if seen.problems else ""
+        return f"the entry of {name} is wrong" if seen.problems else ""
 
     def _say_what_was_not_read(self) -> None:
-        """What looking alone cannot tell; the entry is written last, whatever the clocks."""
+        """Add notes on what only --deep checks.
+
+        The entry is written after its binlog, whatever the clocks say.
+        """
         if self._younger:
             shown = ", ".join(map(str, self._younger[:_MOST_ASKED]))
             more = len(self._younger) - _MOST_ASKED
             self._walked.notes.append(
-                f"{shown}{f' and {more} more' if more > 0 else ''}: written anew since the entry "
-                "was, by whom? --deep compares the bytes"
+                f"{shown}{f' and {more} more' if more > 0 else ''}: replaced after the entry "
+                "was written; --deep compares the bytes"
             )
         if self._from_pages:
             self._walked.notes.append(
                 f"{count_text(self._from_pages, 'entry', 'entries')} came from pages, which are "
-                "younger than the entries; --deep reads each entry with its blocks"
+                "newer than the entries; --deep reads each entry with its blocks"
             )
         if self._unproved:
             self._walked.notes.append(
-                f"{count_text(self._unproved, 'archived binlog')}: the store keeps no CRC64NVME of "
-                "the whole, so their bytes were not compared; --deep reads them"
+                f"{count_text(self._unproved, 'archived binlog')}: the store has no CRC64NVME of "
+                "the object, so their bytes were not compared; --deep reads them"
             )
 
     def _without_entry(self, name: BinlogName, key: str, info: ObjectInfo) -> None:
         if self._may_come(name) and self._is_young(info):
             minutes = ENTRY_SOON.total_seconds() / 60
             self._walked.notes.append(
-                f"{name} is being archived: its entry comes next; where it has not come "
+                f"{name} is being archived: its entry comes next; if it is not there "
                 f"{minutes:.0f} minutes after the binlog, it is missing"
             )
             return
@@ -327,9 +334,9 @@ class LineageWalk:
         self._add_defect("entry-missing", name, key, f"{name} has no entry")
 
     def _may_come(self, name: BinlogName) -> bool:
-        """Whether its writer lives, which puts entries in their order, and is not past it.
+        """Whether the writer is alive and may still put this entry; it puts entries in order.
 
-        One that has just begun does not say yet which lineage it writes.
+        A writer that has just started does not report its lineage yet.
         """
         writer = self._context.inventory.writer if self._context.alive else None
         writes = writer is not None and writer.lineage in (None, self._lineage.id)
@@ -339,9 +346,9 @@ class LineageWalk:
         return self._context.clock() - info.last_modified < ENTRY_SOON
 
     def _described_meanwhile(self, seen: _BinlogObjects) -> _BinlogObjects:
-        """A second look at an old binlog without an entry: its writer may be putting that now.
+        """Look again at an old binlog without an entry: its writer may be putting the entry now.
 
-        Some stores date an object by when its upload was begun, so an old one may be new.
+        Some stores date an object by the start of its upload, so an old date may be new.
         """
         for _ in range(_LOOKS):
             if seen.info is None or seen.entry is not None or seen.error is not None:
@@ -353,7 +360,7 @@ class LineageWalk:
         return seen
 
     def _check_first(self, entry: Entry) -> None:
-        """What lineage.json says of its first binlog is so."""
+        """Check lineage.json against the entry of its first binlog."""
         lineage = self._lineage
         if entry.name != lineage.first_binlog:
             return
@@ -370,24 +377,24 @@ class LineageWalk:
                 )
 
     def _damaged(self, entry: Entry) -> str:
-        """Damage that the source itself served is known, and ends an interval."""
+        """Damage that the source itself sent is recorded, and ends an interval."""
         for one in entry.damaged:
             place = f"bytes {one['begin']} to {one['end']} of {entry.name}"
-            text = f"{place} came damaged from the source"
+            text = f"{place} were damaged on the source"
             self._walked.gaps.append(
                 RecordedGap(kind="damaged", lineage=self._lineage.id, text=text)
             )
-        return f"{entry.name} came damaged from the source" if entry.damaged else ""
+        return f"{entry.name} was damaged on the source" if entry.damaged else ""
 
     def _take_open(self, name: BinlogName) -> None:
-        """A binlog that is only in chunks."""
+        """Check a binlog that is only in chunks."""
         context, lineage = self._context, self._lineage
         is_last = name == self._names[-1]
         checked = check_chunks(
             context.store, context.layout, lineage, name, writer=context.writer_of(lineage.id),
             pause=context.pause, is_last=is_last, cut=str(name) in self._wanted,
         )  # fmt: skip
-        if checked.archived:  # meanwhile
+        if checked.archived:  # it was archived meanwhile
             self._objects.chunks.pop(name, None)
             self._take(self._see(name))
             self._walked.looked_at -= 1
@@ -403,7 +410,7 @@ class LineageWalk:
         )
         why = self._known_bad(name)
         if not why and (context.deep or not is_last):
-            try:  # what it adds is not told by names
+            try:  # names do not show its GTIDs
                 known = context.survey.known(lineage.id, name)
             except ArchiveError as error:
                 why = str(error)
@@ -421,12 +428,12 @@ class LineageWalk:
             stored = check_stored(context.store, context.layout, lineage, name, context.threads)
             self._walked.defects += stored.defects
             self._walked.notes += stored.notes
-            why = f"a chunk of {name} has other bytes than it had" if stored.defects else ""
+            why = f"the bytes of a chunk of {name} have changed" if stored.defects else ""
         self._walked.transactions += facts.transactions
         self._follow(facts, why)
 
     def _follow(self, facts: BinlogFacts, why: str) -> None:
-        """It comes behind the one before. `why` it cannot be recovered itself."""
+        """Add a binlog after the one before. `why` it cannot be recovered itself."""
         if str(facts.name) in self._wanted:
             self._walked.cuts[str(facts.name)] = facts
         before, self._before = self._before, facts
@@ -444,7 +451,7 @@ class LineageWalk:
         self._intervals.add(facts, broken)
 
     def _unfinished(self, facts: BinlogFacts) -> str:
-        """Why a binlog that is only in chunks does not lead up to the next one."""
+        """Why a binlog that is only in chunks does not reach the next one."""
         text = f"of {facts.name} only the first {facts.size} bytes are there"
         writer = self._context.writer_of(self._lineage.id)
         if writer is not None and (
@@ -454,11 +461,11 @@ class LineageWalk:
             return f"{text} yet"
         prefix = self._context.layout.chunks(self._lineage.id, facts.name)
         self._add_defect(
-            "chunk-hole", facts.name, prefix, f"{text}; nothing proves that this is all"
+            "chunk-hole", facts.name, prefix, f"{text}; nothing proves that it is complete"
         )
         return text
 
-    # Saying it
+    # Defects
 
     def _key(self, name: BinlogName) -> str:
         return self._context.layout.binlog(self._lineage.id, name)

@@ -294,15 +294,17 @@ def test_a_long_line_of_lineages() -> None:
 # What is not there
 
 
-UNPROVED = f"GAP: nothing proves that {CHILD} goes on from {ID} at {THIRD}:157; is missing: unknown"
+UNPROVED = (
+    f"GAP: nothing proves that {CHILD} continues from {ID} at {THIRD}:157; missing: not known"
+)
 
 
 @pytest.mark.parametrize(
     ("join", "missing", "lines"),
     [
         ("exact", "", []),
-        ("gap", "a:1-5", [f"GAP: between {ID} at {THIRD}:157 and {CHILD} is missing: a:1-5"]),
-        ("gap", "", [f"GAP: between {ID} at {THIRD}:157 and {CHILD} is missing: unknown"]),
+        ("gap", "a:1-5", [f"GAP: missing between {ID} at {THIRD}:157 and {CHILD}: a:1-5"]),
+        ("gap", "", [f"GAP: missing between {ID} at {THIRD}:157 and {CHILD}: not known"]),
         (
             "unknown",
             "",
@@ -328,7 +330,7 @@ def test_a_parent_that_is_not_in_the_bucket_has_a_line() -> None:
     bucket.archive(FIRST, id_=CHILD)
     assert bucket.states() == {CHILD: [(FIRST, 10, "archived")]}
     assert bucket.notice() == [
-        f"GAP: {CHILD} goes on from {ID} at {THIRD}:157, which is not in the bucket"
+        f"GAP: {CHILD} continues from {ID} at {THIRD}:157, which is not in the bucket"
     ]
     (source,) = document(bucket.listing())["sources"]
     assert source["lineages"][0]["parent_there"] is False
@@ -339,8 +341,8 @@ def test_a_missing_number_has_a_line_in_its_place() -> None:
     bucket = Bucket()
     bucket.archive(SECOND, FIFTH)
     gaps = [
-        f"GAP: in {ID} is missing: {FIRST}",
-        f"GAP: in {ID} is missing: {THIRD} to {FOURTH} (2 binlogs)",
+        f"GAP: missing in {ID}: {FIRST}",
+        f"GAP: missing in {ID}: {THIRD} to {FOURTH} (2 binlogs)",
     ]
     assert bucket.notice() == gaps
     text = bucket.text().splitlines()
@@ -362,8 +364,8 @@ def test_what_the_writer_has_not_come_to_is_no_gap() -> None:
     durable = Position(binlog=SECOND, offset=4, gtid_set="")
     bucket.beat(replace(BEAT, durable=durable))
     assert bucket.notice() == [
-        f"GAP: in {ID} is missing: {SECOND}",
-        f"not in the bucket yet: {FOURTH}; the writer is not there yet",
+        f"GAP: missing in {ID}: {SECOND}",
+        f"not in the bucket yet: {FOURTH}; the writer has not reached it",
     ]
     (source,) = document(bucket.listing())["sources"]
     assert [one["under_way"] for one in source["lineages"][0]["missing"]] == [False, True]
@@ -374,7 +376,7 @@ def test_the_writer_of_another_lineage_excuses_nothing() -> None:
     bucket = Bucket(LINEAGE, child())
     bucket.archive(FIRST, THIRD)
     bucket.beat(replace(BEAT, lineage=CHILD, durable=None))
-    assert bucket.notice() == [f"GAP: in {ID} is missing: {SECOND}"]
+    assert bucket.notice() == [f"GAP: missing in {ID}: {SECOND}"]
 
 
 def test_a_hole_between_chunks_is_shown() -> None:
@@ -382,7 +384,7 @@ def test_a_hole_between_chunks_is_shown() -> None:
     bucket = Bucket(LINEAGE, child())
     bucket.chunk(FIRST, (0, 5), (7, 9))
     bucket.chunk(FIRST, (0, 5), (8, 9), id_=CHILD)
-    assert bucket.notice() == [f"GAP: of {FIRST} is missing: bytes from 5 to 7"]
+    assert bucket.notice() == [f"GAP: missing in {FIRST}: bytes 5 to 7"]
     (source,) = document(bucket.listing())["sources"]
     assert [(b["size"], b["hole"]) for one in source["lineages"] for b in one["binlogs"]] == [
         (5, 7),
@@ -431,13 +433,13 @@ def test_foreign_keys_are_named_once_and_not_all_of_very_many() -> None:
     ]
     for key in odd:
         bucket.store.put(key, b"")
-    said = "left alone: not of this archive's format: "
+    said = "ignored, not part of this archive's format: "
     assert bucket.listing(source=None).warnings == [said + key for key in sorted(odd)]
     for number in range(99):
         bucket.store.put(f"{LAYOUT.live}odd-{number}", b"")
     warnings = bucket.listing(source=None).warnings
     assert len(warnings) == 21
-    assert warnings[-1] == f"and {99 + len(odd) - 20} more of these"
+    assert warnings[-1] == f"and {99 + len(odd) - 20} more ignored objects"
 
 
 def test_chunks_of_a_lineage_that_nothing_describes_are_named() -> None:
@@ -445,7 +447,7 @@ def test_chunks_of_a_lineage_that_nothing_describes_are_named() -> None:
     bucket = Bucket()
     bucket.chunk(FIRST, (0, 9), id_=CHILD)
     assert bucket.listing().warnings == [
-        f"{SOURCE}: there are chunks of lineage {CHILD}, but no lineage.json that describes it"
+        f"{SOURCE}: there are chunks of lineage {CHILD}, but it has no lineage.json"
     ]
 
 
@@ -455,7 +457,7 @@ def test_a_current_lineage_that_nothing_describes_is_named() -> None:
     turn = Turn(number=1, lineage=CHILD, generation=1, token="0" * 16)
     bucket.store.put(bucket.layout.turn(1), turn.to_json())
     assert bucket.listing().warnings == [
-        f"{SOURCE}: lineage {CHILD} is the one that is written, but it has no readable lineage.json"
+        f"{SOURCE}: lineage {CHILD} is the current one, but it has no readable lineage.json"
     ]
 
 
@@ -674,7 +676,7 @@ def test_a_terminal_gets_colours_and_gaps_in_red() -> None:
     bucket = Bucket()
     bucket.archive(FIRST, THIRD)
     listing = bucket.listing()
-    gap = f"GAP: in {ID} is missing: {SECOND}"
+    gap = f"GAP: missing in {ID}: {SECOND}"
     assert f"\x1b[1;31m{gap}\x1b[0m" in terminal(listing)
     assert "\x1b[32marchived" in terminal(listing)
     assert "\x1b[" not in bucket.text()

@@ -88,7 +88,7 @@ def test_the_first_part_that_fails_gives_the_exit_code() -> None:
     assert exit_code(rows) == 0
     assert exit_code([*rows, fail("spool", "d", "", ""), fail("store", "e", "", "")]) == 5
     assert exit_code([fail("configuration", "d", "", ""), *rows]) == 3
-    assert summary(rows) == "0 FAIL, 1 WARN, 1 OK, 1 not looked at: nothing fails"
+    assert summary(rows) == "0 FAIL, 1 WARN, 1 OK, 1 not checked: nothing fails"
     assert summary([fail("store", "e", "", "")]) == "1 FAIL, 0 WARN, 0 OK: exit code 6"
 
 
@@ -133,7 +133,7 @@ def test_foreign_texts_command_no_terminal() -> None:
 @pytest.mark.parametrize(
     ("seconds", "result", "found"),
     [
-        (0, "ok", "as this host's"),
+        (0, "ok", "same as this host's"),
         (4, "ok", "at least 4.0 s ahead of this host's"),
         (-4, "ok", "at least 3.0 s behind this host's"),
         (7, "warn", "at least 7.0 s ahead of this host's"),
@@ -647,10 +647,10 @@ def test_old_versions_are_deleted_too() -> None:
 @pytest.mark.parametrize(
     ("answers", "result", "found"),
     [
-        ({}, "warn", "no rule ends them"),
-        ({"lifecycle": [wanted_rule("pre/live/")]}, "ok", "rule 'binlog2s3-live' ends old"),
-        ({"lifecycle": denied("get_bucket_lifecycle_configuration")}, "warn", "is not known"),
-        ({"versioning": denied("get_bucket_versioning")}, "ok", "nobody may see"),
+        ({}, "warn", "no rule deletes them"),
+        ({"lifecycle": [wanted_rule("pre/live/")]}, "ok", "rule 'binlog2s3-live' deletes old"),
+        ({"lifecycle": denied("get_bucket_lifecycle_configuration")}, "warn", "could not be read"),
+        ({"versioning": denied("get_bucket_versioning")}, "ok", "is denied"),
     ],
 )
 def test_old_versions_that_stay(answers: dict[str, Any], result: str, found: str) -> None:
@@ -957,7 +957,7 @@ def test_a_spool_that_cannot_be(tmp_path: Path) -> None:
     rows = spool(tmp_path / "file" / "spool")
     assert rows["directory"].result == "fail"
     assert "not a directory" in rows["directory"].found
-    assert "something that is no directory is in its place" in rows["directory"].hint
+    assert "a file has this name" in rows["directory"].hint
     assert {row.result for name, row in rows.items() if name != "directory"} == {"skipped"}
 
 
@@ -965,7 +965,7 @@ def test_a_spool_that_cannot_be(tmp_path: Path) -> None:
     ("number", "hint"),
     [
         (errno.EACCES, "install -d -m 700 -o "),
-        (errno.ENOSPC, "make room there, but never delete run-*"),
+        (errno.ENOSPC, "free space there, but never delete run-*"),
         (errno.EROFS, "ReadWritePaths="),
         (errno.EIO, "--spool"),
     ],

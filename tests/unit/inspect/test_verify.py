@@ -173,8 +173,8 @@ def test_bytes_that_were_written_anew(has_crc64: bool) -> None:
     other[-30] ^= 1
     store.put(LAYOUT.binlog(OLD, name(2)), bytes(other))
     source = verified(store)
-    anew = [note for note in source.notes if "written anew since the entry was" in note]
-    unproved = [note for note in source.notes if "keeps no CRC64NVME of the whole" in note]
+    anew = [note for note in source.notes if "replaced after the entry was written" in note]
+    unproved = [note for note in source.notes if "has no CRC64NVME of the object" in note]
     if has_crc64:
         assert kinds(source) == {"checksum"}
         assert unproved == []
@@ -198,14 +198,14 @@ DEFECTS = [Defect(kind="size", lineage=OLD, key="k", text="it has 1 byte")]
         ({}, "no defects"),
         (
             {"gaps": GAPS},
-            "no defects, but 1 known gap, which no recovery crosses: it was told when it came",
+            "no defects, but 1 known gap, which no recovery crosses",
         ),
         ({"defects": DEFECTS}, "1 defect"),
         (
             {"defects": DEFECTS, "gaps": GAPS * 2},
             "1 defect, 2 known gaps, which no recovery crosses",
         ),
-        ({"answer": examples.NO}, "no defects, and the base backup cannot be brought to now"),
+        ({"answer": examples.NO}, "no defects, and the base backup cannot be recovered to now"),
     ],
 )
 def test_one_verdict(found: dict[str, Any], said: str) -> None:
@@ -294,7 +294,7 @@ def test_entries_come_from_pages() -> None:
     source = verified(store)
     few = store.calls["get"] - before
     assert sorted(note for note in source.notes if "from pages" in note) == [
-        f"{id_}: {count} entries came from pages, which are younger than the entries; --deep reads "
+        f"{id_}: {count} entries came from pages, which are newer than the entries; --deep reads "
         "each entry with its blocks"
         for id_, count in ((OLD, 4), (NEW, 3))
     ]
@@ -580,20 +580,20 @@ def test_an_archive_without_a_writer(deep: bool) -> None:
     store = MemoryStore()
     archive = fill(store)
     whole = verified(store, deep=deep).history[0]
-    assert not any("nobody streams" in note for note in verified(store).notes)
+    assert not any("nobody seems to stream" in note for note in verified(store).notes)
     store.delete([WRITER])
     source = verified(store, deep=deep)
     assert source.sound
     assert source.defects == []
     (note,) = source.notes
     assert LAYOUT.writers in note
-    assert "nobody streams" in note
-    assert "loses nothing" in note
+    assert "nobody seems to stream" in note
+    assert "No data is lost" in note
     assert "start `stream`" in note
     (without,) = source.history
     assert (without.last, without.last_offset) == (whole.last, len(archive.data[NEW, 4]))
     store.put(WRITER, b"{}")  # then it is that one that is wrong
-    assert not any("nobody streams" in note for note in verified(store).notes)
+    assert not any("nobody seems to stream" in note for note in verified(store).notes)
 
 
 def printed(source: SourceReport) -> str:
@@ -621,19 +621,19 @@ def test_an_end_of_which_no_time_is_known() -> None:
     (one,) = source.history
     assert (one.to_us, one.untimed) == (
         None,
-        "mysql-bin.000001 is open, and was not read: --deep tells",
+        "mysql-bin.000001 is open and was not read; --deep reads it",
     )
     text = printed(source)
     assert "unknown" not in text
     assert f"{begun} to mysql-bin.000001:{len(writer.data)}\n" in text
-    assert "when that is, is not known: mysql-bin.000001 is open, and was not read" in text
+    assert "the end time is not known: mysql-bin.000001 is open and was not read" in text
     (read,) = of(bucket, deep=True).history
     assert read.to_us is not None
     assert read.untimed == ""
     (empty,) = of(opened(writer, transactions=False), deep=True).history
     assert (empty.to_us, empty.untimed) == (
         None,
-        "nothing was committed in it, and no writer vouches for a time",
+        "it has no commits, and no heartbeat tells up to when it is complete",
     )
 
 
@@ -647,8 +647,8 @@ def test_an_interval_that_begins_with_a_binlog_without_an_entry() -> None:
     one = source.history[0]
     assert (str(one.first), one.from_us, one.to_us) == ("mysql-bin.000002", None, None)
     size = len(archive.data[OLD, 2])
-    assert f"the begin of mysql-bin.000002 to mysql-bin.000002:{size}\n" in printed(source)
-    assert "mysql-bin.000002 has no entry, and was not read" in printed(source)
+    assert f"the beginning of mysql-bin.000002 to mysql-bin.000002:{size}\n" in printed(source)
+    assert "mysql-bin.000002 has no entry and was not read" in printed(source)
 
 
 @pytest.mark.parametrize("deep", [False, True], ids=["looked", "deep"])
@@ -674,7 +674,7 @@ def test_the_time_of_a_history_that_was_left(whole: bool, deep: bool) -> None:
     assert (left.last, left.last_offset) == (name(5), len(empty.data) if whole else empty.ends[0])
     before = json.loads(store.get(archive.entry(OLD, 4)))["greatest_commit_us"]
     assert left.to_us == (before if whole else None)
-    why = "no commit in mysql-bin.000005 tells" if deep else "was not read: --deep tells"
+    why = "has no commit before that point" if deep else "was not read; --deep reads it"
     assert left.untimed.endswith("" if whole else why)
     assert bool(left.untimed) == (not whole)
 
@@ -917,7 +917,7 @@ def test_repair_of_a_binlog_that_a_crash_ended() -> None:
     done, refused = source.repaired
     assert (done.key, done.why) == (archive.entry(OLD, 2), "")
     assert json.loads(store.get(done.key))["end"] == "crash"
-    assert "nothing proves that it is whole" in refused.why
+    assert "nothing proves that it is complete" in refused.why
 
 
 def test_gtids_that_are_not_known_are_not_said_to_be_none() -> None:

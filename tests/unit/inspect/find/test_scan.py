@@ -272,7 +272,7 @@ def test_a_block_that_is_rotten_is_passed_over() -> None:
             found = {hit.transaction.gtid for hit in hits}
             assert found == {one.gtid for one in made.transactions} - set(lost)
             assert warnings
-            assert all("not looked at: bytes" in one and str(name(1)) in one for one in warnings)
+            assert all("not searched: bytes" in one and str(name(1)) in one for one in warnings)
 
 
 def test_what_is_missing_is_said_at_its_place() -> None:
@@ -308,7 +308,7 @@ def test_an_entry_that_is_none_leaves_its_binlog_out() -> None:
     bucket.put(LAYOUT.entry(ID, name(2)), b"{")
     hits, warnings, _ = searched(bucket)
     assert numbers(hits) == [*range(30, 20, -1), *range(10, 0, -1)]
-    assert any(f"not looked at: {name(2)}" in one for one in warnings)
+    assert any(f"not searched: {name(2)}" in one for one in warnings)
 
 
 @pytest.mark.parametrize("seconds", [9, 19, 20, 21, 99])
@@ -387,7 +387,7 @@ def test_a_damaged_event_is_named() -> None:
     hits, warnings, _ = searched(bucket)
     assert numbers(hits) == list(range(10, 0, -1))
     assert warnings == [
-        f"damaged: bytes {begin} to {event} of {NAME} of {ID}; what was there cannot be told"
+        f"damaged: bytes {begin} to {event} of {NAME} of {ID}; the transactions there are not known"
     ]
     assert KEY in bucket.objects
     late = NOW_US + 1000 * SECOND

@@ -93,7 +93,7 @@ def document(
 
 def test_people_see_what_it_was_and_how_to_go_back() -> None:
     """Time, GTID, place, table, statement on one line; the command last."""
-    looked = "3 binlogs looked through, 39 left out for what their entries say"
+    looked = "3 binlogs searched, 39 skipped because their entries exclude a match"
     lines = printed(HIT, warnings=("damaged: x",))
     assert lines == [
         "orders-primary  ddl of shop.orders, newest first",
@@ -105,7 +105,7 @@ def test_people_see_what_it_was_and_how_to_go_back() -> None:
         "warning: damaged: x",
         f"1 transaction found; {looked}; 5.0 MiB of 10.0 MiB",
         "",
-        "to bring a restored server to just before it, with its --target-... options:",
+        "to recover a restored server to just before it (add the --target-... options):",
         f"  binlog2s3 pitr --before-gtid {UUID}:48213",
     ]
 
@@ -115,7 +115,7 @@ def test_what_is_uncertain_is_marked() -> None:
     lines = printed(ANONYMOUS)
     assert lines[2:5] == [
         "2026-01-02T15:00:00Z  no GTID  mysql-bin.000042:1234",
-        "    perhaps: what it does cannot be told for sure",
+        "    not certain: what it does is not fully known",
         "    update, insert shop.a (1 row)",
     ]
 
@@ -125,9 +125,9 @@ def test_what_is_uncertain_is_marked() -> None:
     [
         ("prepare", "committed", True, f"prepared, and committed by {UUID}:9 at 2026"),
         ("prepare", "rolled back", True, f"prepared, and rolled back by {UUID}:9 at 2026"),
-        ("prepare", "prepared", False, "prepared: neither its XA COMMIT nor its XA ROLLBACK is in"),
+        ("prepare", "prepared", False, "prepared: neither its XA COMMIT nor its XA ROLLBACK was"),
         ("commit", "committed", True, f"commits what {UUID}:9 at 2026"),
-        ("commit", "committed", False, "commits what was prepared out of sight"),
+        ("commit", "committed", False, "commits a transaction whose XA PREPARE was not found"),
         ("rollback", "rolled back", True, f"rolls back what {UUID}:9 at 2026"),
     ],
 )
@@ -157,7 +157,7 @@ def test_what_became_of_an_xa_transaction(
 
 def test_nothing_is_an_answer() -> None:
     """With what was looked through."""
-    looked = "3 binlogs looked through, 39 left out for what their entries say"
+    looked = "3 binlogs searched, 39 skipped because their entries exclude a match"
     assert printed()[2:] == [f"0 transactions found; {looked}; 5.0 MiB of 10.0 MiB"]
 
 
@@ -168,7 +168,7 @@ def test_few_commands_are_shown() -> None:
     ]
     lines = printed(*many)
     assert sum(line.startswith("  binlog2s3 pitr ") for line in lines) == 5
-    assert lines[-1].startswith("and in the same way before any other one")
+    assert lines[-1].startswith("likewise for any other one")
 
 
 def test_the_command_reaches_the_same_bucket() -> None:
@@ -194,7 +194,7 @@ def test_the_command_reaches_the_same_bucket() -> None:
 def test_what_may_not_be_in_the_bucket_yet_is_said() -> None:
     """Where the time that is asked for goes on behind what is there."""
     stats = replace(TALLY, covered_us=1_767_366_000_000_000)
-    words = "the bucket has what was committed until 2026-01-02T15:00:00.000000Z"
+    words = "the bucket has everything committed until 2026-01-02T15:00:00.000000Z"
     for until_us, is_said in ((None, True), (NOW_US, True), (NOW_US - SECOND, False)):
         out = StringIO()
         view = TextOutput(Plain(out), ABOUT, replace(SOUGHT, until_us=until_us))
