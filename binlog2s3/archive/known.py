@@ -3,21 +3,24 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from binlog2s3.archive.documents import Entry
 from binlog2s3.archive.parts import Block
-from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.binlog.gtid import Flavour, Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError
+from binlog2s3.formatting import us_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """What is known of one binlog in the bucket: from its entry, or by reading all of it.
 
-    `size` bytes of it can be read, up to `transaction_end` they are whole transactions. `ended`:
-    the server has finished it, and all of it is here.
-    Commit times in microseconds, UTC; not `commit_exact`: at least one is in whole seconds.
-    `gtids_before` is None where the binlog does not say. `damaged` are ranges in bytes, also what
-    should be there behind `size` and cannot be read. `server_id`: of the server that wrote it; what
-    it had from other servers has theirs.
+    `size` bytes of it can be read; up to `transaction_end` they are whole transactions. `ended`:
+    the server has finished it, and all of it is here. Commit times are in microseconds, UTC; not
+    `commit_exact`: at least one is in whole seconds. `gtids_before` is None if the binlog does not
+    have it. `damaged` are byte ranges, including those after `size` that should be there and cannot
+    be read. `server_id` is that of the server that wrote the binlog; replicated transactions have
+    others.
     """
 
     name: BinlogName
@@ -36,3 +39,52 @@ class Known:
     blocks: tuple[Block, ...]
     damaged: tuple[tuple[int, int], ...] = ()
     server_id: int | None = None
+
+    @property
+    def gtids_after(self) -> Gtids | None:
+        """The GTIDs executed at its end."""
+        return joined(self.gtids_before, self.gtids_added)
+
+
+def known_from(entry: Entry, flavour: Flavour) -> Known:
+    """What is known of an archived binlog from its entry. ArchiveError if its GTIDs are wrong."""
+    return Known(
+        name=entry.name,
+        size=entry.size,
+        state="archived",
+        ended=True,
+        first_us=us_of(entry.first_time),
+        transaction_end=entry.size,
+        least_commit_us=entry.least_commit_us,
+        greatest_commit_us=entry.greatest_commit_us,
+        commit_exact=entry.commit_exact,
+        gtids_before=_gtids_before(entry, flavour),
+        gtids_added=_gtids(entry, entry.gtid_set_added, flavour),
+        transactions=entry.transactions,
+        anonymous=entry.anonymous_transactions,
+        blocks=entry.blocks,
+        damaged=tuple((int(one["begin"]), int(one["end"])) for one in entry.damaged),
+        server_id=entry.server_id,
+    )
+
+
+def _gtids_before(entry: Entry, flavour: Flavour) -> Gtids | None:
+    """An empty text means an empty set only if the server version has GTIDs at all."""
+    if not entry.gtid_set_before:
+        version = str(entry.formats[0]["server_version"]) if entry.formats else ""
+        major, _, rest = version.partition(".")
+        minor = rest.partition(".")[0]
+        if not (major.isdecimal() and minor.isdecimal()):
+            return None
+        if (int(major), int(minor)) < ((5, 6) if flavour == "mysql" else (10, 0)):
+            return None
+    return _gtids(entry, entry.gtid_set_before, flavour)
+
+
+def _gtids(entry: Entry, text: str, flavour: Flavour) -> Gtids:
+    try:
+        return parse(text, flavour)
+    except ValueError as error:
+        raise ArchiveError(
+            f"the entry of {entry.name}: {error}", hint="was it changed by hand?"
+        ) from error

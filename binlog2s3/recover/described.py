@@ -7,11 +7,10 @@ Law: an entry that contradicts itself is an ArchiveError that names it.
 
 from binlog2s3.archive.blocks import Found, layout_problems
 from binlog2s3.archive.documents import Entry, Lineage
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.known import known_from
 from binlog2s3.archive.reader import Readable
-from binlog2s3.binlog.gtid import Flavour, Gtids, parse
+from binlog2s3.binlog.gtid import Flavour, parse
 from binlog2s3.errors import ArchiveError
-from binlog2s3.formatting import us_of
 
 
 def found_from(entry: Entry, lineage: Lineage, readable: Readable) -> Found:
@@ -40,47 +39,3 @@ def _check(entry: Entry, flavour: Flavour) -> None:
             parse(block.first_gtid, flavour)
             if flavour == "mysql" and not block.first_gtid.rpartition(":")[2].isdecimal():
                 raise ValueError(f"{block.first_gtid!r} is no GTID")
-
-
-def known_from(entry: Entry, flavour: Flavour) -> Known:
-    """What is known of an archived binlog by its entry."""
-    return Known(
-        name=entry.name,
-        size=entry.size,
-        state="archived",
-        ended=True,
-        first_us=us_of(entry.first_time),
-        transaction_end=entry.size,
-        least_commit_us=entry.least_commit_us,
-        greatest_commit_us=entry.greatest_commit_us,
-        commit_exact=entry.commit_exact,
-        gtids_before=_gtids_before(entry, flavour),
-        gtids_added=_gtids(entry, entry.gtid_set_added, flavour),
-        transactions=entry.transactions,
-        anonymous=entry.anonymous_transactions,
-        blocks=entry.blocks,
-        damaged=tuple((int(one["begin"]), int(one["end"])) for one in entry.damaged),
-        server_id=entry.server_id,
-    )
-
-
-def _gtids_before(entry: Entry, flavour: Flavour) -> Gtids | None:
-    """An entry does not tell an empty set from none at all: servers that know GTIDs have one."""
-    if not entry.gtid_set_before:
-        version = str(entry.formats[0]["server_version"]) if entry.formats else ""
-        major, _, rest = version.partition(".")
-        minor = rest.partition(".")[0]
-        if not (major.isdecimal() and minor.isdecimal()):
-            return None
-        if (int(major), int(minor)) < ((5, 6) if flavour == "mysql" else (10, 0)):
-            return None
-    return _gtids(entry, entry.gtid_set_before, flavour)
-
-
-def _gtids(entry: Entry, text: str, flavour: Flavour) -> Gtids:
-    try:
-        return parse(text, flavour)
-    except ValueError as error:
-        raise ArchiveError(
-            f"the entry of {entry.name}: {error}", hint="was it changed by hand?"
-        ) from error

@@ -21,7 +21,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Entry, Heartbeat, Lineage
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import Inventory, inventory
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.known import Known, known_from
 from binlog2s3.archive.listing import current_of
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.parts import BLOCK_SIZE
@@ -32,7 +32,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError
 from binlog2s3.formatting import us_of
-from binlog2s3.recover.described import found_from, known_from
+from binlog2s3.recover.described import found_from
 from binlog2s3.recover.one_pass import Pass
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers

@@ -13,7 +13,7 @@ from binlog2s3.archive.listing import current_of
 from binlog2s3.binlog.gtid import parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError, SourceError
-from binlog2s3.inspect.verify.inventory import Inventory, take_inventory
+from binlog2s3.inspect.verify.inventory import SourceInventory, take_inventory
 from binlog2s3.inspect.verify.report import ComparedBinlogs, Defect, Kind
 from binlog2s3.inspect.verify.walk import SourceContext
 from binlog2s3.server.connection import Server, ServerBinlog
@@ -70,7 +70,7 @@ class SourceComparison:
         return self._compared(facts.uuid, listed, [row for _, row in agree], lagging, unknown)
 
     def _lineage_of(
-        self, name: BinlogName, ours: Sequence[Lineage], inventory: Inventory
+        self, name: BinlogName, ours: Sequence[Lineage], inventory: SourceInventory
     ) -> Lineage | None:
         """The newest lineage of this server that has, or should have, a binlog of this name."""
         for lineage in reversed(ours):
@@ -86,7 +86,7 @@ class SourceComparison:
         self,
         row: ServerBinlog,
         lineage: Lineage,
-        inventory: Inventory,
+        inventory: SourceInventory,
         agree: list[tuple[Lineage, ServerBinlog]],
         lagging: list[tuple[ServerBinlog, int]],
     ) -> None:
@@ -186,7 +186,7 @@ class SourceComparison:
         self.defects.append(Defect(kind=kind, lineage=lineage, binlog=name, key=key, text=text))
 
 
-def _is_past(lineage: Lineage, inventory: Inventory, name: BinlogName) -> bool:
+def _is_past(lineage: Lineage, inventory: SourceInventory, name: BinlogName) -> bool:
     """Whether the bucket should have all of it, by its writer's heartbeat or by later binlogs."""
     writer = inventory.writer
     if writer is not None and writer.lineage == lineage.id:

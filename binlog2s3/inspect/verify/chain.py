@@ -14,87 +14,70 @@ from dataclasses import dataclass, replace
 
 from binlog2s3.archive.ancestry import Line
 from binlog2s3.archive.documents import Entry, Lineage, Parent
-from binlog2s3.archive.known import Known
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, joined, parse
+from binlog2s3.archive.known import Known, known_from
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
-from binlog2s3.formatting import brief, us_of
+from binlog2s3.formatting import brief
 from binlog2s3.inspect.verify.report import Interval, RecordedGap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinlogFacts:
-    """What is known of one binlog. `whole`: the server has finished it, and all of it is here.
+    """A binlog in the chain. `whole`: the server has finished it, and all of it is here.
 
-    GTIDs are None if not known: there is no entry, or the server has none. `damaged`: the source
-    sent it damaged, so GTIDs may be missing. `unread`: only its bytes show what is in it, and they
-    were not read.
+    `known` comes from its entry or its bytes. It is None if there is no entry, or one whose GTIDs
+    cannot be parsed, and the bytes were not read.
     """
 
     name: BinlogName
     size: int
     whole: bool
     first_us: int | None = None
-    least_us: int | None = None
-    greatest_us: int | None = None
-    before: Gtids | None = None
-    added: Gtids | None = None
-    transactions: int = 0
-    anonymous: int = 0
-    damaged: bool = False
-    unread: bool = False
+    known: Known | None = None
+
+    @property
+    def before(self) -> Gtids | None:
+        """The GTIDs executed at its beginning, None if not known."""
+        return None if self.known is None else self.known.gtids_before
 
     @property
     def after(self) -> Gtids | None:
-        """The GTIDs executed at its end."""
-        return joined(self.before, self.added)
+        """The GTIDs executed at its end, None if not known."""
+        return None if self.known is None else self.known.gtids_after
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its GTIDs are all of it: it has no transaction without a GTID."""
+        return self.known is not None and not self.known.anonymous
+
+    @property
+    def greatest_us(self) -> int | None:
+        """The last commit time, None if not known."""
+        return None if self.known is None else self.known.greatest_commit_us
 
 
 def of_entry(entry: Entry, size: int, flavour: Flavour) -> BinlogFacts:
-    """The facts in an entry whose GTIDs can be parsed."""
-    return BinlogFacts(
-        name=entry.name,
-        size=size,
-        whole=True,
-        first_us=us_of(entry.first_time),
-        least_us=entry.least_commit_us,
-        greatest_us=entry.greatest_commit_us,
-        before=_parsed(entry.gtid_set_before, flavour),
-        added=_parsed(entry.gtid_set_added, flavour),
-        transactions=entry.transactions,
-        anonymous=entry.anonymous_transactions,
-        damaged=bool(entry.damaged),
-    )
+    """The facts in an entry; `size` is the object's."""
+    try:
+        return replace(of_known(known_from(entry, flavour)), size=size)
+    except (ArchiveError, LookupError, TypeError, ValueError):  # reported as a defect
+        return BinlogFacts(name=entry.name, size=size, whole=True)
 
 
 def of_known(known: Known) -> BinlogFacts:
-    """The facts of a pass over all bytes."""
+    """The facts of an entry, or of a pass over all bytes."""
     return BinlogFacts(
-        name=known.name,
-        size=known.size,
-        whole=known.ended,
-        first_us=known.first_us,
-        least_us=known.least_commit_us,
-        greatest_us=known.greatest_commit_us,
-        before=known.gtids_before,
-        added=known.gtids_added,
-        transactions=known.transactions,
-        anonymous=known.anonymous,
-        damaged=bool(known.damaged),
+        name=known.name, size=known.size, whole=known.ended, first_us=known.first_us, known=known
     )
-
-
-def _parsed(text: str, flavour: Flavour) -> Gtids | None:
-    try:
-        return parse(text, flavour)
-    except ValueError:
-        return None
 
 
 def contradiction(one: BinlogFacts, other: BinlogFacts) -> str:
     """Why a binlog's GTIDs do not follow the one before it; "" if they do."""
     then, known = one.after, other.before
-    if known is None or then is None or known == then or one.damaged:
+    if known is None or then is None or known == then:
+        return ""
+    if one.known is not None and one.known.damaged:  # GTIDs may be missing
         return ""
     text = f"{other.name} begins after {brief(known)}, {one.name} ends with {brief(then)}"
     if isinstance(known, GtidSet) and isinstance(then, GtidSet):
@@ -107,7 +90,7 @@ def contradiction(one: BinlogFacts, other: BinlogFacts) -> str:
 def is_proved(one: BinlogFacts, other: BinlogFacts) -> bool:
     """Whether a binlog is proved complete: by its own end, or by the next binlog's GTIDs."""
     return one.whole or (
-        not one.anonymous and bool(one.after) and other.before is not None
+        one.is_exact and bool(one.after) and other.before is not None
         and one.after == other.before
     )  # fmt: skip
 
@@ -132,7 +115,7 @@ class Intervals:
         self._last = facts
         self._binlogs += 1
         self._size += facts.size
-        self._transactions += facts.transactions
+        self._transactions += facts.known.transactions if facts.known is not None else 0
         if facts.greatest_us is not None:
             self._greatest = max(self._greatest or facts.greatest_us, facts.greatest_us)
 
@@ -169,7 +152,7 @@ class Intervals:
 
 def _untimed(last: BinlogFacts) -> str:
     """Why the end time of an interval that ends with this binlog is not known."""
-    if not last.unread:
+    if last.known is not None:
         return "it has no commits, and no heartbeat tells up to when it is complete"
     if last.whole:
         return f"{last.name} has no entry and was not read"
@@ -221,12 +204,12 @@ def _until(one: Interval, cut: Parent, name: BinlogName, facts: BinlogFacts | No
     """An interval up to a cut in its binlog `name`."""
     to_us = one.to_us
     if name < one.last or facts is None or cut.offset < facts.size:
-        to_us = None if facts is None else facts.least_us
+        to_us = facts.known.least_commit_us if facts is not None and facts.known else None
     if facts is not None and cut.offset >= facts.size:
         to_us = one.to_us if name == one.last else facts.greatest_us
     untimed = ""
     if to_us is None:
-        is_unread = facts is not None and facts.unread
+        is_unread = facts is not None and facts.known is None
         untimed = (
             _untimed(facts) if facts and is_unread else f"{name} has no commit before that point"
         )
@@ -395,7 +378,7 @@ def _gtid_problems(origin: Parent, there: BinlogFacts, executed: Gtids) -> Itera
     if before is None or after is None:
         return
     if there.whole and origin.offset == there.size:
-        if executed != after and not there.anonymous:
+        if executed != after and there.is_exact:
             text = f"parent.gtid_set is {brief(executed)}, {origin.binlog} ends with {brief(after)}"
             yield ParentProblem(text)
     elif isinstance(executed, GtidSet) and not (before <= executed <= after):

@@ -8,7 +8,7 @@ themselves but differ, the report says so.
 """
 
 import mmap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -211,8 +211,3 @@ class _BinlogPass:
         self._deep.defects.append(
             Defect(kind=kind, lineage=id_, binlog=self._name, key=key(id_, self._name), text=text)
         )
-
-
-def total(sizes: Sequence[Mapping[BinlogName, int]]) -> int:
-    """The number of bytes to read."""
-    return sum(size for one in sizes for size in one.values())

@@ -51,7 +51,7 @@ class LineageObjects:
 
 
 @dataclass(slots=True)
-class Inventory:
+class SourceInventory:
     """The objects of a source. `writer` and `turn` are the last ones, None if there are none."""
 
     layout: Layout
@@ -69,9 +69,9 @@ class Inventory:
         self.defects.append(Defect(kind="foreign", key=key, text=why))
 
 
-def take_inventory(store: Store, layout: Layout) -> Inventory:
+def take_inventory(store: Store, layout: Layout) -> SourceInventory:
     """List everything."""
-    inventory = Inventory(layout)
+    inventory = SourceInventory(layout)
     catalog = Catalog(store, layout)
     _take_writer(store, catalog, inventory)
     try:
@@ -91,7 +91,7 @@ def take_inventory(store: Store, layout: Layout) -> Inventory:
     return inventory
 
 
-def _take_writer(store: Store, catalog: Catalog, inventory: Inventory) -> None:
+def _take_writer(store: Store, catalog: Catalog, inventory: SourceInventory) -> None:
     for _ in range(_LOOKS):
         ranks = catalog.writers()
         if not ranks:
@@ -106,7 +106,7 @@ def _take_writer(store: Store, catalog: Catalog, inventory: Inventory) -> None:
         return
 
 
-def _place_live(inventory: Inventory, info: ObjectInfo) -> None:
+def _place_live(inventory: SourceInventory, info: ObjectInfo) -> None:
     layout = inventory.layout
     if info.key.startswith(layout.writers):
         return  # `Catalog.writers` reads them
@@ -129,7 +129,7 @@ def _place_live(inventory: Inventory, info: ObjectInfo) -> None:
         inventory.objects(lineage).chunks.setdefault(name, []).append(chunk)
 
 
-def _place_archived(inventory: Inventory, info: ObjectInfo) -> None:
+def _place_archived(inventory: SourceInventory, info: ObjectInfo) -> None:
     lineage, _, rest = info.key.removeprefix(inventory.layout.archive).partition("/")
     if not LINEAGE_ID.fullmatch(lineage):
         inventory.foreign(info.key)

@@ -10,7 +10,7 @@ meanwhile is read again before it is called a defect.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ from binlog2s3.archive.index import Index
 from binlog2s3.binlog.checksum import crc64_hex
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, MisplacedError, ObjectMissingError
-from binlog2s3.formatting import count_text
+from binlog2s3.formatting import count_text, us_of
 from binlog2s3.inspect.verify.chain import (
     BinlogFacts,
     Intervals,
@@ -31,7 +31,7 @@ from binlog2s3.inspect.verify.chain import (
     of_known,
 )
 from binlog2s3.inspect.verify.entry import is_sound_without_blocks, read_entry
-from binlog2s3.inspect.verify.inventory import Inventory, LineageObjects
+from binlog2s3.inspect.verify.inventory import LineageObjects, SourceInventory
 from binlog2s3.inspect.verify.open_binlog import check_all_bytes, check_chunks, check_stored
 from binlog2s3.inspect.verify.report import Defect, Interval, Kind, RecordedGap
 from binlog2s3.recover.snapshot import Survey
@@ -57,7 +57,7 @@ class SourceContext:
     layout: Layout
     catalog: Catalog
     survey: Survey
-    inventory: Inventory
+    inventory: SourceInventory
     threads: int
     deep: bool
     alive: bool
@@ -147,7 +147,10 @@ class LineageWalk:
                 self._context.advance()
         writer = self._context.writer_of(self._lineage.id)
         covered = writer.covered_until if writer is not None and self._current else None
-        self._intervals.end(vouched_us=_us(covered), gtids=self._vouched_gtids(writer))
+        self._intervals.end(
+            vouched_us=None if covered is None else us_of(covered),
+            gtids=self._vouched_gtids(writer),
+        )
         self._walked.intervals = self._intervals.found
         self._walked.notes += [
             f"{error}; the entries were read instead" for error in self._index.problems
@@ -243,12 +246,11 @@ class LineageWalk:
             return
         self._walked.size += seen.info.size
         why = self._judge(seen, seen.info) or self._known_bad(seen.name)
-        facts = BinlogFacts(name=seen.name, size=seen.info.size, whole=True, unread=True)
+        facts = BinlogFacts(name=seen.name, size=seen.info.size, whole=True)
         if seen.entry is not None:
             facts = of_entry(seen.entry, seen.info.size, self._lineage.flavour)
             self._check_first(seen.entry)
             why = why or self._damaged(seen.entry)
-        self._walked.transactions += facts.transactions
         self._follow(facts, why)
 
     def _known_bad(self, name: BinlogName) -> str:
@@ -405,9 +407,8 @@ class LineageWalk:
             return
         self._walked.size += checked.size
         begun = lineage.first_binlog_time if name == lineage.first_binlog else None
-        facts = BinlogFacts(
-            name=name, size=checked.size, whole=False, first_us=_us(begun), unread=True
-        )
+        first_us = None if begun is None else us_of(begun)
+        facts = BinlogFacts(name=name, size=checked.size, whole=False, first_us=first_us)
         why = self._known_bad(name)
         if not why and (context.deep or not is_last):
             try:  # names do not show its GTIDs
@@ -429,13 +430,14 @@ class LineageWalk:
             self._walked.defects += stored.defects
             self._walked.notes += stored.notes
             why = f"the bytes of a chunk of {name} have changed" if stored.defects else ""
-        self._walked.transactions += facts.transactions
         self._follow(facts, why)
 
     def _follow(self, facts: BinlogFacts, why: str) -> None:
         """Add a binlog after the one before. `why` it cannot be recovered itself."""
         if str(facts.name) in self._wanted:
             self._walked.cuts[str(facts.name)] = facts
+        if facts.known is not None:
+            self._walked.transactions += facts.known.transactions
         before, self._before = self._before, facts
         broken = ""
         if before is not None:
@@ -474,9 +476,3 @@ class LineageWalk:
         self._walked.defects.append(
             Defect(kind=kind, lineage=self._lineage.id, binlog=name, key=key, text=text)
         )
-
-
-def _us(moment: datetime | None) -> int | None:
-    if moment is None:
-        return None
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
