@@ -106,6 +106,7 @@ def fill(
         pour.put(LAYOUT.lineage(ID), lineage().to_json())
         entries: dict[int, Entry] = {}
         page: Page | None = None
+        paged: list[tuple[str, bytes]] = []
         for number in range(1, count + 1):
             data = binlog(number, transactions, row_bytes)
             size += len(data)
@@ -119,13 +120,16 @@ def fill(
                 page = build(lineage(), first_of(number), entries, page)
                 entries.clear()
                 if pages:
-                    pour.put(LAYOUT.page(ID, page.first), page.to_json())
+                    paged.append((LAYOUT.page(ID, page.first), page.to_json()))
         last = binlog(count + 1, transactions, row_bytes, rotate=False)
         chunk = Chunk(0, len(last), crc64nvme(last))
         pour.put(LAYOUT.chunk(ID, name(count + 1), chunk), last)
         beat = _beat(name(count + 1), len(last))
         pour.put(LAYOUT.turn(1), _turn(beat).to_json())
         pour.put(LAYOUT.writer(1, "9c2d41aa"), beat.to_json())
+    with _Pour(minio, bucket) as pour:  # later than the entries, as a streamer writes them
+        for key, document in paged:
+            pour.put(key, document)
     return size
 
 

@@ -225,20 +225,33 @@ class Beginning:
 
         And mysqlbinlog must not be started while that one works, which it would evict.
         """
-        config, spool = self._config, self._spool
+        spool = self._spool
         if self._bystander is not None:
-            self.vacancy = self._bystander.wait()
+            self.vacancy = self._waited(self._bystander)
         spool.drop_prefixes()
-        with Server(lambda: resolve(config.mysql)) as server:
+        with Server(lambda: resolve(self._config.mysql)) as server:
             unheard = self._try_server(server)
             try:
-                found = find(self._store, self._layout, spool, target(config), self._grid)
+                found = find(self._store, self._layout, spool, target(self._config), self._grid)
             except StoreError as error:
                 if unheard is None or self.passes(error):
                     raise
                 raise unheard from error
             self.waits_for(None)
             return self._begin(server, found, unheard)
+
+    def _waited(self, bystander: Bystander) -> Vacancy:
+        """Wait for the other writer. If store and source both refuse, the source's error counts."""
+        try:
+            return bystander.wait()
+        except StoreError as error:
+            if self.passes(error):
+                raise
+            with Server(lambda: resolve(self._config.mysql)) as server:
+                unheard = self._try_server(server)
+            if unheard is None:
+                raise
+            raise unheard from error
 
     def _try_server(self, server: Server) -> SourceError | None:
         """What speaks against the source from the first: told before what else is wrong."""
