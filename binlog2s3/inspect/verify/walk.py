@@ -136,7 +136,7 @@ class LineageWalk:
     def run(self) -> Walked:
         """Check all of them."""
         missing = dict(self._missing())
-        tasks = (partial(self._see, name, self._paged(name)) for name in self._names)
+        tasks = (self._look_up(name) for name in self._names)
         with closing(Ahead(tasks, threads=self._context.threads, most=AHEAD, first=AHEAD)) as ahead:
             for seen in ahead:
                 gone = missing.get(seen.name, "")
@@ -203,24 +203,40 @@ class LineageWalk:
 
     # One binlog
 
-    def _paged(self, name: BinlogName) -> Entry | None:
-        """The entry from a page; None with --deep, or if anything about it is wrong."""
+    def _look_up(self, name: BinlogName) -> Callable[[], _BinlogObjects]:
+        """What tells the objects of a binlog: a request, or the listing and a page."""
+        paged = self._paged(name)
+        return partial(self._see, name) if paged is None else lambda: paged
+
+    def _paged(self, name: BinlogName) -> _BinlogObjects | None:
+        """The objects as listed, with the entry from a page; None if they must be asked for.
+
+        That is with --deep, if anything about the entry is wrong, and if the binlog is younger than
+        its entry: the entry is written last, after the binlog was compared.
+        """
         binlog, entry = self._objects.binlogs.get(name), self._objects.entries.get(name)
-        if self._context.deep or binlog is None or entry is None:
+        if self._context.deep or binlog is None or entry is None or binlog.at > entry.at:
             return None
         paged = self._index.entry(name, entry.at)
         if paged is None or paged.size != binlog.size:
             return None
-        is_sound = is_sound_without_blocks(paged, name, self._lineage.flavour)
-        return paged if is_sound else None
+        if not is_sound_without_blocks(paged, name, self._lineage.flavour):
+            return None
+        info = ObjectInfo(
+            key=self._key(name),
+            size=binlog.size,
+            etag="",
+            crc64=None,
+            storage_class="",
+            last_modified=binlog.at,
+        )
+        return _BinlogObjects(name=name, info=info, entry=paged, paged=True)
 
-    def _see(self, name: BinlogName, paged: Entry | None = None) -> _BinlogObjects:
-        """Look up the objects of a binlog; called by any thread. `paged`: the entry from a page."""
+    def _see(self, name: BinlogName) -> _BinlogObjects:
+        """Look up the objects of a binlog; called by any thread."""
         store, layout, id_ = self._context.store, self._context.layout, self._lineage.id
         key, data = layout.entry(id_, name), None
         info = store.head(layout.binlog(id_, name))
-        if paged is not None:
-            return _BinlogObjects(name=name, info=info, entry=paged, paged=True)
         if info is not None or name in self._objects.entries:
             try:
                 data = fetch(store, key, Entry.MOST)
@@ -298,7 +314,7 @@ class LineageWalk:
         ):  # otherwise they appeared after the listing
             replaced = objects.binlogs[name].at > objects.entries[name].at
             self._younger += [name] if replaced else []
-        self._unproved += info.crc64 is None
+        self._unproved += info.crc64 is None and not seen.paged
         return f"the entry of {name} is wrong" if seen.problems else ""
 
     def _say_what_was_not_read(self) -> None:
@@ -315,8 +331,8 @@ class LineageWalk:
             )
         if self._from_pages:
             self._walked.notes.append(
-                f"{count_text(self._from_pages, 'entry', 'entries')} came from pages, which are "
-                "newer than the entries; --deep reads each entry with its blocks"
+                f"{count_text(self._from_pages, 'binlog')} and entries: listed, older than their "
+                "pages, and as the pages say; --deep reads them"
             )
         if self._unproved:
             self._walked.notes.append(

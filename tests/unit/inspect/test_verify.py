@@ -293,19 +293,19 @@ def test_entries_come_from_pages() -> None:
     before = store.calls["get"]
     source = verified(store)
     few = store.calls["get"] - before
-    assert sorted(note for note in source.notes if "from pages" in note) == [
-        f"{id_}: {count} entries came from pages, which are newer than the entries; --deep reads "
-        "each entry with its blocks"
+    assert sorted(note for note in source.notes if "their pages" in note) == [
+        f"{id_}: {count} binlogs and entries: listed, older than their pages, and as the pages "
+        "say; --deep reads them"
         for id_, count in ((OLD, 4), (NEW, 3))
     ]
     store.put(archive.entry(OLD, 2), store.get(archive.entry(OLD, 2)))
-    assert f"{OLD}: 3 entries came from pages" in str(verified(store).notes)
+    assert f"{OLD}: 3 binlogs and entries" in str(verified(store).notes)
     store.delete([LAYOUT.page(OLD, 0), LAYOUT.page(NEW, 0)])
     before = store.calls["get"]
-    assert not any("from pages" in note for note in verified(store).notes)
+    assert not any("their pages" in note for note in verified(store).notes)
     assert store.calls["get"] - before == few + 7 - 2
     put_pages(store)
-    assert not any("from pages" in note for note in verified(store, deep=True).notes)
+    assert not any("their pages" in note for note in verified(store, deep=True).notes)
 
 
 def test_a_page_that_cannot_be_used() -> None:
