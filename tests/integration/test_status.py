@@ -200,7 +200,10 @@ def test_all_that_it_says_is_one_value(
                     whole = collecting.same(health.document)
                     assert health.code == (200 if whole["healthy"] else 503)
                     assert health.document == {
-                        **{name: whole[name] for name in ("healthy", "state", "source", "at")},
+                        **{
+                            name: whole[name]
+                            for name in ("healthy", "severity", "state", "source", "at")
+                        },
                         "lag_seconds": whole["lag"]["seconds"],
                         "troubles": whole["troubles"],
                     }
