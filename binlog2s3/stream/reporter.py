@@ -388,6 +388,8 @@ class Reporter:
             waiting = lag_transactions(ours, at.gtid_set, lineage.flavour)
         if behind == 0 and waiting is not None:
             waiting = 0  # what the server never wrote into a binlog (it was restored) is no lag
+        elif behind and waiting == 0:
+            waiting = None  # more was read since the source was asked: nobody has counted it
         return Lag(bytes=behind, transactions=waiting, seconds=seconds)
 
     def _purge(self, sight: Sight, lag: Lag) -> Purge:
