@@ -19,11 +19,12 @@ from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Self
 
-from binlog2s3.archive.catalog import Layout
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Entry, Heartbeat, Lineage, Position, Turn
+from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import SPAN, Page, build, first_of
 from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.writers import Heartbeat, Position, Turn
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName

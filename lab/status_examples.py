@@ -10,7 +10,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from binlog2s3.archive.documents import Position
+from binlog2s3.archive.writers import Position
 from binlog2s3.cli.status_watch import Course, Seen, footer_of, print_screen
 from binlog2s3.output import Coloured, Picture, Plain
 from binlog2s3.status.model import (

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from binlog2s3.archive.documents import Heartbeat
+from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import BinlogName
 from tests.memory_store import Contents, MemoryStore
 from tests.process import Clock, Process, Shown

@@ -12,10 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from binlog2s3.archive.catalog import Layout
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Heartbeat, Lineage, Position, Turn
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.writers import Heartbeat, Position, Turn
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName

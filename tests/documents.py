@@ -2,8 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-from binlog2s3.archive.documents import Entry, Heartbeat, Lineage, Position, Turn
+from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.parts import Block
+from binlog2s3.archive.writers import Heartbeat, Position, Turn
 from binlog2s3.binlog.names import BinlogName
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -4,9 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.index import Index
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import SPAN, Page, build, first_of, name_at
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.store.contract import Store

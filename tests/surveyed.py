@@ -7,10 +7,12 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Heartbeat, Lineage
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.events import HEADER
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList

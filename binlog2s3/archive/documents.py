@@ -7,9 +7,8 @@ Law: a document that is not as the format says, or not of its key, is never gues
 and left alone. `fields` says what each field may hold.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -24,11 +23,11 @@ from binlog2s3.archive.fields import (
     mapping,
     microseconds,
     moment,
-    number,
     or_none,
     parse,
     printable,
     reading,
+    render,
     server_uuid,
     source_name,
     text,
@@ -41,18 +40,6 @@ from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import iso_text
 
 Join = Literal["exact", "gap", "unknown"]
-WriterState = Literal[
-    "starting",
-    "streaming",
-    "idle",
-    "catching up",
-    "paused",
-    "stalled",
-    "source unreachable",
-    "store unreachable",
-    "stopped",
-]
-"""What a writer may say of itself in its object."""
 
 
 def lineage_id(first_event: datetime, server_uuid: str, token: str) -> str:
@@ -123,7 +110,7 @@ class Lineage:
 
     def to_json(self) -> bytes:
         """The document lineage.json."""
-        return _render(
+        return render(
             {
                 "format": FORMAT,
                 "lineage": self.id,
@@ -162,36 +149,6 @@ class Lineage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """From here on a writer, of this generation and token, writes this lineage."""
-
-    number: int
-    lineage: str
-    generation: int
-    token: str
-
-    MOST: ClassVar[int] = 1 << 20
-
-    def to_json(self) -> bytes:
-        """The document turns/<number>.json."""
-        return _render({"format": FORMAT, **asdict(self)})
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> Self:
-        """Read a turn; ArchiveError if it is not one of this format, or not of this key."""
-        document = parse(data, key, cls.MOST)
-        with reading(key):
-            turn = cls(
-                number=count(document["number"]),
-                lineage=lineage_name(document["lineage"]),
-                generation=count(document["generation"]),
-                token=text(document["token"]),
-            )
-        check_place(key, "turns", f"{turn.number:08d}.json")
-        return turn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """What is known of an archived binlog without reading it. Sizes in bytes, `_us` in UTC.
 
@@ -224,7 +181,7 @@ class Entry:
         """The document entries/<name>.json."""
         blocks = [asdict(block) | {"crc64": crc64_hex(block.crc64)} for block in self.blocks]
         document = {"format": FORMAT, **self.row(), "block_size": BLOCK_SIZE, "blocks": blocks}
-        return _render(document | {"encoding": "none", "encryption": "none"})
+        return render(document | {"encoding": "none", "encryption": "none"})
 
     def row(self) -> dict[str, Any]:
         """The fields of the entry without its blocks: its row in a page."""
@@ -316,169 +273,6 @@ def crc64_of(data: bytes, key: str) -> int:
         return crc64_from_hex(document["crc64nvme"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """A place in a history: `offset` bytes into a binlog, with the GTIDs executed up to there."""
-
-    binlog: str
-    offset: int
-    gtid_set: str
-
-    @property
-    def place(self) -> tuple[BinlogName, int]:
-        """To be compared within a lineage. Raises ValueError if `binlog` is no name."""
-        return (BinlogName.parse(self.binlog), self.offset)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """A writer's own object: who writes, what is durable, until when everything is here.
-
-    `covered_until` is the source's clock at a moment up to which all commits are durable. `status`
-    is what else it knew of itself then (`status.document`); None from an older version.
-    """
-
-    generation: int
-    token: str
-    source: str
-    host: str
-    pid: int
-    version: str
-    since: datetime
-    at: datetime
-    interval_seconds: float
-    state: str
-    lineage: str | None
-    server_uuid: str
-    durable: Position | None
-    server: Position | None
-    covered_until: datetime | None
-    status: Mapping[str, Any] | None = None
-
-    MOST: ClassVar[int] = 1 << 20
-
-    @property
-    def rank(self) -> tuple[int, str]:
-        """Greater is the writer that goes on."""
-        return (self.generation, self.token)
-
-    def to_json(self) -> bytes:
-        """The document of live/<source>/writers/.
-
-        Without GTIDs and status where those would make it larger than a reader takes.
-        """
-        whole = self.rendered()
-        if len(whole) <= self.MOST:
-            return whole
-        places = (replace(one, gtid_set="") if one else None for one in (self.durable, self.server))
-        durable, server = places
-        return replace(self, durable=durable, server=server, status=None).rendered()
-
-    def rendered(self) -> bytes:
-        """All of it, however large."""
-        return _render(
-            {
-                "format": FORMAT,
-                "generation": self.generation,
-                "token": self.token,
-                "source": self.source,
-                "host": self.host,
-                "pid": self.pid,
-                "version": self.version,
-                "since": iso_text(self.since),
-                "at": iso_text(self.at),
-                "interval_seconds": self.interval_seconds,
-                "state": self.state,
-                "lineage": self.lineage,
-                "server_uuid": self.server_uuid,
-                "durable": asdict(self.durable) if self.durable else None,
-                "server": asdict(self.server) if self.server else None,
-                "covered_until": iso_text(self.covered_until) if self.covered_until else None,
-                "status": self.status,
-            }
-        )
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> Self:
-        """Read a writer's object; ArchiveError if not one of this format, or not of this key."""
-        document = parse(data, key, cls.MOST)
-        with reading(key):
-            found = cls(
-                generation=count(document["generation"]),
-                token=text(document["token"]),
-                source=source_name(document["source"]),
-                host=text(document["host"]),
-                pid=count(document["pid"]),
-                version=text(document["version"]),
-                since=moment(document["since"]),
-                at=moment(document["at"]),
-                interval_seconds=number(document["interval_seconds"]),
-                state=text(document["state"]),
-                lineage=or_none(lineage_name, document["lineage"]),
-                server_uuid=server_uuid(document["server_uuid"]),
-                durable=or_none(_position, document["durable"]),
-                server=or_none(_position, document["server"]),
-                covered_until=or_none(moment, document["covered_until"]),
-                status=or_none(mapping, document.get("status")),
-            )
-        name = f"{found.generation:06d}-{found.token}.json"
-        check_place(key, "live", found.source, "writers", name)
-        return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standby:
-    """The object of a process that waits to become the writer.
-
-    `unsaved_bytes`: what its spool holds and the bucket is not known to have.
-    """
-
-    token: str
-    source: str
-    host: str
-    pid: int
-    version: str
-    since: datetime
-    at: datetime
-    interval_seconds: float
-    unsaved_bytes: int = 0
-
-    MOST: ClassVar[int] = 1 << 16
-
-    def to_json(self) -> bytes:
-        """The document of live/<source>/standbys/."""
-        times = {"since": iso_text(self.since), "at": iso_text(self.at)}
-        return _render({"format": FORMAT, **asdict(self), **times})
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> Self:
-        """Read it; ArchiveError if it is not of this format, or not of this key."""
-        document = parse(data, key, cls.MOST)
-        with reading(key):
-            found = cls(
-                token=text(document["token"]),
-                source=source_name(document["source"]),
-                host=text(document["host"]),
-                pid=count(document["pid"]),
-                version=text(document["version"]),
-                since=moment(document["since"]),
-                at=moment(document["at"]),
-                interval_seconds=number(document["interval_seconds"]),
-                unsaved_bytes=count(document["unsaved_bytes"]),
-            )
-        check_place(key, "live", found.source, "standbys", f"{found.token}.json")
-        return found
-
-
-def _position(value: Any) -> Position:
-    document = mapping(value)
-    return Position(
-        binlog=binlog_text(document["binlog"]),
-        offset=count(document["offset"]),
-        gtid_set=gtids(document["gtid_set"]),
-    )
-
-
 def _block(value: Any) -> Block:
     document = mapping(value)
     return Block(
@@ -511,10 +305,6 @@ def _flavour(value: Any) -> Flavour:
     if value == "mariadb":
         return "mariadb"
     raise ValueError(f"{value!r:.40} is no flavour")
-
-
-def _render(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def _parse_entry(data: bytes, key: str) -> dict[str, Any]:

@@ -56,6 +56,11 @@ def parse(data: bytes, key: str, most: int) -> dict[str, Any]:
     return document
 
 
+def render(document: Mapping[str, Any]) -> bytes:
+    """The bytes of a document: JSON, one field on a line."""
+    return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
 def _loads(data: bytes) -> Any:
     if data.count(b"{") + data.count(b"[") > 64 + len(data) // _BYTES_PER_OBJECT:
         raise ValueError("it has too many lists and objects")

@@ -16,9 +16,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, cast
 
-from binlog2s3.archive.catalog import Archived, Catalog, Contents, Layout, sources
-from binlog2s3.archive.documents import Entry, Heartbeat, Lineage, Turn
+from binlog2s3.archive.catalog import Archived, Catalog, Contents, sources
+from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.index import Index
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.writers import Heartbeat, Turn
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import ListConfig, url
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError

@@ -16,7 +16,8 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 
-from binlog2s3.archive.catalog import Catalog, Layout, where_to_look
+from binlog2s3.archive.catalog import Catalog, where_to_look
+from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url

@@ -18,7 +18,7 @@ from typing import cast
 
 from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Entry, Heartbeat, Lineage
+from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import Inventory, inventory
 from binlog2s3.archive.known import Known, known_from
@@ -26,6 +26,7 @@ from binlog2s3.archive.listing import current_of
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Range, Readable
+from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.content import Content, ContentReader
 from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.names import BinlogName

@@ -14,19 +14,13 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from binlog2s3.archive.catalog import (
-    Archived,
-    Catalog,
-    Contents,
-    Growing,
-    Layout,
-    has_hole,
-    sources,
-)
-from binlog2s3.archive.documents import Entry, Heartbeat, Lineage, Position
+from binlog2s3.archive.catalog import Archived, Catalog, Contents, Growing, has_hole, sources
+from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.index import Index
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.listing import current_of
 from binlog2s3.archive.pages import name_at
+from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.options import parse
@@ -48,7 +42,7 @@ from binlog2s3.status.model import (
 )
 from binlog2s3.status.reach import Extent, short_of, size_of
 from binlog2s3.status.severity import urgency
-from binlog2s3.status.writer_state import LifeSign, Silent, interval_of, life_sign
+from binlog2s3.status.writer_state import LifeSign, Silent, life_sign
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
@@ -254,7 +248,7 @@ def _status(
             since=beat.since,
             generation=beat.generation,
             heartbeat_at=sign.renewed_at,
-            heartbeat_interval_seconds=interval_of(beat),
+            heartbeat_interval_seconds=beat.interval,
         ),
         server=server,
         durable=durable,

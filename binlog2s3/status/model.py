@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from binlog2s3.archive.documents import Lineage, Parent, Position, Standby, WriterState
+from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.writers import Position, Standby, WriterState
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.timing import DEFAULT, Timing
 from binlog2s3.errors import ArchiveError

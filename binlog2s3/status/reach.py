@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from binlog2s3.archive.catalog import Contents
-from binlog2s3.archive.documents import Heartbeat, Lineage, Parent, Position
+from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.listing import MissingBinlogs
 from binlog2s3.archive.listing import _missing as missing_of
+from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.status.model import Gap
 

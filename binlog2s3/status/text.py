@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from binlog2s3.archive.documents import Position
+from binlog2s3.archive.writers import Position
 from binlog2s3.formatting import (
     UNKNOWN,
     count_text,

@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import get_args
 
-from binlog2s3.archive.catalog import Catalog, Layout, read
-from binlog2s3.archive.documents import Heartbeat, Standby, WriterState
+from binlog2s3.archive.catalog import Catalog, read
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.writers import Heartbeat, WriterState
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import duration_text
@@ -26,8 +27,6 @@ from binlog2s3.store.contract import ObjectInfo, Store
 
 _LOOKS = 3
 """How often is looked again for a writer whose object vanished: it has a successor."""
-_INTERVALS = (1.0, 3600.0)  # as the bounds of --heartbeat-interval
-_INTERVAL = 30.0
 _STALE_SECONDS = 15.0  # a Status is made each second
 _STATES: tuple[WriterState, ...] = get_args(WriterState)
 _CODES: Mapping[str, str] = {
@@ -151,7 +150,7 @@ def _judged(
 
 def _state(beat: Heartbeat, said: Status | None, age: float) -> tuple[State, tuple[Trouble, ...]]:
     """What a writer is, whose object was renewed so long ago, and what is wrong with it."""
-    interval, where = interval_of(beat), f"on {beat.host} (process {beat.pid})"
+    interval, where = beat.interval, f"on {beat.host} (process {beat.pid})"
     if beat.state == "stopped":
         text = f"nobody streams: the streamer {where} was stopped {duration_text(age)} ago"
         hint = "start it again, there or on another host"
@@ -234,10 +233,3 @@ def _told(beat: Heartbeat, said: Status | None) -> tuple[Trouble, ...]:
             text=f"the streamer on {beat.host} says that it is: {beat.state}",
         ),
     )
-
-
-def interval_of(beat: Heartbeat | Standby) -> float:
-    """Seconds from one heartbeat to the next; what no option allows is taken for the default."""
-    least, most = _INTERVALS
-    interval = beat.interval_seconds
-    return interval if least <= interval <= most else _INTERVAL

@@ -19,9 +19,11 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
-from binlog2s3.archive.catalog import Catalog, Layout
-from binlog2s3.archive.documents import Lineage, Position
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.options import split_listen
 from binlog2s3.config.values import MIN_PART_SIZE, Config, S3Config

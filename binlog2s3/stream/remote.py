@@ -13,9 +13,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from binlog2s3.archive.catalog import Layout, read
+from binlog2s3.archive.catalog import read
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.documents import Entry, EntryEnd
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid, Part
 from binlog2s3.archive.reader import Range, Readable, ranges_of
 from binlog2s3.binlog.checksum import composite_etag, crc64_of_blocks, crc64nvme

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Position
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, SpoolError, StoreError

@@ -9,32 +9,28 @@ When to take over is a heuristic: the archive stays right whoever writes, so a w
 work and never data.
 """
 
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from binlog2s3 import __version__
-from binlog2s3.archive.catalog import Catalog, Layout
-from binlog2s3.archive.documents import Heartbeat, Standby
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.writers import DEFAULT_INTERVAL, Heartbeat, Standby
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, SourceError, SpoolError, StoreError, SupersededError
 from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, WriterStatus, standby_status
-from binlog2s3.status.writer_state import interval_of
 from binlog2s3.store.contract import ObjectInfo, Store
 from binlog2s3.stream.spool import Rank, Spool
-from binlog2s3.stream.writer import Vacancy, new_token, where
+from binlog2s3.stream.writer import Vacancy, this_process, where
 
 _log = Log("standby")
 SILENT_INTERVALS = 3
 """A writer whose object was not renewed for so many of its heartbeat intervals is dead."""
 _LEAST_PATIENCE_SECONDS = 5.0
 _CLOCK_SECONDS = 2.0  # the store's clock shows whole seconds, and may differ between its nodes
-_DEFAULT_INTERVAL = 30.0
 _PAUSES = (0.25, 10.0)
 _LOOKS_EACH_INTERVAL = 3
 
@@ -106,7 +102,7 @@ class Vigil:
 
 def patience_of(beat: Heartbeat | None) -> float:
     """How long a writer may be silent; bounded, whatever its object says."""
-    interval = interval_of(beat) if beat is not None else _DEFAULT_INTERVAL
+    interval = beat.interval if beat is not None else DEFAULT_INTERVAL
     return max(SILENT_INTERVALS * interval, _LEAST_PATIENCE_SECONDS)
 
 
@@ -146,17 +142,7 @@ class Bystander:
         self.is_standing = False
         self.store_error: tuple[float, StoreError] | None = None
         self.source = Reach(reach, interval_seconds, clock)
-        now = datetime.now(UTC)
-        self.me = Standby(
-            token=new_token(now),
-            source=layout.source,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            version=__version__,
-            since=now,
-            at=now,
-            interval_seconds=interval_seconds,
-        )
+        self.me = Standby(**asdict(this_process(layout.source, interval_seconds)))
 
     @property
     def writer(self) -> WriterStatus | None:
@@ -172,7 +158,7 @@ class Bystander:
             since=beat.since,
             generation=beat.generation,
             heartbeat_at=seen.info.last_modified,
-            heartbeat_interval_seconds=interval_of(beat),
+            heartbeat_interval_seconds=beat.interval,
         )
 
     @property

@@ -16,13 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from binlog2s3.archive.catalog import Archived, Catalog, Layout
-from binlog2s3.archive.documents import EntryEnd, Lineage, Position, lineage_id
+from binlog2s3.archive.catalog import Archived, Catalog
+from binlog2s3.archive.documents import EntryEnd, Lineage, lineage_id
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import inventory
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.listing import current_of
 from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.checksum import crc64_of_blocks
 from binlog2s3.binlog.gtid import Flavour, Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName

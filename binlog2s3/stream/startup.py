@@ -15,8 +15,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from binlog2s3 import __version__
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config

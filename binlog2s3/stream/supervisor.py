@@ -19,8 +19,8 @@ from typing import TypeVar
 
 import tenacity
 
-from binlog2s3.archive.documents import Position
 from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
 from binlog2s3.config.timing import DEFAULT, Timing

@@ -12,8 +12,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from binlog2s3.archive.catalog import Catalog, Layout, fetch
-from binlog2s3.archive.documents import Lineage, Position
+from binlog2s3.archive.catalog import Catalog, fetch
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ElsewhereError, ForkError, PreconditionError

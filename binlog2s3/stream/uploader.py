@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from binlog2s3.archive.catalog import Layout
 from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import (
     ForkError,

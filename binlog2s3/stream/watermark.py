@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from datetime import datetime
 
-from binlog2s3.archive.documents import Position
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.server.connection import ServerPosition

@@ -17,14 +17,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 from binlog2s3 import __version__
-from binlog2s3.archive.catalog import GENERATION_MOST, Catalog, Layout, read
-from binlog2s3.archive.documents import Heartbeat, Position, Standby, Turn, WriterState
+from binlog2s3.archive.catalog import Catalog, read
+from binlog2s3.archive.layout import GENERATION_MOST, Layout
+from binlog2s3.archive.writers import Heartbeat, Position, Process, Standby, Turn, WriterState
 from binlog2s3.errors import (
     ArchiveError,
     Binlog2s3Error,
@@ -35,7 +36,6 @@ from binlog2s3.errors import (
 )
 from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, standby_status
-from binlog2s3.status.writer_state import interval_of
 from binlog2s3.store.s3 import ObjectInfo, Store
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.spool import Rank, Spool
@@ -113,17 +113,9 @@ class Writer:
         self.beaten_at: float | None = None
         self.standbys: tuple[StandbyStatus, ...] | None = None
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-        now = datetime.now(UTC)
         self._me = Heartbeat(
+            **asdict(this_process(layout.source, interval_seconds)),
             generation=0,
-            token=new_token(now),
-            source=layout.source,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            version=__version__,
-            since=now,
-            at=now,
-            interval_seconds=interval_seconds,
             state="streaming",
             lineage=None,
             server_uuid="",
@@ -321,13 +313,28 @@ def _put_turn(store: Store, key: str, document: bytes, if_absent: bool) -> None:
     store.put(key, document, if_absent=if_absent)
 
 
+def this_process(source: str, interval_seconds: float) -> Process:
+    """What a heartbeat and a standby's object say of this process, as of now, with a new token."""
+    now = datetime.now(UTC)
+    return Process(
+        token=new_token(now),
+        source=source,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=__version__,
+        since=now,
+        at=now,
+        interval_seconds=interval_seconds,
+    )
+
+
 def new_token(now: datetime) -> str:
     """16 hex digits: the milliseconds since 1970, which make later ones greater, and chance."""
     return f"{int(now.timestamp() * 1000):011x}{secrets.randbits(20):05x}"
 
 
 def _is_dead(standby: Standby, age: timedelta) -> bool:
-    return age.total_seconds() > _DEAD_INTERVALS * interval_of(standby)
+    return age.total_seconds() > _DEAD_INTERVALS * standby.interval
 
 
 def where(beat: Heartbeat | None) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from binlog2s3.archive.catalog import Layout
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Position
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName

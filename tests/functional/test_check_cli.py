@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.layout import Layout
 from lab.s3 import REGION, MotoServer
 from tests.documents import BEAT, LINEAGE
 

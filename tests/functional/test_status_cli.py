@@ -22,8 +22,8 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.archive.catalog import Layout
-from binlog2s3.archive.documents import Heartbeat
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.cli.status import Looks
 from binlog2s3.config.given import Given
 from binlog2s3.config.status import STATUS

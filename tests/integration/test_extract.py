@@ -12,7 +12,8 @@ from typing import Any
 import boto3
 import pytest
 
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction

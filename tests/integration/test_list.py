@@ -17,8 +17,8 @@ from typing import Any
 import boto3
 import pytest
 
-from binlog2s3.archive.catalog import Layout
 from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.store.s3 import S3Store, StoreConfig
 from lab.fault import Answer, Gate, on

@@ -12,7 +12,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.layout import Layout
 from binlog2s3.status.from_bucket import look, look_all
 from binlog2s3.status.model import Status
 from binlog2s3.status.severity import judged

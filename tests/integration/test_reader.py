@@ -12,8 +12,9 @@ from pathlib import Path
 import boto3
 import pytest
 
-from binlog2s3.archive.catalog import Catalog, Layout, Listed
+from binlog2s3.archive.catalog import Catalog, Listed
 from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError

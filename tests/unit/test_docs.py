@@ -14,10 +14,11 @@ import pytest
 
 from binlog2s3 import errors
 from binlog2s3.archive import listing
-from binlog2s3.archive.catalog import Layout
-from binlog2s3.archive.documents import EntryEnd, Heartbeat, Lineage, WriterState
+from binlog2s3.archive.documents import EntryEnd, Lineage
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import Page, Step, build
 from binlog2s3.archive.parts import BLOCK_SIZE, MAX_PARTS, Block, Grid
+from binlog2s3.archive.writers import Heartbeat, WriterState
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName

@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.config.values import Config
 from binlog2s3.errors import StoreError

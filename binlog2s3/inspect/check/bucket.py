@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.layout import Layout
 from binlog2s3.config.values import Config
 from binlog2s3.errors import ObjectMissingError, StoreError, UnsupportedError
 from binlog2s3.inspect.check.report import Row, clock_row, fail, failed, ok, skipped, tried, warn

@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, Self
 
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import url
 from binlog2s3.config.values import Config, S3Config
 from binlog2s3.errors import Binlog2s3Error, ConfigError, StoreError

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-from binlog2s3.archive.catalog import Layout
+from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.checksum import crc64nvme, md5
 from binlog2s3.config.values import Config
 from binlog2s3.errors import PreconditionError, SpoolError, StoreError, UnsupportedError

@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 
 from binlog2s3.archive.blocks import Ahead
-from binlog2s3.archive.catalog import Layout, read
+from binlog2s3.archive.catalog import read
 from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import BLOCK_SIZE, Grid
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.names import BinlogName

@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from binlog2s3.archive.catalog import Catalog, Layout, read
+from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.chunks import Chunk, Chunks
-from binlog2s3.archive.documents import Heartbeat, Turn
 from binlog2s3.archive.fields import LINEAGE_ID
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import first_in
+from binlog2s3.archive.writers import Heartbeat, Turn
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.inspect.verify.report import Defect

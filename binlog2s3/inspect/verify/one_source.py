@@ -14,8 +14,9 @@ from functools import partial
 
 from binlog2s3.archive.ancestry import Line, line_of
 from binlog2s3.archive.blocks import Ahead
-from binlog2s3.archive.catalog import Catalog, Layout, read
+from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.listing import current_of
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Gtids, joined

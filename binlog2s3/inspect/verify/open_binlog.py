@@ -13,10 +13,12 @@ from functools import partial
 from itertools import pairwise
 
 from binlog2s3.archive.blocks import Ahead
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunks, join
-from binlog2s3.archive.documents import Heartbeat, Lineage
+from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.known import Known
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.checksum import crc64_hex, crc64_of_blocks
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ObjectMissingError

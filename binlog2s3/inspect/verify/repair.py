@@ -9,8 +9,9 @@ proved to be the complete binlog of that name; if an entry appears meanwhile, it
 from collections.abc import Callable
 from pathlib import Path
 
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import EntryEnd, Lineage
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.gtid import Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName

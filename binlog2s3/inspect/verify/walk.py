@@ -15,9 +15,11 @@ from functools import partial
 from itertools import pairwise
 
 from binlog2s3.archive.blocks import Ahead
-from binlog2s3.archive.catalog import Catalog, Layout, fetch
-from binlog2s3.archive.documents import Entry, Heartbeat, Lineage
+from binlog2s3.archive.catalog import Catalog, fetch
+from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.index import Index
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.checksum import crc64_hex
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, MisplacedError, ObjectMissingError

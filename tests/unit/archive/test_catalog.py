@@ -11,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from binlog2s3.archive.catalog import Catalog, Layout
-from binlog2s3.archive.documents import Entry, EntryEnd, Heartbeat, Lineage, lineage_id
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, lineage_id
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from tests.documents import BEAT, ENTRY, ID, LINEAGE, NAME, TIME, UUID, turn_of

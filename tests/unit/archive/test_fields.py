@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.catalog import Catalog, Document, Layout, read
-from binlog2s3.archive.documents import Entry, EntryEnd, Heartbeat, Lineage
+from binlog2s3.archive.catalog import Catalog, Document, read
+from binlog2s3.archive.documents import Entry, EntryEnd, Lineage
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.errors import ArchiveError, MisplacedError
 from tests.documents import BEAT, ENTRY, ID, LINEAGE, NAME, UUID
 from tests.memory_store import MemoryStore

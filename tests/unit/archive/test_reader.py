@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from binlog2s3.archive.catalog import Catalog, Layout, Listed
+from binlog2s3.archive.catalog import Catalog, Listed
 from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.reader import LOOKS
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.names import BinlogName

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.documents import Position
 from binlog2s3.archive.known import Known
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType, Transaction

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.catalog import Layout
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Heartbeat, Lineage, Position
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.status import Thresholds
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError

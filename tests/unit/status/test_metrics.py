@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from binlog2s3.archive.documents import Position
+from binlog2s3.archive.writers import Position
 from binlog2s3.status.metrics import METRICS, render
 from binlog2s3.status.model import (
     ChildStatus,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.documents import Lineage, Position, WriterState
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.writers import Position, WriterState
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.status import model as module
 from binlog2s3.status.document import document, from_document, without_gtids

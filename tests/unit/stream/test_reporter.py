@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.documents import Position
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.config.values import SpoolLimits

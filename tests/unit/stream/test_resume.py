@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import pytest
 
-from binlog2s3.archive.catalog import Catalog, Layout
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import StreamConfig

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.catalog import Catalog, Layout
-from binlog2s3.archive.documents import Heartbeat, Position
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError, StoreError, SupersededError
 from binlog2s3.stream.spool import Floor, RunFacts, Spool

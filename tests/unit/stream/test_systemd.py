@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.documents import Position
+from binlog2s3.archive.writers import Position
 from binlog2s3.errors import StoreError
 from binlog2s3.status.model import Lag, SourceStatus, Status, Trouble
 from binlog2s3.stream import systemd as notify

@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from binlog2s3.archive.documents import Position
 from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.server.connection import ServerPosition

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.catalog import Catalog, Layout
-from binlog2s3.archive.documents import Heartbeat, Standby, Turn
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.writers import Heartbeat, Standby, Turn
 from binlog2s3.errors import ArchiveError, PreconditionError, StoreError, SupersededError
 from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.stream.spool import Spool

@@ -1,0 +1,185 @@
+"""The keys of format 1. Pure.
+
+Place in the flow: the streamer writes under these keys, `catalog` finds what is there. No other
+module builds a key or takes one apart.
+
+Law: a key that could not have come from here is not of this format. Nothing under it is read,
+changed or deleted.
+"""
+
+import re
+from dataclasses import dataclass
+
+from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.fields import LINEAGE_ID
+from binlog2s3.archive.pages import SPAN, page_name
+from binlog2s3.binlog.names import BinlogName
+
+GENERATION_MOST = 10**18 - 1
+"""The greatest generation that a key may have, and the greatest number of a turn."""
+_PROBE = re.compile(r"check-[0-9a-f]{8}/.*")
+_PROBE_UPLOAD = re.compile(r"check-[0-9a-f]{8}/upload")
+_WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8,32})\.json")
+_STANDBY = re.compile(r"([0-9a-f]{8,32})\.json")
+_TURN = re.compile(r"([0-9]{8,18})\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The keys of one source under a prefix (which may be empty)."""
+
+    prefix: str
+    source: str
+
+    @property
+    def sources(self) -> str:
+        """Prefix of the archives of all sources."""
+        return f"{self._root()}archive/"
+
+    @property
+    def archive(self) -> str:
+        """Prefix of what is written once."""
+        return f"{self.sources}{self.source}/"
+
+    @property
+    def writers(self) -> str:
+        """Prefix of the writers' objects."""
+        return f"{self.live}writers/"
+
+    @property
+    def standbys(self) -> str:
+        """Prefix of the objects of the processes that stand by."""
+        return f"{self.live}standbys/"
+
+    def standby(self, token: str) -> str:
+        """Key of one of them."""
+        return f"{self.standbys}{token}.json"
+
+    def is_standby(self, key: str) -> bool:
+        """Whether a key is the object of a process that stands by."""
+        at = key.removeprefix(self.standbys)
+        return key.startswith(self.standbys) and bool(_STANDBY.fullmatch(at))
+
+    def lineage(self, lineage: str) -> str:
+        """Key of a lineage's description."""
+        return f"{self.archive}{lineage}/lineage.json"
+
+    @property
+    def turns(self) -> str:
+        """Prefix of what says which lineage is written."""
+        return f"{self.archive}turns/"
+
+    def turn(self, number: int) -> str:
+        """Key of one of them; the greatest number counts."""
+        return f"{self.turns}{number:08d}.json"
+
+    def binlogs(self, lineage: str) -> str:
+        """Prefix of a lineage's archived binlogs."""
+        return f"{self.archive}{lineage}/binlogs/"
+
+    def entries(self, lineage: str) -> str:
+        """Prefix of a lineage's entries."""
+        return f"{self.archive}{lineage}/entries/"
+
+    def binlog(self, lineage: str, name: BinlogName) -> str:
+        """Key of an archived binlog: the server's own file."""
+        return f"{self.binlogs(lineage)}{name}"
+
+    def entry(self, lineage: str, name: BinlogName) -> str:
+        """Key of an archived binlog's entry."""
+        return f"{self.entries(lineage)}{name}.json"
+
+    def pages(self, lineage: str) -> str:
+        """Prefix of a lineage's pages."""
+        return f"{self.archive}{lineage}/pages/"
+
+    def page(self, lineage: str, first: int, span: int = SPAN) -> str:
+        """Key of the page that begins with the binlog number `first`; see `pages.first_of`."""
+        return f"{self.pages(lineage)}{page_name(first, span)}"
+
+    @property
+    def live(self) -> str:
+        """Prefix of what comes and goes: the writers' objects and the chunks of all lineages."""
+        return f"{self._root()}live/{self.source}/"
+
+    def chunks(self, lineage: str, name: BinlogName) -> str:
+        """Prefix of the chunks of a binlog that still grows."""
+        return f"{self.live}{lineage}/{name}/"
+
+    def chunk(self, lineage: str, name: BinlogName, chunk: Chunk) -> str:
+        """Key of one of them."""
+        return f"{self.chunks(lineage, name)}{chunk}"
+
+    def writer(self, generation: int, token: str) -> str:
+        """Key of a writer's object."""
+        return f"{self.writers}{generation:06d}-{token}.json"
+
+    def writer_rank(self, key: str) -> tuple[int, str] | None:
+        """The generation and token of the writer whose object this key is; None if of none."""
+        match = _WRITER.fullmatch(key.removeprefix(self.writers))
+        rank = (int(match[1]), match[2]) if match else None
+        return rank if rank is not None and self.writer(*rank) == key else None
+
+    def turn_number(self, key: str) -> int | None:
+        """The number of the turn that this key is of; None if of none."""
+        match = _TURN.fullmatch(key.removeprefix(self.turns))
+        number = int(match[1]) if match else None
+        return number if number is not None and self.turn(number) == key else None
+
+    def is_binlog(self, key: str) -> bool:
+        """Whether a key could be an archived binlog's."""
+        lineage, _, rest = key.removeprefix(self.archive).partition("/")
+        return bool(LINEAGE_ID.fullmatch(lineage)) and _is_name(rest.removeprefix("binlogs/"))
+
+    def probes(self, token: str) -> str:
+        """Prefix of what a preflight puts to see what it may, and deletes again."""
+        return f"{self.live}check-{token}/"
+
+    def probe_upload(self, token: str) -> str:
+        """Key of the upload that a preflight begins to see what it may, and aborts."""
+        return f"{self.archive}check-{token}/upload"
+
+    def probe_objects(self, token: str) -> dict[str, str]:
+        """Keys at which a preflight tries whether it may put an object of a kind, and makes none.
+
+        A policy may tell the kinds apart; the keys look alike, and are of no lineage and writer.
+        """
+        folder = f"{self.archive}check-{token}/"
+        return {
+            "lineage": f"{folder}lineage.json",
+            "turn": f"{self.turns}check-{token}.json",
+            "binlog": f"{folder}binlogs/probe.000001",
+            "entry": f"{folder}entries/probe.json",
+            "writer": f"{self.writers}check-{token}.json",
+        }
+
+    def is_probe_upload(self, key: str) -> bool:
+        """Whether a key is such an upload's."""
+        at = key.removeprefix(self.archive)
+        return key.startswith(self.archive) and bool(_PROBE_UPLOAD.fullmatch(at))
+
+    def is_probe(self, key: str) -> bool:
+        """Whether a key is such a preflight's: of no history, and soon gone."""
+        found = key.startswith(self.live) and _PROBE.fullmatch(key.removeprefix(self.live))
+        return bool(found)
+
+    def is_chunk(self, key: str) -> bool:
+        """Whether a key could be a chunk's."""
+        lineage, _, rest = key.removeprefix(self.live).partition("/")
+        binlog, _, chunk = rest.partition("/")
+        try:
+            Chunk.parse(chunk)
+        except ValueError:
+            return False
+        return bool(LINEAGE_ID.fullmatch(lineage)) and _is_name(binlog)
+
+    def _root(self) -> str:
+        return f"{self.prefix}/" if self.prefix else ""
+
+
+def _is_name(text: str) -> bool:
+    try:
+        BinlogName.parse(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,254 @@
+"""What the writers of a source say: their heartbeats, their turns, and who stands by. Pure.
+
+Place in the flow: `stream.writer` and `stream.standby` write these documents; `catalog` finds and
+reads them. docs/format.md describes them for strangers.
+
+Law: a document that is not as the format says, or not of its key, is never guessed at: it is named
+and left alone. `fields` says what each field may hold.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, ClassVar, Literal, Self
+
+from binlog2s3.archive.fields import (
+    FORMAT,
+    binlog_text,
+    check_place,
+    count,
+    gtids,
+    lineage_name,
+    mapping,
+    moment,
+    number,
+    or_none,
+    parse,
+    reading,
+    render,
+    server_uuid,
+    source_name,
+    text,
+)
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.formatting import iso_text
+
+WriterState = Literal[
+    "starting",
+    "streaming",
+    "idle",
+    "catching up",
+    "paused",
+    "stalled",
+    "source unreachable",
+    "store unreachable",
+    "stopped",
+]
+"""What a writer may say of itself in its object."""
+
+_INTERVALS = (1.0, 3600.0)  # as the bounds of --heartbeat-interval
+DEFAULT_INTERVAL = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """From here on a writer, of this generation and token, writes this lineage."""
+
+    number: int
+    lineage: str
+    generation: int
+    token: str
+
+    MOST: ClassVar[int] = 1 << 20
+
+    def to_json(self) -> bytes:
+        """The document turns/<number>.json."""
+        return render({"format": FORMAT, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Self:
+        """Read a turn; ArchiveError if it is not one of this format, or not of this key."""
+        document = parse(data, key, cls.MOST)
+        with reading(key):
+            turn = cls(
+                number=count(document["number"]),
+                lineage=lineage_name(document["lineage"]),
+                generation=count(document["generation"]),
+                token=text(document["token"]),
+            )
+        check_place(key, "turns", f"{turn.number:08d}.json")
+        return turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """A place in a history: `offset` bytes into a binlog, with the GTIDs executed up to there."""
+
+    binlog: str
+    offset: int
+    gtid_set: str
+
+    @property
+    def place(self) -> tuple[BinlogName, int]:
+        """To be compared within a lineage. Raises ValueError if `binlog` is no name."""
+        return (BinlogName.parse(self.binlog), self.offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """The process that writes an object below `live/`, and renews it every `interval_seconds`.
+
+    `since` is when it started, `at` when it last wrote the object, both by its own clock.
+    """
+
+    token: str
+    source: str
+    host: str
+    pid: int
+    version: str
+    since: datetime
+    at: datetime
+    interval_seconds: float
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two heartbeats; 30 if the object has a value that no option allows."""
+        least, most = _INTERVALS
+        return self.interval_seconds if least <= self.interval_seconds <= most else DEFAULT_INTERVAL
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "token": self.token,
+            "source": self.source,
+            "host": self.host,
+            "pid": self.pid,
+            "version": self.version,
+            "since": iso_text(self.since),
+            "at": iso_text(self.at),
+            "interval_seconds": self.interval_seconds,
+        }
+
+
+def _process(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a Process. Raises KeyError, TypeError or ValueError."""
+    return {
+        "token": text(document["token"]),
+        "source": source_name(document["source"]),
+        "host": text(document["host"]),
+        "pid": count(document["pid"]),
+        "version": text(document["version"]),
+        "since": moment(document["since"]),
+        "at": moment(document["at"]),
+        "interval_seconds": number(document["interval_seconds"]),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat(Process):
+    """A writer's own object: who writes, what is durable, until when everything is here.
+
+    `covered_until` is the source's clock at a moment up to which all commits are durable. `status`
+    is what else it knew of itself then (`status.document`); None from an older version.
+    """
+
+    generation: int
+    state: str
+    lineage: str | None
+    server_uuid: str
+    durable: Position | None
+    server: Position | None
+    covered_until: datetime | None
+    status: Mapping[str, Any] | None = None
+
+    MOST: ClassVar[int] = 1 << 20
+
+    @property
+    def rank(self) -> tuple[int, str]:
+        """Greater is the writer that goes on."""
+        return (self.generation, self.token)
+
+    def to_json(self) -> bytes:
+        """The document of live/<source>/writers/.
+
+        Without GTIDs and status where those would make it larger than a reader takes.
+        """
+        whole = self.rendered()
+        if len(whole) <= self.MOST:
+            return whole
+        places = (replace(one, gtid_set="") if one else None for one in (self.durable, self.server))
+        durable, server = places
+        return replace(self, durable=durable, server=server, status=None).rendered()
+
+    def rendered(self) -> bytes:
+        """All of it, however large."""
+        return render(
+            {
+                "format": FORMAT,
+                "generation": self.generation,
+                **self._document(),
+                "state": self.state,
+                "lineage": self.lineage,
+                "server_uuid": self.server_uuid,
+                "durable": asdict(self.durable) if self.durable else None,
+                "server": asdict(self.server) if self.server else None,
+                "covered_until": iso_text(self.covered_until) if self.covered_until else None,
+                "status": self.status,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Self:
+        """Read a writer's object; ArchiveError if not one of this format, or not of this key."""
+        document = parse(data, key, cls.MOST)
+        with reading(key):
+            found = cls(
+                generation=count(document["generation"]),
+                **_process(document),
+                state=text(document["state"]),
+                lineage=or_none(lineage_name, document["lineage"]),
+                server_uuid=server_uuid(document["server_uuid"]),
+                durable=or_none(_position, document["durable"]),
+                server=or_none(_position, document["server"]),
+                covered_until=or_none(moment, document["covered_until"]),
+                status=or_none(mapping, document.get("status")),
+            )
+        name = f"{found.generation:06d}-{found.token}.json"
+        check_place(key, "live", found.source, "writers", name)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standby(Process):
+    """The object of a process that waits to become the writer.
+
+    `unsaved_bytes`: what its spool holds and the bucket is not known to have.
+    """
+
+    unsaved_bytes: int = 0
+
+    MOST: ClassVar[int] = 1 << 16
+
+    def to_json(self) -> bytes:
+        """The document of live/<source>/standbys/."""
+        return render({"format": FORMAT, **self._document(), "unsaved_bytes": self.unsaved_bytes})
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Self:
+        """Read it; ArchiveError if it is not of this format, or not of this key."""
+        document = parse(data, key, cls.MOST)
+        with reading(key):
+            found = cls(
+                **_process(document),
+                unsaved_bytes=count(document["unsaved_bytes"]),
+            )
+        check_place(key, "live", found.source, "standbys", f"{found.token}.json")
+        return found
+
+
+def _position(value: Any) -> Position:
+    document = mapping(value)
+    return Position(
+        binlog=binlog_text(document["binlog"]),
+        offset=count(document["offset"]),
+        gtid_set=gtids(document["gtid_set"]),
+    )
