@@ -32,6 +32,9 @@ T = TypeVar("T")
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Each process of the tests would compile the package again; make takes it away for all its targets.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # A shared machine is slow at times, and that says nothing about the program.
 _SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("gate", _SLOW, max_examples=100)

@@ -184,7 +184,7 @@ def streamed(server: MysqlServer, minio: MinioServer, directory: Path) -> World:
         )
         status = world.read("status", f"--source={SOURCE}", "--json")
         assert stream.terminate() == 0
-        quiet = [line for line in stream.log() if line["level"] not in ("info", "warning")]
+        quiet = [line for line in stream.log() if line["level"] not in ("debug", "info", "warning")]
         assert quiet == []
         assert "denied" not in stream.stderr().lower()
         records = proxy.records
