@@ -29,7 +29,7 @@ from binlog2s3.config.values import BY_NAME
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
 from binlog2s3.formatting import moment_of
 from binlog2s3.status.expected import NOTHING_EXPECTED, Expected
-from binlog2s3.status.lag import aged, lag_bytes, lag_transactions, purge_seconds
+from binlog2s3.status.lag import aged, counted, lag_bytes, lag_transactions, purge_seconds
 from binlog2s3.status.model import (
     Lag,
     SourceStatus,
@@ -287,19 +287,19 @@ def _lag(
     silent = (said.server.silent_seconds if said is not None else None) or 0.0
     seconds = said.lag.seconds if said is not None else None
     if said is not None and is_same and _same(said.durable, durable):
-        counted = said.lag
+        lag = said.lag
     else:
         there = contents.archived.binlogs if contents is not None else {}
         sizes = {name: info.size for name, info in there.items()}
-        counted = _counted(beat, said if is_same else None, flavour, durable, sizes)
+        lag = _lag_since(beat, said if is_same else None, flavour, durable, sizes)
         if seconds is None and covered is not None and _age(covered, beat.at) > -1:
             seconds = max(0.0, _age(covered, beat.at))
     if seconds is not None:
         seconds += heard
-    return aged(replace(counted, seconds=seconds), heard + silent)
+    return aged(replace(lag, seconds=seconds), heard + silent)
 
 
-def _counted(
+def _lag_since(
     beat: Heartbeat,
     said: Status | None,
     flavour: Flavour | None,
@@ -315,13 +315,11 @@ def _counted(
         if said.durable is not None and durable is not None:
             came = lag_bytes(said.durable.place, durable.place, sizes)
         behind = max(0, said.lag.bytes - came) if came is not None else None
-    if behind == 0:
-        waiting = 0
-    elif _same(beat.durable, durable):  # else nobody tells the GTIDs of what has come since
+    if _same(beat.durable, durable):  # else nobody tells the GTIDs of what has come since
         ours = beat.durable.gtid_set if beat.durable is not None else ""
         if beat.server is not None and flavour and ours:
             waiting = lag_transactions(ours, beat.server.gtid_set, flavour)
-    return Lag(bytes=behind, transactions=waiting)
+    return Lag(bytes=behind, transactions=counted(behind, waiting))
 
 
 def _since_heard(sign: LifeSign, beat: Heartbeat) -> float:

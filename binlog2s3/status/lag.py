@@ -84,6 +84,20 @@ def lag_transactions(durable: str, server: str, flavour: Flavour) -> int | None:
     return sum(max(0, number - reached.get(domain, 0)) for domain, number in newest.items())
 
 
+def counted(behind_bytes: int | None, waiting_transactions: int | None) -> int | None:
+    """The transactions to show beside these bytes; both are what is not durable yet.
+
+    No bytes: no transactions, because what the server never wrote into a binlog (a restore executes
+    such transactions) is no lag. Bytes, but 0 transactions: unknown, because the bytes were seen
+    later than the GTIDs, and nobody has counted what they contain.
+    """
+    if behind_bytes == 0:
+        return 0
+    if behind_bytes and waiting_transactions == 0:
+        return None
+    return waiting_transactions
+
+
 def purge_seconds(expire_seconds: float | None, lag: Lag) -> float | None:
     """How long at least the source keeps what is not durable.
 

@@ -22,7 +22,13 @@ from binlog2s3.config.values import Config
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, SpoolError, StoreError
 from binlog2s3.formatting import moment_of, us_of
 from binlog2s3.log import Log
-from binlog2s3.status.lag import lag_bytes, lag_seconds, lag_transactions, purge_seconds
+from binlog2s3.status.lag import (
+    counted,
+    lag_bytes,
+    lag_seconds,
+    lag_transactions,
+    purge_seconds,
+)
 from binlog2s3.status.model import (
     ChildStatus,
     History,
@@ -386,11 +392,7 @@ class Reporter:
         if durable is None or durable.gtid_set:
             ours = durable.gtid_set if durable is not None else lineage.gtid_set
             waiting = lag_transactions(ours, at.gtid_set, lineage.flavour)
-        if behind == 0 and waiting is not None:
-            waiting = 0  # what the server never wrote into a binlog (it was restored) is no lag
-        elif behind and waiting == 0:
-            waiting = None  # more was read since the source was asked: nobody has counted it
-        return Lag(bytes=behind, transactions=waiting, seconds=seconds)
+        return Lag(bytes=behind, transactions=counted(behind, waiting), seconds=seconds)
 
     def _purge(self, sight: Sight, lag: Lag) -> Purge:
         coverage, names = self._intake.coverage, sorted(row.name for row in sight.listed)

@@ -575,6 +575,15 @@ def test_positions_that_are_newer_than_the_status_count() -> None:
     assert status.lag == Lag(bytes=None, transactions=None, seconds=20.5)
 
 
+def test_bytes_behind_without_a_transaction_are_not_0_transactions() -> None:
+    """The heartbeat has more bytes than what is durable, and the same GTIDs: nobody counted."""
+    durable = LAST.durable
+    assert durable is not None
+    ahead = Position(binlog=NAMES[2], offset=900, gtid_set=durable.gtid_set)
+    status = streamed(replace(LAST, server=ahead)).look(BEAT_AT)
+    assert (status.lag.bytes, status.lag.transactions) == (400, None)
+
+
 def test_a_lag_over_several_binlogs_is_the_writers() -> None:
     """Their sizes are the source's; as long as it is of the same place it is a bound."""
     far = Position(binlog=NAMES[4], offset=5, gtid_set="")

@@ -12,7 +12,13 @@ from binlog2s3.archive.writers import Position, WriterState
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.status import model as module
 from binlog2s3.status.document import document, from_document, without_gtids
-from binlog2s3.status.lag import lag_bytes, lag_seconds, lag_transactions, purge_seconds
+from binlog2s3.status.lag import (
+    counted,
+    lag_bytes,
+    lag_seconds,
+    lag_transactions,
+    purge_seconds,
+)
 from binlog2s3.status.model import (
     ChildStatus,
     Gap,
@@ -280,6 +286,27 @@ def test_lag_in_transactions() -> None:
     assert lag_transactions("0-1-5,0-2-7", "0-2-9,1-1-4", "mariadb") == 6
     assert lag_transactions("0-1-9", "0-1-8", "mariadb") == 0
     assert lag_transactions("rubbish", f"{UUID}:1", "mysql") is None
+
+
+@pytest.mark.parametrize(
+    ("behind_bytes", "waiting_transactions", "transactions"),
+    [
+        (0, 0, 0),
+        (0, 3, 0),  # the server executed them, but never wrote them into a binlog
+        (0, None, 0),
+        (900, 3, 3),
+        (900, 0, None),  # read since the source was asked for its GTIDs
+        (900, None, None),
+        (None, 3, 3),
+        (None, 0, 0),
+        (None, None, None),
+    ],
+)
+def test_bytes_and_transactions_do_not_contradict_each_other(
+    behind_bytes: int | None, waiting_transactions: int | None, transactions: int | None
+) -> None:
+    """Without missing bytes there are 0; beside missing bytes, 0 transactions means unknown."""
+    assert counted(behind_bytes, waiting_transactions) == transactions
 
 
 def test_what_is_not_durable_is_kept_at_least_so_long() -> None:

@@ -419,6 +419,17 @@ def test_nothing_is_durable_yet() -> None:
     assert status.purge.statement is None
 
 
+def test_what_was_read_since_the_source_was_asked_is_not_0_transactions() -> None:
+    """The bytes are counted, their transactions are not; a source without GTIDs has none left."""
+    parts = Parts()
+    parts.supervisor.reached = lambda: (name(3), 900)
+    assert (parts.status.lag.bytes, parts.status.lag.transactions) == (400, None)
+    parts.supervisor.reached = lambda: (name(3), 500)
+    parts.coverage.durable = replace(parts.coverage.durable, gtid_set="")
+    parts.answer(gtids="")
+    assert (parts.status.lag.bytes, parts.status.lag.transactions) == (0, 0)
+
+
 def test_what_an_older_history_still_has_to_bring_is_lag() -> None:
     """However far the new one has come."""
     parts = Parts()
