@@ -432,8 +432,8 @@ def test_what_is_archived_is_put_as_the_bucket_policy_demands(world: World) -> N
             or (one.request.method == "POST" and one.request.query.startswith("uploadId="))
         )
     ]
-    # one of parts, one in a piece, an entry of each, and the lineage
-    assert sorted(request.method for request in made) == ["POST", *["PUT"] * 4]
+    # one of parts, one in a piece, an entry of each, the lineage, and its turn
+    assert sorted(request.method for request in made) == ["POST", *["PUT"] * 5]
     assert {request.headers.get("if-none-match") for request in made} == {"*"}
 
 
