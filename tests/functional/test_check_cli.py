@@ -120,7 +120,10 @@ def test_readers_do_not_mind_what_a_killed_check_left(moto: MotoServer, tmp_path
     """`list`, `status` and `verify` of that source say what they would say without."""
     bucket, layout = moto.make_bucket(), Layout("pre", "orders")
     lineage = replace(LINEAGE, source="orders", gtid_set="")
-    beat = replace(BEAT, source="orders", lineage=lineage.id, covered_until=None)
+    # so long an interval that the writer is not dead in the middle of the test
+    beat = replace(
+        BEAT, source="orders", lineage=lineage.id, covered_until=None, interval_seconds=3600.0
+    )
     where = [f"--s3-url=s3://{bucket}/pre", f"--endpoint-url={moto.endpoint_url}",
              "--addressing-style=path", f"--region={REGION}", "--source=orders"]  # fmt: skip
     commands = (
