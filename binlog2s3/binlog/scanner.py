@@ -16,7 +16,8 @@ they do not count until the last event has come: `event_end` stays before them.
 Three loops check events, from fast to thorough: `fast.leap` takes whole transactions, `_walk` takes
 events that are whole in the data, and `_step` takes any event, or a part of one. A faster loop
 stops before anything that it cannot take. Only `_step` says what is wrong with an event. The table
-in `transactions` says where transactions begin and end.
+in `transactions` says where transactions begin and end. `walk` splits bytes that were checked; the
+scanner does not use it, because it must compute the CRC32 of an event as its bytes arrive.
 """
 
 import struct

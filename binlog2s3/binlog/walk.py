@@ -1,23 +1,28 @@
-"""Cuts the bytes of transactions into events, and passes each event to a callback. No I/O.
+"""Splits checked bytes into events. No I/O.
 
-Place: `content` and `client_text` read transactions with it, and `find` looks for names of tables.
-The bytes were checked before.
+Place: everything that reads events whose bytes were checked before: `content` and `client_text`
+read transactions, `find` searches for tables, and a replication source sends events on. Only the
+`scanner` has loops of its own: it checks bytes, so it computes a CRC32 over each event, and names
+the first one that is wrong.
 
-Law: large events are passed on in pieces, so memory is bounded. Bytes that are no events raise
-nothing; `lost` says so.
+Law: bytes may be cut anywhere. An event is split only if it is larger than a limit, so memory is
+bounded. The reader takes each part before it asks for the next one.
 """
 
 import struct
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Generator, Iterator
+from typing import NamedTuple, TypeAlias
 
 from binlog2s3.binlog.compression import Sink
-from binlog2s3.binlog.events import HEADER, HEADER_SIZE, Buffer
+from binlog2s3.binlog.events import HEADER_SIZE, Buffer
 
 HEAD_MOST = 128 * 1024
 """The first so many bytes of an event's body contain all that is decoded, except rows. Status
 variables and extra information have at most 64 KiB each, 4096 columns 12 KiB."""
 UNDECODABLE = (ValueError, IndexError, KeyError, OverflowError, struct.error)
+
+_TYPE_AND_SIZE = struct.Struct("<4xB4xI")
+_TYPE_OFFSET = 4
 
 Begin: TypeAlias = Callable[[int, bytes], Sink | None]
 """Called with an event's type and the beginning of its body. The sink that it returns, if any, gets
@@ -29,118 +34,166 @@ def wanted_types(*types: int) -> bytes:
     return bytes(event_type in types for event_type in range(256))
 
 
-class EventWalk:
-    """Cuts bytes into events, and calls `begin` for each event of a wanted type.
+_ALL_TYPES = bytes([1]) * 256
 
-    `lost`: something was not an event, or could not be decoded.
+
+class EventPart(NamedTuple):
+    """Bytes of an event. `size`: they begin an event of so many bytes; 0: they continue one."""
+
+    data: bytes | memoryview
+    size: int = 0
+
+
+class EventSplitter:
+    """Splits bytes into the events of the `wanted` types.
+
+    An event of up to `most` bytes is one part. A larger one has a first part of `most` bytes, and
+    then parts as they come. `least`: no event is smaller.
+    """
+
+    def __init__(self, *, most: int, least: int = HEADER_SIZE, wanted: bytes = _ALL_TYPES) -> None:
+        self._most = most
+        self._least = least
+        self._wanted = wanted
+        self._held = bytearray()  # an event's beginning, up to `_needed` bytes
+        self._needed = HEADER_SIZE
+        self._left = 0  # bytes of an event that are still to come after its first part
+        self._passes = False  # whether its type is wanted
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the bytes end with an event."""
+        return not self._held and not self._left
+
+    def feed(self, data: Buffer) -> Iterator[EventPart]:
+        """Split the next bytes, cut anywhere.
+
+        Raises ValueError at a size that no event has; nothing can be split after that.
+        """
+        view, at = memoryview(data), 0
+        while at < len(view):
+            if self._left:
+                begin, at = at, min(at + self._left, len(view))
+                self._left -= at - begin
+                if self._passes:
+                    yield EventPart(view[begin:at])
+            elif self._held:
+                begin, at = at, min(at + self._needed - len(self._held), len(view))
+                self._held += view[begin:at]
+                if len(self._held) == self._needed and (part := self._taken()) is not None:
+                    yield part
+            else:
+                at = yield from self._split(view, at)
+
+    def _split(self, view: memoryview, at: int) -> Generator[EventPart, None, int]:
+        """The fast loop, where an event begins at `at`. Returns where it stopped."""
+        unpack, wanted = _TYPE_AND_SIZE.unpack_from, self._wanted
+        most, least, end = self._most, self._least, len(view)
+        last_header = end - HEADER_SIZE
+        while at <= last_header:
+            event_type, size = unpack(view, at)
+            if size < least:
+                raise _no_event(size)
+            if not wanted[event_type]:
+                at += size
+                continue
+            until = at + size if size <= most else at + most
+            if until > end:
+                self._needed = until - at
+                break
+            yield EventPart(view[at:until], size)
+            at = until
+            if size > most:
+                self._left, self._passes = size - most, True
+                return at
+        if at > end:
+            self._left, self._passes = at - end, False
+        else:
+            self._held += view[at:]
+        return end
+
+    def _taken(self) -> EventPart | None:
+        """The first part of the event that is held, if it is complete and wanted."""
+        event_type, size = _TYPE_AND_SIZE.unpack_from(self._held)
+        if size < self._least:
+            raise _no_event(size)
+        self._passes = bool(self._wanted[event_type])
+        if self._passes:
+            self._needed = min(size, self._most)
+            if len(self._held) < self._needed:
+                return None
+        part = EventPart(bytes(self._held), size)
+        self._left = size - len(self._held)
+        self._held.clear()
+        self._needed = HEADER_SIZE
+        return part if self._passes else None
+
+
+def _no_event(size: int) -> ValueError:
+    return ValueError(f"an event of {size} bytes")
+
+
+class EventWalk:
+    """Passes events to `begin`, by type and body.
+
+    `lost`: something was not an event, or could not be decoded. It raises nothing.
     """
 
     def __init__(self, trailer: int, begin: Begin, *, wanted: bytes) -> None:
         """`trailer`: the size of each event's checksum. `wanted`: from `wanted_types`."""
         self._trailer = trailer
-        self._is_wanted = wanted
         self._begin = begin
-        self.lost = False
+        least = HEADER_SIZE + trailer
+        self._splitter = EventSplitter(most=least + HEAD_MOST, least=least, wanted=wanted)
         self._is_broken = False  # where the next event begins is not known
-        self._head = bytearray()  # header and body of the event that has begun, up to `_wanted`
-        self._wanted = HEADER_SIZE
-        self._size = 0  # of it, without checksum; 0 until its header has come
-        self._rest = 0  # bytes of a body that still go to `_sink`
-        self._skip = 0  # bytes to ignore
-        self._sink: Sink | None = None
+        self._sink: Sink | None = None  # of a large event
+        self._rest = 0  # bytes that it still gets
+        self.lost = False
 
     @property
     def is_whole(self) -> bool:
         """Whether all events could be read, and the last one is complete."""
-        return not (self.lost or self._head or self._rest or self._skip)
+        return self._splitter.is_between and not self.lost
 
     def feed(self, data: Buffer) -> None:
         """Take the next bytes, cut anywhere."""
-        with memoryview(data) as view:
-            at, size = 0, len(view)
-            while at < size and not self._is_broken:
-                if self._skip:
-                    skipped = min(self._skip, size - at)
-                    self._skip -= skipped
-                    at += skipped
-                elif self._rest:
-                    piece = bytes(view[at : at + self._rest])
-                    at += len(piece)
-                    self._pass_on(piece)
-                else:
-                    at = self._take(view, at if self._head else self._walk(view, at))
-
-    def _walk(self, view: memoryview, at: int) -> int:
-        """The fast path: take the events that are whole in `view`, except large ones."""
-        unpack, last, trailer = HEADER.unpack_from, len(view) - HEADER_SIZE, self._trailer
-        least = HEADER_SIZE + trailer
-        while at <= last:
-            _, event_type, _, size, _, _ = unpack(view, at)
-            end = at + size
-            if size < least or end > len(view):
-                break
-            if self._is_wanted[event_type]:
-                if size > HEAD_MOST:
-                    break
-                self._take_whole(event_type, bytes(view[at + HEADER_SIZE : end - trailer]))
-            at = end
-        return at
-
-    def _take_whole(self, event_type: int, body: bytes) -> None:
+        if self._is_broken:
+            return
         try:
-            sink = self._begin(event_type, body)
-            if sink is not None:
-                sink.close(whole=True)
-        except UNDECODABLE:
-            self.lost = True
-
-    def _take(self, view: memoryview, at: int) -> int:
-        """Take bytes of an event's header, and of the beginning of its body."""
-        piece = view[at : at + self._wanted - len(self._head)]
-        self._head += piece
-        if len(self._head) == self._wanted and not self._size:
-            self._take_header()
-        if self._size and len(self._head) == self._wanted:
-            self._take_head()
-        return at + len(piece)
-
-    def _take_header(self) -> None:
-        _, event_type, _, size, _, _ = HEADER.unpack_from(self._head)
-        if size < HEADER_SIZE + self._trailer:
+            for data_of_part, size in self._splitter.feed(data):
+                if size:
+                    self._take(data_of_part, size)
+                elif self._sink is not None:
+                    self._pass_on(bytes(data_of_part[: self._rest]))
+        except ValueError:
             self.lost = self._is_broken = True
-        elif self._is_wanted[event_type]:
-            self._size = size - self._trailer
-            self._wanted = min(self._size, HEADER_SIZE + HEAD_MOST)
-        else:
-            self._skip = size - HEADER_SIZE
-            self._head.clear()
 
-    def _take_head(self) -> None:
-        self._rest = self._size - self._wanted
+    def _take(self, data: bytes | memoryview, size: int) -> None:
+        """Take an event, or the beginning of a large one."""
+        end = size - self._trailer
+        body = bytes(data[HEADER_SIZE:end])
+        self._rest = end - HEADER_SIZE - len(body)
         try:
-            self._sink = self._begin(self._head[4], bytes(self._head[HEADER_SIZE:]))
+            self._sink = self._begin(data[_TYPE_OFFSET], body)
         except UNDECODABLE:
-            self.lost = True
-        self._head.clear()
-        self._wanted, self._size = HEADER_SIZE, 0
-        if not self._rest or self._sink is None:
+            self.lost, self._sink = True, None
+        if not self._rest:
             self._close(whole=True)
 
     def _pass_on(self, piece: bytes) -> None:
         """Pass a piece of the body to the sink."""
         self._rest -= len(piece)
-        whole = True
+        is_whole = True
         try:
             if self._sink is not None:
                 self._sink.feed(piece)
         except UNDECODABLE:
-            whole = False
-        if not self._rest or not whole:
-            self._close(whole=whole)
+            is_whole = False
+        if not self._rest or not is_whole:
+            self._close(whole=is_whole)
 
     def _close(self, *, whole: bool) -> None:
-        """End the event. Ignore the rest of it, if there is any."""
-        self._skip, self._rest = self._rest + self._trailer, 0
+        """The sink gets nothing more of this event."""
         sink, self._sink = self._sink, None
         try:
             if sink is not None:

@@ -26,6 +26,7 @@ from binlog2s3.binlog.events import (
 )
 from binlog2s3.binlog.executed import Executed
 from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.binlog.walk import EventPart, EventSplitter
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import Checked, Piece, Stream
 from binlog2s3.recover.protocol import rotate_event
@@ -41,14 +42,6 @@ _NOT_SENT = frozenset({EventType.ROTATE, EventType.STOP, EventType.PREVIOUS_GTID
 GTID_EVENTS = frozenset(
     {EventType.GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID, EventType.ANONYMOUS_GTID}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Bytes to be sent. `size`: they begin an event of so many bytes; 0: they continue one."""
-
-    data: bytes | memoryview
-    size: int = 0
 
 
 @dataclass(slots=True)
@@ -76,7 +69,7 @@ class Feed:
     _format: bytes = field(default=b"", init=False)
     _told: int = field(default=0, init=False)  # where the replica takes itself to be
 
-    def parts(self, stream: Stream) -> Iterator[Part]:
+    def parts(self, stream: Stream) -> Iterator[EventPart]:
         """All that is sent. Raises what the stream raises, ArchiveError for bytes that are none."""
         before: Piece | None = None
         for piece, data in stream:
@@ -92,13 +85,13 @@ class Feed:
             self.position = max(self.position, before.end)
             yield from self.settled()
 
-    def settled(self) -> Iterator[Part]:
+    def settled(self) -> Iterator[EventPart]:
         """What tells the replica where it is, if something was left out since it was told."""
         if self._told != self.position:
             yield self._rotate(self.position)
-            yield Part(self._format, len(self._format))  # MariaDB forgets its own at a rotate
+            yield EventPart(self._format, len(self._format))  # MariaDB forgets its own at a rotate
 
-    def _begin(self, piece: Piece, head: bytes) -> Iterator[Part]:
+    def _begin(self, piece: Piece, head: bytes) -> Iterator[EventPart]:
         """The rotate and the format event that every binlog begins with at the replica."""
         self.name = self.name_of(piece)
         starts = piece.begin < len(head)  # the binlog's own first bytes are part of the piece
@@ -109,13 +102,13 @@ class Feed:
         self._format = format_event(head[len(MAGIC) :], is_start=False, in_place=False)
         event = format_event(head[len(MAGIC) :], is_start=True, in_place=starts)
         self.checksum = wrote.checksum == "crc32"
-        yield Part(event, len(event))
+        yield EventPart(event, len(event))
         if starts:
             self.sent += len(head)
             self.position = self._told = len(head)
         self._skipping = False
 
-    def _event(self, part: Part) -> Iterator[Part]:
+    def _event(self, part: EventPart) -> Iterator[EventPart]:
         if not part.size:
             self.sent += len(part.data)
             if not self._skipping:
@@ -140,16 +133,16 @@ class Feed:
         self.sent += len(part.data)
         self.position += size
 
-    def _another_format(self, event: bytes) -> Part:
+    def _another_format(self, event: bytes) -> EventPart:
         """A binlog can have one in its middle; nothing was started there."""
         self._format = format_event(event, is_start=False, in_place=False)
         self.checksum = decode_format(event, offset=len(MAGIC)).checksum == "crc32"
-        return Part(format_event(event, is_start=False, in_place=True), len(event))
+        return EventPart(format_event(event, is_start=False, in_place=True), len(event))
 
-    def _rotate(self, position: int) -> Part:
+    def _rotate(self, position: int) -> EventPart:
         self._told = position
         event = rotate_event(self.name, position, server_id=self.server_id, checksum=self.checksum)
-        return Part(event, len(event))
+        return EventPart(event, len(event))
 
     def _is_before(self, name: str, offset: int) -> bool:
         """Whether the event that begins here lies before where the replica wants to begin."""
@@ -211,31 +204,16 @@ def format_event(event: bytes, *, is_start: bool, in_place: bool) -> bytes:
     return bytes(changed)
 
 
-def events(data: Iterable[Checked]) -> Iterator[Part]:
-    """The events of bytes that come cut anywhere: small ones whole, large ones in parts.
+def events(data: Iterable[Checked]) -> Iterator[EventPart]:
+    """The events of a piece's bytes: small ones whole, large ones in parts.
 
-    Raises ArchiveError where they do not end with an event.
+    Raises ArchiveError if the bytes are no events, or do not end with an event.
     """
-    held, left = b"", 0  # the beginning of an event; what is still to come of a large one
+    splitter = EventSplitter(most=WHOLE_MOST)
     for checked in data:
-        view = memoryview(checked.data)
-        if left:
-            part, view = view[:left], view[left:]
-            left -= len(part)
-            yield Part(part)
-        if held:
-            view = memoryview(held + view)
-            held = b""
-        at, end = 0, len(view)
-        while at < end:
-            size = int.from_bytes(view[at + 9 : at + 13], "little") if end - at >= 13 else 0
-            if end - at < HEADER_SIZE or (size <= WHOLE_MOST and at + size > end):
-                held = bytes(view[at:])
-                break
-            if size < HEADER_SIZE:
-                raise ArchiveError(f"an event of {size} bytes")
-            yield Part(view[at : at + size], size)
-            at += size
-        left = max(left, at - end)
-    if held or left:
+        try:
+            yield from splitter.feed(checked.data)
+        except ValueError as error:
+            raise ArchiveError(str(error)) from error
+    if not splitter.is_between:
         raise ArchiveError("the bytes of a piece end within an event")

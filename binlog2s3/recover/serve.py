@@ -474,7 +474,7 @@ class _Client:
                 self._socket.sendall(part)
 
     def send_event(self, data: Buffer, size: int | None = None) -> None:
-        """An event, or, where `size` is given, the part of one (`feed.Part`)."""
+        """An event, or, where `size` is given, the part of one (`walk.EventPart`)."""
         size = len(data) if size is None else size
         for part in self.conversation.event_packets(data, size=size):
             self._batch += part

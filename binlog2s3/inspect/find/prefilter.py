@@ -6,6 +6,10 @@ Place in the flow: `one_binlog` feeds it the blocks of a span, and reads what it
 Law: no transaction that matches is skipped; what cannot be decided here is left for reading. Only
 event headers and a few short heads are decoded; all else is searched as bytes.
 
+It does not use `binlog.walk`: it skips whole transactions by the length in their GTID event, and
+needs offsets instead of bytes. So it looks at 2 to 4 million events per second, several times as
+many as can be handed on one by one.
+
 A transaction can change a table only by row events, which follow a TABLE_MAP event with the table's
 name in plain bytes, by a statement, or in a compressed event. MySQL's GTID event has the length of
 its transaction, and a flag (1, mysqlbinlog's `rbr_only`) that says whether it may have statements.
