@@ -17,8 +17,7 @@ import pytest
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.tables import table_name
-from binlog2s3.inspect.find.match import Criteria, Tables
-from binlog2s3.inspect.find.model import Hit, SearchQuery
+from binlog2s3.inspect.find.match import Criteria, Hit, SearchQuery, Tables
 from binlog2s3.inspect.find.scan import TransactionSearch
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries

@@ -19,8 +19,7 @@ from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.find import FindConfig
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
-from binlog2s3.inspect.find.match import Criteria, Tables
-from binlog2s3.inspect.find.model import SearchQuery
+from binlog2s3.inspect.find.match import Criteria, SearchQuery, Tables
 from binlog2s3.inspect.find.scan import TransactionSearch
 from binlog2s3.inspect.find.view import (
     JsonOutput,

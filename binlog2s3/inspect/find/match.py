@@ -1,7 +1,8 @@
-"""Whether a transaction matches: by its tables, kinds, rows, GTIDs. Pure.
+"""What to search for, whether a transaction matches, and what was found. Pure.
 
-Place in the flow: `prefilter` and `scan` use it; the criteria come from `config`. `binlog.content`
-reads the transaction, `binlog.statements` parses its statements.
+Place in the flow: `command` makes the query from `config`; `prefilter` and `one_binlog` ask here
+about transactions; `scan` returns hits, `view` prints them. `binlog.content` reads a transaction,
+`binlog.statements` parses its statements.
 
 Law: if it cannot be decided whether a transaction matches, it is a match that is not certain.
 """
@@ -10,12 +11,15 @@ import struct
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 from uuid import UUID
 
 from binlog2s3.archive.known import Known
-from binlog2s3.binlog.content import ROW_KINDS, Change, Content
+from binlog2s3.binlog.content import ROW_KINDS, Change, Content, Xa
 from binlog2s3.binlog.events import HEADER_SIZE, EventType
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, Interval, MariadbGtidList, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.statements import Statement
 from binlog2s3.binlog.tables import database_name, table_name
 
@@ -322,3 +326,85 @@ def _last(gtids: Gtids | None, domain: int, server: int) -> int:
     if not isinstance(gtids, MariadbGtidList):
         return -1
     return next((n for d, s, n in gtids.gtids() if (d, s) == (domain, server)), -1)
+
+
+_SECOND_US = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchQuery:
+    """What to search for, and where.
+
+    Times are in microseconds, UTC, both included. `gtids` are texts of either flavour. `lineage`:
+    search the history that ends in it, None: the current one; `everywhere`: search every lineage as
+    a whole.
+    """
+
+    wanted: Criteria
+    since_us: int | None = None
+    until_us: int | None = None
+    gtids: tuple[str, ...] = ()
+    order: Literal["newest", "oldest"] = "newest"
+    limit: int = 0
+    lineage: str | None = None
+    everywhere: bool = False
+
+    def in_time(self, least_us: int, greatest_us: int, *, exact: bool) -> bool:
+        """Whether a commit between these times may match; not `exact`: seconds, rounded down."""
+        if not exact:
+            greatest_us += _SECOND_US - 1
+        return (self.since_us is None or greatest_us >= self.since_us) and (
+            self.until_us is None or least_us <= self.until_us
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class XaLink:
+    """The other phase of an XA transaction, and the state that follows from it.
+
+    `binlog` and `transaction` are those of the other phase, None if it was not found.
+    """
+
+    xa: Xa
+    state: Literal["prepared", "committed", "rolled back"]
+    binlog: BinlogName | None = None
+    transaction: Transaction | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether both phases are known, and it was committed."""
+        return self.state == "committed" and self.transaction is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A transaction that was found: where it is, what it does, and how certain the match is.
+
+    For an XA COMMIT, the content is that of the prepared transaction, if it was found.
+    """
+
+    lineage: str
+    binlog: BinlogName
+    transaction: Transaction
+    content: Content
+    match: Match
+    link: XaLink | None = None
+
+
+@dataclass(slots=True)
+class SearchStats:
+    """The progress and the outcome of a search. `size` of `of_size` bytes are done.
+
+    `left_out`: binlogs that did not have to be read. `ended_early`: the limit was reached.
+    `covered_us`: everything committed until then is in the bucket, None: not known.
+    `similar_tables`: names similar to those asked for, if no match was certain.
+    """
+
+    binlogs: int = 0
+    size: int = 0
+    left_out: int = 0
+    of_size: int = 0
+    lineages: tuple[str, ...] = ()
+    ended_early: bool = False
+    covered_us: int | None = None
+    similar_tables: tuple[str, ...] = ()

@@ -22,13 +22,10 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
-from binlog2s3.inspect.find.history import SearchedHistory
-from binlog2s3.inspect.find.match import WantedGtids
-from binlog2s3.inspect.find.model import Hit, SearchQuery, SearchStats
-from binlog2s3.inspect.find.one_binlog import Span, SpanSearcher, UnreadableRange
+from binlog2s3.inspect.find.history import SearchedHistory, XaPhases
+from binlog2s3.inspect.find.match import Hit, SearchQuery, SearchStats, WantedGtids
+from binlog2s3.inspect.find.one_binlog import SimilarTables, Span, SpanSearcher, UnreadableRange
 from binlog2s3.inspect.find.prefilter import rules_for
-from binlog2s3.inspect.find.similar_tables import SimilarTables
-from binlog2s3.inspect.find.xa import XaPhases
 from binlog2s3.recover.route import Route
 from binlog2s3.recover.snapshot import Survey
 

@@ -22,8 +22,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from binlog2s3.binlog.content import Change
 from binlog2s3.formatting import count_text, cut, size_text, time_text
-from binlog2s3.inspect.find.match import Match
-from binlog2s3.inspect.find.model import Hit, SearchQuery, SearchStats, XaLink
+from binlog2s3.inspect.find.match import Hit, Match, SearchQuery, SearchStats, XaLink
 from binlog2s3.output import Plain, clean, is_terminal
 
 FORMAT = 1

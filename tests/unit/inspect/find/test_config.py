@@ -8,8 +8,7 @@ from binlog2s3.config.find import FIND, FindConfig
 from binlog2s3.config.points import parse_between
 from binlog2s3.errors import ConfigError
 from binlog2s3.inspect.find.command import _query
-from binlog2s3.inspect.find.match import Criteria, Tables
-from binlog2s3.inspect.find.model import SearchQuery
+from binlog2s3.inspect.find.match import Criteria, SearchQuery, Tables
 from tests.binlog_writer import UUID_A
 
 NEEDED = ("--source=orders", "--s3-url=s3://bucket/pre")

@@ -13,8 +13,7 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType
 from binlog2s3.errors import ArchiveError
-from binlog2s3.inspect.find.match import Criteria, Tables
-from binlog2s3.inspect.find.model import Hit, SearchQuery, SearchStats
+from binlog2s3.inspect.find.match import Criteria, Hit, SearchQuery, SearchStats, Tables
 from binlog2s3.inspect.find.scan import TransactionSearch
 from binlog2s3.inspect.find.view import SearchContext, TextOutput
 from binlog2s3.output import Plain

@@ -13,8 +13,15 @@ from rich.console import Console
 from binlog2s3.binlog.content import Change, Content, Phase, Xa, Xid
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.inspect.find.match import Criteria, Match, Tables
-from binlog2s3.inspect.find.model import Hit, SearchQuery, SearchStats, XaLink
+from binlog2s3.inspect.find.match import (
+    Criteria,
+    Hit,
+    Match,
+    SearchQuery,
+    SearchStats,
+    Tables,
+    XaLink,
+)
 from binlog2s3.inspect.find.view import (
     JsonOutput,
     SearchContext,
