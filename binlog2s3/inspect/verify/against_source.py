@@ -13,9 +13,8 @@ from binlog2s3.archive.listing import current_of
 from binlog2s3.binlog.gtid import parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError, SourceError
-from binlog2s3.inspect.verify.inventory import SourceInventory, take_inventory
+from binlog2s3.inspect.verify.context import SourceContext, SourceInventory, take_inventory
 from binlog2s3.inspect.verify.report import ComparedBinlogs, Defect, Kind
-from binlog2s3.inspect.verify.walk import SourceContext
 from binlog2s3.server.connection import Server, ServerBinlog
 
 MOST_ASKED = 500

@@ -1,6 +1,6 @@
 """Whether a base backup can be recovered to now: plans the recovery without running it.
 
-Place in the flow: `one_source` asks when all defects are known; `recover.plan` plans as it does for
+Place in the flow: `source` asks when all defects are known; `recover.plan` plans as it does for
 `pitr`.
 
 Law: the answer is yes only if `pitr --latest` would start, and no defect lies on its way.

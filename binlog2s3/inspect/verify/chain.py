@@ -1,6 +1,6 @@
 """How binlogs and lineages follow one another, and which intervals can be recovered. Pure.
 
-Place in the flow: `walk` adds binlog by binlog; `one_source` joins lineages and checks their
+Place in the flow: `walk` adds binlog by binlog; `source` joins lineages and checks their
 parents.
 
 Law: names, GTIDs, sizes and checksums show no break within an interval. Only the GTID sets at its

@@ -1,6 +1,6 @@
 """`binlog2s3 verify`: checks the archive against itself, its source, and a base backup.
 
-Place in the flow: under `cli`; for each source, `one_source` does the work; `view` prints the
+Place in the flow: under `cli`; for each source, `source` does the work; `view` prints the
 report.
 
 Law: it only reads, except that --repair writes missing entries. What the streamer does meanwhile is
@@ -22,8 +22,8 @@ from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError, ConfigError, StoreError
 from binlog2s3.inspect.verify.against_source import SourceComparison
-from binlog2s3.inspect.verify.one_source import Environment, SourceVerifier
 from binlog2s3.inspect.verify.report import Defect, Report
+from binlog2s3.inspect.verify.source import Environment, SourceVerifier
 from binlog2s3.inspect.verify.view import document, print_report
 from binlog2s3.output import page_on, progress_of
 from binlog2s3.recover.model import Progress

@@ -9,22 +9,21 @@ themselves but differ, the report says so.
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import read
-from binlog2s3.archive.documents import Entry, Lineage
-from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.documents import Entry
 from binlog2s3.archive.parts import BLOCK_SIZE, Grid
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
+from binlog2s3.inspect.verify.context import LineageContext
 from binlog2s3.inspect.verify.entry import differences
-from binlog2s3.inspect.verify.report import Defect, Kind
 from binlog2s3.store.contract import Store
 from binlog2s3.stream.remote import build_entry
 from binlog2s3.stream.tail import Track
@@ -50,53 +49,38 @@ class _Fetched:
     entry: Entry | None = None
 
 
-@dataclass(slots=True)
-class DeepResult:
-    """The defects, and the binlogs whose bytes are wrong."""
-
-    defects: list[Defect] = field(default_factory=list)
-    bad: set[BinlogName] = field(default_factory=set)
-    read: int = 0
-
-
 def read_all(
-    store: Store,
-    layout: Layout,
-    lineage: Lineage,
-    sizes: Mapping[BinlogName, int],
-    advance: Advance,
-) -> DeepResult:
-    """Read the archived binlogs of a lineage, which have these sizes, in order."""
-    deep = DeepResult()
-    names = sorted(sizes)
+    context: LineageContext, sizes: Mapping[BinlogName, int], advance: Advance
+) -> set[BinlogName]:
+    """Read the archived binlogs of a lineage, which have these sizes, in order.
+
+    Returns those whose bytes are wrong; their defects are in the report.
+    """
+    names, bad = sorted(sizes), set[BinlogName]()
     tasks = (
-        partial(_fetch, store, layout, lineage, name, sizes[name], number)
+        partial(_fetch, context, name, sizes[name], number)
         for name in names
         for number in range(_count(sizes[name]))
     )
     with closing(Ahead(tasks, threads=THREADS, most=_AHEAD, first=_AHEAD)) as ahead:
         for name in names:
             blocks = (next(ahead) for _ in range(_count(sizes[name])))
-            _BinlogPass(deep, layout, lineage, name, advance).run(blocks)
-    return deep
+            if not _BinlogPass(context, name, advance).run(blocks):
+                bad.add(name)
+    return bad
 
 
 def _count(size: int) -> int:
     return max(1, -(-size // BLOCK_SIZE))
 
 
-def _fetch(  # noqa: PLR0917
-    store: Store, layout: Layout, lineage: Lineage, name: BinlogName, size: int, number: int
-) -> _Fetched:
+def _fetch(context: LineageContext, name: BinlogName, size: int, number: int) -> _Fetched:
     """Fetch a block; called by any thread."""
-    entry: Entry | None = None
+    entry, store = None, context.source.store
     if number == 0:
-        key = layout.entry(lineage.id, name)
-        try:
-            entry = read(store, key, Entry)
-        except (ObjectMissingError, ArchiveError):
-            entry = None  # the walk reports it
-    key, begin = layout.binlog(lineage.id, name), number * BLOCK_SIZE
+        with suppress(ObjectMissingError, ArchiveError):  # the walk reports it
+            entry = read(store, context.entry_key(name), Entry)
+    key, begin = context.object_key(name), number * BLOCK_SIZE
     end = min(begin + BLOCK_SIZE, size)
     try:
         data = store.get(key, most=_SMALL) if size <= _SMALL else _gather(store, key, begin, end)
@@ -119,12 +103,8 @@ def _gather(store: Store, key: str, begin: int, end: int) -> memoryview:
 class _BinlogPass:
     """One binlog, block by block."""
 
-    def __init__(
-        self, deep: DeepResult, layout: Layout, lineage: Lineage, name: BinlogName, advance: Advance
-    ) -> None:
-        self._deep = deep
-        self._layout = layout
-        self._lineage = lineage
+    def __init__(self, context: LineageContext, name: BinlogName, advance: Advance) -> None:
+        self._context = context
         self._name = name
         self._advance = advance
         self._track = Track(name, Path(), _ANY_GRID)
@@ -132,7 +112,8 @@ class _BinlogPass:
         self._size = self._whole = 0
         self._damage: DamageError | None = None
 
-    def run(self, blocks: Iterator[_Fetched]) -> None:
+    def run(self, blocks: Iterator[_Fetched]) -> bool:
+        """Read all of it; returns whether its bytes are right."""
         entry: Entry | None = None
         error: StoreError | None = None
         for fetched in blocks:
@@ -145,9 +126,14 @@ class _BinlogPass:
                 self._take(fetched)
             del fetched
         if error is None:
-            self._judge(entry)
-        elif not isinstance(error, ObjectMissingError):  # the walk reports it
-            self._add_defect("bytes", f"it cannot be read completely: {error}")
+            wrong = self._judge(entry)
+        elif isinstance(error, ObjectMissingError):
+            wrong = ""  # the walk reports it
+        else:
+            wrong = f"it cannot be read completely: {error}"
+        if wrong:
+            self._context.defect("bytes", wrong, self._name)
+        return not wrong
 
     def _take(self, fetched: _Fetched) -> None:
         data = memoryview(fetched.data)
@@ -160,14 +146,14 @@ class _BinlogPass:
                 self._track.feed(data)
             except DamageError as error:
                 self._damage = DamageError(str(error), offset=error.offset)
-        self._deep.read += len(data)
+        self._context.source.report.read_bytes += len(data)
         self._advance(len(data), self._track.scanner.transactions - before)
 
-    def _judge(self, entry: Entry | None) -> None:
-        """Compare the bytes with themselves and with the entry."""
+    def _judge(self, entry: Entry | None) -> str:
+        """Compare the bytes with themselves and with the entry; returns what is wrong with them."""
         scanner = self._track.scanner
         if entry is not None and entry.size != self._size:
-            return  # the walk reports it
+            return ""  # the walk reports it
         wrong = self._wrong_blocks(entry)
         if entry is not None and wrong and self._whole != entry.crc64:
             text = f"bytes {', '.join(wrong[:_MOST_SHOWN])} differ from what was archived"
@@ -177,19 +163,19 @@ class _BinlogPass:
                 text += f": {self._damage}"
             elif scanner.event_end == self._size:
                 text += ": every event is valid, so this may be another binlog"
-            self._add_defect("bytes", text)
-            return
+            return text
         if self._damage is not None or scanner.event_end != self._size:
             ends = f"the last event ends at {scanner.event_end} of {self._size} bytes"
             why = self._damage or ends
-            self._add_defect("bytes", f"its events are damaged: {why}")
-            return
+            return f"its events are damaged: {why}"
         if entry is None:
-            return
+            return ""
         lies = differences(entry, build_entry(self._track, entry.archived_at or datetime.now(UTC)))
         if lies:
             text = "; ".join(lies[:_MOST_SHOWN])
-            self._add_defect("entry-lies", f"compared with the bytes of {self._name}, {text}")
+            text = f"compared with the bytes of {self._name}, {text}"
+            self._context.defect("entry-lies", text, self._name)
+        return ""
 
     def _wrong_blocks(self, entry: Entry | None) -> list[str]:
         """The ranges whose checksums differ from the entry's."""
@@ -203,12 +189,3 @@ class _BinlogPass:
         if not found and self._whole != entry.crc64 and len(entry.blocks) != len(self._crcs):
             found = [f"0 to {self._size} ({crc64_hex(self._whole)})"]
         return found
-
-    def _add_defect(self, kind: Kind, text: str) -> None:
-        layout, id_ = self._layout, self._lineage.id
-        if kind == "bytes":
-            self._deep.bad.add(self._name)
-        key = layout.entry if kind == "entry-lies" else layout.binlog
-        self._deep.defects.append(
-            Defect(kind=kind, lineage=id_, binlog=self._name, key=key(id_, self._name), text=text)
-        )

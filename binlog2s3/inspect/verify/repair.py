@@ -1,73 +1,70 @@
 """`verify --repair`: makes missing entries again from complete binlogs.
 
-Place in the flow: `one_source` calls it for archived binlogs that have no entry.
+Place in the flow: `source` calls it for archived binlogs that have no entry.
 
 Law: nothing is replaced, and nothing else is written. An entry is made only of an object that is
 proved to be the complete binlog of that name; if an entry appears meanwhile, it is kept.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
-from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import EntryEnd, Lineage
-from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.gtid import Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError
+from binlog2s3.inspect.verify.context import LineageContext
 from binlog2s3.inspect.verify.report import Repaired
-from binlog2s3.store.contract import Store
 from binlog2s3.stream.remote import Place
 from binlog2s3.stream.tail import Track
 
 _GRID = Grid(5 << 20)
 
 
-def make_entry(
-    store: Store,
-    layout: Layout,
-    lineage: Lineage,
-    name: BinlogName,
-    advance: Callable[[int], object] = lambda _: None,
-) -> Repaired:
+def make_entry(context: LineageContext, name: BinlogName) -> Repaired:
     """Make the entry of an archived binlog, or say why not. Raises StoreError if denied."""
-    key, entry_key = layout.binlog(lineage.id, name), layout.entry(lineage.id, name)
+    return Repaired(
+        lineage=context.lineage.id,
+        binlog=name,
+        key=context.entry_key(name),
+        why=_make(context, name),
+    )
 
-    def refused(why: str) -> Repaired:
-        return Repaired(lineage=lineage.id, binlog=name, key=entry_key, why=why)
 
+def _make(context: LineageContext, name: BinlogName) -> str:
+    """Make the entry; returns why it was not made, or ""."""
+    source, lineage = context.source, context.lineage
+    store, layout, key = source.store, source.layout, context.object_key(name)
     info = store.head(key)
     if info is None:
-        return refused("the binlog is not there any more")
+        return "the binlog is not there any more"
     track = Track(name, Path(), _GRID)
     try:
         for block in store.open(key, 0, info.size):
             track.feed(memoryview(block))
-            advance(len(block))
     except DamageError as error:
-        return refused(f"its bytes are damaged: {error}")
+        return f"its bytes are damaged: {error}"
     if not info.size or track.size != info.size:
-        return refused(f"its last event ends at {track.size} of {info.size} bytes")
-    if why := _breaks(store, layout, lineage, track):
-        return refused(why)
+        return f"its last event ends at {track.size} of {info.size} bytes"
+    if why := _breaks(context, track):
+        return why
     track.closed = True
     try:
         Place(store, layout, lineage.id, _GRID, track).put_entry()
     except ArchiveError as error:
-        return refused(str(error))
-    return Repaired(lineage=lineage.id, binlog=name, key=entry_key)
+        return str(error)
+    return ""
 
 
-def _breaks(store: Store, layout: Layout, lineage: Lineage, track: Track) -> str:
+def _breaks(context: LineageContext, track: Track) -> str:
     """Why this cannot be the complete binlog of its name; "" if everything fits."""
-    name, scanner = track.name, track.scanner
+    lineage, name, scanner = context.lineage, track.name, track.scanner
     if scanner.flavour != lineage.flavour:
         return f"it is {scanner.flavour}, but the lineage is {lineage.flavour}"
     if scanner.rotate is not None and scanner.rotate.next_binlog != str(name.next()):
         return f"it ends with a rotation to {scanner.rotate.next_binlog}"
-    earlier = _end(store, layout, lineage, _previous(name))
-    later = _end(store, layout, lineage, name.next())
+    earlier = _end(context, _previous(name))
+    later = _end(context, name.next())
     before, after = track.gtids_before(), scanner.gtids_at_end
     expected = _expected(lineage, name, earlier)
     following = parse(later.gtid_set_before, lineage.flavour) if later is not None else None
@@ -96,9 +93,9 @@ def _previous(name: BinlogName) -> BinlogName:
     return BinlogName(name.prefix, number, max(6, len(str(number))))
 
 
-def _end(store: Store, layout: Layout, lineage: Lineage, name: BinlogName) -> EntryEnd | None:
+def _end(context: LineageContext, name: BinlogName) -> EntryEnd | None:
     try:
-        return Catalog(store, layout).entry_end(lineage, name)
+        return context.source.catalog.entry_end(context.lineage, name)
     except (ObjectMissingError, ArchiveError):
         return None
 

@@ -24,8 +24,8 @@ from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.verify.against_source import SourceComparison
 from binlog2s3.inspect.verify.command import Verifier
-from binlog2s3.inspect.verify.one_source import Environment, SourceVerifier
 from binlog2s3.inspect.verify.report import Defect, RecordedGap, Report, SourceReport
+from binlog2s3.inspect.verify.source import Environment, SourceVerifier
 from binlog2s3.inspect.verify.view import print_report
 from binlog2s3.inspect.verify.walk import ENTRY_SOON
 from binlog2s3.output import Plain

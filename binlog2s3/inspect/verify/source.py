@@ -6,11 +6,12 @@ Law: lineages are checked before their binlogs, and those before parents: each s
 the steps before it found correct.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import count
 
 from binlog2s3.archive.ancestry import Line, line_of
 from binlog2s3.archive.blocks import Ahead
@@ -32,18 +33,22 @@ from binlog2s3.errors import (
 from binlog2s3.formatting import moment_text
 from binlog2s3.inspect.verify.answer import answer
 from binlog2s3.inspect.verify.chain import BinlogFacts, along, gap_of, own_problems, parent_problems
-from binlog2s3.inspect.verify.deep import DeepResult, read_all
-from binlog2s3.inspect.verify.inventory import foreign_names, take_inventory
+from binlog2s3.inspect.verify.context import (
+    LineageContext,
+    SourceContext,
+    foreign_names,
+    take_inventory,
+)
+from binlog2s3.inspect.verify.deep import read_all
 from binlog2s3.inspect.verify.repair import make_entry
 from binlog2s3.inspect.verify.report import (
     NO_WRITER,
     Defect,
     Kind,
-    LineageReport,
     Repaired,
     SourceReport,
 )
-from binlog2s3.inspect.verify.walk import AHEAD, LineageWalk, SourceContext, Walked
+from binlog2s3.inspect.verify.walk import AHEAD, LineageWalk
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import Store
@@ -76,8 +81,7 @@ class SourceVerifier:
         self._config = config
         self._store = store
         self._environment = environment
-        self._done = 0
-        self._advance: Callable[[], object] = lambda: None
+        self._current = ""
         self.report = SourceReport(name=name)
         self.refused: StoreError | None = None
         self.known_lineages: list[Lineage] = []
@@ -91,12 +95,12 @@ class SourceVerifier:
             catalog=catalog,
             survey=Survey(store, catalog, workers),
             inventory=inventory,
+            report=self.report,
             threads=workers.count,
             deep=config.deep,
             alive=self._sign.alive,
             clock=lambda: max(environment.now(), self._sign.clock),
             pause=environment.pause,
-            advance=lambda: self._advance(),  # noqa: PLW0108 - it is another one later
         )
 
     @property
@@ -116,15 +120,15 @@ class SourceVerifier:
         selected = {lineage.id: self._selected(lineage) for lineage in mine}
         bad = self._read(mine, selected)
         walked = self._walk(mine, selected, bad)
-        self._check_parents(mine, walked)
+        cuts = {(id_, name): f for id_, walk in walked.items() for name, f in walk.cuts.items()}
+        self._check_parents(mine, cuts)
         self._check_durable(walked)
         if line is not None:
-            cuts = {(id_, name): f for id_, w in walked.items() for name, f in w.cuts.items()}
-            intervals = {id_: found.intervals for id_, found in walked.items()}
+            intervals = {id_: walk.result.intervals for id_, walk in walked.items()}
             report.history = along(line, intervals, cuts)
             report.legs = tuple(leg.lineage.id for leg in line.legs)
         if self._config.repair:
-            self._repair(mine, walked)
+            self._repair(walked)
         if self._config.asks:
             report.answer = answer(
                 self.context.survey,
@@ -170,10 +174,9 @@ class SourceVerifier:
     def _line(self) -> Line | None:
         """The history that ends in the lineage asked for, or in the current one."""
         lineages = [one for one in self.known_lineages if _has_origin(one)]
-        ids = [one.id for one in lineages]
-        tip = self._config.lineage or current_of(lineages, self.context.inventory.turn)
-        self.report.tip = tip
-        return line_of(lineages, tip) if tip in ids else None
+        self._current = current_of(lineages, self.context.inventory.turn)
+        self.report.tip = tip = self._config.lineage or self._current
+        return line_of(lineages, tip) if any(one.id == tip for one in lineages) else None
 
     def _chosen(self, line: Line | None) -> list[Lineage]:
         if self._config.lineage is None:
@@ -186,24 +189,22 @@ class SourceVerifier:
 
     def _selected(self, lineage: Lineage) -> list[BinlogName]:
         """The names to check; those that the server cannot have given are foreign."""
-        objects, layout = self.context.inventory.objects(lineage.id), self.context.layout
+        context = LineageContext(self.context, lineage)
+        objects = context.objects
         strange = set(foreign_names(objects, lineage.first_binlog))
+        text = f"it does not belong to a lineage that begins with {lineage.first_binlog}"
         for name in sorted(strange):
             for there, key in (
-                (objects.binlogs, layout.binlog(lineage.id, name)),
-                (objects.entries, layout.entry(lineage.id, name)),
-                (objects.chunks, layout.chunks(lineage.id, name)),
+                (objects.binlogs, context.object_key(name)),
+                (objects.entries, context.entry_key(name)),
+                (objects.chunks, context.chunks_key(name)),
             ):
                 if name in there:
-                    text = (
-                        f"it does not belong to a lineage that begins with {lineage.first_binlog}"
-                    )
                     self._add_defect("foreign", lineage.id, key, text)
         names = [name for name in objects.names if name not in strange]
-        early = [name for name in names if name < lineage.first_binlog]
-        if early:
-            text = f"first_binlog is {lineage.first_binlog}, but {early[0]} is there"
-            self._add_defect("lineage-lies", lineage.id, layout.lineage(lineage.id), text)
+        if names and names[0] < lineage.first_binlog:
+            text = f"first_binlog is {lineage.first_binlog}, but {names[0]} is there"
+            context.defect("lineage-lies", text)
         if self._config.last is not None:
             return names[-self._config.last :]
         if self._config.since is not None:
@@ -229,57 +230,43 @@ class SourceVerifier:
         self, lineages: Sequence[Lineage], selected: dict[str, list[BinlogName]]
     ) -> dict[str, set[BinlogName]]:
         """With --deep, read all bytes; returns the bad binlogs of each lineage."""
-        bad: dict[str, set[BinlogName]] = {}
         if not self._config.deep:
-            return bad
-        sizes = {
-            one.id: {
-                name: there[name].size
-                for there in (self.context.inventory.objects(one.id).binlogs,)
-                for name in selected[one.id]
-                if name in there
-            }
-            for one in lineages
-        }
+            return {}
+        sizes: dict[str, dict[BinlogName, int]] = {}
+        for one in lineages:
+            there = self.context.inventory.objects(one.id).binlogs
+            sizes[one.id] = {name: there[name].size for name in selected[one.id] if name in there}
         total = sum(size for each in sizes.values() for size in each.values())
         with self._environment.reading(total) as advance:
-            for lineage in lineages:
-                found: DeepResult = read_all(
-                    self._store, self.context.layout, lineage, sizes[lineage.id], advance
-                )
-                self.report.defects += found.defects
-                self.report.read_bytes += found.read
-                bad[lineage.id] = found.bad
-        return bad
+            return {
+                one.id: read_all(LineageContext(self.context, one), sizes[one.id], advance)
+                for one in lineages
+            }
 
     def _walk(
         self,
         lineages: Sequence[Lineage],
         selected: dict[str, list[BinlogName]],
         bad: dict[str, set[BinlogName]],
-    ) -> dict[str, Walked]:
-        walked: dict[str, Walked] = {}
-        total = sum(len(names) for names in selected.values())
+    ) -> dict[str, LineageWalk]:
+        walked: dict[str, LineageWalk] = {}
+        total, done = sum(map(len, selected.values())), count(1)
         narrowed = self._config.last is not None or self._config.since is not None
         with self._environment.steps("binlogs") as advance:
-
-            def step() -> None:
-                self._done += 1
-                advance(self._done, total)
-
-            self._advance = step
             for lineage in lineages:
-                walk = LineageWalk(
-                    self.context,
-                    lineage,
+                gap = gap_of(lineage)
+                self.report.gaps += [gap] if gap is not None else []
+                walk = walked[lineage.id] = LineageWalk(
+                    LineageContext(self.context, lineage),
                     selected[lineage.id],
                     bad=bad.get(lineage.id, ()),
                     from_start=not narrowed,
                     wanted=self._cuts(lineage.id),
-                    current=lineage.id == self.report.tip,
+                    current=lineage.id == self._current,
+                    is_tip=lineage.id == self.report.tip,
                 )
-                found = walked[lineage.id] = walk.run()
-                self._note(lineage, found)
+                walk.run(lambda: advance(next(done), total))
+                self.report.lineages.append(walk.result)
         return walked
 
     def _cuts(self, lineage: str) -> set[str]:
@@ -287,48 +274,25 @@ class SourceVerifier:
         origins = [one.origin for one in self.known_lineages if _has_origin(one)]
         return {o.binlog for o in origins if o is not None and o.lineage == lineage and o.binlog}
 
-    def _note(self, lineage: Lineage, found: Walked) -> None:
-        report, objects = self.report, self.context.inventory.objects(lineage.id)
-        report.defects += found.defects
-        gap = gap_of(lineage)
-        report.gaps += [gap, *found.gaps] if gap is not None else found.gaps
-        report.notes += [f"{lineage.id}: {note}" for note in found.notes]
-        report.read_bytes += found.read
-        current = current_of(
-            [one for one in self.known_lineages if _has_origin(one)], self.context.inventory.turn
-        )
-        report.lineages.append(
-            LineageReport(
-                lineage=lineage,
-                current=lineage.id == current,
-                binlogs=len(objects.names),
-                open=len(objects.chunks.keys() - objects.binlogs.keys()),
-                looked_at=found.looked_at,
-                size=found.size,
-                transactions=found.transactions,
-                intervals=found.intervals,
-            )
-        )
-
     # How lineages join
 
-    def _check_parents(self, lineages: Sequence[Lineage], walked: dict[str, Walked]) -> None:
-        facts = {(id_, name): f for id_, w in walked.items() for name, f in w.cuts.items()}
+    def _check_parents(
+        self, lineages: Sequence[Lineage], cuts: Mapping[tuple[str, str], BinlogFacts]
+    ) -> None:
+        facts = dict(cuts)
         by_id = {one.id: one for one in self.known_lineages}
-        for lineage in by_id.values():  # those excluded by --last, --since
-            for name in self._cuts(lineage.id):
-                there = self.context.inventory.objects(lineage.id).binlogs.get(
-                    BinlogName.parse(name)
-                )
-                if there is not None:
-                    known = BinlogFacts(name=BinlogName.parse(name), size=there.size, whole=True)
-                    facts.setdefault((lineage.id, name), known)
+        for id_ in by_id:  # those excluded by --last, --since
+            objects = self.context.inventory.objects(id_)
+            for name in map(BinlogName.parse, self._cuts(id_)):
+                if name in objects.binlogs:
+                    size = objects.binlogs[name].size
+                    known = BinlogFacts(name=name, size=size, whole=True)
+                    facts.setdefault((id_, str(name)), known)
         for lineage in lineages:
-            key = self.context.layout.lineage(lineage.id)
             at = self._gtids_at if self._config.deep else None
             for wrong in parent_problems(lineage, by_id, facts, at):
                 kind: Kind = "parent-missing" if wrong.missing else "parent-lies"
-                self._add_defect(kind, lineage.id, key, wrong.text)
+                LineageContext(self.context, lineage).defect(kind, wrong.text)
 
     def _gtids_at(self, lineage: str, name: BinlogName, offset: int) -> Gtids | str | None:
         """The GTIDs executed at an offset, by the bytes before it.
@@ -355,7 +319,7 @@ class SourceVerifier:
             return None
         return joined(found.known.gtids_before, added)
 
-    def _check_durable(self, walked: dict[str, Walked]) -> None:
+    def _check_durable(self, walked: dict[str, LineageWalk]) -> None:
         """Check that what the last writer reported as durable is there, listed or not."""
         writer, context = self.context.inventory.writer, self.context
         if writer is None or writer.lineage is None or writer.durable is None:
@@ -370,30 +334,30 @@ class SourceVerifier:
             return
         if lineage.id not in walked or not offset:
             return
-        objects = context.inventory.objects(lineage.id)
-        if name in objects.binlogs and objects.binlogs[name].size < offset:
-            size, key = objects.binlogs[name].size, context.layout.binlog(lineage.id, name)
+        there = LineageContext(context, lineage)
+        if name in there.objects.binlogs and there.objects.binlogs[name].size < offset:
+            size = there.objects.binlogs[name].size
             text = f"{size} bytes of {name} are there, {offset} were durable"
-            self._add_defect("durable-missing", lineage.id, key, text, name)
-        if name not in objects.names:
-            there = context.store.head(context.layout.binlog(lineage.id, name))
-            if there is None and not context.catalog.chunks(lineage, name):
-                key = context.layout.chunks(lineage.id, name)
+            there.defect("durable-missing", text, name)
+        if name not in there.objects.names:
+            info = context.store.head(there.object_key(name))
+            if info is None and not context.catalog.chunks(lineage, name):
                 text = f"{name} is missing, {offset} bytes were durable"
-                self._add_defect("durable-missing", lineage.id, key, text, name)
+                there.defect("durable-missing", text, name, there.chunks_key(name))
 
     # Repairing
 
-    def _repair(self, lineages: Sequence[Lineage], walked: dict[str, Walked]) -> None:
-        for lineage in lineages:
-            for name in walked[lineage.id].without_entry:
+    def _repair(self, walked: dict[str, LineageWalk]) -> None:
+        for walk in walked.values():
+            context = LineageContext(self.context, walk.result.lineage)
+            for name in walk.without_entry:
                 try:
-                    done = make_entry(self._store, self.context.layout, lineage, name)
+                    done = make_entry(context, name)
                 except StoreError as error:
                     self.refused = error
-                    key = self.context.layout.entry(lineage.id, name)
                     why = f"the entry cannot be written: {error}"
-                    done = Repaired(lineage=lineage.id, binlog=name, key=key, why=why)
+                    key = context.entry_key(name)
+                    done = Repaired(lineage=context.lineage.id, binlog=name, key=key, why=why)
                 self.report.repaired.append(done)
                 if not done.why:
                     self._mark_repaired(done.key)
@@ -402,25 +366,12 @@ class SourceVerifier:
 
     def _mark_repaired(self, key: str) -> None:
         self.report.defects = [
-            Defect(
-                kind=one.kind,
-                lineage=one.lineage,
-                binlog=one.binlog,
-                key=one.key,
-                text=one.text,
-                repaired=True,
-            )
-            if one.kind == "entry-missing" and one.key == key
-            else one
+            replace(one, repaired=True) if (one.kind, one.key) == ("entry-missing", key) else one
             for one in self.report.defects
         ]
 
-    def _add_defect(
-        self, kind: Kind, lineage: str, key: str, text: str, name: BinlogName | None = None
-    ) -> None:
-        self.report.defects.append(
-            Defect(kind=kind, lineage=lineage, binlog=name, key=key, text=text)
-        )
+    def _add_defect(self, kind: Kind, lineage: str, key: str, text: str) -> None:
+        self.report.defects.append(Defect(kind=kind, lineage=lineage, key=key, text=text))
 
 
 def _has_origin(lineage: Lineage) -> bool:

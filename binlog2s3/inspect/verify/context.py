@@ -1,23 +1,26 @@
-"""Lists all keys of a source once, and sorts them; foreign objects are reported.
+"""What all checks of a source need: its objects, listed once, and the report of its defects.
 
-Place in the flow: `verify` does this first, everything else uses the result.
+Place in the flow: `source` lists the objects first; each check gets a `LineageContext`.
 
 Law: the order is writers, `live/`, `archive/`: so a binlog that is being archived is never missed.
+Objects that are not part of the format are reported as foreign.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.chunks import Chunk, Chunks
+from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.fields import LINEAGE_ID
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import first_in
 from binlog2s3.archive.writers import Heartbeat, Turn
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
-from binlog2s3.inspect.verify.report import Defect
+from binlog2s3.inspect.verify.report import Defect, Kind, RecordedGap, SourceReport
+from binlog2s3.recover.snapshot import Survey
 from binlog2s3.store.contract import ObjectInfo, Store
 
 _LOOKS = 3
@@ -165,3 +168,89 @@ def foreign_names(objects: LineageObjects, first: BinlogName) -> Iterable[Binlog
         width = max(first.width, len(str(name.number)))
         if (name.prefix, name.width) != (first.prefix, width):
             yield name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceContext:
+    """What all parts of `verify` need of one source. `pause` waits before something is read again.
+
+    `alive`: the last writer renews its object. `clock`: the time, not before what the store's dates
+    show. Defects go into `report`.
+    """
+
+    store: Store
+    layout: Layout
+    catalog: Catalog
+    survey: Survey
+    inventory: SourceInventory
+    report: SourceReport
+    threads: int
+    deep: bool
+    alive: bool
+    clock: Callable[[], datetime]
+    pause: Callable[[], object]
+
+
+_OF_LINEAGE = ("lineage-", "parent-")
+_OF_ENTRY = ("entry-", "gtids")
+_OF_CHUNKS = ("chunk-",)
+
+
+@dataclass(frozen=True, slots=True)
+class LineageContext:
+    """One lineage, its objects, and where its defects are reported."""
+
+    source: SourceContext
+    lineage: Lineage
+
+    @property
+    def objects(self) -> LineageObjects:
+        """Its objects as listed."""
+        return self.source.inventory.objects(self.lineage.id)
+
+    @property
+    def writer(self) -> Heartbeat | None:
+        """The last writer of the source, if it writes this lineage."""
+        writer = self.source.inventory.writer
+        return writer if writer is not None and writer.lineage == self.lineage.id else None
+
+    def object_key(self, name: BinlogName) -> str:
+        """The key of an archived binlog."""
+        return self.source.layout.binlog(self.lineage.id, name)
+
+    def entry_key(self, name: BinlogName) -> str:
+        """The key of its entry."""
+        return self.source.layout.entry(self.lineage.id, name)
+
+    def chunks_key(self, name: BinlogName) -> str:
+        """The prefix of its chunks."""
+        return self.source.layout.chunks(self.lineage.id, name)
+
+    def defect(self, kind: Kind, text: str, name: BinlogName | None = None, key: str = "") -> None:
+        """Report a defect. Without `key`, its kind tells which object is meant."""
+        self.source.report.defects.append(
+            Defect(
+                kind=kind,
+                lineage=self.lineage.id,
+                binlog=name,
+                key=key or self._key(kind, name),
+                text=text,
+            )
+        )
+
+    def _key(self, kind: Kind, name: BinlogName | None) -> str:
+        if name is None or kind.startswith(_OF_LINEAGE):
+            return self.source.layout.lineage(self.lineage.id)
+        if kind.startswith(_OF_ENTRY):
+            return self.entry_key(name)
+        return self.chunks_key(name) if kind.startswith(_OF_CHUNKS) else self.object_key(name)
+
+    def damaged(self, text: str) -> None:
+        """Report damage that the source itself sent, which the archive records."""
+        self.source.report.gaps.append(
+            RecordedGap(kind="damaged", lineage=self.lineage.id, text=text)
+        )
+
+    def note(self, text: str) -> None:
+        """Add a note to the report."""
+        self.source.report.notes.append(f"{self.lineage.id}: {text}")
