@@ -21,11 +21,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from binlog2s3.config.values import Config, MysqlConfig, S3Config, StreamConfig
-from binlog2s3.inspect.check.archive_probes import ArchiveProbes
-from binlog2s3.inspect.check.bucket import BucketCheck
-from binlog2s3.inspect.check.live_probes import LiveProbes
+from binlog2s3.inspect.check.bucket import BucketCheck, wanted_rule
+from binlog2s3.inspect.check.probes import ArchiveProbes, LiveProbes
 from binlog2s3.inspect.check.report import Row
-from binlog2s3.inspect.check.rules import wanted_rule
 from binlog2s3.store.contract import StoreConfig
 from binlog2s3.store.s3 import S3Store
 from lab.disk import temporary_directory

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.inspect.check.rules import wanted_rule
+from binlog2s3.inspect.check.bucket import wanted_rule
 from lab.disk import temporary_directory
 from lab.fault import Answer, Gate, Rewrite, on
 from lab.get import ServerBinaries

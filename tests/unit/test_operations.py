@@ -10,7 +10,7 @@ import pytest
 
 from bench import instances
 from bench.cost import BINLOG_BYTES, HOURS_OF_MONTH, Load, dear, requests_for
-from binlog2s3.inspect.check.rules import wanted_rule
+from binlog2s3.inspect.check.bucket import wanted_rule
 from lab.reference import ROOT
 
 PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")

@@ -26,9 +26,8 @@ from binlog2s3.config.bucket import url
 from binlog2s3.config.values import Config, S3Config
 from binlog2s3.errors import Binlog2s3Error, ConfigError, StoreError
 from binlog2s3.formatting import duration_text
-from binlog2s3.inspect.check.archive_probes import ARCHIVE_NAMES, ArchiveProbes
 from binlog2s3.inspect.check.bucket import UNREACHED, BucketCheck, permission
-from binlog2s3.inspect.check.live_probes import NAMES, LiveProbes
+from binlog2s3.inspect.check.probes import ARCHIVE_NAMES, NAMES, ArchiveProbes, LiveProbes
 from binlog2s3.inspect.check.report import (
     EXIT_CODES,
     Part,

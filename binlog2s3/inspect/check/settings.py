@@ -7,52 +7,13 @@ what a check uses up, a running streamer would not have.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.formatting import duration_text
 from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
 
-VARIABLES = (
-    "log_bin",
-    "server_id",
-    "binlog_format",
-    "binlog_row_image",
-    "binlog_row_metadata",
-    "binlog_checksum",
-    "sync_binlog",
-    "innodb_flush_log_at_trx_commit",
-    "gtid_mode",
-    "enforce_gtid_consistency",
-    "gtid_domain_id",
-    "gtid_strict_mode",
-    "log_replica_updates",
-    "log_slave_updates",
-    "wsrep_on",
-    "binlog_encryption",
-    "encrypt_binlog",
-    "max_binlog_size",
-)
-"""The variables to ask for; no server has all of them."""
-NAMES = (
-    "log_bin",
-    "server_id",
-    "binlog_format",
-    "binlog_row_image",
-    "binlog_row_metadata",
-    "binlog_checksum",
-    "sync_binlog",
-    "innodb_flush_log_at_trx_commit",
-    "gtid_mode",
-    "enforce_gtid_consistency",
-    "log_replica_updates",
-    "binlog_expire_logs_seconds",
-    "binlog_encryption",
-    "max_binlog_size",
-    "binlog filters",
-)
-"""The rows if the server was not reached; those of MySQL."""
 _DAY = 86400.0
 _YES = frozenset({"ON", "1", "YES", "TRUE"})
 _IN_FILE = "in the server's option file"
@@ -110,22 +71,19 @@ def version_row(flavour: Flavour, version: str) -> Row:
 
 
 def settings_rows(server: ServerSettings) -> Iterator[Row]:
-    """Every setting that matters, in the order of NAMES."""
-    yield _log_bin(server)
-    yield _server_id(server)
-    yield from _contents(server)
-    yield from _crash(server)
-    yield from _gtids(server)
-    yield _replica_updates(server)
-    yield _expiry(server)
-    yield from _notes(server)
-    yield _filters(server)
+    """Every setting that matters, in the order of `_SETTINGS`."""
+    for name, judge in _SETTINGS.items():
+        if not isinstance(judge, _Advice):
+            yield judge(server)
+        elif (value := server.value(name)) is not None:
+            yield judge.row(name, value)
 
 
 def unseen_rows(why: str) -> Iterator[Row]:
-    """The same rows if the server cannot be asked."""
-    for name in NAMES:
-        yield skipped("settings", name, why)
+    """The rows of a MySQL, if the server cannot be asked."""
+    for name, judge in _SETTINGS.items():
+        if not (isinstance(judge, _Advice) and judge.of_mariadb):
+            yield skipped("settings", name, why)
 
 
 def _log_bin(server: ServerSettings) -> Row:
@@ -167,96 +125,6 @@ def _server_id(server: ServerSettings) -> Row:
     return ok("settings", "server_id", found)
 
 
-def _contents(server: ServerSettings) -> Iterator[Row]:
-    form = server.value("binlog_format")
-    if form is not None:
-        yield _advised(
-            "binlog_format",
-            form,
-            "ROW",
-            "SET GLOBAL binlog_format = ROW, and in its option file: statements may have another "
-            "effect when they are applied again, and `find` cannot see what they changed",
-        )
-    image = server.value("binlog_row_image")
-    if image is not None:
-        yield _advised(
-            "binlog_row_image",
-            image,
-            "FULL",
-            "SET GLOBAL binlog_row_image = FULL: otherwise the binlog does not have the old values "
-            "of rows, and deleted or overwritten data cannot be read from it",
-        )
-    metadata = server.value("binlog_row_metadata")
-    if metadata is not None:
-        full = metadata.upper() == "FULL"
-        advice = "FULL writes column names to the binlog, which tools that read rows can use"
-        yield ok("settings", "binlog_row_metadata", metadata, "" if full else advice)
-    checksum = server.value("binlog_checksum")
-    if checksum is not None:
-        yield _advised(
-            "binlog_checksum",
-            checksum,
-            "CRC32",
-            "SET GLOBAL binlog_checksum = CRC32: otherwise damage in transit is not detected, and "
-            "the spool is not trusted after a restart",
-        )
-
-
-def _advised(name: str, value: str, wanted: str, hint: str) -> Row:
-    if value.upper() == wanted:
-        return ok("settings", name, value)
-    return warn("settings", name, value, hint)
-
-
-def _crash(server: ServerSettings) -> Iterator[Row]:
-    for name in ("sync_binlog", "innodb_flush_log_at_trx_commit"):
-        value = server.value(name)
-        if value is not None:
-            yield _advised(
-                name,
-                value,
-                "1",
-                f"SET GLOBAL {name} = 1, and in its option file: a server that crashes may lose "
-                "commits that were already streamed, and its history forks there",
-            )
-
-
-def _gtids(server: ServerSettings) -> Iterator[Row]:
-    if server.flavour == "mariadb":
-        domain = server.value("gtid_domain_id")
-        if domain is not None:
-            hint = "servers that write at the same time need different domains"
-            yield ok("settings", "gtid_domain_id", domain, hint)
-        strict = server.value("gtid_strict_mode")
-        if strict is not None:
-            yield _advised(
-                "gtid_strict_mode",
-                strict,
-                "ON",
-                "SET GLOBAL gtid_strict_mode = ON, and in its option file: otherwise sequence "
-                "numbers may go back, and two transactions may have the same GTID",
-            )
-        return
-    mode = server.value("gtid_mode")
-    if mode is not None:
-        yield _advised(
-            "gtid_mode",
-            mode,
-            "ON",
-            "turn it on, online, in four steps (manual: Enabling GTID Transactions Online): "
-            "without it, pitr can use only positions, cannot skip a transaction or prove what "
-            "a target has, and the streamer cannot follow a failover",
-        )
-    enforced = server.value("enforce_gtid_consistency")
-    if enforced is not None:
-        yield _advised(
-            "enforce_gtid_consistency",
-            enforced,
-            "ON",
-            "SET GLOBAL enforce_gtid_consistency = WARN, then ON: gtid_mode needs it",
-        )
-
-
 def _replica_updates(server: ServerSettings) -> Row:
     name = (
         "log_replica_updates" if "log_replica_updates" in server.variables else "log_slave_updates"
@@ -296,19 +164,6 @@ def _expiry(server: ServerSettings) -> Row:
     return ok("settings", name, f"binlogs expire after {duration_text(seconds)}")
 
 
-def _notes(server: ServerSettings) -> Iterator[Row]:
-    for name in ("binlog_encryption", "encrypt_binlog"):
-        value = server.value(name)
-        if value is not None:
-            on = value.upper() in _YES
-            hint = "only the disk is encrypted: the stream is plain text; --sse encrypts objects"
-            yield ok("settings", name, value, hint if on else "")
-    size = server.value("max_binlog_size")
-    if size is not None:
-        found = f"{size} bytes; it does not affect how soon a commit is in the bucket"
-        yield ok("settings", "max_binlog_size", found)
-
-
 def _filters(server: ServerSettings) -> Row:
     if server.filters is None:
         return skipped("settings", "binlog filters", "SHOW BINARY LOG STATUS is denied")
@@ -316,6 +171,98 @@ def _filters(server: ServerSettings) -> Row:
         return ok("settings", "binlog filters", "none")
     hint = "changes that they exclude are not in the binlog, so not in the archive"
     return warn("settings", "binlog filters", server.filters, hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Advice:
+    """A variable that is judged by its value alone.
+
+    `hint` is for any other value than `wanted`. `is_note`: no value is wrong. `more`: what is said
+    after the value.
+    """
+
+    wanted: str = ""
+    hint: str = ""
+    is_note: bool = False
+    of_mariadb: bool = False
+    more: str = ""
+
+    def row(self, name: str, value: str) -> Row:
+        """The row for this value."""
+        found = f"{value}{self.more}"
+        if value.upper() in {self.wanted, _SAME.get(self.wanted)}:
+            return ok("settings", name, found)
+        if self.is_note:
+            return ok("settings", name, found, self.hint)
+        return warn("settings", name, found, self.hint)
+
+
+_SAME = {"OFF": "0"}
+_DURABLE = (
+    "SET GLOBAL {0} = 1, and in its option file: a server that crashes may lose commits that were "
+    "already streamed, and its history forks there"
+)
+_ON_DISK = "only the disk is encrypted: the stream is plain text; --sse encrypts objects"
+_SETTINGS: Mapping[str, "_Advice | Callable[[ServerSettings], Row]"] = {
+    "log_bin": _log_bin,
+    "server_id": _server_id,
+    "binlog_format": _Advice(
+        wanted="ROW",
+        hint="SET GLOBAL binlog_format = ROW, and in its option file: statements may have another "
+        "effect when they are applied again, and `find` cannot see what they changed",
+    ),
+    "binlog_row_image": _Advice(
+        wanted="FULL",
+        hint="SET GLOBAL binlog_row_image = FULL: otherwise the binlog does not have the old "
+        "values of rows, and deleted or overwritten data cannot be read from it",
+    ),
+    "binlog_row_metadata": _Advice(
+        wanted="FULL",
+        hint="FULL writes column names to the binlog, which tools that read rows can use",
+        is_note=True,
+    ),
+    "binlog_checksum": _Advice(
+        wanted="CRC32",
+        hint="SET GLOBAL binlog_checksum = CRC32: otherwise damage in transit is not detected, "
+        "and the spool is not trusted after a restart",
+    ),
+    "sync_binlog": _Advice(wanted="1", hint=_DURABLE.format("sync_binlog")),
+    "innodb_flush_log_at_trx_commit": _Advice(
+        wanted="1", hint=_DURABLE.format("innodb_flush_log_at_trx_commit")
+    ),
+    "gtid_mode": _Advice(
+        wanted="ON",
+        hint="turn it on, online, in four steps (manual: Enabling GTID Transactions Online): "
+        "without it, pitr can use only positions, cannot skip a transaction or prove what a "
+        "target has, and the streamer cannot follow a failover",
+    ),
+    "enforce_gtid_consistency": _Advice(
+        wanted="ON",
+        hint="SET GLOBAL enforce_gtid_consistency = WARN, then ON: gtid_mode needs it",
+    ),
+    "gtid_domain_id": _Advice(
+        hint="servers that write at the same time need different domains",
+        is_note=True,
+        of_mariadb=True,
+    ),
+    "gtid_strict_mode": _Advice(
+        wanted="ON",
+        hint="SET GLOBAL gtid_strict_mode = ON, and in its option file: otherwise sequence "
+        "numbers may go back, and two transactions may have the same GTID",
+        of_mariadb=True,
+    ),
+    "log_replica_updates": _replica_updates,
+    "binlog_expire_logs_seconds": _expiry,
+    "binlog_encryption": _Advice(wanted="OFF", hint=_ON_DISK, is_note=True),
+    "encrypt_binlog": _Advice(wanted="OFF", hint=_ON_DISK, is_note=True, of_mariadb=True),
+    "max_binlog_size": _Advice(
+        is_note=True, more=" bytes; it does not affect how soon a commit is in the bucket"
+    ),
+    "binlog filters": _filters,
+}
+"""What is judged, in the order of the rows."""
+VARIABLES = (*(name for name in _SETTINGS if " " not in name), "log_slave_updates", "wsrep_on")
+"""The variables to ask for; no server has all of them."""
 
 
 LIMITS = "account limits"

@@ -233,7 +233,7 @@ class SourceCheck:
         try:
             if account.flavour == "mysql":
                 self._server.rows("SHOW BINLOG EVENTS LIMIT 1")
-            elif not any(map(_grants_slave, self._grants())):
+            elif not any(map(_grants_slave, _grants(self._server))):
                 return SourceError(f"no grant shows the privilege {_SLAVE}")
         except SourceError as error:
             return error
@@ -253,9 +253,6 @@ class SourceCheck:
             found["MAX_USER_CONNECTIONS"] = int(at_once[0]["at_once"])
         return found
 
-    def _grants(self) -> list[str]:
-        return [str(next(iter(row.values()))) for row in self._server.rows("SHOW GRANTS")]
-
     def _privilege_row(
         self, account: SourceAccount, privilege: str, error: SourceError | None
     ) -> Row:
@@ -264,7 +261,7 @@ class SourceCheck:
         if "privilege" not in str(error):
             return failed("privileges", privilege, error)
         hint = f"GRANT {privilege} ON *.* TO {account.quoted};"
-        if roles := self._roles():
+        if roles := _roles(self._server):
             default = (
                 "SET DEFAULT ROLE ... FOR"
                 if account.flavour == "mariadb"
@@ -272,19 +269,6 @@ class SourceCheck:
             )
             hint += f" or, if a role of it ({roles}) has it: {default} {account.quoted};"
         return fail("privileges", privilege, f"{account.name} does not have it", hint)
-
-    def _roles(self) -> str:
-        """The roles granted to the user, as SHOW GRANTS names them."""
-        try:
-            grants = self._grants()
-        except SourceError:
-            return ""
-        found = []
-        for grant in grants:
-            given = re.match(r"GRANT (.+?) TO ", grant)
-            if given and " ON " not in given[1]:
-                found.append(given[1])
-        return ", ".join(found)
 
     def _program_rows(self) -> Iterator[Row]:
         if self._account is None:
@@ -296,12 +280,8 @@ class SourceCheck:
             yield failed("mysqlbinlog", "program", error)
             return
         found, ours = f"{tool.path}, version {tool.version}", numbers_of(tool.version)
-        if tool.flavour == "mariadb" and ours < (
-            10,
-            0,
-        ):  # it has its own numbers, such as 3.5 in 10.11
-            yield ok("mysqlbinlog", "program", found)
-        elif ours < numbers_of(self._account.version):
+        has_own_numbers = tool.flavour == "mariadb" and ours < (10, 0)  # such as 3.5 in 10.11
+        if not has_own_numbers and ours < numbers_of(self._account.version):
             hint = "install the server's version of it: an older one may not know all events"
             older = f"{found}: older than the server, {self._account.version}"
             yield warn("mysqlbinlog", "program", older, hint)
@@ -379,6 +359,19 @@ def _others_read(path: Path) -> bool:
         return bool(path.stat().st_mode & 0o004)
     except OSError:
         return False
+
+
+def _grants(server: Server) -> list[str]:
+    return [str(next(iter(row.values()))) for row in server.rows("SHOW GRANTS")]
+
+
+def _roles(server: Server) -> str:
+    """The roles granted to the user, as SHOW GRANTS names them."""
+    try:
+        given = [re.match(r"GRANT (.+?) TO ", grant) for grant in _grants(server)]
+    except SourceError:
+        return ""
+    return ", ".join(one[1] for one in given if one is not None and " ON " not in one[1])
 
 
 def _grants_slave(grant: str) -> bool:

@@ -18,9 +18,15 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
 from binlog2s3.errors import SourceError, StoreError
-from binlog2s3.inspect.check.archive_probes import ARCHIVE_NAMES, ArchiveProbes
-from binlog2s3.inspect.check.bucket import BucketCheck, permission
-from binlog2s3.inspect.check.live_probes import NAMES, LiveProbes
+from binlog2s3.inspect.check.bucket import (
+    BucketCheck,
+    permission,
+    retention_row,
+    rule_rows,
+    versioning_rows,
+    wanted_rule,
+)
+from binlog2s3.inspect.check.probes import ARCHIVE_NAMES, NAMES, ArchiveProbes, LiveProbes
 from binlog2s3.inspect.check.report import (
     Row,
     RowPrinter,
@@ -34,7 +40,6 @@ from binlog2s3.inspect.check.report import (
     tried,
     warn,
 )
-from binlog2s3.inspect.check.rules import retention_row, rule_rows, versioning_rows, wanted_rule
 from binlog2s3.inspect.check.settings import (
     ServerSettings,
     limits_of,

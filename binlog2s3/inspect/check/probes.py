@@ -1,46 +1,48 @@
-"""Does what a streamer does below `live/`, once, for `check`, with objects of its own.
+"""Does what a streamer does, once, for `check`, with objects of its own, and leaves nothing.
 
 Place in the flow: under `command`, beside `bucket`, over the store.
 
 Law: objects are put only below `live/<source>/check-<random>/`, which every reader skips.
 Everything that was put is deleted again, whatever happens. Nothing is put if it could not be
 deleted, or if Object Lock would keep it. No upload is begun that could not be aborted.
+
+Below `archive/` no object is ever made, because nobody could delete it, or a lock would keep it for
+years. One upload is begun, for a key that is no binlog, and aborted. An object of each kind, and a
+writer's object, is put only with a wrong checksum, and only if the store was just seen to refuse a
+wrong checksum below `live/`.
 """
 
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.checksum import crc64nvme, md5
 from binlog2s3.config.values import Config
 from binlog2s3.errors import PreconditionError, SpoolError, StoreError, UnsupportedError
-from binlog2s3.inspect.check.bucket import Settings, is_denied, tried_there
+from binlog2s3.inspect.check.bucket import Settings, ending_rule, is_denied, tried_there
 from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
-from binlog2s3.inspect.check.rules import ending_rule
 from binlog2s3.store.contract import PartInfo, Store
 
-_OBJECT = ("put", "put if absent", "head", "get a range", "CRC64NVME")
-_UPLOAD = ("begin an upload", "list uploads", "copy a part", "list parts", "complete if absent")
-_WRITER = "delete a writer"
-NAMES = ("delete", _WRITER, *_OBJECT, "abort an upload", *_UPLOAD)
-"""The names of the rows, in order, without the clean-up."""
 _SIZE = 1000
 LEFT_SECONDS = 3600.0
 """Leftovers of other checks are deleted once they are this old; no check takes that long."""
 _MOST_LEFT = 100
 NO_UPLOAD = "bm8tc3VjaC11cGxvYWQ"
 """The id of an upload that does not exist."""
-_STAYS = "an object could not be deleted"
 _CONDITIONS = (
     "two streamers of one source could replace each other's objects: make sure that only one runs"
 )
 
 
 class LiveProbes:
-    """Tries every request; `clean` deletes what was put, and must be called."""
+    """Tries every request; `clean` deletes what was put, and must be called.
+
+    It has more than 20 methods because each request that a streamer makes is one.
+    """
 
     def __init__(self, config: Config, store: Store, settings: Settings) -> None:
         self._config = config
@@ -51,7 +53,8 @@ class LiveProbes:
         self._object, self._key = f"{self.prefix}object", f"{self.prefix}upload"
         self._body = secrets.token_bytes(_SIZE)
         self._etag = ""
-        self._is_put = False
+        self._parts: list[PartInfo] = []
+        self._works: set[str] = set()  # of `_NEEDS`
         self._keys: set[str] = set()  # objects that may have been put
         self._uploads: list[str] = []  # uploads of `_key` that were begun
         self._versioned: bool | None = None
@@ -60,24 +63,15 @@ class LiveProbes:
 
     def rows(self) -> Iterator[Row]:
         """All rows, in the order of NAMES."""
-        is_locked = self._is_locked()
+        if not self._is_locked():  # a lock keeps no delete marker; an upload leaves nothing
+            self._works.add("no lock")
         self._sweep()
-        deletes = self._tried("delete", self._delete_nothing)
-        yield deletes
-        if deletes.result == "fail":
-            yield from skip(NAMES[1:], _STAYS)
-            return
-        yield self._tried(_WRITER, self._delete_writer)
-        if is_locked:  # a delete leaves a marker, which no lock keeps; an upload leaves nothing
-            yield from skip(_OBJECT, f"{_STAYS}, because of Object Lock's default retention")
-        else:
-            yield from self._object_rows()
-        aborts = self._tried("abort an upload", self._abort_nothing)
-        yield aborts
-        if aborts.result == "fail":
-            yield from skip(_UPLOAD, "an upload could not be aborted")
-            return
-        yield from self._upload_rows()
+        for name, (needs, act) in _LIVE.items():
+            why = next((_NEEDS[need] for need in needs if need not in self._works), "")
+            row = skipped("store", name, why) if why else self._tried(name, partial(act, self))
+            if row.result in ("ok", "warn"):
+                self._works.add(name)
+            yield row
 
     def _tried(self, name: str, act: Callable[[], Row | str]) -> Row:
         return tried_there(name, self._config.s3.bucket, self._layout.live, act)
@@ -93,20 +87,8 @@ class LiveProbes:
         except StoreError:
             return bool(self._versioned)  # Object Lock needs versioning
 
-    # Objects
-
-    def _object_rows(self) -> Iterator[Row]:
-        put = self._tried("put", self._put)
-        yield put
-        if put.result == "fail":
-            yield from skip(_OBJECT[1:], "no object could be put")
-            return
-        yield self._tried("put if absent", self._put_again)
-        yield self._tried("head", self._head)
-        yield self._tried("get a range", self._get)
-        yield self._tried("CRC64NVME", self._crc64)
-
-    def _delete_nothing(self) -> str:
+    def delete_nothing(self) -> str:
+        """Delete an object that does not exist."""
         key = f"{self.prefix}none"
         self._keys.add(key)  # on a versioned bucket this leaves a marker
         try:
@@ -117,22 +99,23 @@ class LiveProbes:
             raise
         return f"below {self.prefix}"
 
-    def _delete_writer(self) -> str:
+    def delete_writer(self) -> str:
         """Delete a writer's object that is not there: successors delete those of old writers."""
         self._store.delete([self._writer])
         return "allowed"
 
-    def _put(self) -> str:
+    def put(self) -> str:
+        """Put an object."""
         self._keys.add(self._object)
         info = self._store.put(self._object, self._body, crc64=crc64nvme(self._body))
-        self._etag, self._is_put = info.etag, True
+        self._etag = info.etag
+        self._works.add("object")
         return f"{info.size} bytes"
 
-    def _put_again(self) -> Row | str:
-        return self._refused(
-            "put if absent",
-            lambda: self._store.put(self._object, self._body, if_absent=True),
-        )
+    def put_again(self) -> Row | str:
+        """Put it again, if absent."""
+        again = partial(self._store.put, self._object, self._body, if_absent=True)
+        return self._refused("put if absent", again)
 
     def _refused(self, name: str, act: Callable[[], object]) -> Row | str:
         """The row of a write that must be refused, because the key exists."""
@@ -146,7 +129,8 @@ class LiveProbes:
             "store", name, "the store ignores If-None-Match and replaces the object", _CONDITIONS
         )
 
-    def _head(self) -> Row | str:
+    def head(self) -> Row | str:
+        """Ask for its size."""
         info = self._store.head(self._object)
         if info is None or info.size != _SIZE:
             shown = "nothing" if info is None else f"{info.size} bytes"
@@ -154,13 +138,15 @@ class LiveProbes:
             return fail("store", "head", f"it shows {shown}, {_SIZE} bytes were put", hint)
         return f"{info.size} bytes"
 
-    def _get(self) -> Row | str:
+    def get(self) -> Row | str:
+        """Get a range of it."""
         if self._store.get(self._object, 100, 200) != self._body[100:200]:
             hint = "a recovery reads ranges"
             return fail("store", "get a range", "the bytes differ from those put", hint)
         return "the bytes that were put"
 
-    def _crc64(self) -> Row | str:
+    def crc64(self) -> Row | str:
+        """Put an object with a wrong checksum, which must be refused."""
         name, mode = "CRC64NVME", self._config.s3.checksum
         if mode in ("md5", "none"):
             return f"not sent, for --checksum {mode}"
@@ -184,31 +170,13 @@ class LiveProbes:
         self.refusal = refusal
         return "kept, and a wrong checksum is refused"
 
-    # Uploads
-
-    def _upload_rows(self) -> Iterator[Row]:
-        begun = self._tried(_UPLOAD[0], self._begin)
-        yield begun
-        if begun.result == "fail":
-            yield from skip(_UPLOAD[1:], "no upload could be begun")
-            return
-        yield self._tried("list uploads", self._list_uploads)
-        if not self._is_put:
-            yield from skip(_UPLOAD[2:], "there is no object to copy")  # so no object is made
-            return
-        parts: list[PartInfo] = []
-        yield self._tried("copy a part", lambda: self._copy(parts))
-        yield self._tried("list parts", self._list_parts)
-        if parts:
-            yield self._tried("complete if absent", lambda: self._complete(parts))
-        else:
-            yield from skip(_UPLOAD[4:], "there is no part")
-
-    def _abort_nothing(self) -> str:
+    def abort_nothing(self) -> str:
+        """Abort an upload that does not exist."""
         self._store.abort_upload(self._key, NO_UPLOAD)
         return "allowed"
 
-    def _begin(self) -> str:
+    def begin(self) -> str:
+        """Begin an upload."""
         self._create(crc64=True)
         return f"of {self._key}"
 
@@ -217,7 +185,8 @@ class LiveProbes:
         self._uploads.append(self._store.create_upload(self._key, crc64=crc64))
         return self._uploads[-1]
 
-    def _list_uploads(self) -> Row | str:
+    def list_uploads(self) -> Row | str:
+        """List the uploads."""
         hint = "an interrupted upload starts again, and its parts stay until the store removes them"
         try:
             listed = {info.upload_id for info in self._store.list_uploads(self._key)}
@@ -227,7 +196,7 @@ class LiveProbes:
             return warn("store", "list uploads", "the new upload is not listed", hint)
         return "the new upload is listed"
 
-    def _copy(self, parts: list[PartInfo]) -> Row | str:
+    def copy(self) -> Row | str:
         """Copy into an upload with a checksum, as the streamer does; else into one without."""
         told = ""
         for crc64 in (True, False):
@@ -242,7 +211,8 @@ class LiveProbes:
             if self._etag == md5(self._body).hex() != part.etag:  # with KMS, an ETag is not an MD5
                 told = "the copy has other bytes"
                 break
-            parts.append(part)
+            self._parts.append(part)
+            self._works.add("part")
             return "done" if crc64 else f"only into an upload without a checksum ({told})"
         hint = "full chunks are uploaded again when a binlog is closed"
         return warn("store", "copy a part", f"the store refuses: {told}", hint)
@@ -252,14 +222,15 @@ class LiveProbes:
             self._key, upload_id, 1, self._object, begin=0, end=_SIZE, whole=True
         )
 
-    def _list_parts(self) -> str:
+    def list_parts(self) -> str:
+        """List its parts."""
         listed = self._store.list_parts(self._key, self._uploads[-1])
         return f"{len(listed)} listed"
 
-    def _complete(self, parts: Sequence[PartInfo]) -> Row | str:
+    def complete(self) -> Row | str:
         """Complete an upload when the key is free, then again when it exists."""
         name = "complete if absent"
-        self._completed(self._uploads[-1], parts)
+        self._completed(self._uploads[-1], self._parts)
         if self._store.get(self._key) != self._body:
             hint = "this store cannot be used for an archive"
             return fail("store", name, "the object differs from its parts", hint)
@@ -273,8 +244,6 @@ class LiveProbes:
         )
         self._uploads.remove(upload_id)
 
-    # Cleaning up
-
     def _sweep(self) -> None:
         """Delete old leftovers of checks that were killed."""
         before = datetime.now(UTC) - timedelta(seconds=LEFT_SECONDS)
@@ -285,9 +254,7 @@ class LiveProbes:
                 if self._layout.is_probe(info.key) and info.last_modified < before
             ]
             self._store.delete(old[:_MOST_LEFT])
-            for upload in self._store.uploads_below(f"{self._layout.live}check-"):
-                if self._layout.is_probe(upload.key) and upload.initiated < before:
-                    self._store.abort_upload(upload.key, upload.upload_id)
+            _abort_old(self._store, f"{self._layout.live}check-", self._layout.is_probe)
 
     def clean(self) -> Row | None:
         """Delete everything that was put, whatever happened before; None if nothing was."""
@@ -354,6 +321,46 @@ def aws(config: Config) -> str:
     return f"aws --endpoint-url {endpoint}" if endpoint else "aws"
 
 
+_NEEDS = {
+    "delete": "an object could not be deleted",
+    "no lock": "an object could not be deleted, because of Object Lock's default retention",
+    "put": "no object could be put",
+    "abort an upload": "an upload could not be aborted",
+    "begin an upload": "no upload could be begun",
+    "object": "there is no object to copy",
+    "part": "there is no part",
+}
+"""What other probes need, and why they are skipped without it."""
+_OBJECT = ("delete", "no lock", "put")
+_COPY = ("abort an upload", "begin an upload", "object")
+_LIVE: Mapping[str, tuple[Sequence[str], Callable[[LiveProbes], Row | str]]] = {
+    "delete": ((), LiveProbes.delete_nothing),
+    "delete a writer": (("delete",), LiveProbes.delete_writer),
+    "put": (("delete", "no lock"), LiveProbes.put),
+    "put if absent": (_OBJECT, LiveProbes.put_again),
+    "head": (_OBJECT, LiveProbes.head),
+    "get a range": (_OBJECT, LiveProbes.get),
+    "CRC64NVME": (_OBJECT, LiveProbes.crc64),
+    "abort an upload": (("delete",), LiveProbes.abort_nothing),
+    "begin an upload": (("delete", "abort an upload"), LiveProbes.begin),
+    "list uploads": (("delete", *_COPY[:2]), LiveProbes.list_uploads),
+    "copy a part": (("delete", *_COPY), LiveProbes.copy),
+    "list parts": (("delete", *_COPY), LiveProbes.list_parts),
+    "complete if absent": (("delete", *_COPY, "part"), LiveProbes.complete),
+}
+"""The probes in their order: what each one needs, and what it does."""
+NAMES = tuple(_LIVE)
+"""The names of the rows, in order, without the clean-up."""
+
+
+def _abort_old(store: Store, prefix: str, is_ours: Callable[[str], bool]) -> None:
+    """Abort old uploads of checks that were killed."""
+    before = datetime.now(UTC) - timedelta(seconds=LEFT_SECONDS)
+    for upload in store.uploads_below(prefix):
+        if is_ours(upload.key) and upload.initiated < before:
+            store.abort_upload(upload.key, upload.upload_id)
+
+
 def skip(names: Sequence[str], why: str) -> Iterator[Row]:
     """Rows for what was not tried."""
     for name in names:
@@ -364,3 +371,128 @@ def short(error: StoreError) -> str:
     """The store's error code, or the whole message if it has none."""
     code = re.search(r"\((\w+)", str(error))
     return code[1] if code else str(error)
+
+
+ARCHIVE_NAMES = (
+    "abort in archive/",
+    "write archive/",
+    "list parts in archive/",
+    "put a lineage",
+    "put a turn",
+    "put a binlog",
+    "put an entry",
+    "put a writer",
+)
+"""The names of the rows, in order, without the clean-up."""
+_BODY = b"{}"
+
+
+class ArchiveProbes:
+    """Tries requests below `archive/`, with an upload that never becomes an object.
+
+    `refusal` is the store's error code for a wrong checksum, "" if it was not seen to refuse one.
+    `clean` aborts the upload, and must be called. The upload's key is of no lineage: no reader
+    takes it for a binlog, and the streamer aborts only uploads of its own binlogs.
+    """
+
+    def __init__(self, config: Config, store: Store, refusal: str = "") -> None:
+        self._config = config
+        self._store = store
+        self._layout = Layout(config.s3.prefix, config.stream.source)
+        self._refusal = refusal
+        token = secrets.token_hex(4)
+        self.key = self._layout.probe_upload(token)
+        self._objects = self._layout.probe_objects(token).values()
+        self._uploads: list[str] = []
+        self._is_begun = False  # also if the answer was lost
+
+    def rows(self) -> Iterator[Row]:
+        """All rows, in the order of ARCHIVE_NAMES, then the clean-up."""
+        aborts = self._tried(ARCHIVE_NAMES[0], self._abort_nothing)
+        yield aborts
+        if aborts.result == "fail":
+            yield from skip(ARCHIVE_NAMES[1:], "an upload could not be aborted")
+            return
+        with suppress(StoreError):
+            below = f"{self._layout.archive}check-"
+            _abort_old(self._store, below, self._layout.is_probe_upload)
+        yield from self._upload_rows()  # all at once, even if the rows are shown slowly
+
+    def _tried(self, name: str, act: Callable[[], Row | str], key: str = "") -> Row:
+        below = self._layout.live if key.startswith(self._layout.live) else self._layout.archive
+        return tried_there(name, self._config.s3.bucket, below, act)
+
+    def _abort_nothing(self) -> str:
+        self._store.abort_upload(self.key, NO_UPLOAD)
+        return "allowed"
+
+    def _upload_rows(self) -> Sequence[Row]:
+        rows = [self._tried(ARCHIVE_NAMES[1], self._begin)]
+        if rows[0].result == "fail":
+            rows += skip(ARCHIVE_NAMES[2:3], "no upload could be begun")
+        else:
+            rows.append(self._tried(ARCHIVE_NAMES[2], self._list_parts))
+        if self._refusal:
+            for name, key in zip(ARCHIVE_NAMES[3:], self._objects, strict=True):
+                rows.append(self._tried(name, partial(self._put, name, key), key))
+        else:
+            why = "the store might keep the object, and nobody could delete it"
+            rows += skip(ARCHIVE_NAMES[3:], why)
+        cleaned = self.clean()
+        return rows if cleaned is None else [*rows, cleaned]
+
+    def _begin(self) -> str:
+        self._is_begun = True
+        try:
+            self._uploads.append(self._store.create_upload(self.key))
+        except StoreError as error:
+            self._is_begun = not is_denied(error)
+            raise
+        return (
+            "an upload was begun and aborted; no object was put, because it could not be deleted: "
+            "putting and completing need the same s3:PutObject"
+        )
+
+    def _list_parts(self) -> str:
+        self._store.list_parts(self.key, self._uploads[-1])
+        return "allowed"
+
+    def _put(self, name: str, key: str) -> Row | str:
+        """Put like the streamer, with a wrong checksum: S3 checks permissions before checksums."""
+        try:
+            self._store.put(key, _BODY, crc64=crc64nvme(_BODY) ^ 1, if_absent=True)
+        except StoreError as error:
+            if error.transient or short(error) != self._refusal:
+                raise
+            return f"allowed; no object was made, because the checksum was wrong ({self._refusal})"
+        with suppress(StoreError):
+            self._store.delete([key])
+        where = f"s3://{self._config.s3.bucket}/{key}"
+        hint = f"the object may still be there; delete it: {aws(self._config)} s3 rm {where}"
+        return fail("store", name, "the store accepted a wrong checksum", hint)
+
+    def clean(self) -> Row | None:
+        """Abort the upload; None if none was begun, or it was aborted already."""
+        if not self._is_begun:
+            return None
+        troubles, left = [], ""
+        try:
+            self._uploads += [info.upload_id for info in self._store.list_uploads(self.key)]
+        except StoreError as error:
+            if not self._uploads:
+                troubles.append(f"an upload of {self.key} may have been begun ({error})")
+        for upload_id in dict.fromkeys(self._uploads):
+            try:
+                self._store.abort_upload(self.key, upload_id)
+            except StoreError as error:
+                troubles.append(f"upload {upload_id} of {self.key} is still there ({error})")
+                left = left or upload_id
+        self._is_begun = False
+        if not troubles:
+            return ok("store", "clean-up archive/", f"no upload of {self.key} is left")
+        which = f"--bucket {self._config.s3.bucket} --key {self.key} --upload-id {left or 'ID'}"
+        hint = (
+            f"{aws(self._config)} s3api abort-multipart-upload {which}; list-multipart-uploads "
+            "shows the uploads"
+        )
+        return fail("store", "clean-up archive/", "; ".join(troubles), hint)
