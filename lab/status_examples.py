@@ -11,7 +11,7 @@ from io import StringIO
 from rich.console import Console
 
 from binlog2s3.archive.writers import Position
-from binlog2s3.cli.status_watch import Course, Seen, footer_of, print_screen
+from binlog2s3.cli.status_watch import Course, Observation, footer_of, print_screen
 from binlog2s3.output import Coloured, Picture, Plain
 from binlog2s3.status.model import (
     ChildStatus,
@@ -189,7 +189,7 @@ def screen() -> str:
         durable += _MIB * (6 + (number - 1) % 9)
         totals = Totals(read_bytes=read, durable_bytes=durable)
         status = replace(STREAMING, at=_ago(60.4 - 2 * number), totals=totals)
-        course.take(Seen(statuses=(status,)), at=2.0 * number)
+        course.take(Observation(statuses=(status,)), at=2.0 * number)
     out = StringIO()
     console = Console(file=out, width=_WIDTH, height=30, color_system=None, _environ={})
     picture = Picture(console)

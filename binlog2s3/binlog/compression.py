@@ -35,7 +35,7 @@ class Sink(Protocol):
         """That was all; `whole`: and nothing is missing."""
 
 
-class _Writer:
+class _ZstdOutput:
     """A sink as zstandard wants it, for so many bytes."""
 
     def __init__(self, sink: Sink, most: int) -> None:
@@ -56,7 +56,7 @@ class Zstd:
     def __init__(self, into: Sink, most: int = DECOMPRESSED_MOST) -> None:
         self._into = into
         self._writer = zstandard.ZstdDecompressor(max_window_size=_WINDOW_MOST).stream_writer(
-            _Writer(into, most),  # type: ignore[arg-type]  # it only writes
+            _ZstdOutput(into, most),  # type: ignore[arg-type]  # it only writes
             write_size=PIECE,
             closefd=False,
         )
@@ -83,7 +83,7 @@ class Zlib:
 
     def __init__(self, into: Sink, most: int = DECOMPRESSED_MOST) -> None:
         self._into = into
-        self._limited = _Writer(into, most)
+        self._limited = _ZstdOutput(into, most)
         self._stream = zlib.decompressobj()
 
     def feed(self, data: bytes) -> None:

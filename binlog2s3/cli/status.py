@@ -1,11 +1,11 @@
-"""The commands `status` and `health`: ask the streamer, else look into the bucket; print.
+"""The commands `status` and `health`: ask the streamer, or else read the bucket, and print.
 
-Place in the flow: between `cli` and what is known: `status.http` asks the daemon by its spool's
-socket, `status.from_bucket` reads the bucket. `status.text` has the texts, `status_watch` looks
-again and again, `check` judges for monitors.
+Place in the flow: under `commands`. `status.http` asks the streamer through the socket in its
+spool, `status.from_bucket` reads the bucket. `status.text` has the texts, `status_watch` repeats
+the look, `status.nagios` makes the line for a monitor.
 
-Law: it changes nothing, and takes no lock. Where it was not the streamer that told, this is said.
-What not every call needs is imported when it does: a health check comes often, and shall be cheap.
+Law: it changes nothing, and takes no lock. The output says so if it is not from the streamer.
+What only some calls need is imported by those calls, because health checks run often.
 """
 
 # ruff: noqa: PLC0415
@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from binlog2s3.cli.status_watch import Pace, Seen, watch
+from binlog2s3.cli.status_watch import Observation, Pace, watch
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.status import StatusConfig, Thresholds
 from binlog2s3.config.values import S3Config
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 def show(config: StatusConfig) -> int:
-    """Look and print, as it is asked for; the exit code.
+    """Print the status in the form that was asked for; returns the exit code.
 
-    Raises ConfigError, StoreError, and ArchiveError where there is nothing to show.
+    Raises ConfigError, StoreError, and ArchiveError if there is nothing to show.
     """
-    with Looks(config) as looks:
+    with StatusSource(config) as looks:
         if config.output == "watch":
             pace = Pace(interval_seconds=config.interval, count=config.count)
             watch(looks.look, pace, sys.stdout)
@@ -53,7 +53,7 @@ def show(config: StatusConfig) -> int:
     return 0
 
 
-def _print(seen: Seen, *, as_json: bool) -> None:
+def _print(seen: Observation, *, as_json: bool) -> None:
     now = datetime.now(UTC)
     if as_json:
         if seen.why:
@@ -65,8 +65,8 @@ def _print(seen: Seen, *, as_json: bool) -> None:
         print_status(seen.statuses[0], page_on(sys.stdout), now=now, why=seen.why)
 
 
-def _check(seen: Seen, thresholds: Thresholds) -> int:
-    """Print a line for a monitor; its exit code."""
+def _check(seen: Observation, thresholds: Thresholds) -> int:
+    """Print a line for a monitor; returns its exit code."""
     from binlog2s3.status.nagios import verdict, verdict_of_all
 
     if seen.many:
@@ -78,14 +78,14 @@ def _check(seen: Seen, thresholds: Thresholds) -> int:
 
 
 def health(config: StatusConfig) -> int:
-    """Print whether the streamer of this spool is well; 0 if it is, else 1."""
+    """Print whether the streamer of this spool is healthy; returns 0 if it is, otherwise 1."""
     well, text = ask_health(config.spool)
     print(f"{'healthy' if well else 'unhealthy'}: {clean(text)}")  # noqa: T201
     return 0 if well else 1
 
 
-class Looks:
-    """Where to look, with the store's connections kept from one look to the next."""
+class StatusSource:
+    """Asks the streamer or the bucket; keeps the store's connections between two looks."""
 
     def __init__(self, config: StatusConfig) -> None:
         self._config = config
@@ -111,7 +111,7 @@ class Looks:
         if self._store is not None:
             self._store.close()
 
-    def look(self) -> Seen:
+    def look(self) -> Observation:
         """Look once."""
         if self._config.whole:
             return self._look_at_all()
@@ -119,7 +119,7 @@ class Looks:
         if self._config.look_at != "bucket":
             found = self._ask()
             if isinstance(found, Status):
-                return Seen(statuses=(found,), target=found.target)
+                return Observation(statuses=(found,), target=found.target)
             silent = self._silent(found)
         return self._look_at_one(silent)
 
@@ -133,9 +133,10 @@ class Looks:
         return Silent(host=socket.gethostname(), spool=spool, why=str(why), kind=kind)
 
     def _ask(self) -> Status | Unanswered:
-        """What the streamer says of itself, or why that is not known.
+        """The streamer's own status, or why it is not known.
 
-        Raises ConfigError where another one answers, and ArchiveError where none does that must.
+        Raises ConfigError if another streamer answers, and ArchiveError if none does and the
+        bucket cannot be read instead.
         """
         config = self._config
         found = ask(config.spool)
@@ -144,44 +145,47 @@ class Looks:
             if not (stranger := self._stranger(found)):
                 return found
             if must or config.spool_given:
-                raise ConfigError([stranger], hint="name the spool of the streamer that is meant")
+                raise ConfigError(
+                    [stranger], hint="pass the spool of the streamer that you mean: --spool"
+                )
             found = Unanswered(stranger, "unclear")
         elif must:
             hint = "does it run, and is this its --spool?"
             raise ArchiveError(str(found), hint=hint, transient=True)
         if config.s3 is None or config.source is None:
-            lacking = "--s3-url" if config.s3 is None else "--source"
-            hint = f"with {lacking} the bucket is asked, too"
-            hint = f"does it run, and is this its --spool? {hint}"
+            missing = "--s3-url" if config.s3 is None else "--source"
+            hint = (
+                f"does it run, and is this its --spool? with {missing} the bucket is read instead"
+            )
             raise ArchiveError(str(found), hint=hint, transient=True)
         return found
 
     def _stranger(self, status: Status) -> str:
-        """How a streamer that answers is not the one that was asked for; "" if it is."""
+        """Why the streamer that answers is not the one that was asked for; "" if it is."""
         config = self._config
         if config.source is not None and status.source != config.source:
-            return f"{config.spool} is of source {status.source}, not {config.source}"
+            return f"{config.spool} is the spool of source {status.source}, not {config.source}"
         if config.s3 is not None and status.target != url(config.s3):
             return f"{config.spool} is streamed to {status.target}, not to {url(config.s3)}"
         return ""
 
-    def _look_at_one(self, silent: "Silent | None") -> Seen:
+    def _look_at_one(self, silent: "Silent | None") -> Observation:
         from binlog2s3.status.from_bucket import look
 
         config = self._config
-        assert config.s3 is not None  # noqa: S101 - `STATUS` has seen to it, or _ask
+        assert config.s3 is not None  # noqa: S101 - `STATUS` or _ask has checked it
         assert config.source is not None  # noqa: S101
         store, where = self._opened(config.s3), url(config.s3)
         now = datetime.now(UTC)
         status = look(store, config.s3.prefix, config.source, where, now=now, silent=silent)
-        return Seen(statuses=(status,), target=where, why=silent.why if silent else "")
+        return Observation(statuses=(status,), target=where, why=silent.why if silent else "")
 
-    def _look_at_all(self) -> Seen:
+    def _look_at_all(self) -> Observation:
         from binlog2s3.status.expected import NOTHING_EXPECTED
         from binlog2s3.status.from_bucket import look_all
 
         config = self._config
-        assert config.s3 is not None  # noqa: S101 - `STATUS` has seen to it
+        assert config.s3 is not None  # noqa: S101 - `STATUS` has checked it
         store, where = self._opened(config.s3), url(config.s3)
         if self._workers is None:
             self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))
@@ -191,9 +195,9 @@ class Looks:
         if not found:
             raise ArchiveError(
                 f"there is nothing below {where}",
-                hint="are bucket and prefix of --s3-url those of the streamer, and has it begun?",
+                hint="check that --s3-url names the streamer's bucket and prefix, and that it runs",
             )
-        return Seen(statuses=tuple(found), target=where, many=True)
+        return Observation(statuses=tuple(found), target=where, many=True)
 
     def _opened(self, s3: S3Config) -> "S3Store":
         from binlog2s3.store.s3 import S3Store
@@ -203,7 +207,7 @@ class Looks:
         return self._store
 
 
-def _document(seen: Seen) -> dict[str, object]:
+def _document(seen: Observation) -> dict[str, object]:
     if not seen.many:
         return document(seen.statuses[0])
     sources = [document(status) for status in seen.statuses]

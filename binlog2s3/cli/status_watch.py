@@ -1,10 +1,10 @@
-"""Looking again and again: a live screen on a terminal, a line each interval elsewhere.
+"""`status --watch`: a live screen on a terminal, otherwise a line for each interval.
 
-Place in the flow: under `status`, which says how to look; what a look found is written by
-`status.text`. With `output` the place of rich.
+Place in the flow: under `status`, which does the looking; `status.text` has the texts. Besides
+`output` only this module uses rich.
 
-Law: the looks are made in a thread of their own, so that a store that does not answer keeps nobody
-from leaving; that nobody answers is shown, and it goes on. The terminal is left as it was found.
+Law: a thread does the looking, so that the user can leave although a store does not answer. If
+nobody answers, the screen says so and the watch continues. The terminal is left as it was found.
 """
 
 import errno
@@ -47,7 +47,7 @@ from binlog2s3.status.text import (
 
 _REDRAW_SECONDS = 1.0
 _SILENT_SECONDS = 5.0
-"""A look that takes longer than this is said to have no answer yet."""
+"""After this time without an answer, the screen says so."""
 _MINUTE_SECONDS = 60.0
 _BARS = 30
 _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
@@ -55,8 +55,11 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What a look found: one stream, or all of a `target`; `why` the streamer was not asked."""
+class Observation:
+    """The result of a look: one stream, or all of a `target`.
+
+    `why` the bucket was read instead of asking the streamer; "" if it was asked.
+    """
 
     statuses: tuple[Status, ...]
     target: str = ""
@@ -66,28 +69,28 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Seconds from one look to the next, and how many; None: until it is ended."""
+    """Seconds from one look to the next, and the number of looks; None: no limit."""
 
     interval_seconds: float
     count: int | None = None
 
 
 class Course:
-    """What the looks have found so far: the last answer, what is wrong since, the last minute.
+    """The results so far: the last answer, the error since then, and the rates of the last minute.
 
-    `at` is when it begins (monotonic); an answer is late after `patience_seconds`.
+    `at` is the time of its beginning (monotonic). An answer is late after `patience_seconds`.
     """
 
     def __init__(self, at: float = 0.0, patience_seconds: float = _SILENT_SECONDS) -> None:
-        self.seen: Seen | None = None
+        self.seen: Observation | None = None
         self.error: Binlog2s3Error | None = None
         self._patience_seconds = patience_seconds
         self._answered = at
         self._last: tuple[datetime, Totals] | None = None
         self._points: deque[tuple[float, float | None, float | None]] = deque()
 
-    def take(self, found: Seen | Binlog2s3Error, *, at: float) -> None:
-        """Add what a look at this moment (monotonic) has found."""
+    def take(self, found: Observation | Binlog2s3Error, *, at: float) -> None:
+        """Add the result of a look at this time (monotonic)."""
         if isinstance(found, Binlog2s3Error):
             self.error = found
             self._points.append((at, None, None))
@@ -99,18 +102,18 @@ class Course:
             self._points.popleft()
 
     def silent_seconds(self, at: float) -> float:
-        """Since the last answer, or the beginning."""
+        """Seconds since the last answer, or since the beginning."""
         return at - self._answered
 
     def trouble(self, at: float) -> str:
-        """That nobody answers; "" while somebody does."""
+        """The text that nobody answers; "" if somebody does."""
         silent = self.silent_seconds(at)
         if self.error is not None:
             return f"no answer for {duration_text(silent)}: {self.error}"
         return f"no answer for {duration_text(silent)}" if silent >= self._patience_seconds else ""
 
     def bars(self, levels: str) -> tuple[str, str]:
-        """The last minute's rates, read and durable, the newest at the right end."""
+        """The last minute's rates as bars, read and durable, the newest at the right end."""
         points = list(self._points)
         step = -(-len(points) // _BARS) or 1
         groups = [points[at : at + step] for at in range(0, len(points), step)]
@@ -120,7 +123,7 @@ class Course:
         return _bars(read, most, levels), _bars(durable, most, levels)
 
     def _add(self, status: Status, at: float) -> None:
-        """A point of the last minute: what was added since the look before, where that is known."""
+        """Add the rates since the look before, if they are known."""
         totals, before = status.totals, self._last
         if totals is None or status.seen_from != "daemon":
             self._last = None
@@ -140,7 +143,7 @@ def _mean(rates: Sequence[float | None]) -> float | None:
 
 
 def _bars(rates: Sequence[float | None], most: float, levels: str) -> str:
-    """Bars as high as the rates; a blank where nothing is known.
+    """Bars as high as the rates; a blank if the rate is not known.
 
     >>> _bars([0.0, None, 5.0, 10.0], 10.0, "_.-=+*#@")
     '_ +@'
@@ -155,7 +158,7 @@ def _bars(rates: Sequence[float | None], most: float, levels: str) -> str:
 
 
 def print_screen(course: Course, page: Plain, *, now: datetime, at: float) -> None:
-    """What a terminal shows of it at one moment."""
+    """Print what a terminal shows at this time."""
     trouble, seen = course.trouble(at), course.seen
     if trouble:
         page.line(trouble, "bold red")
@@ -197,7 +200,7 @@ def footer_of(interval_seconds: float) -> str:
 
 
 def line_of_course(course: Course, *, now: datetime, at: float) -> str:
-    """What is printed of it elsewhere."""
+    """The line that is printed if standard output is not a terminal."""
     moment = f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
     if trouble := course.trouble(at):
         return f"{moment} {trouble}"
@@ -210,15 +213,15 @@ def line_of_course(course: Course, *, now: datetime, at: float) -> str:
 # The loop
 
 
-def watch(look: Callable[[], Seen], pace: Pace, out: TextIO) -> None:
-    """Look and show until `pace.count` looks are shown, a signal, `q`, or nobody reads any more.
+def watch(look: Callable[[], Observation], pace: Pace, out: TextIO) -> None:
+    """Look and show, until `pace.count` looks, a signal, `q`, or the end of the reader.
 
-    What the first look raises is raised, unless it may pass by itself; later ones are shown.
+    Raises the error of the first look, unless it is transient; later errors are shown.
     """
     course = Course(time.monotonic(), pace.interval_seconds + _SILENT_SECONDS)
     stop = threading.Event()
     with _Bell() as bell:
-        looks = _Looks(look, pace.interval_seconds, stop, bell.ring)
+        looks = _LookThread(look, pace.interval_seconds, stop, bell.ring)
         try:
             if is_terminal(out):
                 _watch_terminal(course, looks, pace, bell, out)
@@ -227,14 +230,16 @@ def watch(look: Callable[[], Seen], pace: Pace, out: TextIO) -> None:
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.EIO):
                 raise
-            # nobody reads: what the interpreter flushes at its end must not fail again
+            # nobody reads: the interpreter's last flush must not fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         finally:
             stop.set()
 
 
-def _watch_plainly(course: Course, looks: "_Looks", pace: Pace, bell: "_Bell", out: TextIO) -> None:
-    """A line for each look, and one each interval while a look brings nothing."""
+def _watch_plainly(
+    course: Course, looks: "_LookThread", pace: Pace, bell: "_Bell", out: TextIO
+) -> None:
+    """A line for each look, and one for each interval without an answer."""
     page, shown, patience = Plain(out), 0, pace.interval_seconds + _SILENT_SECONDS
     printed = time.monotonic()
     while pace.count is None or shown < pace.count:
@@ -251,7 +256,7 @@ def _watch_plainly(course: Course, looks: "_Looks", pace: Pace, bell: "_Bell", o
 
 
 def _watch_terminal(
-    course: Course, looks: "_Looks", pace: Pace, bell: "_Bell", out: TextIO
+    course: Course, looks: "_LookThread", pace: Pace, bell: "_Bell", out: TextIO
 ) -> None:
     console = Console(file=out)
     shown = 0
@@ -280,19 +285,19 @@ def _watch_terminal(
 
 
 def _measure(console: Console, out: TextIO) -> None:
-    """Let the console have its terminal's size of now, whatever COLUMNS and LINES once were."""
+    """Set the console to the terminal's present size; COLUMNS and LINES may be outdated."""
     with suppress(OSError):
         found = os.get_terminal_size(out.fileno())
         if found.columns and found.lines:
             console.size = ConsoleDimensions(found.columns, found.lines)
 
 
-class _Looks:
-    """A thread that looks once each interval; `ring` is called when it has found something."""
+class _LookThread:
+    """A thread that looks once for each interval, and calls `ring` when it has a result."""
 
     def __init__(
         self,
-        look: Callable[[], Seen],
+        look: Callable[[], Observation],
         interval_seconds: float,
         stop: threading.Event,
         ring: Callable[[], None],
@@ -301,13 +306,13 @@ class _Looks:
         self._interval_seconds = interval_seconds
         self._stop = stop
         self._ring = ring
-        self._found: SimpleQueue[Seen | BaseException] = SimpleQueue()
+        self._found: SimpleQueue[Observation | BaseException] = SimpleQueue()
         self._answered = False
-        # a request over a dead network may last for longer than a user waits for the prompt
+        # a daemon: a request over a dead network may last longer than the user wants to wait
         threading.Thread(target=self._run, name="look", daemon=True).start()
 
     def take(self, course: Course) -> int:
-        """Take what was found into the course; whether there was something, 0 or 1."""
+        """Add a result to the course; returns how many there were, 0 or 1."""
         try:
             found = self._found.get_nowait()
         except Empty:
@@ -326,14 +331,14 @@ class _Looks:
             begun = time.monotonic()
             try:
                 self._found.put(self._look())
-            except BaseException as error:  # noqa: BLE001 - raised by who takes it
+            except BaseException as error:  # noqa: BLE001 - `take` raises it
                 self._found.put(error)
             self._ring()
             self._stop.wait(max(0.0, begun + self._interval_seconds - time.monotonic()))
 
 
 class _Bell:
-    """What the loop waits for: a look, a signal, a key. Signals interrupt nothing."""
+    """What the loop waits for: a result, a signal, a key. Signals interrupt nothing."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -343,7 +348,7 @@ class _Bell:
 
     def __enter__(self) -> Self:
         for number in (*_ENDING, signal.SIGWINCH):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or in the background
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup or a background job
                 self._handlers[number] = signal.signal(number, lambda *_: None)
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         return self
@@ -352,19 +357,19 @@ class _Bell:
         signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-        # the pipe stays open: the thread may still ring, and its number must not be another file's
+        # the pipe stays open: the thread may still write to its descriptor
 
     def ring(self) -> None:
-        """From any thread: end the wait."""
+        """End the wait; called by any thread."""
         with suppress(BlockingIOError):
             os.write(self._writer, b"\0")
 
     def listen(self, keyboard: int | None) -> None:
-        """Take keys from this descriptor."""
+        """Read keys from this descriptor."""
         self._keyboard = keyboard
 
     def wait(self, seconds: float) -> bool:
-        """Wait for something to happen; whether it is the end."""
+        """Wait for one of them; returns whether the watch ends."""
         sources = [self._reader] + ([self._keyboard] if self._keyboard is not None else [])
         ready, _, _ = select.select(sources, [], [], max(0.0, seconds))
         rung = b""
@@ -381,10 +386,10 @@ class _Bell:
 
 @contextmanager
 def _keys() -> Iterator[int | None]:
-    """The keyboard, key by key and without an echo, where there is one; as it was afterwards."""
+    """The keyboard, key by key and without echo, if there is one; it is restored afterwards."""
     try:
         keyboard = sys.stdin.fileno()
-        ours = os.tcgetpgrp(keyboard) == os.getpgrp()  # in the background it would be stopped
+        ours = os.tcgetpgrp(keyboard) == os.getpgrp()  # a background job would be stopped
         before = termios.tcgetattr(keyboard)
     except (AttributeError, ValueError, OSError, termios.error):
         ours = False
@@ -394,7 +399,7 @@ def _keys() -> Iterator[int | None]:
     try:
         tty.setcbreak(keyboard)
         settings = termios.tcgetattr(keyboard)
-        settings[6][termios.VSUSP] = b"\0"  # stopped, it would leave its screen to the shell
+        settings[6][termios.VSUSP] = b"\0"  # a stopped job leaves its screen behind
         termios.tcsetattr(keyboard, termios.TCSANOW, settings)
         yield keyboard
     finally:

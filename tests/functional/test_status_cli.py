@@ -24,7 +24,7 @@ import pytest
 
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat
-from binlog2s3.cli.status import Looks
+from binlog2s3.cli.status import StatusSource
 from binlog2s3.config.given import Given
 from binlog2s3.config.status import STATUS
 from binlog2s3.errors import ConfigError
@@ -148,9 +148,9 @@ def test_a_spool_that_was_not_named_is_passed_over(spool: Path) -> None:
     values = {"source": "stock", "s3-url": "s3://bucket", "spool": spool}
     config, _ = STATUS.build(Given(values))
     assert config is not None
-    with Looks(replace(config, spool_given=False)) as looks:
-        assert str(looks._ask()) == f"{spool} is of source orders-primary, not stock"
-    with Looks(config) as looks, pytest.raises(ConfigError, match="not stock"):
+    with StatusSource(replace(config, spool_given=False)) as looks:
+        assert str(looks._ask()) == f"{spool} is the spool of source orders-primary, not stock"
+    with StatusSource(config) as looks, pytest.raises(ConfigError, match="not stock"):
         looks.look()
 
 

@@ -219,16 +219,13 @@ class LineageWalk:
             self._take_without_object(seen)
             return
         self.result.size += seen.info.size
-        why = self._judge(seen, seen.info) or self._why_bad(seen.name)
+        why = self._judge(seen, seen.info) or _why_bad(seen.name, self._bad)
         facts = BinlogFacts(name=seen.name, size=seen.info.size, whole=True)
         if seen.entry is not None:
             facts = of_entry(seen.entry, seen.info.size, self._lineage.flavour)
             self._check_first(seen.entry)
             why = why or self._damaged(seen.entry)
         self._follow(facts, why)
-
-    def _why_bad(self, name: BinlogName) -> str:
-        return f"the bytes of {name} are wrong" if name in self._bad else ""
 
     def _take_without_object(self, seen: _BinlogObjects) -> None:
         if seen.entry is None and seen.error is None:  # both were deleted after the listing
@@ -372,7 +369,7 @@ class LineageWalk:
         begun = lineage.first_binlog_time if name == lineage.first_binlog else None
         first_us = None if begun is None else us_of(begun)
         facts = BinlogFacts(name=name, size=chunks.size, whole=False, first_us=first_us)
-        why = self._why_bad(name)
+        why = _why_bad(name, self._bad)
         if not why and (self._source.deep or not is_last):
             try:  # names do not show its GTIDs
                 known = self._source.survey.known(lineage.id, name)
@@ -420,3 +417,7 @@ class LineageWalk:
             "chunk-hole", f"{text}; nothing proves that it is complete", facts.name
         )
         return text
+
+
+def _why_bad(name: BinlogName, bad: Collection[BinlogName]) -> str:
+    return f"the bytes of {name} are wrong" if name in bad else ""

@@ -18,7 +18,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from binlog2s3.cli.monitor import ForMonitors
-from binlog2s3.cli.status_watch import Course, Pace, Seen, line_of_course, print_screen, watch
+from binlog2s3.cli.status_watch import (
+    Course,
+    Observation,
+    Pace,
+    line_of_course,
+    print_screen,
+    watch,
+)
 from binlog2s3.config.given import Given
 from binlog2s3.config.status import STATUS, StatusConfig, Thresholds
 from binlog2s3.errors import ArchiveError, StoreError
@@ -227,7 +234,7 @@ def test_no_text_breaks_lines_or_commands_a_terminal() -> None:
     """Whatever source, store and bucket say: escapes are shown, not sent, and markup is text."""
     status = replace(spoilt(replace(CATCHING_UP, troubles=(CRITICAL,))), source="orders\x1b[2J")
     course = Course()
-    course.take(Seen(statuses=(status,), why=EVIL), at=0.0)
+    course.take(Observation(statuses=(status,), why=EVIL), at=0.0)
     course.take(StoreError(EVIL, hint=EVIL), at=1.0)
     shows: list[Show] = [
         page(status, EVIL),
@@ -376,8 +383,8 @@ def test_a_line_has_words_that_a_script_can_cut() -> None:
 # Watching
 
 
-def seen(status: Status) -> Seen:
-    return Seen(statuses=(status,), target=TARGET)
+def seen(status: Status) -> Observation:
+    return Observation(statuses=(status,), target=TARGET)
 
 
 def looked(numbers: Sequence[int | None], seen_from: str = "daemon") -> Course:
@@ -441,7 +448,7 @@ def test_a_small_window_says_how_much_it_lacks(height: int) -> None:
     console = Console(file=out, width=40, height=height, color_system=None, _environ={})
     picture = Picture(console)
     course = Course()
-    course.take(Seen(statuses=(DEAD, CATCHING_UP, IDLE), target=TARGET, many=True), at=0.0)
+    course.take(Observation(statuses=(DEAD, CATCHING_UP, IDLE), target=TARGET, many=True), at=0.0)
     print_screen(course, picture, now=NOW, at=0.0)
     console.print(picture.shown("q ends"))
     lines = out.getvalue().splitlines()
@@ -466,11 +473,11 @@ def test_a_terminal_without_unicode_gets_ascii() -> None:
 class Looking:
     """Looks that bring these one after the other, and the last again and again."""
 
-    def __init__(self, *found: Seen | BaseException) -> None:
+    def __init__(self, *found: Observation | BaseException) -> None:
         self.found = list(found)
         self.threads: set[str] = set()
 
-    def __call__(self) -> Seen:
+    def __call__(self) -> Observation:
         self.threads.add(threading.current_thread().name)
         found = self.found.pop(0) if len(self.found) > 1 else self.found[0]
         if isinstance(found, BaseException):
