@@ -39,7 +39,7 @@ from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, find
 _READ_SECONDS = 20.0
 _ENOUGH_BYTES = 64
 _LARGEST_START = (1 << 32) - 1
-_SLAVE, _CLIENT = "REPLICATION SLAVE", "REPLICATION CLIENT"
+_SLAVE, _CLIENT, _PROCESS = "REPLICATION SLAVE", "REPLICATION CLIENT", "PROCESS"
 _UNREACHED = "the server was not reached"
 _SILENT = "the server writes no binlog"
 _TRY_AGAIN = "check again; if the error remains, see the server's error log"
@@ -212,6 +212,8 @@ class SourceCheck:
         connection = self._connection_row()
         refusal = self._slave_refusal(self._account, connection)
         yield self._privilege_row(self._account, _SLAVE, refusal)
+        if self._account.flavour == "mariadb" or numbers_of(self._account.version) < (8, 0, 2):
+            yield self._process_row(self._account)
         yield limits_row(self._limits(self._account), self._account.quoted)
         yield from program
         yield connection
@@ -238,6 +240,16 @@ class SourceCheck:
         except SourceError as error:
             return error
         return None
+
+    def _process_row(self, account: SourceAccount) -> Row:
+        """A warning if the user may not see the statements of others; see `Server.position`."""
+        try:
+            self._server.rows("SHOW ENGINE INNODB STATUS")
+        except SourceError as error:
+            row = self._privilege_row(account, _PROCESS, error)
+            why = "statements of others that run long are not seen: covered_until may be too late"
+            return warn(row.part, row.name, f"{row.found}; {why}", row.hint)
+        return ok("privileges", _PROCESS, f"{account.name} has it")
 
     def _limits(self, account: SourceAccount) -> dict[str, int] | None:
         """The account's own limits, and the server's limit of connections per account."""
