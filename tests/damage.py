@@ -24,6 +24,7 @@ from binlog2s3.store.contract import Store
 from binlog2s3.stream.remote import build_entry
 from binlog2s3.stream.tail import Track
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
+from tests.documents import parent_of
 
 LAYOUT = Layout("pre", "test")
 _VERSION = "9.7.4"
@@ -139,14 +140,7 @@ def fill(store: Store, put: Callable[[str, bytes], object] | None = None) -> Arc
     _chunk(archive, OLD, 5, 0, middle)
     _chunk(archive, OLD, 5, middle, len(writer.data))
     cut = writer.transactions[1].end  # the third transaction was lost in the fail-over
-    parent = {
-        "lineage": OLD,
-        "binlog": str(name(5)),
-        "offset": cut,
-        "gtid_set": f"{UUID_A}:1-14",
-        "join": "exact",
-        "missing": "",
-    }
+    parent = parent_of(OLD, binlog=str(name(5)), offset=cut, gtid_set=f"{UUID_A}:1-14")
     _fill_new(archive, replace(old, parent=parent))
     return archive
 
@@ -340,7 +334,7 @@ DAMAGES: Mapping[str, Damage] = {
     "a parent with other GTIDs": _as(_child(parent__gtid_set=f"{UUID_A}:1-13"), "parent-lies"),
     "a parent with more GTIDs": _as(_child(parent__gtid_set=f"{UUID_A}:1-15"), "", "parent-lies"),
     "a parent behind a gap that is none": _as(_child(parent__join="gap"), "parent-lies"),
-    "a parent of no join": _as(_child(parent__join="maybe"), "parent-lies"),
+    "a parent of no join": _as(_child(parent__join="maybe"), "lineage-unreadable"),
     "a parent that lacks something": _as(_child(parent__missing=f"{UUID_A}:15"), "parent-lies"),
     "a turn of a lineage that is not there": _as(
         lambda a: a.store.put(LAYOUT.turn(99), _turn(99, LOST).to_json()), "lineage-missing"

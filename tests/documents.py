@@ -1,8 +1,9 @@
 """One document of each kind that lies in a bucket, with every field filled."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.documents import Entry, Lineage, Parent
 from binlog2s3.archive.parts import Block
 from binlog2s3.archive.writers import Heartbeat, Position, Turn
 from binlog2s3.binlog.names import BinlogName
@@ -69,6 +70,12 @@ BEAT = Heartbeat(
     covered_until=TIME,
     status={"format": 1, "state": "streaming"},
 )
+
+
+def parent_of(lineage: str, **fields: Any) -> Parent:
+    """That a lineage continues from the first binlog of this one, unless the fields say else."""
+    usual = {"binlog": "mysql-bin.000001", "offset": 157, "gtid_set": "", "missing": ""}
+    return Parent(**{"lineage": lineage, "join": "exact", **usual, **fields})
 
 
 def turn_of(beat: Heartbeat, number: int | None = None) -> Turn:

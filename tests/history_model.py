@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import Block
 from binlog2s3.binlog.content import Content
@@ -16,6 +16,7 @@ from binlog2s3.binlog.executed import executed, gathered
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, empty, joined
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
+from tests.documents import parent_of
 
 HEAD = 150
 BLOCK = 400
@@ -168,7 +169,7 @@ class Model:
             self.commit(100, 1)
         missing = old_file.reals[len(old_file.reals) - count :]
         del old_file.reals[len(old_file.reals) - count :]
-        parent["missing"] = str(_set(missing, self.flavour))
+        parent = replace(parent, missing=str(_set(missing, self.flavour)))
         file = File(
             BinlogName("mysql-bin", old_file.name.number + 2),
             self._after(at_end, missing),
@@ -319,7 +320,7 @@ class Model:
     def _name(self, number: int) -> BinlogName:
         return BinlogName("mysql-bin", number)
 
-    def _begin_lineage(self, file: File, parent: dict[str, object] | None) -> None:
+    def _begin_lineage(self, file: File, parent: Parent | None) -> None:
         number = len(self.branches)
         lineage = Lineage(
             id=f"20260102T0304{number:02d}Z-{self._uuid[:8]}-{number:04x}",
@@ -339,12 +340,7 @@ def _set(reals: Sequence[Real], flavour: Flavour) -> Gtids:
     return gathered([real.gtid for real in reals if real.gtid], flavour)
 
 
-def _parent(branch: Branch, file: File, offset: int, gtids: Gtids, join: str) -> dict[str, object]:
-    return {
-        "lineage": branch.lineage.id,
-        "binlog": str(file.name),
-        "offset": offset,
-        "gtid_set": str(gtids),
-        "join": join,
-        "missing": "",
-    }
+def _parent(branch: Branch, file: File, offset: int, gtids: Gtids, join: str) -> Parent:
+    return parent_of(
+        branch.lineage.id, binlog=str(file.name), offset=offset, gtid_set=str(gtids), join=join
+    )

@@ -87,7 +87,7 @@ def _origin(lineage: Lineage, by_id: Mapping[str, Lineage]) -> tuple[Parent | No
     missing: list[str] = []
     worst = "exact"
     while True:
-        origin = lineage.origin
+        origin = lineage.parent
         if origin is None:
             return None, ""
         missing += [origin.missing] if origin.missing else []

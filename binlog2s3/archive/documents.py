@@ -68,8 +68,9 @@ class Parent:
         return f"{self.lineage} at {f'{self.binlog}:{self.offset}' if self.binlog else 'its begin'}"
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
+    def from_document(cls, value: Any) -> Self:
         """Read it from lineage.json. Raises KeyError, TypeError or ValueError."""
+        document = mapping(value)
         join = document["join"]
         if join not in get_args(Join):
             raise ValueError(f"{join!r:.40} is no join")
@@ -95,18 +96,10 @@ class Lineage:
     first_binlog: BinlogName
     first_binlog_time: datetime
     gtid_set: str
-    parent: Mapping[str, Any] | None = None
+    parent: Parent | None = None
 
     MOST: ClassVar[int] = 1 << 20
     """Bytes of the document."""
-
-    @property
-    def origin(self) -> Parent | None:
-        """The parent, field by field; ArchiveError if it is not as format 1 says."""
-        if not self.parent:
-            return None
-        with reading(f"the parent in the lineage.json of {self.id}"):
-            return Parent.from_document(mapping(self.parent))
 
     def to_json(self) -> bytes:
         """The document lineage.json."""
@@ -123,7 +116,7 @@ class Lineage:
                 "first_binlog": str(self.first_binlog),
                 "first_binlog_time": iso_text(self.first_binlog_time),
                 "gtid_set": self.gtid_set,
-                "parent": self.parent,
+                "parent": asdict(self.parent) if self.parent else None,
             }
         )
 
@@ -131,6 +124,8 @@ class Lineage:
     def from_json(cls, data: bytes, key: str) -> Self:
         """Read lineage.json; ArchiveError if it is not one of this format, or not of this key."""
         document = parse(data, key, cls.MOST)
+        with reading(f"the parent in {key}"):
+            parent = or_none(Parent.from_document, document["parent"])
         with reading(key):
             server = mapping(document["server"])
             found = cls(
@@ -142,7 +137,7 @@ class Lineage:
                 first_binlog=BinlogName.parse(document["first_binlog"]),
                 first_binlog_time=moment(document["first_binlog_time"]),
                 gtid_set=gtids(document["gtid_set"]),
-                parent=or_none(mapping, document["parent"]),
+                parent=parent,
             )
         check_place(key, "archive", found.source, found.id, "lineage.json")
         return found

@@ -321,7 +321,7 @@ def ancestry(lineages: Iterable[Lineage]) -> list[Lineage]:
     by_id = {lineage.id: lineage for lineage in sorted(lineages, key=lambda one: one.id)}
     children: dict[str, list[Lineage]] = {}
     for lineage in by_id.values():
-        parent = lineage.origin.lineage if lineage.origin else ""
+        parent = lineage.parent.lineage if lineage.parent else ""
         children.setdefault(parent if parent in by_id else "", []).append(lineage)
     placed: dict[str, Lineage] = {}
     # lineages in a circle of parents are below no root, but are shown too
@@ -343,7 +343,7 @@ def current_of(lineages: Sequence[Lineage], turn: Turn | None) -> str:
     if turn is not None:
         return turn.lineage
     ids = {lineage.id for lineage in lineages}
-    parents = {(lineage.parent or {}).get("lineage") for lineage in lineages}
+    parents = {lineage.parent.lineage for lineage in lineages if lineage.parent}
     return max(ids - parents or ids, default="")
 
 
@@ -379,7 +379,7 @@ def _listed(
     return LineageListing(
         lineage=lineage,
         current=is_current,
-        parent_there=lineage.origin is None or lineage.origin.lineage in known,
+        parent_there=lineage.parent is None or lineage.parent.lineage in known,
         binlogs=tuple(binlogs),
         missing=tuple(_missing(lineage, names, writer)),
     )

@@ -73,7 +73,7 @@ class Notice:
 
 def notices_before(listed: LineageListing) -> Iterator[Notice]:
     """What is wrong between a lineage and its parent."""
-    parent, id_ = listed.lineage.origin, listed.lineage.id
+    parent, id_ = listed.lineage.parent, listed.lineage.id
     if parent is None:
         return
     where = parent.place
@@ -113,7 +113,7 @@ def _missing_line(lineage: Lineage, missing: MissingBinlogs) -> Notice:
 
 def head_of(listed: LineageListing) -> list[tuple[str, str]]:
     """The lines before a lineage's binlogs: names and values."""
-    lineage, parent = listed.lineage, listed.lineage.origin
+    lineage, parent = listed.lineage, listed.lineage.parent
     begins = f"{lineage.first_binlog}, {moment_text(lineage.first_binlog_time)}"
     head = [
         ("server", f"{lineage.server_uuid}, {lineage.flavour} {lineage.server_version}"),

@@ -349,20 +349,13 @@ def _lineages(catalog: Catalog, layout: Layout) -> tuple[dict[str, Lineage], lis
     That is None where there is none, and where what says so cannot be read.
     """
     unreadable: list[ArchiveError] = []
-    readable: dict[str, Lineage] = {}
     turn, is_known = None, True
     try:
         turn = catalog.turn()
     except ArchiveError as error:
         unreadable.append(error)
         is_known = False
-    for lineage in catalog.lineages(unreadable):
-        try:
-            _ = lineage.origin
-        except ArchiveError as error:
-            unreadable.append(error)
-        else:
-            readable[lineage.id] = lineage
+    readable = {lineage.id: lineage for lineage in catalog.lineages(unreadable)}
     bare = [key for key in catalog.foreign if layout.is_binlog(f"{key}binlogs/x.1")]
     wrong = [*map(str, unreadable), *(f"{key}lineage.json is not there" for key in sorted(bare))]
     current = current_of([*readable.values()], turn) if is_known else ""
@@ -390,7 +383,7 @@ class _Looking:
         """All that is needed of each lineage; the current one's end, and where others join."""
         cuts: dict[str, int] = {}
         for lineage in lineages.values():
-            origin = lineage.origin
+            origin = lineage.parent
             if origin is not None and origin.binlog is not None:
                 cut = BinlogName.parse(origin.binlog).number
                 cuts[origin.lineage] = min(cut, cuts.get(origin.lineage, cut))

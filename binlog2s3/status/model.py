@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.writers import Position, Standby, WriterState
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.timing import DEFAULT, Timing
-from binlog2s3.errors import ArchiveError
 
 State = Literal[WriterState, "standby", "dead", "unknown"]
 """What a writer says of itself. A process that waits beside another writer is `standby`. From the
@@ -390,7 +389,7 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> History:
     by_id = {lineage.id: lineage for lineage in lineages}
     gaps = []
     for lineage in by_id.values():
-        parent = _origin(lineage)
+        parent = lineage.parent
         if parent is not None and parent.join != "exact":
             what = f": {parent.missing}" if parent.missing else ""
             gaps.append(
@@ -404,7 +403,7 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> History:
     oldest, seen = by_id.get(current or ""), set[str]()
     while oldest is not None and oldest.id not in seen:
         seen.add(oldest.id)
-        parent = _origin(oldest)
+        parent = oldest.parent
         if parent is None or parent.join != "exact" or parent.lineage not in by_id:
             break
         oldest = by_id[parent.lineage]
@@ -413,13 +412,6 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> History:
         gaps=tuple(gaps),
         earliest=oldest.first_binlog_time if oldest is not None else None,
     )
-
-
-def _origin(lineage: Lineage) -> Parent | None:
-    try:
-        return lineage.origin
-    except ArchiveError:
-        return None
 
 
 def standby_status(standby: Standby, heartbeat_at: datetime) -> StandbyStatus:

@@ -137,7 +137,7 @@ class Extent:
         passed: set[str] = set()
         while lineage.id not in passed:
             passed.add(lineage.id)
-            origin = lineage.origin
+            origin = lineage.parent
             if origin is None or origin.join != "exact" or origin.lineage not in self.lineages:
                 return None
             if origin.binlog is not None:

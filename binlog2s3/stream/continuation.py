@@ -7,9 +7,8 @@ its GTIDs), and that account is then proved by the bytes. What is not proved is 
 gap names what is missing, an unknown join is never crossed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from binlog2s3.archive.documents import Join, Lineage, Parent
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
@@ -58,7 +57,7 @@ class Begin:
     """A lineage begins with this binlog; `parent` as in lineage.json, None for the first of all."""
 
     begin: BinlogName
-    parent: Mapping[str, Any] | None = None
+    parent: Parent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,20 +78,18 @@ def parent(
     offset: int | None = None,
     gtids: Gtids | None = None,
     missing: str = "",
-) -> Mapping[str, Any]:
+) -> Parent:
     """The parent of a lineage that begins behind this tip, or behind a place before it."""
     here = binlog or tip.last
     at = offset if offset is not None else tip.size
     executed = gtids if binlog is not None else tip.gtids
-    return asdict(
-        Parent(
-            lineage=tip.lineage.id,
-            binlog=str(here) if here else None,
-            offset=at,
-            gtid_set=str(executed) if executed is not None else "",
-            join=join,
-            missing=missing,
-        )
+    return Parent(
+        lineage=tip.lineage.id,
+        binlog=str(here) if here else None,
+        offset=at,
+        gtid_set=str(executed) if executed is not None else "",
+        join=join,
+        missing=missing,
     )
 
 
@@ -234,7 +231,7 @@ def successor(
     listed: Sequence[ServerBinlog],
     before: Before,
     *,
-    cut: Callable[[Gtids], Mapping[str, Any] | None],
+    cut: Callable[[Gtids], Parent | None],
 ) -> Begin:
     """The lineage of another server, which has executed these GTIDs.
 
@@ -244,18 +241,18 @@ def successor(
     oldest = listed[0].name
     whole = executed is not None and has(executed, tip.gtids)
     found = parent(tip, "exact") if whole else cut(executed) if executed is not None else None
-    if found is None or not found["gtid_set"]:
+    if found is None or not found.gtid_set:
         return Begin(begin=oldest, parent=parent(tip, "unknown"))
-    known = parse(found["gtid_set"], tip.lineage.flavour)
+    known = parse(found.gtid_set, tip.lineage.flavour)
     previous: Gtids | None = None
     for row in reversed(listed):
         previous = _parsed(before(row.name), tip.lineage.flavour)
         if previous is not None and previous <= known:
             return Begin(begin=row.name, parent=found)
     if previous is None:
-        return Begin(begin=oldest, parent={**found, "join": "unknown"})
+        return Begin(begin=oldest, parent=replace(found, join="unknown"))
     missing = _difference(previous, known)
-    return Begin(begin=oldest, parent={**found, "join": "gap", "missing": missing})
+    return Begin(begin=oldest, parent=replace(found, join="gap", missing=missing))
 
 
 def _parsed(text: str | None, flavour: Flavour) -> Gtids | None:

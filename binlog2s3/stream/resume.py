@@ -8,12 +8,11 @@ Law: every answer is of one server, whose uuid is asked before and after; what i
 proved again by the bytes of the run itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config, StreamConfig
@@ -53,7 +52,7 @@ class Heading:
     begin: BinlogName
     tip: Tip | None = None
     overlap: Overlap | None = None
-    parent: Mapping[str, Any] | None = None
+    parent: Parent | None = None
 
     @property
     def position(self) -> int:
@@ -142,15 +141,15 @@ class Pilot:
             overlap = tip.overlap if course.again and not (anew and not tip.closed) else None
             return replace(plain, begin=course.begin, tip=tip, overlap=overlap)
         assert isinstance(course, Begin)  # noqa: S101 - contradictions were looked into
-        join = (course.parent or {}).get("join")
-        if join == "gap" and self._config.stream.on_gap == "stop":
+        origin = course.parent
+        if origin is not None and origin.join == "gap" and self._config.stream.on_gap == "stop":
             raise GapError(
-                f"gap: the source no longer has {(course.parent or {}).get('missing')}; "
+                f"gap: the source no longer has {origin.missing}; "
                 f"its history goes on with {course.begin}",
                 hint="what was purged and is not in the bucket is lost to the archive: take a new "
                 "base backup; --on-gap continue begins a new lineage behind the gap",
             )
-        return replace(plain, begin=course.begin, tip=None, parent=course.parent)
+        return replace(plain, begin=course.begin, tip=None, parent=origin)
 
     def _same(self, server: Server, plain: Heading, tip: Tip, doubt: Doubt | None) -> Course:
         if doubt is not None and doubt.unreadable == tip.following:
@@ -216,7 +215,7 @@ class Pilot:
             cut=lambda had: self._cut(tip, had),
         )
 
-    def _cut(self, tip: Tip, executed: Gtids) -> Mapping[str, Any] | None:
+    def _cut(self, tip: Tip, executed: Gtids) -> Parent | None:
         found = cut(self._catalog, tip.lineage, executed)
         if found is None:
             return None

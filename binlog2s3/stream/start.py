@@ -8,16 +8,15 @@ is what its checksums say, is taken; everything else is left and fetched again.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from binlog2s3.archive.catalog import Archived, Catalog
-from binlog2s3.archive.documents import EntryEnd, Lineage, lineage_id
+from binlog2s3.archive.documents import EntryEnd, Lineage, Parent, lineage_id
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import inventory
 from binlog2s3.archive.layout import Layout
@@ -214,7 +213,7 @@ def describe(
     server_uuid: str,
     flavour: Flavour,
     first: Track,
-    parent: Mapping[str, Any] | None = None,
+    parent: Parent | None = None,
 ) -> Lineage:
     """A new lineage of this server that begins with this binlog."""
     form = first.scanner.formats[0]

@@ -8,12 +8,11 @@ described in the bucket. What is left behind when a history ends is brought in a
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from binlog2s3.archive.catalog import Catalog, fetch
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Flavour
@@ -70,7 +69,7 @@ class Intake:
         self._unsure: set[BinlogName] = set()
         self._past: Mapping[BinlogName, int] = {}
         self._older: list[Uploader] = []
-        self._parent: Mapping[str, Any] | None = None
+        self._parent: Parent | None = None
         self._flavour: Flavour = "mysql"
         self._server_uuid = ""
         self._described = False
@@ -123,7 +122,7 @@ class Intake:
         self.coverage = Coverage(durable, following)
         self.uploader = self._open_uploader(lineage, self.coverage)
 
-    def begin(self, server_uuid: str, flavour: Flavour, parent: Mapping[str, Any] | None) -> None:
+    def begin(self, server_uuid: str, flavour: Flavour, parent: Parent | None) -> None:
         """A new lineage begins with the next binlog that is taken in."""
         self._leave()
         self._has_turn = False
@@ -292,13 +291,13 @@ class Intake:
 
     def _put(self, lineage: Lineage) -> Lineage:
         key, document = self._layout.lineage(lineage.id), lineage.to_json()
-        _ = Lineage.from_json(document, key).origin  # nothing is put that could not be read again
+        Lineage.from_json(document, key)  # nothing is put that could not be read again
         try:
             where_absent(lambda absent: self._store.put(key, document, if_absent=absent))
         except PreconditionError:  # ours, where an answer was lost
             if fetch(self._store, key, Lineage.MOST) != document:
                 raise
-        parent = dict(lineage.parent or {})
+        parent = asdict(lineage.parent) if lineage.parent else {}
         told = {f"parent_{key}": value for key, value in parent.items() if value not in (None, "")}
         say = _log.info
         if hint := _HINTS.get(str(parent.get("join")), ""):
@@ -309,12 +308,12 @@ class Intake:
 
 def _same_beginning(one: Lineage, other: Lineage) -> bool:
     def begins(lineage: Lineage) -> tuple[object, ...]:
-        parent = lineage.parent or {}
+        parent = lineage.parent
         return (
             lineage.server_uuid,
             lineage.first_binlog,
             lineage.first_binlog_time,
-            *(parent.get(key) for key in ("lineage", "binlog", "offset")),
+            (parent.lineage, parent.binlog, parent.offset) if parent else None,
         )
 
     return begins(one) == begins(other)

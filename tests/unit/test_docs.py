@@ -203,7 +203,7 @@ def test_what_list_prints_is_as_documented() -> None:
     )
     binlog = listing.Binlog(name=ENTRY.name, size=1, state="archived", described=described, hole=1)
     found = listing.LineageListing(
-        lineage=replace(LINEAGE, parent={}),
+        lineage=LINEAGE,
         current=True,
         parent_there=True,
         binlogs=(binlog, replace(binlog, described=None, hole=None)),

@@ -118,10 +118,7 @@ class SourceComparison:
     def _is_left(self, lineage: Lineage, name: BinlogName) -> bool:
         """Whether another lineage continues from here or before: what follows is a dead branch."""
         for one in self._lineages:
-            try:
-                origin = one.origin
-            except ArchiveError:
-                continue  # reported already
+            origin = one.parent
             if origin is None or origin.lineage != lineage.id:
                 continue
             if origin.binlog is None or BinlogName.parse(origin.binlog) <= name:

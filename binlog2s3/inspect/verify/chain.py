@@ -272,10 +272,7 @@ def own_problems(lineage: Lineage) -> Iterator[str]:
 
 def gap_of(lineage: Lineage) -> RecordedGap | None:
     """The gap before a lineage that its lineage.json records, if any."""
-    try:
-        origin = lineage.origin
-    except ArchiveError:
-        return None
+    origin = lineage.parent
     if origin is None or origin.join == "exact":
         return None
     known = "the source had purged the binlogs in between"
@@ -295,11 +292,7 @@ def parent_problems(
     gtids_at: GtidsAt | None,
 ) -> Iterator[ParentProblem]:
     """What is wrong with the parent of a lineage. `facts` are of the binlogs that parents name."""
-    try:
-        origin = child.origin
-    except ArchiveError as error:
-        yield ParentProblem(str(error))
-        return
+    origin = child.parent
     if origin is None:
         return
     parent = lineages.get(origin.lineage)
@@ -327,11 +320,7 @@ def _leads_back(child: Lineage, lineages: Mapping[str, Lineage]) -> bool:
     passed = {child.id}
     lineage: Lineage | None = child
     while lineage is not None:
-        try:
-            origin = lineage.origin
-        except ArchiveError:
-            return False
-        lineage = lineages.get(origin.lineage) if origin else None
+        lineage = lineages.get(lineage.parent.lineage) if lineage.parent else None
         if lineage is not None and lineage.id in passed:
             return lineage.id == child.id
         passed.add(lineage.id if lineage else "")

@@ -173,7 +173,7 @@ class SourceVerifier:
 
     def _line(self) -> Line | None:
         """The history that ends in the lineage asked for, or in the current one."""
-        lineages = [one for one in self.known_lineages if _has_origin(one)]
+        lineages = self.known_lineages
         self._current = current_of(lineages, self.context.inventory.turn)
         self.report.tip = tip = self._config.lineage or self._current
         return line_of(lineages, tip) if any(one.id == tip for one in lineages) else None
@@ -271,8 +271,8 @@ class SourceVerifier:
 
     def _cuts(self, lineage: str) -> set[str]:
         """The binlogs of a lineage from which others continue."""
-        origins = [one.origin for one in self.known_lineages if _has_origin(one)]
-        return {o.binlog for o in origins if o is not None and o.lineage == lineage and o.binlog}
+        parents = [one.parent for one in self.known_lineages]
+        return {p.binlog for p in parents if p is not None and p.lineage == lineage and p.binlog}
 
     # How lineages join
 
@@ -372,11 +372,3 @@ class SourceVerifier:
 
     def _add_defect(self, kind: Kind, lineage: str, key: str, text: str) -> None:
         self.report.defects.append(Defect(kind=kind, lineage=lineage, key=key, text=text))
-
-
-def _has_origin(lineage: Lineage) -> bool:
-    """Whether its parent can be read."""
-    try:
-        return lineage.origin is None or bool(lineage.origin.lineage)
-    except ArchiveError:
-        return False

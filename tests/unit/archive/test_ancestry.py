@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.ancestry import line_of
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.binlog.names import BinlogName
+from tests.documents import parent_of
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
-def lineage(number: int, parent: dict[str, Any] | None = None, uuid: str = UUID) -> Lineage:
+def lineage(number: int, parent: Parent | None = None, uuid: str = UUID) -> Lineage:
     return Lineage(
         id=f"2026010{number}T030405Z-3e11fa47-{number:04x}",
         source="orders",
@@ -28,15 +29,9 @@ def lineage(number: int, parent: dict[str, Any] | None = None, uuid: str = UUID)
     )
 
 
-def left(one: Lineage, offset: int = 500, join: str = "exact", **more: Any) -> dict[str, Any]:
-    return {
-        "lineage": one.id,
-        "binlog": "mysql-bin.000003",
-        "offset": offset,
-        "gtid_set": "",
-        "join": join,
-        "missing": "",
-    } | more
+def left(one: Lineage, offset: int = 500, join: str = "exact", **more: Any) -> Parent:
+    fields = {"binlog": "mysql-bin.000003", "offset": offset, "join": join}
+    return parent_of(one.id, **{**fields, **more})
 
 
 def test_a_line_is_cut_at_each_parent() -> None:
@@ -68,10 +63,10 @@ def test_the_same_servers_same_binlog_shares_its_bytes() -> None:
         ({"lineage": "20990101T000000Z-00000000-0000"}, "not in the bucket"),
     ],
 )
-def test_what_cannot_be_proved_is_not_crossed(change: dict[str, str], why: str) -> None:
+def test_what_cannot_be_proved_is_not_crossed(change: dict[str, Any], why: str) -> None:
     """History begins behind it, and it is said why."""
     first = lineage(1)
-    second = lineage(2, left(first) | change)
+    second = lineage(2, replace(left(first), **change))
     line = line_of([first, second], second.id)
     assert [leg.lineage for leg in line.legs] == [second]
     assert why in line.barrier
@@ -118,6 +113,6 @@ def test_history_that_left_before_its_own_beginning_ends_there() -> None:
     line = line_of([first, second, third], third.id)
     assert [leg.lineage for leg in line.legs] == [second, third]
     assert "before" in line.barrier
-    without = [replace(one, parent=one.parent and {**one.parent, "gtid_set": ""})
+    without = [replace(one, parent=one.parent and replace(one.parent, gtid_set=""))
                for one in (first, second, third)]  # fmt: skip
     assert line_of(without, third.id).barrier

@@ -17,7 +17,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
-from tests.documents import BEAT, ENTRY, ID, LINEAGE, NAME, TIME, UUID, turn_of
+from tests.documents import BEAT, ENTRY, ID, LINEAGE, NAME, TIME, UUID, parent_of, turn_of
 from tests.memory_store import MemoryStore
 
 LAYOUT = Layout("p", "orders")
@@ -51,7 +51,7 @@ def test_lineage_ids() -> None:
     [
         LINEAGE,
         replace(LINEAGE, flavour="mariadb", server_uuid="00000001-00000000", gtid_set="0-1-5"),
-        replace(LINEAGE, gtid_set="", parent={"lineage": "x", "join": "gap", "missing": None}),
+        replace(LINEAGE, gtid_set="", parent=parent_of(ID, join="gap", binlog=None)),
         replace(LINEAGE, first_binlog=BinlogName.parse("büro.1000000")),
     ],
 )

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from typing import Any
 
@@ -29,7 +29,7 @@ from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
 from binlog2s3.inspect.list import Notice, lines_of, notices_before, print_page, render
 from binlog2s3.output import Coloured
 from binlog2s3.workers import Workers
-from tests.documents import BEAT, ENTRY, ID, LINEAGE, UUID, turn_of
+from tests.documents import BEAT, ENTRY, ID, LINEAGE, UUID, parent_of, turn_of
 from tests.memory_store import MemoryStore
 from tests.paged import entry_of, lineage_in
 
@@ -41,15 +41,8 @@ ENTRY_KEY = LAYOUT.entry(ID, ENTRY.name)
 FIRST, SECOND, THIRD, FOURTH, FIFTH = (f"mysql-bin.00000{n}" for n in range(1, 6))
 
 
-def parent(lineage: str = ID, join: str = "exact", missing: str = "") -> dict[str, Any]:
-    return {
-        "lineage": lineage,
-        "binlog": THIRD,
-        "offset": 157,
-        "gtid_set": f"{UUID}:1-9",
-        "join": join,
-        "missing": missing,
-    }
+def parent(lineage: str = ID, **fields: Any) -> Parent:
+    return parent_of(lineage, **{"binlog": THIRD, "gtid_set": f"{UUID}:1-9", **fields})
 
 
 def child(id_: str = CHILD, first: str = FIRST, **of: Any) -> Lineage:
@@ -169,7 +162,7 @@ def test_an_entry_with_a_field_lost_or_changed_is_read_or_refused(
 def test_a_parent_is_read_field_by_field() -> None:
     """One that has no byte has no binlog."""
     found = child(join="gap", missing=f"{UUID}:10")
-    assert Lineage.from_json(found.to_json(), LAYOUT.lineage(CHILD)).origin == Parent(
+    assert Lineage.from_json(found.to_json(), LAYOUT.lineage(CHILD)).parent == Parent(
         lineage=ID,
         binlog=THIRD,
         offset=157,
@@ -177,9 +170,8 @@ def test_a_parent_is_read_field_by_field() -> None:
         join="gap",
         missing=f"{UUID}:10",
     )
-    assert LINEAGE.origin is None
-    bare = replace(found, parent={**parent(), "binlog": None}).origin
-    assert bare is not None
+    assert LINEAGE.parent is None
+    bare = parent(binlog=None)
     assert (bare.binlog, bare.place) == (None, f"{ID} at its begin")
 
 
@@ -187,10 +179,12 @@ def test_a_parent_is_read_field_by_field() -> None:
     "wrong", [{"join": "perhaps"}, {"join": None}, {"binlog": "../x"}, {"offset": "x"}, {}]
 )
 def test_a_parent_that_is_none_is_refused(wrong: Mapping[str, Any]) -> None:
-    """It names the lineage; nothing is guessed."""
-    document_ = {**parent(), **wrong} if wrong else {"lineage": ID}
-    with pytest.raises(ArchiveError, match=CHILD):
-        _ = replace(child(), parent=document_).origin
+    """It names the key; nothing is guessed."""
+    written = json.loads(child().to_json())
+    written["parent"] = {**written["parent"], **wrong} if wrong else {"lineage": ID}
+    key = LAYOUT.lineage(CHILD)
+    with pytest.raises(ArchiveError, match=f"the parent in {key} is not as format 1 says"):
+        Lineage.from_json(json.dumps(written).encode(), key)
 
 
 def test_sources_are_the_folders_of_the_archive() -> None:
@@ -657,7 +651,7 @@ def test_the_document_is_of_format_1() -> None:
     (source,) = found["sources"]
     assert source["source"] == SOURCE
     one, two = source["lineages"]
-    assert two["parent"] == parent(join="gap", missing="x:1")
+    assert two["parent"] == asdict(parent(join="gap", missing="x:1"))
     assert (one["parent"], one["current"], two["current"]) == (None, False, True)
     written = json.loads(ENTRY.to_json())
     (archived,) = one["binlogs"]

@@ -40,7 +40,7 @@ from binlog2s3.status.text import print_table
 from binlog2s3.status.writer_state import Silent
 from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.workers import Workers
-from tests.documents import BEAT, ENTRY, ID, LINEAGE, TIME, UUID, turn_of
+from tests.documents import BEAT, ENTRY, ID, LINEAGE, TIME, UUID, parent_of, turn_of
 from tests.memory_store import MemoryStore
 
 SOURCE = "orders"
@@ -162,16 +162,11 @@ def codes(status: Status) -> list[tuple[str, str]]:
 def child(
     parent: str = ID, *, join: str = "exact", number: int = 3, missing: str = "", **changed: Any
 ) -> Lineage:
-    where: dict[str, Any] = {
-        "lineage": parent,
-        "binlog": NAMES[number],
-        "offset": 700,
-        "gtid_set": "",
-        "join": join,
-        "missing": missing,
-    }
+    where = {"binlog": NAMES[number], "offset": 700, "join": join, "missing": missing}
     born = TIME + timedelta(days=1)
-    return replace(LINEAGE, id=CHILD, first_binlog_time=born, parent={**where, **changed})
+    return replace(
+        LINEAGE, id=CHILD, first_binlog_time=born, parent=parent_of(parent, **{**where, **changed})
+    )
 
 
 LOOKED = replace(SAID.lag, seconds=21.5, at_least=True)  # 20 seconds behind the heartbeat

@@ -39,7 +39,7 @@ from binlog2s3.status.model import (
     judge,
 )
 from binlog2s3.status.severity import judged
-from tests.documents import LINEAGE, TIME, UUID
+from tests.documents import LINEAGE, TIME, UUID, parent_of
 
 FULL = Status(
     source="orders",
@@ -332,19 +332,12 @@ def test_a_purge_statement_needs_something_to_purge() -> None:
 
 def lineage(hours: int, parent: Lineage | None = None, join: str = "exact") -> Lineage:
     moment = TIME + timedelta(hours=hours)
-    document_ = {
-        "lineage": parent.id if parent else "",
-        "binlog": "b.000001",
-        "offset": 4,
-        "gtid_set": "",
-        "join": join,
-        "missing": "b.000002" if join == "gap" else "",
-    }
+    missing = "b.000002" if join == "gap" else ""
     return replace(
         LINEAGE,
         id=f"{moment:%Y%m%dT%H%M%SZ}-3e11fa47-0000",
         first_binlog_time=moment,
-        parent=document_ if parent else None,
+        parent=parent_of(parent.id, join=join, missing=missing) if parent else None,
     )
 
 
@@ -371,7 +364,7 @@ def test_parents_in_a_circle_end() -> None:
     """Whatever somebody wrote there."""
     one = lineage(0)
     two = lineage(1, one)
-    circle = replace(one, parent={**(two.parent or {}), "lineage": two.id})
+    circle = replace(one, parent=parent_of(two.id))
     assert history_of([circle, two], two.id).lineages == 2
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.binlog.gtid import Gtids, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.server.connection import ServerBinlog
@@ -25,6 +25,7 @@ from binlog2s3.stream.continuation import (
     unservable,
 )
 from tests.binlog_writer import UUID_A, UUID_B
+from tests.documents import parent_of
 
 IMAGE = "00000000-0000-0000-0000-0000000000aa"
 LINEAGE = Lineage(
@@ -150,8 +151,8 @@ def gap_of(found: Course | None) -> tuple[BinlogName, str, str]:
     """Where the next lineage begins, how it is joined to ours, what is missing."""
     assert isinstance(found, Begin)
     assert found.parent is not None
-    assert found.parent["lineage"] == LINEAGE.id
-    return found.begin, found.parent["join"], found.parent["missing"]
+    assert found.parent.lineage == LINEAGE.id
+    return found.begin, found.parent.join, found.parent.missing
 
 
 def test_the_rest_of_an_open_binlog_was_purged() -> None:
@@ -160,14 +161,14 @@ def test_the_rest_of_an_open_binlog_was_purged() -> None:
     found = same_server(known, rows(5, 6), says({5: f"{UUID_A}:1-12,{UUID_B}:1"}))
     assert gap_of(found) == (name(5), "gap", f"{UUID_A}:10-12,{UUID_B}:1")
     assert isinstance(found, Begin)
-    assert found.parent == {
-        "lineage": LINEAGE.id,
-        "binlog": "b.000004",
-        "offset": 100,
-        "gtid_set": f"{UUID_A}:1-9",
-        "join": "gap",
-        "missing": f"{UUID_A}:10-12,{UUID_B}:1",
-    }
+    assert found.parent == Parent(
+        lineage=LINEAGE.id,
+        binlog="b.000004",
+        offset=100,
+        gtid_set=f"{UUID_A}:1-9",
+        join="gap",
+        missing=f"{UUID_A}:10-12,{UUID_B}:1",
+    )
 
 
 @pytest.mark.parametrize(
@@ -229,7 +230,7 @@ def test_a_server_whose_binlogs_have_other_names() -> None:
     assert same_server(tip(), other, says({9: f"{UUID_A}:1-8"})) == no  # it was reset as well
     found = same_server(tip(), other, says({9: f"{UUID_A}:1-9"}))
     assert isinstance(found, Begin)
-    assert (found.begin, (found.parent or {})["join"]) == (first, "exact")
+    assert gap_of(found) == (first, "exact", "")
     assert gap_of(same_server(tip(), other, says({9: f"{UUID_A}:1-12"}))) == (
         first, "gap", f"{UUID_A}:10-12",
     )  # fmt: skip
@@ -241,9 +242,9 @@ def test_a_lineage_of_which_nothing_is_known() -> None:
     assert same_server(nothing, rows(2, 3), unasked) == GoOn(begin=name(2), again=False)
     found = same_server(nothing, rows(1), unasked)
     assert found == Begin(begin=name(1), parent=None)
-    child = replace(LINEAGE, parent={"lineage": "x"})
+    child = replace(LINEAGE, parent=parent_of(LINEAGE.id))
     found = same_server(Tip(lineage=child), rows(1), unasked)
-    assert found == Begin(begin=name(1), parent={"lineage": "x"})
+    assert found == Begin(begin=name(1), parent=child.parent)
 
 
 # MariaDB's GTIDs are the last of each domain and server
@@ -369,9 +370,9 @@ def test_a_successor_that_lost_some() -> None:
     asked = says({3: f"{UUID_A}:1-8,{UUID_B}:1", 2: f"{UUID_A}:1-8", 1: ""})
     found = successor(tip(), had, rows(1, 2, 3), asked, cut=lambda _: cut)
     assert (found.begin, found.parent) == (name(2), cut)
-    assert cut["binlog"] == "b.000004"
-    assert cut["offset"] == 80
-    assert cut["gtid_set"] == f"{UUID_A}:1-8"
+    assert cut.binlog == "b.000004"
+    assert cut.offset == 80
+    assert cut.gtid_set == f"{UUID_A}:1-8"
 
 
 def test_a_successor_that_has_purged_what_would_be_needed() -> None:
@@ -387,7 +388,7 @@ def test_a_successor_that_shares_nothing(executed: Gtids | None) -> None:
     """It was let in by hand: its join is unknown, from its oldest binlog on."""
     found = successor(tip(), executed, rows(5, 6), unasked, cut=lambda _: None)
     assert gap_of(found) == (name(5), "unknown", "")
-    empty = {**parent(tip(), "exact"), "gtid_set": ""}
+    empty = replace(parent(tip(), "exact"), gtid_set="")
     found = successor(tip(gtids=None), executed, rows(5, 6), unasked, cut=lambda _: empty)
     assert gap_of(found) == (name(5), "unknown", "")
 

@@ -22,6 +22,7 @@ from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.resume import Doubt, Heading, Pilot, first_binlog
 from binlog2s3.stream.tail import Overlap
 from tests.binlog_writer import UUID_A, UUID_B
+from tests.documents import parent_of
 from tests.memory_store import MemoryStore
 
 LAYOUT = Layout("p", "orders")
@@ -212,7 +213,7 @@ def test_another_server_is_let_in_by_hand(ask: Asks) -> None:
     heading = ask(server, accept_new_server=UUID_B.upper())
     assert heading.tip is None
     assert heading.parent is not None
-    assert (heading.parent["lineage"], heading.parent["join"]) == (LINEAGE.id, "unknown")
+    assert (heading.parent.lineage, heading.parent.join) == (LINEAGE.id, "unknown")
     with pytest.raises(SourceError, match="does not have the archive's transactions"):
         ask(server, accept_new_server=UUID_A)
 
@@ -224,7 +225,7 @@ def test_a_successor_is_let_in(ask: Asks) -> None:
     heading = ask(server)
     assert heading.begin == name(6)
     assert heading.parent is not None
-    assert (heading.parent["join"], heading.parent["offset"]) == ("exact", 100)
+    assert (heading.parent.join, heading.parent.offset) == ("exact", 100)
 
 
 def test_a_server_that_comes_back_goes_on_with_its_own_lineage(ask: Asks) -> None:
@@ -260,7 +261,7 @@ def test_a_gap_begins_a_lineage_or_stops_everything(ask: Asks) -> None:
     heading = ask(server, on_gap="continue")
     assert heading.begin == name(6)
     assert heading.parent is not None
-    assert (heading.parent["join"], heading.parent["missing"]) == ("gap", f"{UUID_A}:10-20")
+    assert (heading.parent.join, heading.parent.missing) == ("gap", f"{UUID_A}:10-20")
     with pytest.raises(GapError, match=rf"no longer has {UUID_A}:10-20") as caught:
         ask(server, on_gap="stop")
     assert caught.value.exit_code == 7
@@ -281,14 +282,9 @@ def test_a_server_that_was_rolled_back(ask: Asks) -> None:
     heading = ask(Server(rows(3, 4, size=90)), found=common(4, 80, whole=False))
     assert ask.compared == 1
     assert (heading.begin, heading.tip, heading.position) == (name(4), None, 4)
-    assert heading.parent == {
-        "lineage": LINEAGE.id,
-        "binlog": "b.000004",
-        "offset": 80,
-        "gtid_set": f"{UUID_A}:1-8",
-        "join": "exact",
-        "missing": "",
-    }
+    assert heading.parent == parent_of(
+        LINEAGE.id, binlog="b.000004", offset=80, gtid_set=f"{UUID_A}:1-8"
+    )
 
 
 def test_a_server_that_was_reset(ask: Asks) -> None:
@@ -296,7 +292,7 @@ def test_a_server_that_was_reset(ask: Asks) -> None:
     heading = ask(Server(rows(1)), found=None)
     assert (heading.begin, heading.tip) == (name(1), None)
     assert heading.parent is not None
-    assert heading.parent["join"] == "unknown"
+    assert heading.parent.join == "unknown"
 
 
 def test_a_doubt_that_the_bytes_do_not_bear_out(ask: Asks) -> None:
@@ -313,7 +309,7 @@ def test_what_the_source_refuses_again_and_again_is_a_gap(ask: Asks) -> None:
     heading = ask(server, TIP, doubt, found=common(4, 100))
     assert heading.begin == name(5)
     assert heading.parent is not None
-    assert heading.parent["missing"] == f"{UUID_A}:10-12"
+    assert heading.parent.missing == f"{UUID_A}:10-12"
     last = ask(Server(rows(4)), TIP, doubt, found=common(4, 100))
     assert last.tip == TIP, "there is no next one yet"
 
@@ -340,7 +336,7 @@ def test_a_binlog_that_is_none_from_its_first_event_on_is_passed(ask: Asks) -> N
     heading = ask(server, tip, doubt)
     assert heading.begin == name(6)
     assert heading.parent is not None
-    assert (heading.parent["join"], heading.parent["missing"]) == ("gap", f"{UUID_A}:10-12")
+    assert (heading.parent.join, heading.parent.missing) == ("gap", f"{UUID_A}:10-12")
     with pytest.raises(SourceError, match="is the newest") as caught:
         ask(Server(rows(4, 5)), tip, doubt)
     assert caught.value.transient

@@ -41,7 +41,7 @@ from binlog2s3.stream.start import (
 )
 from binlog2s3.stream.tail import Track
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
-from tests.documents import BEAT, turn_of
+from tests.documents import BEAT, parent_of, turn_of
 from tests.memory_store import MemoryStore
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
@@ -267,7 +267,7 @@ def child(number: int, of: Lineage, first: int = 2) -> Lineage:
         id=f"2027010{number}T030405Z-b4308ccf-a1b2",
         server_uuid=UUID_B,
         first_binlog=name(first),
-        parent={"lineage": of.id},
+        parent=parent_of(of.id),
     )
 
 
@@ -742,7 +742,7 @@ def test_a_floor_whose_bytes_have_left_the_bucket(
 def test_what_a_start_finds(spool: Spool, store: MemoryStore, catalog: Catalog) -> None:
     """The history that was written last, and what is left of the one before it."""
     (first,) = catalog.lineages()
-    later = replace(first, id="20270101T000000Z-3e11fa47-0001", parent={"lineage": first.id},
+    later = replace(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id),
                     first_binlog_time=first.first_binlog_time + timedelta(seconds=60))  # fmt: skip
     put_lineages(store, later)
     beat(store, 9, later.id)
@@ -776,7 +776,7 @@ def test_a_run_that_goes_does_not_stop_the_start(
 ) -> None:
     """All of it was archived, of the history that was left behind, too: its directory goes."""
     (first,) = catalog.lineages()
-    later = replace(first, id="20270101T000000Z-3e11fa47-0001", parent={"lineage": first.id},
+    later = replace(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id),
                     first_binlog_time=first.first_binlog_time + timedelta(seconds=60))  # fmt: skip
     put_lineages(store, later)
     beat(store, 9, later.id)

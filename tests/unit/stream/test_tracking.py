@@ -11,7 +11,7 @@ import pytest
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.checksum import crc64nvme
@@ -26,6 +26,7 @@ from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
+from tests.documents import parent_of
 from tests.memory_store import MemoryStore
 from tests.streamer import InlineWorkers
 
@@ -34,14 +35,7 @@ RUN = RunFacts(
     source="orders", target="s3://b/p", server_uuid=UUID_A, binlog="b.000001", position=4
 )
 START = datetime(2026, 1, 1, tzinfo=UTC)
-PARENT = {
-    "lineage": "20250101T000000Z-3e11fa47-0000",
-    "binlog": "b.000009",
-    "offset": 100,
-    "gtid_set": "",
-    "join": "unknown",
-    "missing": "",
-}
+PARENT = parent_of("20250101T000000Z-3e11fa47-0000", binlog="b.000009", join="unknown")
 
 
 def name(number: int) -> BinlogName:
@@ -151,7 +145,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-def begin(bench: Bench, parent: Mapping[str, Any] | None = None) -> Track:
+def begin(bench: Bench, parent: Parent | None = None) -> Track:
     """The first lineage begins."""
     bench.intake.begin(UUID_A, "mysql", parent)
     return bench.admit()

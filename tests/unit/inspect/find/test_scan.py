@@ -27,7 +27,7 @@ from tests.binlog_writer import (
     BinlogWriter,
     statement,
 )
-from tests.documents import BEAT, ID, LINEAGE, NAME
+from tests.documents import BEAT, ID, LINEAGE, NAME, parent_of
 from tests.surveyed import BLOCK, KEY, LAYOUT, MARIADB, Bucket
 from tests.unit.binlog.test_content import compressed, rows, table_map
 
@@ -402,14 +402,12 @@ def two_lineages(*, cut: int) -> tuple[Bucket, Lineage]:
         server_uuid=UUID_B,
         gtid_set=f"{UUID_A}:1-{cut - 1}",
         first_binlog=name(7),
-        parent={
-            "lineage": ID,
-            "binlog": str(name(3)),
-            "offset": len(binlog(21, 10, rotate=False).data),
-            "gtid_set": f"{UUID_A}:1-30",
-            "join": "exact",
-            "missing": "",
-        },
+        parent=parent_of(
+            ID,
+            binlog=str(name(3)),
+            offset=len(binlog(21, 10, rotate=False).data),
+            gtid_set=f"{UUID_A}:1-30",
+        ),
     )
     bucket.put(LAYOUT.lineage(child.id), child.to_json())
     made = binlog(cut, 31 - cut, number=7, before=f"{UUID_A}:1-{cut - 1}")
@@ -461,7 +459,8 @@ def test_gtids_of_one_flavour_in_a_bucket_of_two() -> None:
 def test_a_join_that_nothing_proves_ends_the_search() -> None:
     """And that there is more is said."""
     bucket, child = two_lineages(cut=15)
-    parent = {**(child.parent or {}), "join": "unknown", "gtid_set": ""}
+    assert child.parent is not None
+    parent = replace(child.parent, join="unknown", gtid_set="")
     del bucket.objects[LAYOUT.lineage(OTHER)]
     bucket.put(LAYOUT.lineage(OTHER), replace(child, parent=parent).to_json())
     for order in ("newest", "oldest"):
