@@ -33,7 +33,7 @@ ReadEntries = Callable[[Lineage, Sequence[BinlogName]], Mapping[BinlogName, Entr
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class NumberRange:
     """Binlogs `first` to `last`, by number: all are archived, as pages or listings say."""
 
     first: int
@@ -68,7 +68,7 @@ class Index:
         self.problems = problems if problems is not None else []
         self._firsts: list[int] | None = None
         self._written: dict[int, datetime] = {}
-        self._runs: list[Run] | None = None
+        self._runs: list[NumberRange] | None = None
         self._pages: dict[int, Page] = {}
         self._rows: dict[int, Entry] = {}
         self._doubted: set[int] = set()
@@ -177,7 +177,7 @@ class Index:
 
     # What is there
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[NumberRange]:
         """The binlogs that are archived, in order, as pages say, and listings where there is none.
 
         Reads the last page, and one page, or lists its range, for each break in what came before.
@@ -195,7 +195,7 @@ class Index:
         """The number of the last binlog that is archived; None if none is."""
         return self.runs()[-1].last if self.runs() else None
 
-    def _find_runs(self) -> list[Run]:
+    def _find_runs(self) -> list[NumberRange]:
         last, least = self.last_page(), self._least
         upto = last.last if last is not None else least - 1
         found = list(_runs(name.number for name in self.tail(upto).binlogs))
@@ -215,11 +215,11 @@ class Index:
                 upto = page.first - 1
             before = max(before, least, *(d + self._span for d in self._doubted if d <= upto))
             if before <= upto:
-                found.append(Run(before, upto))
+                found.append(NumberRange(before, upto))
             upto = min(before - 1, upto)
         return _joined(found)
 
-    def _filled(self, page: Page, upto: int) -> list[Run]:
+    def _filled(self, page: Page, upto: int) -> list[NumberRange]:
         """What a page has no entry of, and is there: `verify --repair` may have made its entry."""
         missing = set(range(max(page.first, self._least), upto + 1)) - set(page.numbers)
         there = self.archived(page.first).binlogs if missing else ()
@@ -414,16 +414,16 @@ def _within(archived: Archived, low: int, high: int | None) -> Archived:
     )
 
 
-def _runs(numbers: Iterable[int]) -> Iterator[Run]:
+def _runs(numbers: Iterable[int]) -> Iterator[NumberRange]:
     """Consecutive numbers together."""
-    return iter(_joined(Run(number, number) for number in numbers))
+    return iter(_joined(NumberRange(number, number) for number in numbers))
 
 
-def _joined(runs: Iterable[Run]) -> list[Run]:
-    found: list[Run] = []
+def _joined(runs: Iterable[NumberRange]) -> list[NumberRange]:
+    found: list[NumberRange] = []
     for run in sorted(runs, key=lambda one: one.first):
         if found and run.first <= found[-1].last + 1:
-            found[-1] = Run(found[-1].first, max(found[-1].last, run.last))
+            found[-1] = NumberRange(found[-1].first, max(found[-1].last, run.last))
         else:
             found.append(run)
     return found

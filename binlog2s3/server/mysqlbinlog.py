@@ -350,7 +350,7 @@ def _options(tool: Tool, login: Login, plugins: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Meaning:
+class _KnownError:
     """A pattern of mysqlbinlog's message, what to do about it, whether it may pass by itself."""
 
     pattern: str
@@ -361,73 +361,75 @@ class _Meaning:
 
 _AGAIN = "it is restarted where it stopped"
 # The first match wins. Seen with MySQL 9.7 and MariaDB 10.11.
-_MEANINGS = (
-    _Meaning(
+_KNOWN_ERRORS = (
+    _KnownError(
         r"Could not find first log file name",
         "the server does not have this binlog: it was purged, or the name is wrong; "
         "SHOW BINARY LOGS lists what it has",
     ),
-    _Meaning(
+    _KnownError(
         r"Access denied; you need.*REPLICATION SLAVE",
         "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the user of --mysql-user",
     ),
-    _Meaning(
+    _KnownError(
         r"Access denied",
         "check --mysql-user, the password file and the account's host part; an account with "
         "REQUIRE SSL or X509 also answers this to a connection without TLS or client certificate",
     ),
-    _Meaning(
+    _KnownError(
         r"Plugin \S+ could not be loaded",
         "the account's authentication plugin sends the password in clear text, or is not "
         "installed: use --mysql-ssl-mode VERIFY_IDENTITY with --mysql-ssl-ca, or another plugin",
     ),
-    _Meaning(
+    _KnownError(
         r"requires secure connection|insecure transport",
         "allow TLS: --mysql-ssl-mode PREFERRED or REQUIRED",
     ),
-    _Meaning(
+    _KnownError(
         r"same server_uuid/server_id|same server_id",
         "another streamer or replica uses the same server id: stop it, or give one of them "
         "another --mysql-server-id",
     ),
-    _Meaning(
+    _KnownError(
         r"unrecognized (MySQL|MariaDB) version",
         "name one of the server's own flavour, and not older, with --mysqlbinlog",
     ),
-    _Meaning(
+    _KnownError(
         r"unknown (variable|option)",
         "this mysqlbinlog does not have an option: give a newer one with --mysqlbinlog",
     ),
-    _Meaning(
+    _KnownError(
         r"\b(SSL|TLS)\b|certificate",
         "check --mysql-ssl-mode and --mysql-ssl-ca against the server's certificate (MariaDB's "
         "client from 11.4 on checks its name for VERIFY_CA, too)",
     ),
-    _Meaning(r"Binary log is not open", "set log_bin in the server's configuration and restart it"),
-    _Meaning(
+    _KnownError(
+        r"Binary log is not open", "set log_bin in the server's configuration and restart it"
+    ),
+    _KnownError(
         r"could not find next log", "the server's binary logs were reset while they were being read"
     ),
-    _Meaning(
+    _KnownError(
         r"position > file size|impossible position|bogus data in log event|max_allowed_packet"
         r"|I/O error reading log event|truncated in the middle of event|did not pass crc|corrupt",
         "the server's binlog is not the one that was read before, or it is damaged",
         unservable=True,
     ),
-    _Meaning(
+    _KnownError(
         r"Could not write into log file|Can't create/write|Could not create log file",
         "is the spool's file system full? never delete run-* there: it may be the only copy",
     ),
-    _Meaning(
+    _KnownError(
         r"Too many connections|max_user_connections",
         "the server has reached a connection limit",
         transient=True,
     ),
-    _Meaning(
+    _KnownError(
         r"Can't connect|Unknown MySQL server host",
         "the server or the network is down",
         transient=True,
     ),
-    _Meaning(
+    _KnownError(
         r"Lost connection|gone away",
         "the server closed the connection: it went down, KILL ended the dump, or the network "
         f"failed; {_AGAIN}",
@@ -444,16 +446,14 @@ def explain(status: int | None, lines: list[str]) -> SourceError | SpoolError:
     if not text:
         return _silent(status)
     text = text.removeprefix("ERROR: ")
-    meaning = _Meaning("", _AGAIN, transient=True)
-    for known in _MEANINGS:
-        if re.search(known.pattern, text, re.IGNORECASE):
-            meaning = known
-            break
+    unknown = _KnownError("", _AGAIN, transient=True)
+    matching = (one for one in _KNOWN_ERRORS if re.search(one.pattern, text, re.IGNORECASE))
+    found = next(matching, unknown)
     message = f"mysqlbinlog ended: {text}"
-    if "full" in meaning.hint:
-        return SpoolError(message, hint=meaning.hint, transient=True)
+    if "full" in found.hint:
+        return SpoolError(message, hint=found.hint, transient=True)
     return SourceError(
-        message, hint=meaning.hint, transient=meaning.transient, unservable=meaning.unservable
+        message, hint=found.hint, transient=found.transient, unservable=found.unservable
     )
 
 

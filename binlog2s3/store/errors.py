@@ -65,7 +65,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class _Meaning:
+class _Translation:
     error: type[StoreError]
     says: str
     hint: str = ""
@@ -99,103 +99,103 @@ _CHAIN = (
     "boto3 looks in the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE), ~/.aws/credentials,"
     " ~/.aws/config and the machine's role; `aws sts get-caller-identity` shows what it finds"
 )
-_NO_BUCKET = _Meaning(
+_NO_BUCKET = _Translation(
     MendableError,
     "there is no bucket {bucket!r} at {endpoint}",
     "create it, or give another one with --s3-url; check --endpoint-url and --region",
 )
-_DENIED = _Meaning(
+_DENIED = _Translation(
     MendableError,
     "access denied: {operation} on {where}{answer}",
     "allow {action} on it for these credentials, in their policy and the bucket's",
 )
 _DENIED_UPLOAD = replace(_DENIED, error=UploadDeniedError)
-_BAD_KEY = _Meaning(
+_BAD_KEY = _Translation(
     MendableError, "the store does not know this access key id ({code}) at {endpoint}", _CHAIN
 )
-_BAD_SECRET = _Meaning(
+_BAD_SECRET = _Translation(
     MendableError,
     "the store refuses the signature ({code}) at {endpoint}",
     "the secret access key does not belong to the access key id; " + _CHAIN,
 )
-_EXPIRED = _Meaning(
+_EXPIRED = _Translation(
     MendableError,
     "the session's credentials have expired, or its token is invalid ({code})",
     "renew them (`aws sso login`, a new session token); the next attempt reads them again",
 )
-_NO_CREDENTIALS = _Meaning(MendableError, "no usable AWS credentials: {message}", _CHAIN)
-_SKEW = _Meaning(
+_NO_CREDENTIALS = _Translation(MendableError, "no usable AWS credentials: {message}", _CHAIN)
+_SKEW = _Translation(
     MendableError,
     "the clocks of this host and of the store differ too much{skew}",
     "set the clock: `timedatectl` shows whether NTP is active",
 )
-_REGION = _Meaning(
+_REGION = _Translation(
     MendableError,
     "bucket {bucket!r} is in another region{region}{answer}",
     "give the bucket's region with --region",
 )
-_MISSING = _Meaning(ObjectMissingError, "there is no object {key!r} in bucket {bucket!r}")
-_UNSET = _Meaning(UnsetError, "bucket {bucket!r} has no such configuration ({code})")
-_UPLOAD_GONE = _Meaning(
+_MISSING = _Translation(ObjectMissingError, "there is no object {key!r} in bucket {bucket!r}")
+_UNSET = _Translation(UnsetError, "bucket {bucket!r} has no such configuration ({code})")
+_UPLOAD_GONE = _Translation(
     UploadMissingError, "the multipart upload of {key!r} is gone: completed, aborted or expired"
 )
-_EXISTS = _Meaning(PreconditionError, "{key!r} exists already in bucket {bucket!r} ({code})")
-_UNSUPPORTED = _Meaning(
+_EXISTS = _Translation(PreconditionError, "{key!r} exists already in bucket {bucket!r} ({code})")
+_UNSUPPORTED = _Translation(
     UnsupportedError, "the store at {endpoint} does not support {operation} as requested{answer}"
 )
-_BUSY = _Meaning(
+_BUSY = _Translation(
     StoreError,
     "the store at {endpoint} failed {operation} on {where}{answer}",
     "if this continues, see the store's own logs",
     transient=True,
 )
-_UNREACHABLE = _Meaning(
+_UNREACHABLE = _Translation(
     StoreError,
     "cannot reach the store at {endpoint}: {message}",
     "check --endpoint-url, name resolution, routes and firewalls",
     transient=True,
 )
-_CUT = _Meaning(
+_CUT = _Translation(
     StoreError,
     "the connection to {endpoint} broke during {operation} of {where}: {message}",
     "if this continues, check the network, proxies and load balancers",
     transient=True,
 )
-_TIMEOUT = _Meaning(
+_TIMEOUT = _Translation(
     StoreError,
     "the store at {endpoint} did not answer {operation} in time: {message}",
     "check --endpoint-url, the network, and firewalls that drop packets",
     transient=True,
 )
-_TLS = _Meaning(
+_TLS = _Translation(
     MendableError,
     "cannot set up TLS with {endpoint}: {message}",
     "trust its CA with AWS_CA_BUNDLE=/path/ca.pem;"
     " if the store uses plain HTTP, write http:// in --endpoint-url",
 )
-_FOREIGN = _Meaning(
+_FOREIGN = _Translation(
     MendableError,
     "{endpoint} answers, but not like an S3 store: {message}",
     "--endpoint-url must be the store's S3 address and port, not its console or a web server,"
     " and https:// if it uses TLS",
 )
-_SETTINGS = _Meaning(
+_SETTINGS = _Translation(
     MendableError,
     "cannot make a request with these settings: {message}",
     "check --s3-url, --endpoint-url and --region",
 )
-_WRONG_BYTES = _Meaning(
+_WRONG_BYTES = _Translation(
     StoreError,
     "the store refused {operation} of {where}: the bytes do not match their checksum{answer}",
     "they changed on the network, or on disk; check the host's disk and memory",
 )
-_REFUSED = _Meaning(RefusedError, "the store refused {operation} on {where}{answer}")
-_CLASS = _Meaning(
+_REFUSED = _Translation(RefusedError, "the store refused {operation} on {where}{answer}")
+_CLASS = _Translation(
     StoreSettingError,
     "the store does not have the storage class for {key!r}{answer}",
     "set storage_class to another class, or remove it",
 )
-_KMS = _Meaning(
+_KMS = _Translation(
     MendableError,
     "the store cannot use the KMS key for {key!r}{answer}",
     "check sse_kms_key_id, that the key is enabled, and that these credentials may use it"
@@ -206,7 +206,7 @@ _WRITES = ("put_object", "complete_multipart_upload")
 _WITHIN_UPLOADS = ("upload_part", "upload_part_copy", "complete_multipart_upload", "list_parts")
 _BODYLESS = ("304", "405", "412", "429", "501")
 
-_BY_CODE: dict[str, _Meaning] = {
+_BY_CODE: dict[str, _Translation] = {
     **dict.fromkeys(("NoSuchBucket", "InvalidBucketName"), _NO_BUCKET),
     **dict.fromkeys(
         ("AccessDenied", "AccessDeniedException", "AllAccessDisabled", "AccountProblem", "403"),
@@ -312,12 +312,12 @@ _BY_CODE: dict[str, _Meaning] = {
 
 def translate(failure: Failure) -> StoreError:
     """The error for this failure: class, message with the values, hint, transient or not."""
-    meaning = _meaning(failure)
+    found = _translation(failure)
     values = _values(failure)
-    return meaning.error(
-        meaning.says.format_map(values),
-        hint=meaning.hint.format_map(values),
-        transient=meaning.transient,
+    return found.error(
+        found.says.format_map(values),
+        hint=found.hint.format_map(values),
+        transient=found.transient,
     )
 
 
@@ -336,7 +336,7 @@ def _signed_by_s3(headers: Mapping[str, str]) -> bool:
     return any(name.startswith("x-amz") for name in headers)
 
 
-def _meaning(failure: Failure) -> _Meaning:
+def _translation(failure: Failure) -> _Translation:
     if (failure.status or 0) >= 500 and failure.code not in ("NotImplemented", "501"):
         return _BUSY  # also for the HTML page of a load balancer
     if is_web_page(failure.headers) or _bare_status(failure):
