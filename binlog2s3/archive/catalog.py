@@ -46,6 +46,16 @@ class Archived:
     entries: Mapping[BinlogName, ObjectInfo]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWriter:
+    """The object of the writer with the greatest rank. `beat` is None if `error` says why."""
+
+    rank: tuple[int, str]
+    info: ObjectInfo
+    beat: Heartbeat | None = None
+    error: ArchiveError | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A binlog of which the first `size` bytes can be read: all if archived, else so far."""
@@ -125,13 +135,13 @@ def all_sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
 
 
 def where_to_look(store: Store, prefix: str) -> str:
-    """The hint where nothing is there of a source: those that there are."""
+    """A hint for a source that has nothing in the bucket: which sources there are."""
     try:
         names, _ = all_sources(store, prefix)
-    except StoreError:  # a policy may allow one source alone
+    except StoreError:  # a policy may allow only one source
         names = []
     if not names:
-        return "are bucket and prefix of --s3-url those of the streamer, and has it begun?"
+        return "check that --s3-url is the streamer's bucket and prefix, and that it has started"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"the sources there are: {', '.join(names[:_MOST_NAMES])}{more}"
 
@@ -195,6 +205,29 @@ class Catalog:
             except ArchiveError:
                 self.foreign.add(key)
         return found
+
+    def last_writer(
+        self, listed: Mapping[tuple[int, str], ObjectInfo] | None = None
+    ) -> LastWriter | None:
+        """The last writer's object; None if there is none. One listing, one GET.
+
+        An object that is deleted between the two has a successor, so it looks again. `listed`: the
+        writers that a listing has already shown.
+        """
+        for _ in range(LISTINGS):
+            writers, listed = self.writers() if listed is None else listed, None
+            if not writers:
+                break
+            rank = max(writers)
+            info = writers[rank]
+            try:
+                beat = read(self.store, self.layout.writer(*rank), Heartbeat)
+            except ObjectMissingError:
+                continue
+            except ArchiveError as error:
+                return LastWriter(rank=rank, info=info, error=error)
+            return LastWriter(rank=rank, info=info, beat=beat)
+        return None
 
     def standbys(self) -> list[tuple[Standby, ObjectInfo]]:
         """The processes that stand by, in order of their start. One listing, one small GET each.

@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import pairwise
 from typing import Any, Literal, cast
 
-from binlog2s3.archive.catalog import Archived, Catalog, Contents, sources
+from binlog2s3.archive.catalog import Archived, Catalog, Contents, sources, where_to_look
 from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.history import MissingBinlogs, current_of, missing_binlogs, parents_first
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.writers import Heartbeat, Turn
+from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import ListConfig, url
-from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
+from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import iso_text
 from binlog2s3.store.s3 import Store
 from binlog2s3.workers import Workers
@@ -60,20 +60,6 @@ class Binlog:
     state: State
     described: EntryFacts | None = None
     hole: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingBinlogs:
-    """Binlogs `first` to `last` are missing; `under_way`: the writer has not reached them yet."""
-
-    first: BinlogName
-    last: BinlogName
-    under_way: bool
-
-    @property
-    def count(self) -> int:
-        """How many are missing."""
-        return self.last.number - self.first.number + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,12 +136,13 @@ def _look(
 
     It reads in the order that docs/format.md gives: writers, live/, archive/.
     """
-    ranks = catalog.writers()
-    beats = catalog.heartbeats([max(ranks)]) if ranks else []
-    writer = beats[0] if beats else None
+    last = catalog.last_writer()
+    writer = last.beat if last is not None else None
+    if last is not None and last.error is not None:
+        catalog.foreign.add(last.info.key)
     live = catalog.live_lineages()
     turn = catalog.turn()
-    lineages = ancestry(catalog.lineages(listing.unreadable))
+    lineages = parents_first(catalog.lineages(listing.unreadable))
     known = {lineage.id for lineage in lineages}
     listing.warnings += [
         f"{name}: there are chunks of lineage {id_}, but it has no lineage.json"
@@ -299,52 +286,16 @@ def _left_alone(foreign: Iterable[str]) -> list[str]:
 
 def _nothing(store: Store, config: ListConfig, target: str, seen: Sequence[str]) -> ArchiveError:
     whose = f" of source {config.source}" if config.source else ""
-    hint = "check that --s3-url is the streamer's bucket and prefix, and that it has started"
+    what, hint = "nothing", ""
     if seen:
-        hint = f"there are: {', '.join(seen[-_MOST_NAMES:])}"
-    elif config.source:
-        try:
-            names = sources(store, config.s3.prefix)[0]
-        except StoreError:  # a policy may allow only one source
-            names = []
-        if names:
-            hint = f"the sources there are: {', '.join(names[:_MOST_NAMES])}"
-    what = f"no lineage {config.lineage}" if config.lineage and seen else "nothing"
-    return ArchiveError(f"there is {what}{whose} below {target}", hint=hint)
+        what, hint = f"no lineage {config.lineage}", f"there are: {', '.join(seen[-_MOST_NAMES:])}"
+    return ArchiveError(
+        f"there is {what}{whose} below {target}",
+        hint=hint or where_to_look(store, config.s3.prefix),
+    )
 
 
 # Lineages
-
-
-def ancestry(lineages: Iterable[Lineage]) -> list[Lineage]:
-    """The lineages, parents before their children, otherwise oldest first; each once."""
-    by_id = {lineage.id: lineage for lineage in sorted(lineages, key=lambda one: one.id)}
-    children: dict[str, list[Lineage]] = {}
-    for lineage in by_id.values():
-        parent = lineage.parent.lineage if lineage.parent else ""
-        children.setdefault(parent if parent in by_id else "", []).append(lineage)
-    placed: dict[str, Lineage] = {}
-    # lineages in a circle of parents are below no root, but are shown too
-    for root in [*children.get("", ()), *by_id.values()]:
-        waiting = [root]
-        while waiting:
-            lineage = waiting.pop()
-            if lineage.id not in placed:
-                placed[lineage.id] = lineage
-                waiting += reversed(children.get(lineage.id, ()))
-    return list(placed.values())
-
-
-def current_of(lineages: Sequence[Lineage], turn: Turn | None) -> str:
-    """The id of the current lineage: the last turn's, even if it has no lineage.json.
-
-    Before the first turn, it is the newest lineage that has no child, "" if there is none.
-    """
-    if turn is not None:
-        return turn.lineage
-    ids = {lineage.id for lineage in lineages}
-    parents = {lineage.parent.lineage for lineage in lineages if lineage.parent}
-    return max(ids - parents or ids, default="")
 
 
 def _listed(
@@ -381,39 +332,8 @@ def _listed(
         current=is_current,
         parent_there=lineage.parent is None or lineage.parent.lineage in known,
         binlogs=tuple(binlogs),
-        missing=tuple(_missing(lineage, names, writer)),
+        missing=tuple(missing_binlogs(lineage, names, writer)),
     )
-
-
-def _missing(
-    lineage: Lineage, names: Sequence[BinlogName], writer: Heartbeat | None
-) -> Iterator[MissingBinlogs]:
-    """The binlog numbers that are missing, from the first binlog on.
-
-    Several binlogs are archived at the same time, so one that the last writer has not reported as
-    durable can arrive after a later one.
-    """
-    first = lineage.first_binlog
-    gaps = [(first, names[0])] if names and first not in names else []
-    gaps += [
-        (one.next(), other)
-        for one, other in pairwise(names)
-        if one.prefix == other.prefix and one.next() < other
-    ]
-    for first, behind in gaps:
-        under_way = (
-            writer is not None
-            and writer.lineage == lineage.id
-            and (writer.durable is None or first > writer.durable.place[0])
-        )
-        yield MissingBinlogs(first=first, last=_previous(behind, first), under_way=under_way)
-
-
-def _previous(name: BinlogName, least: BinlogName) -> BinlogName:
-    if name.prefix != least.prefix or name.number <= least.number:
-        return least
-    number = name.number - 1
-    return BinlogName(name.prefix, number, max(least.width, len(str(number))))
 
 
 # JSON

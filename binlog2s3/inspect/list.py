@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.history import MissingBinlogs
 from binlog2s3.archive.listing import (
     Binlog,
     LineageListing,
     Listing,
-    MissingBinlogs,
     State,
     document,
     gather,

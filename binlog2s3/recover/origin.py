@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from binlog2s3.archive.ancestry import Leg, Line, line_of
 from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.history import Leg, Line, line_of
 from binlog2s3.binlog.executed import executed, gathered
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, empty, parse
 from binlog2s3.binlog.names import BinlogName

@@ -8,7 +8,7 @@ the place where this history left a lineage.
 
 from collections.abc import Iterable, Iterator
 
-from binlog2s3.archive.ancestry import Leg
+from binlog2s3.archive.history import Leg
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import Binlog2s3Error

@@ -1,6 +1,6 @@
 """The binlogs of a line of lineages, one behind the other, and what is broken between them.
 
-Place in the flow: `plan` decides along it; `archive.ancestry` says which lineages, `model.History`
+Place in the flow: `plan` decides along it; `archive.history` says which lineages, `model.History`
 what the bucket has of them. Pure but for what it asks the history.
 
 Law: a stretch follows the one before it without a break only if names, GTIDs and sizes say so.
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from binlog2s3.archive.ancestry import Leg, Line, line_of
 from binlog2s3.archive.documents import Parent
+from binlog2s3.archive.history import Leg, Line, line_of
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.executed import Executed
 from binlog2s3.binlog.gtid import Gtids, either, empty, joined, parse

@@ -19,10 +19,10 @@ from typing import cast
 from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.history import current_of
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import Inventory, inventory
 from binlog2s3.archive.known import Known, known_from
-from binlog2s3.archive.listing import current_of
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Range, Readable
@@ -360,7 +360,8 @@ class Survey:
 
     def _seen(self) -> _Seen:
         if self._first_look is None:
-            writer = self._writer()
+            last = self._catalog.last_writer()
+            writer = last.beat if last is not None else None
             turn, unknown = None, None
             try:
                 turn = self._catalog.turn()
@@ -371,16 +372,6 @@ class Survey:
             current = unknown or current_of(lineages, turn)
             self._first_look = _Seen(writer=writer, lineages=lineages, current=current)
         return self._first_look
-
-    def _writer(self) -> Heartbeat | None:
-        """The greatest writer's document. One that has just been deleted has a successor."""
-        for _ in range(_MOST_TRIES):
-            ranks = self._catalog.writers()
-            if not ranks:
-                return None
-            if beats := self._catalog.heartbeats([max(ranks)]):
-                return beats[0]
-        return None
 
     def _durable(self, lineage: str) -> tuple[BinlogName, int] | None:
         """Up to where the last writer has said that all is in the bucket, if it writes this one."""

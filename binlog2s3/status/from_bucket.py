@@ -14,16 +14,23 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from binlog2s3.archive.catalog import Archived, Catalog, Contents, Growing, has_hole, sources
+from binlog2s3.archive.catalog import (
+    Archived,
+    Catalog,
+    Contents,
+    Growing,
+    all_sources,
+    has_hole,
+    where_to_look,
+)
 from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.history import current_of
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.listing import current_of
 from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.options import parse
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.config.values import BY_NAME
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
@@ -73,7 +80,7 @@ def look(
     catalog = Catalog(store, layout)
     writers, growing = catalog.growing()
     chunked = growing.keys()
-    sign = life_sign(store, catalog, layout, now, listed=writers, silent=silent)
+    sign = life_sign(catalog, now, listed=writers, silent=silent)
     lineages, wrong, current = _lineages(catalog, layout)
     if not (sign.exists or chunked or lineages or wrong or catalog.foreign):
         raise _nothing(store, prefix, source, target)
@@ -120,8 +127,7 @@ def look_all(
     ignored nothing. Raises StoreError where the bucket as a whole cannot be listed; one source that
     cannot be read is `unknown`.
     """
-    archives, _ = sources(store, prefix)
-    names = {*archives, *_live_sources(store, prefix)}
+    names = {*all_sources(store, prefix)[0]}
     ignored = names & {*expect.ignored}
     looked_at = names - ignored
     for name in looked_at:
@@ -145,7 +151,7 @@ def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) 
     """What its writer says, and how its lineages join: few requests."""
     layout = Layout(prefix, source)
     catalog = Catalog(store, layout)
-    sign = life_sign(store, catalog, layout, now)
+    sign = life_sign(catalog, now)
     lineages, wrong, current = _lineages(catalog, layout)
     durable = sign.beat.durable if sign.beat else None
     lineage = lineages.get(current or "")
@@ -157,13 +163,6 @@ def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) 
         troubles=_in_order(_troubles(sign, catalog, wrong, current, lineages)),
         history=history_of(lineages.values(), current),
     )
-
-
-def _live_sources(store: Store, prefix: str) -> list[str]:
-    """The sources of which something is below live/: a writer may not have come further yet."""
-    live = Layout(prefix, "").live.removesuffix("/")
-    names = [name.removesuffix("/") for name in store.list_names(live) if name.endswith("/")]
-    return [name for name in names if _is_source(name)]
 
 
 def _absent(source: str, target: str, now: datetime) -> Status:
@@ -187,14 +186,8 @@ def _blank(source: str, target: str, now: datetime) -> Status:
 
 
 def _nothing(store: Store, prefix: str, source: str, target: str) -> ArchiveError:
-    hint = "are bucket and prefix of --s3-url those of the streamer, and has it begun?"
-    try:
-        names = sorted({*sources(store, prefix)[0], *_live_sources(store, prefix)})
-    except StoreError:  # a policy may allow one source alone
-        names = []
-    if names:
-        hint = f"the sources there are: {', '.join(names[:_MOST_NAMES])}"
-    return ArchiveError(f"there is nothing of source {source} below {target}", hint=hint)
+    text = f"there is nothing of source {source} below {target}"
+    return ArchiveError(text, hint=where_to_look(store, prefix))
 
 
 def _in_order(troubles: Iterable[Trouble]) -> tuple[Trouble, ...]:
@@ -514,11 +507,3 @@ def _earliest(catalog: Catalog, extent: Extent) -> datetime | None:
     archived = extent.contents[lineage.id].archived.binlogs
     entry = _described(catalog, lineage, [name for name in names if name in archived])
     return entry.first_time if entry is not None else None
-
-
-def _is_source(name: str) -> bool:
-    try:
-        parse(_SOURCE, name)
-    except ValueError:
-        return False
-    return True

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Literal
 
 from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.history import line_of
 from binlog2s3.archive.writers import Position, Standby, WriterState
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.timing import DEFAULT, Timing
@@ -385,7 +386,7 @@ def _store_troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
 
 
 def history_of(lineages: Iterable[Lineage], current: str | None) -> History:
-    """What the lineages' own documents say; `earliest` follows exact joins back from `current`."""
+    """The gaps that lineages record, and `earliest`: from when on `current` has none before it."""
     by_id = {lineage.id: lineage for lineage in lineages}
     gaps = []
     for lineage in by_id.values():
@@ -400,18 +401,12 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> History:
                     at=lineage.first_binlog_time,
                 )
             )
-    oldest, seen = by_id.get(current or ""), set[str]()
-    while oldest is not None and oldest.id not in seen:
-        seen.add(oldest.id)
-        parent = oldest.parent
-        if parent is None or parent.join != "exact" or parent.lineage not in by_id:
-            break
-        oldest = by_id[parent.lineage]
-    return History(
-        lineages=len(by_id),
-        gaps=tuple(gaps),
-        earliest=oldest.first_binlog_time if oldest is not None else None,
-    )
+    earliest = None
+    if current in by_id:
+        legs = line_of([*by_id.values()], current).legs
+        after_gaps = [leg for leg in legs if leg.missing]
+        earliest = (after_gaps or legs[:1])[-1].lineage.first_binlog_time
+    return History(lineages=len(by_id), gaps=tuple(gaps), earliest=earliest)
 
 
 def standby_status(standby: Standby, heartbeat_at: datetime) -> StandbyStatus:

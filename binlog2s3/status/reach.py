@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from binlog2s3.archive.catalog import Contents
 from binlog2s3.archive.documents import Lineage, Parent
-from binlog2s3.archive.listing import MissingBinlogs
-from binlog2s3.archive.listing import _missing as missing_of
+from binlog2s3.archive.history import MissingBinlogs, missing_binlogs, origin_of
 from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.status.model import Gap
@@ -125,7 +124,7 @@ class Extent:
     ) -> Iterator[MissingBinlogs]:
         """What is missing, of what was looked at."""
         passed = self.passed.get(lineage.id)
-        for missing in missing_of(lineage, names, writer):
+        for missing in missing_binlogs(lineage, names, writer):
             behind = next((name for name in names if name > missing.last), None)
             if passed is None or behind is None or not missing.first < passed <= behind:
                 yield missing
@@ -134,16 +133,10 @@ class Extent:
 
     def _origin(self, lineage: Lineage) -> Parent | None:
         """Where the bytes before it are; None where exact joins lead to none in the bucket."""
-        passed: set[str] = set()
-        while lineage.id not in passed:
-            passed.add(lineage.id)
-            origin = lineage.parent
-            if origin is None or origin.join != "exact" or origin.lineage not in self.lineages:
-                return None
-            if origin.binlog is not None:
-                return origin
-            lineage = self.lineages[origin.lineage]  # which has not a byte
-        return None
+        origin, _ = origin_of(lineage, self.lineages)
+        if origin is None or origin.join != "exact" or origin.lineage not in self.lineages:
+            return None
+        return origin
 
     def _has_older(self, origin: Parent) -> bool:
         """Whether any of the history up to there is in the bucket."""

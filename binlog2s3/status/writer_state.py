@@ -15,18 +15,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import get_args
 
-from binlog2s3.archive.catalog import Catalog, read
-from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.writers import Heartbeat, WriterState
 from binlog2s3.config.timing import DEFAULT
-from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import duration_text
 from binlog2s3.status.document import from_document
 from binlog2s3.status.model import WELL, Level, SilentKind, State, Status, Trouble
-from binlog2s3.store.contract import ObjectInfo, Store
+from binlog2s3.store.contract import ObjectInfo
 
-_LOOKS = 3
-"""How often is looked again for a writer whose object vanished: it has a successor."""
 _STALE_SECONDS = 15.0  # a Status is made each second
 _STATES: tuple[WriterState, ...] = get_args(WriterState)
 _CODES: Mapping[str, str] = {
@@ -87,37 +83,25 @@ class LifeSign:
 
 
 def life_sign(
-    store: Store,
     catalog: Catalog,
-    layout: Layout,
     now: datetime,
     *,
     listed: Mapping[tuple[int, str], ObjectInfo] | None = None,
     silent: Silent | None = None,
 ) -> LifeSign:
-    """Look at the writers; one that vanishes meanwhile has a successor, or was deleted.
-
-    `listed`: those that a listing has shown already.
-    """
-    for _ in range(_LOOKS):
-        writers, listed = catalog.writers() if listed is None else listed, None
-        if not writers:
-            break
-        rank = max(writers)
-        key, renewed_at = layout.writer(*rank), writers[rank].last_modified
-        try:
-            beat = read(store, key, Heartbeat)
-        except ObjectMissingError:
-            continue
-        except ArchiveError as error:
-            text = f"the last writer's object cannot be read: {error}"
-            trouble = Trouble(code="unreadable", level="critical", text=text, hint=error.hint)
-            return LifeSign(exists=True, clock=now, troubles=(trouble,))
-        return _judged(beat, renewed_at, now, silent)
+    """Look at the last writer's object. `listed`: the writers that a listing has already shown."""
+    writer = catalog.last_writer(listed)
+    if writer is not None and writer.error is not None:
+        text = f"the last writer's object cannot be read: {writer.error}"
+        hint = writer.error.hint
+        trouble = Trouble(code="unreadable", level="critical", text=text, hint=hint)
+        return LifeSign(exists=True, clock=now, troubles=(trouble,))
+    if writer is not None and writer.beat is not None:
+        return _judged(writer.beat, writer.info.last_modified, now, silent)
     trouble = Trouble(
         code="unknown",
         level="critical",
-        text=f"there is no writer's object below {layout.writers}: nobody says that it streams",
+        text=f"there is no writer's object below {catalog.layout.writers}: no streamer reports",
         hint="a streamer puts one when it starts, and then at each heartbeat",
     )
     return LifeSign(exists=False, clock=now, troubles=(trouble,))

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from binlog2s3.archive.catalog import Archived, Catalog
 from binlog2s3.archive.documents import EntryEnd, Lineage, Parent, lineage_id
+from binlog2s3.archive.history import current_of
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import inventory
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.listing import current_of
 from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position

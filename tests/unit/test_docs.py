@@ -15,6 +15,7 @@ import pytest
 from binlog2s3 import errors
 from binlog2s3.archive import listing
 from binlog2s3.archive.documents import EntryEnd, Lineage
+from binlog2s3.archive.history import MissingBinlogs
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import Page, Step, build
 from binlog2s3.archive.parts import BLOCK_SIZE, MAX_PARTS, Block, Grid
@@ -207,7 +208,7 @@ def test_what_list_prints_is_as_documented() -> None:
         current=True,
         parent_there=True,
         binlogs=(binlog, replace(binlog, described=None, hole=None)),
-        missing=(listing.MissingBinlogs(first=ENTRY.name, last=ENTRY.name, under_way=False),),
+        missing=(MissingBinlogs(first=ENTRY.name, last=ENTRY.name, under_way=False),),
     )
     source = listing.SourceListing(name="orders", lineages=(found, replace(found, lineage=LINEAGE)))
     whole = listing.document(listing.Listing(target="s3://bucket", sources=[source]))

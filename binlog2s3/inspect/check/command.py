@@ -161,7 +161,7 @@ def _streamer_rows(config: Config, store: S3Store, *, reached: bool) -> Iterator
     layout = Layout(config.s3.prefix, config.stream.source)
     try:
         clock = store.settings.clock(layout.live) or datetime.now(UTC)
-        sign = life_sign(store, Catalog(store, layout), layout, clock)
+        sign = life_sign(Catalog(store, layout), clock)
     except StoreError as error:
         hint = permission(error.hint, config.s3.bucket, layout.live)
         yield warn("streamer", "heartbeat", f"could not be read: {error}", hint)

@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from binlog2s3.archive.ancestry import Leg
 from binlog2s3.archive.blocks import Blocks, Found
+from binlog2s3.archive.history import Leg
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.content import Xa

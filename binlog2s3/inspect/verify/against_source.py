@@ -9,7 +9,7 @@ the bucket is lag, not a defect, unless the bucket should have it already.
 from collections.abc import Sequence
 
 from binlog2s3.archive.documents import Entry, Lineage
-from binlog2s3.archive.listing import current_of
+from binlog2s3.archive.history import current_of
 from binlog2s3.binlog.gtid import parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError, SourceError

@@ -12,8 +12,8 @@ show this, --deep reads up to the point.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from binlog2s3.archive.ancestry import Line
 from binlog2s3.archive.documents import Entry, Lineage, Parent
+from binlog2s3.archive.history import Line
 from binlog2s3.archive.known import Known, known_from
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from binlog2s3.archive.catalog import Catalog, read
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.fields import LINEAGE_ID
@@ -18,7 +18,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import first_in
 from binlog2s3.archive.writers import Heartbeat, Turn
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.verify.report import Defect, Kind, RecordedGap, SourceReport
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.store.contract import ObjectInfo, Store
@@ -77,7 +77,11 @@ def take_inventory(store: Store, layout: Layout) -> SourceInventory:
     """List everything."""
     inventory = SourceInventory(layout)
     catalog = Catalog(store, layout)
-    _take_writer(store, catalog, inventory)
+    if (writer := catalog.last_writer()) is not None:
+        inventory.writer = writer.beat
+        if writer.error is not None:
+            key, text = writer.info.key, str(writer.error)
+            inventory.defects.append(Defect(kind="writer-unreadable", key=key, text=text))
     try:
         inventory.turn = catalog.turn()
     except ArchiveError as error:
@@ -93,21 +97,6 @@ def take_inventory(store: Store, layout: Layout) -> SourceInventory:
     for key in sorted(catalog.foreign):
         inventory.foreign(key)
     return inventory
-
-
-def _take_writer(store: Store, catalog: Catalog, inventory: SourceInventory) -> None:
-    for _ in range(_LOOKS):
-        ranks = catalog.writers()
-        if not ranks:
-            return
-        key = inventory.layout.writer(*max(ranks))
-        try:
-            inventory.writer = read(store, key, Heartbeat)
-        except ObjectMissingError:
-            continue
-        except ArchiveError as error:
-            inventory.defects.append(Defect(kind="writer-unreadable", key=key, text=str(error)))
-        return
 
 
 def _place_live(inventory: SourceInventory, info: ObjectInfo) -> None:

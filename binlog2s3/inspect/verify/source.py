@@ -13,12 +13,11 @@ from datetime import datetime
 from functools import partial
 from itertools import count
 
-from binlog2s3.archive.ancestry import Line, line_of
 from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.history import Line, current_of, line_of
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.listing import current_of
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Gtids, joined
 from binlog2s3.binlog.names import BinlogName
@@ -88,7 +87,7 @@ class SourceVerifier:
         layout = Layout(config.s3.prefix, name)
         catalog = Catalog(store, layout)
         inventory = take_inventory(store, layout)
-        self._sign = life_sign(store, catalog, layout, environment.now())
+        self._sign = life_sign(catalog, environment.now())
         self.context = SourceContext(
             store=store,
             layout=layout,

@@ -18,8 +18,9 @@ from rich.console import Console
 from binlog2s3.archive.catalog import sources
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Entry, Lineage, Parent
+from binlog2s3.archive.history import current_of, parents_first
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.listing import Listing, ancestry, current_of, document, gather
+from binlog2s3.archive.listing import Listing, document, gather
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.writers import Heartbeat, Position, Turn
 from binlog2s3.binlog.names import BinlogName
@@ -268,7 +269,7 @@ def test_ancestry_has_each_lineage_once_and_parents_first(parents: dict[str, str
     lineages = [
         replace(LINEAGE, id=id_, parent=parent(of) if of else None) for id_, of in parents.items()
     ]
-    order = [lineage.id for lineage in ancestry(lineages)]
+    order = [lineage.id for lineage in parents_first(lineages)]
     assert sorted(order) == sorted(parents)
     for id_ in order:
         above, at = [], parents[id_]
@@ -284,7 +285,7 @@ def test_a_long_line_of_lineages() -> None:
     ids = [f"20260102T030405Z-3e11fa47-{n:04x}" for n in range(3000)]
     lineages = [replace(LINEAGE, id=ids[0])]
     lineages += [replace(LINEAGE, id=b, parent=parent(a)) for a, b in zip(ids, ids[1:])]  # noqa: B905, RUF007
-    assert [lineage.id for lineage in ancestry(reversed(lineages))] == ids
+    assert [lineage.id for lineage in parents_first(reversed(lineages))] == ids
 
 
 # What is not there

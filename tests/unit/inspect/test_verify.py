@@ -822,7 +822,7 @@ def test_a_source_that_is_not_there() -> None:
     store = MemoryStore()
     with pytest.raises(ArchiveError) as nothing:
         verified(store)
-    assert "are bucket and prefix of --s3-url those of the streamer" in nothing.value.hint
+    assert "check that --s3-url is the streamer's bucket and prefix" in nothing.value.hint
     for number in range(12):
         kind = "archive" if number % 2 else "live"
         store.put(f"pre/{kind}/db{number:02d}/x", b"")

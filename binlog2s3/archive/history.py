@@ -1,17 +1,54 @@
-"""The line of lineages that a recovery follows, from the oldest that is known to belong to it.
+"""The history of a source: which lineage is current, how lineages join, what is missing. Pure.
 
-Place in the flow: `recover.route` and `recover.plan` go along it. Pure.
+Place in the flow: over what `catalog` has read. The streamer and all readers ask here, so that they
+cannot disagree.
 
-Law: an unknown join is never crossed, history begins behind it. What lies behind a cut in a parent
-is a dead branch and no part of the line.
+Law: an unknown join is never crossed; history begins after it. What comes after a cut in a parent
+is a dead branch, and no part of the history.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.writers import Heartbeat, Turn
 from binlog2s3.binlog.gtid import Flavour, parse
 from binlog2s3.binlog.names import BinlogName
+
+
+def current_of(lineages: Sequence[Lineage], turn: Turn | None) -> str:
+    """The id of the current lineage: the last turn's, even if it has no lineage.json.
+
+    Before the first turn, it is the newest lineage that has no child, "" if there is none.
+    """
+    if turn is not None:
+        return turn.lineage
+    ids = {lineage.id for lineage in lineages}
+    parents = {lineage.parent.lineage for lineage in lineages if lineage.parent}
+    return max(ids - parents or ids, default="")
+
+
+# How lineages join
+
+
+def parents_first(lineages: Iterable[Lineage]) -> list[Lineage]:
+    """The lineages, parents before their children, otherwise oldest first; each once."""
+    by_id = {lineage.id: lineage for lineage in sorted(lineages, key=lambda one: one.id)}
+    children: dict[str, list[Lineage]] = {}
+    for lineage in by_id.values():
+        parent = lineage.parent.lineage if lineage.parent else ""
+        children.setdefault(parent if parent in by_id else "", []).append(lineage)
+    placed: dict[str, Lineage] = {}
+    # lineages in a circle of parents are below no root, but are shown too
+    for root in [*children.get("", ()), *by_id.values()]:
+        waiting = [root]
+        while waiting:
+            lineage = waiting.pop()
+            if lineage.id not in placed:
+                placed[lineage.id] = lineage
+                waiting += reversed(children.get(lineage.id, ()))
+    return list(placed.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +98,7 @@ def line_of(lineages: Sequence[Lineage], tip: str) -> Line:
     legs: list[Leg] = []
     passed = {tip}
     while True:
-        origin, crossed = _origin(lineage, by_id)
+        origin, crossed = origin_of(lineage, by_id)
         barrier = _barrier(origin, by_id, passed, cut, lineage)
         parent = by_id[origin.lineage] if origin is not None and not barrier else None
         legs.append(
@@ -78,7 +115,7 @@ def line_of(lineages: Sequence[Lineage], tip: str) -> Line:
         lineage, cut = parent, origin
 
 
-def _origin(lineage: Lineage, by_id: Mapping[str, Lineage]) -> tuple[Parent | None, str]:
+def origin_of(lineage: Lineage, by_id: Mapping[str, Lineage]) -> tuple[Parent | None, str]:
     """Where a lineage came from, past parents that have not a byte; what is missing on the way.
 
     The join is the worst one on the way.
@@ -161,3 +198,51 @@ def _shared(lineage: Lineage, parent: Lineage | None, origin: Parent | None) -> 
 
 def _is_gap(origin: Parent | None) -> bool:
     return origin is not None and origin.join == "gap"
+
+
+# What is missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingBinlogs:
+    """Binlogs `first` to `last` are missing; `under_way`: the writer has not reached them yet."""
+
+    first: BinlogName
+    last: BinlogName
+    under_way: bool
+
+    @property
+    def count(self) -> int:
+        """How many are missing."""
+        return self.last.number - self.first.number + 1
+
+
+def missing_binlogs(
+    lineage: Lineage, names: Sequence[BinlogName], writer: Heartbeat | None
+) -> Iterator[MissingBinlogs]:
+    """The binlog numbers that are missing, from the first binlog on.
+
+    Several binlogs are archived at the same time, so one that the last writer has not reported as
+    durable can arrive after a later one.
+    """
+    first = lineage.first_binlog
+    gaps = [(first, names[0])] if names and first not in names else []
+    gaps += [
+        (one.next(), other)
+        for one, other in pairwise(names)
+        if one.prefix == other.prefix and one.next() < other
+    ]
+    for first, behind in gaps:
+        under_way = (
+            writer is not None
+            and writer.lineage == lineage.id
+            and (writer.durable is None or first > writer.durable.place[0])
+        )
+        yield MissingBinlogs(first=first, last=_previous(behind, first), under_way=under_way)
+
+
+def _previous(name: BinlogName, least: BinlogName) -> BinlogName:
+    if name.prefix != least.prefix or name.number <= least.number:
+        return least
+    number = name.number - 1
+    return BinlogName(name.prefix, number, max(least.width, len(str(number))))

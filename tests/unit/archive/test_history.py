@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.ancestry import line_of
 from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.history import line_of
 from binlog2s3.binlog.names import BinlogName
 from tests.documents import parent_of
 
