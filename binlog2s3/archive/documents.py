@@ -201,6 +201,15 @@ class Entry:
             "archived_at": iso_text(self.archived_at),
         }
 
+    def check_size(self, lineage: str, size: int) -> None:
+        """Raise ArchiveError if the archived binlog does not have the entry's size."""
+        if size != self.size:
+            raise ArchiveError(
+                f"{lineage}: {self.name} has {size} bytes, its entry says {self.size}",
+                hint="one of them was changed; an older version may be right, if the bucket is "
+                "versioned",
+            )
+
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Self:
         """Read an entry; ArchiveError if this is none that this version knows."""

@@ -10,8 +10,7 @@ listed.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -24,7 +23,6 @@ from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import ListConfig, url
 from binlog2s3.errors import ArchiveError, ObjectMissingError
-from binlog2s3.formatting import iso_text
 from binlog2s3.store.s3 import Store
 from binlog2s3.workers import Workers
 
@@ -39,26 +37,16 @@ _MOST_GROUP = 32  # entries that a thread reads between two reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntryFacts:
-    """The part of an entry that is shown."""
-
-    least_commit_us: int | None
-    greatest_commit_us: int | None
-    commit_times: str
-    gtid_set_added: str
-    transactions: int
-    damaged: tuple[Mapping[str, Any], ...]
-    archived_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Binlog:
-    """One binlog. `size` bytes can be read; `hole` is where chunks after a hole begin."""
+    """One binlog. `size` bytes can be read; `hole` is where chunks after a hole begin.
+
+    `entry` is without its blocks and formats, which take most of the memory.
+    """
 
     name: BinlogName
     size: int
     state: State
-    described: EntryFacts | None = None
+    entry: Entry | None = None
     hole: int | None = None
 
 
@@ -163,14 +151,14 @@ def _look(
     return lineages
 
 
-_Found = tuple[Archived, BinlogName, EntryFacts | ArchiveError | None]
+_Found = tuple[Archived, BinlogName, Entry | ArchiveError | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
     """Entries by lineage and binlog, and the problems of those that cannot be used."""
 
-    found: Mapping[tuple[str, BinlogName], EntryFacts]
+    found: Mapping[tuple[str, BinlogName], Entry]
     problems: Sequence[str]
 
 
@@ -182,16 +170,16 @@ def _entries(
     contents: Sequence[Contents],
 ) -> _Entries:
     """All entries: from pages if possible, otherwise read, several at a time."""
-    entries: dict[tuple[str, BinlogName], EntryFacts] = {}
+    entries: dict[tuple[str, BinlogName], Entry] = {}
     problems: list[str] = []
     wanted: list[tuple[Archived, BinlogName]] = []
     for archived in (found.archived for found in contents):
         index = index_of(archived.lineage)
-        for name, described in _from_pages(index, archived):
-            if described is None:
+        for name, entry in _from_pages(index, archived):
+            if entry is None:
                 wanted.append((archived, name))
             else:
-                entries[archived.lineage.id, name] = described
+                entries[archived.lineage.id, name] = entry
         problems += [f"{error} ({error.hint})" for error in index.problems]
     paged, total = len(entries), len(entries) + len(wanted)
 
@@ -206,13 +194,13 @@ def _entries(
     return _Entries(entries, sorted(problems))
 
 
-def _from_pages(index: Index, archived: Archived) -> Iterator[tuple[BinlogName, EntryFacts | None]]:
+def _from_pages(index: Index, archived: Archived) -> Iterator[tuple[BinlogName, Entry | None]]:
     """The binlogs that have an entry, in order; None if no page has it."""
     for name in sorted(archived.binlogs.keys() & archived.entries.keys()):
         entry = index.entry(name, archived.entries[name].last_modified)
         if entry is not None and entry.size != archived.binlogs[name].size:
             entry = None
-        yield name, _as_shown(entry) if entry is not None else None
+        yield name, _small(entry) if entry is not None else None
 
 
 def _read(
@@ -225,7 +213,7 @@ def _read(
     group = min(_MOST_GROUP, len(wanted) // (8 * workers.count) + 1)
     starts = range(0, len(wanted), group)
     for start in starts:
-        workers.submit(start, partial(_described, catalog, wanted[start : start + group]))
+        workers.submit(start, partial(_read_some, catalog, wanted[start : start + group]))
     waiting, done = len(starts), 0
     while waiting:
         outcome = workers.take(1.0)
@@ -240,41 +228,29 @@ def _read(
         yield from found
 
 
-def _described(catalog: Catalog, wanted: Sequence[tuple[Archived, BinlogName]]) -> "list[_Found]":
+def _read_some(catalog: Catalog, wanted: Sequence[tuple[Archived, BinlogName]]) -> "list[_Found]":
     """Read some entries, one after the other, because waking a thread for each would be slow."""
     found: list[_Found] = []
     for archived, name in wanted:
         try:
-            found.append((archived, name, _description(catalog, archived, name)))
+            found.append((archived, name, _entry(catalog, archived, name)))
         except ArchiveError as error:
             found.append((archived, name, error))
     return found
 
 
-def _description(catalog: Catalog, archived: Archived, name: BinlogName) -> EntryFacts | None:
+def _entry(catalog: Catalog, archived: Archived, name: BinlogName) -> Entry | None:
     lineage, size = archived.lineage, archived.binlogs[name].size
     try:
         entry = catalog.entry(lineage, name)
     except ObjectMissingError:
         return None
-    if entry.size != size:
-        raise ArchiveError(
-            f"{lineage.id}: {name} has {size} bytes, its entry says {entry.size}",
-            hint="the binlog or the entry was changed",
-        )
-    return _as_shown(entry)
+    entry.check_size(lineage.id, size)
+    return _small(entry)
 
 
-def _as_shown(entry: Entry) -> EntryFacts:
-    return EntryFacts(
-        least_commit_us=entry.least_commit_us,
-        greatest_commit_us=entry.greatest_commit_us,
-        commit_times="exact" if entry.commit_exact else "seconds",
-        gtid_set_added=entry.gtid_set_added,
-        transactions=entry.transactions,
-        damaged=entry.damaged,
-        archived_at=entry.archived_at,
-    )
+def _small(entry: Entry) -> Entry:
+    return replace(entry, blocks=(), formats=())
 
 
 def _left_alone(foreign: Iterable[str]) -> list[str]:
@@ -311,10 +287,10 @@ def _listed(
     binlogs = []
     for name in names:
         if name in archived.binlogs:
-            described = entries.found.get((lineage.id, name))
-            state: State = "archived" if described else "undescribed"
+            entry = entries.found.get((lineage.id, name))
+            state: State = "archived" if entry else "undescribed"
             size = archived.binlogs[name].size
-            binlogs.append(Binlog(name=name, size=size, state=state, described=described))
+            binlogs.append(Binlog(name=name, size=size, state=state, entry=entry))
         else:
             chunks = contents.open[name]
             beyond = [chunk.begin for chunk in chunks if chunk.begin > chunks.end]
@@ -375,22 +351,23 @@ def _lineage_document(listed: LineageListing) -> dict[str, Any]:
     }
 
 
-_DESCRIBED = tuple(EntryFacts.__dataclass_fields__)
-_NOT_DESCRIBED: dict[str, Any] = dict.fromkeys(_DESCRIBED)
+_OF_ENTRY = (
+    "least_commit_us",
+    "greatest_commit_us",
+    "commit_times",
+    "gtid_set_added",
+    "transactions",
+    "damaged",
+    "archived_at",
+)
 
 
 def _binlog_document(binlog: Binlog) -> dict[str, Any]:
-    described = binlog.described
-    fields = _NOT_DESCRIBED
-    if described is not None:
-        fields = {name: getattr(described, name) for name in _DESCRIBED} | {
-            "damaged": list(described.damaged),
-            "archived_at": iso_text(described.archived_at),
-        }
+    row = binlog.entry.row() if binlog.entry is not None else {}
     return {
         "name": str(binlog.name),
         "size": binlog.size,
         "state": binlog.state,
         "hole": binlog.hole,
-        **fields,
+        **{name: row.get(name) for name in _OF_ENTRY},
     }

@@ -97,7 +97,7 @@ def lines_of(listed: LineageListing) -> Iterator[Binlog | Notice]:
         yield binlog
         if binlog.hole is not None and not listed.current:
             yield Notice(f"GAP: missing in {binlog.name}: bytes {binlog.size} to {binlog.hole}")
-        for damage in binlog.described.damaged if binlog.described else ():
+        for damage in binlog.entry.damaged if binlog.entry else ():
             what = " ".join(f"{name}={value}" for name, value in damage.items())
             yield Notice(f"DAMAGED: {binlog.name}: {what}")
 
@@ -128,7 +128,7 @@ def head_of(listed: LineageListing) -> list[tuple[str, str]]:
 
 def cells_of(binlog: Binlog) -> tuple[str, ...]:
     """A binlog's row: one cell for each heading."""
-    found = binlog.described
+    found = binlog.entry
     if found is None:
         return (str(binlog.name), str(binlog.size), binlog.state, "-", "-", "-", "-")
     return (
@@ -195,7 +195,7 @@ def _print_binlogs(page: Plain, lines: Sequence[Binlog | Notice]) -> None:
         shown = cells if page.width is None else _foldable(cells)
         styles = ["", "", _STYLES[line.state]]
         page.row(shown[:count], widths, styles, right=(_SIZE,))
-        if count < len(cells) and line.described:
+        if count < len(cells) and line.entry:
             page.line(f"    {cells[-1]}", "dim")
 
 

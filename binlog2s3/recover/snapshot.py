@@ -416,8 +416,8 @@ class Survey:
         except ObjectMissingError:
             pass
         else:
-            if size is not None and entry.size != size:
-                raise _other_size(lineage.id, name, size, entry.size)
+            if size is not None:
+                entry.check_size(lineage.id, size)
         self._entries[key] = entry
         return entry
 
@@ -460,8 +460,7 @@ class Survey:
     def _compare(self, there: Inventory, entry: Entry, size: int) -> None:
         """See that an entry is of its object; and of what a page says of it, if one was read."""
         lineage, name = there.lineage.id, entry.name
-        if entry.size != size:  # the object was not looked at when the entry was read
-            raise _other_size(lineage, name, size, entry.size)
+        entry.check_size(lineage, size)  # the object was not looked at when the entry was read
         row = there.index.row_at_hand(name.number)
         if row is not None and row != replace(entry, blocks=()):
             self._doubt(lineage, name, "has another entry")
@@ -534,13 +533,6 @@ class Survey:
         )
         formats = tuple(form.offset for form in scanner.formats)
         return Found(lineage=lineage, known=known, formats=formats, readable=readable)
-
-
-def _other_size(lineage: str, name: BinlogName, size: int, said: int) -> ArchiveError:
-    return ArchiveError(
-        f"{lineage}: {name} has {size} bytes, its entry says {said}",
-        hint="one of them was changed; an older version may be right, if the bucket is versioned",
-    )
 
 
 def _begin_of(readable: Readable, offset: int) -> int:

@@ -193,21 +193,12 @@ def test_what_list_prints_is_as_documented() -> None:
     text = section(REFERENCE, "What `list` shows")
     states = {row[0].strip("`") for row in rows(text, "state")}
     assert states == set(get_args(listing.State))
-    described = listing.EntryFacts(
-        least_commit_us=1,
-        greatest_commit_us=2,
-        commit_times="exact",
-        gtid_set_added="",
-        transactions=1,
-        damaged=(),
-        archived_at=ENTRY.archived_at,
-    )
-    binlog = listing.Binlog(name=ENTRY.name, size=1, state="archived", described=described, hole=1)
+    binlog = listing.Binlog(name=ENTRY.name, size=1, state="archived", entry=ENTRY, hole=1)
     found = listing.LineageListing(
         lineage=LINEAGE,
         current=True,
         parent_there=True,
-        binlogs=(binlog, replace(binlog, described=None, hole=None)),
+        binlogs=(binlog, replace(binlog, entry=None, hole=None)),
         missing=(MissingBinlogs(first=ENTRY.name, last=ENTRY.name, under_way=False),),
     )
     source = listing.SourceListing(name="orders", lineages=(found, replace(found, lineage=LINEAGE)))

@@ -746,5 +746,5 @@ def test_entries_come_from_pages() -> None:
     store.put(key, replace(entry_of(LINEAGE, 7), transactions=99).to_json())
     (lineage,) = gather(store, config(SOURCE, None), Workers(2)).sources[0].lineages
     (seventh,) = (one for one in lineage.binlogs if one.name == name_at(LINEAGE, 7))
-    assert seventh.described is not None
-    assert seventh.described.transactions == 99
+    assert seventh.entry is not None
+    assert seventh.entry.transactions == 99
