@@ -1,11 +1,11 @@
-"""Binlogs that are known, read by blocks: each is proved before a byte of it is used.
+"""Reads binlogs in blocks whose checksums are known. Each block is checked before it is used.
 
-Place in the flow: beneath `recover.snapshot`, which makes them known, and `recover.extract`. A
-block is one of the 4 MiB ranges whose checksums an entry has, or our own first pass over a binlog
-without one.
+Place in the flow: below `recover.snapshot`, which finds out the checksums, and `recover.extract`. A
+block is a range of 4 MiB. Its checksum comes from the entry, or, for a binlog without an entry,
+from our own first pass over it.
 
-Law: bytes that are not those of the checksum are an error, never handed on. What has moved in the
-bucket meanwhile, from chunks into other chunks or into the archive, is looked for again.
+Law: bytes that do not match their checksum are an error and are never passed on. Bytes that have
+moved meanwhile, into other chunks or into the archive, are looked up again.
 """
 
 import mmap
@@ -35,7 +35,7 @@ from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError
 
 Result = TypeVar("Result")
 MOST_AHEAD = 8
-"""So many blocks are held at a time, at most: those that are fetched ahead, and those in work."""
+"""How many blocks are in memory at a time, at most: fetched ahead, or in use."""
 MOST_THREADS = 6
 
 _MOST_SMALL = 64 << 10
@@ -46,13 +46,13 @@ _MOST_SHOWN = 8
 
 
 def layout_problems(entry: Entry) -> Iterator[str]:
-    """What cannot be true of where an entry says that blocks, format events and damage lie.
+    """Why the offsets in an entry (of blocks, format events and damage) cannot be right.
 
-    Blocks are found by their number. A binlog is not read by an entry that has a problem here.
+    Blocks are found by their number, so an entry with such a problem is not used for reading.
     """
     size = entry.size
     ranges = ((block.offset, block.size) for block in entry.blocks)
-    many = -(-size // BLOCK_SIZE)  # never so many made: the size may lie
+    many = -(-size // BLOCK_SIZE)  # only compared, never allocated: the size may be wrong
     starts = (at * BLOCK_SIZE for at in range(len(entry.blocks)))
     wanted = ((at, min(BLOCK_SIZE, size - at)) for at in starts)
     if many != len(entry.blocks) or not all(map(eq, ranges, wanted)):
@@ -66,7 +66,7 @@ def layout_problems(entry: Entry) -> Iterator[str]:
 
 
 def place_problems(entry: Entry) -> Iterator[str]:
-    """The same, but for blocks."""
+    """The same, without the blocks."""
     size = entry.size
     if size <= len(MAGIC):
         yield f"size is {size}: no binlog is so small"
@@ -86,7 +86,7 @@ def place_problems(entry: Entry) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A binlog that is known: `formats` are the offsets of its format events."""
+    """What is known of a binlog, and where to read it. `formats`: offsets of its format events."""
 
     lineage: Lineage
     known: Known
@@ -94,7 +94,7 @@ class Found:
     readable: Readable
 
     def boundary(self, offset: int) -> int:
-        """The last offset up to this one of which it is known that no transaction is open there.
+        """The last known offset, up to this one, at which no transaction is open.
 
         0 within the first block, which has to be read as a whole anyway.
         """
@@ -105,14 +105,14 @@ class Found:
         return 0
 
     def format_at(self, offset: int) -> int:
-        """The offset of the format event that holds at this one."""
+        """The offset of the format event that is valid at this offset."""
         return self.formats[max(bisect_right(self.formats, offset) - 1, 0)]
 
 
 class Blocks:
-    """Reads blocks. `find` says what is known of a binlog; all else may be called by any thread.
+    """Reads blocks. `find` says what is known of a binlog. Any thread may call the other methods.
 
-    The last `keep` blocks that were read stay in memory, until `forget`. `read` uses `threads`.
+    The last `keep` blocks stay in memory until `forget`. `read` uses `threads` threads.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ class Blocks:
         self._lock = threading.Lock()
 
     def forget(self) -> None:
-        """Keep no block."""
+        """Drop all blocks from memory."""
         with self._lock:
             self._kept.clear()
 
     def block(self, found: Found, number: int, *, keep: bool = False) -> memoryview:
-        """The bytes of a block. ArchiveError if they are not those that are known, or not there."""
+        """The bytes of a block. Raises ArchiveError if they are missing or damaged."""
         key = (found.lineage.id, found.known.name, number)
         with self._lock:
             kept = self._kept.get(key)
@@ -153,7 +153,7 @@ class Blocks:
         block = found.known.blocks[number]
         begin, end = block.offset, block.offset + block.size
         crc64 = 0
-        for _ in range(2):  # a read can be rotten once, what lies there is rotten twice
+        for _ in range(2):  # a second read tells damage in the store from damage on the way
             data = self._read(found, begin, end)
             crc64 = crc64nvme(data)
             if crc64 == block.crc64:
@@ -167,9 +167,9 @@ class Blocks:
         )
 
     def head(self, found: Found, offset: int) -> bytes:
-        """The format event that holds at this offset, as it lies in the binlog.
+        """The format event that is valid at this offset, as it is in the binlog.
 
-        Raises ArchiveError if what lies there is none.
+        Raises ArchiveError if there is no format event where the entry says.
         """
         at = found.format_at(offset)
         try:
@@ -184,7 +184,7 @@ class Blocks:
         return head
 
     def _event(self, found: Found, at: int) -> bytes:
-        """The event at this offset, which its block's checksum proves, or its own."""
+        """The event at this offset, checked by its block's checksum or its own."""
         if at == len(MAGIC):
             data = self._read(found, 0, min(MADE_UP_BYTES, found.known.size))
             scanner = Scanner()
@@ -192,7 +192,7 @@ class Blocks:
                 scanner.feed(data)
             if scanner.formats and scanner.formats[0].has_checksum:
                 return event_at(data, at)
-        number = at // BLOCK_SIZE  # nothing but its block's checksum proves it
+        number = at // BLOCK_SIZE  # it has no checksum of its own
         begin = at - number * BLOCK_SIZE
         proved = bytes(self.block(found, number)[begin : begin + MADE_UP_BYTES])
         if len(proved) < MADE_UP_BYTES and number + 1 < len(found.known.blocks):
@@ -200,9 +200,9 @@ class Blocks:
         return event_at(proved, 0)
 
     def scanner(self, found: Found, boundary: int, head: bytes | None = None) -> Scanner:
-        """One for the bytes from there on, where no transaction is open; 0 is the first byte.
+        """A scanner for the bytes from this boundary on; 0 is the first byte.
 
-        `head` is the format event that holds there, if it is at hand.
+        `head` is the format event that is valid there, if the caller has it.
         """
         scanner = Scanner()
         if boundary:
@@ -214,9 +214,9 @@ class Blocks:
     def read(
         self, found: Found, begin: int, end: int, *, soon: int | None = None
     ) -> Generator[memoryview, None, None]:
-        """Bytes [begin, end), block by block; the further it goes, the more are fetched ahead.
+        """Bytes [begin, end), block by block. It fetches more and more blocks ahead.
 
-        But nothing behind the block in which `soon` lies, before that is asked for.
+        Blocks after the one with `soon` are not fetched before the caller asks for them.
         """
         middle = end if soon is None else min(end, -(-soon // BLOCK_SIZE) * BLOCK_SIZE)
         for low, high in ((begin, middle), (max(begin, middle), end)):
@@ -228,7 +228,7 @@ class Blocks:
                     yield data[max(low - offset, 0) : high - offset]
 
     def _read(self, found: Found, begin: int, end: int) -> memoryview:
-        """Bytes that nothing has proved yet, from wherever they lie now."""
+        """Bytes that are not checked yet, from where they are now."""
         why = ""
         for _ in range(LOOKS):
             place = self._place(found)
@@ -240,23 +240,23 @@ class Blocks:
             self._look_again(found, place)
         raise ArchiveError(
             f"{found.known.name} of {found.lineage.id}: bytes {begin} to {end} were in the bucket "
-            f"and are not any more{why}",
+            f"and are missing now{why}",
             hint="where the source still has the binlog, a running `binlog2s3 stream` puts missing "
-            "chunks again; else history ends there",
+            "chunks again; otherwise history ends there",
         )
 
     def _place(self, found: Found) -> Readable:
         return self._places.get((found.lineage.id, found.known.name), found.readable)
 
     def _look_again(self, found: Found, place: Readable) -> None:
-        """Find out where the binlog's bytes lie now, unless another thread has done so."""
+        """Look up where the binlog's bytes are now, unless another thread has done it already."""
         with self._lock:
             if self._place(found) is place:
                 self._places[found.lineage.id, found.known.name] = place.again()
 
 
 def _gather(place: Readable, begin: int, end: int) -> memoryview:
-    """Bytes [begin, end), range by range: of chunks only what is wanted is read."""
+    """Bytes [begin, end), range by range. Of a chunk, it reads only the range that is asked for."""
     data = _memory(end - begin)
     for one in place.ranges:
         origin = one.chunk.begin if one.chunk else 0
@@ -269,9 +269,9 @@ def _gather(place: Readable, begin: int, end: int) -> memoryview:
 
 
 def _memory(size: int) -> memoryview:
-    """Room that goes back to the system with its last reader.
+    """Memory that is returned to the system with its last reference.
 
-    What many threads get from the allocator and give back, it keeps: as much again as is used.
+    The allocator would keep what many threads have freed: about as much as is in use.
     """
     return memoryview(mmap.mmap(-1, size) if size > _MOST_SMALL else bytearray(size))
 
@@ -281,16 +281,17 @@ def _keys(place: Readable, begin: int, end: int) -> Iterable[str]:
 
 
 def event_at(data: bytes | memoryview, at: int) -> bytes:
-    """The event that begins there."""
+    """The event that begins at this index."""
     return bytes(data[at : at + _SIZE.unpack_from(data, at + _SIZE_OFFSET)[0]])
 
 
 def scanner_at(head: bytes, boundary: int) -> Scanner:
-    """A scanner of what comes from `boundary` on, where no transaction is open.
+    """A scanner for the bytes from `boundary` on, where no transaction is open.
 
-    `head` is the binlog's format event. It is made up anew as a server would in front of a start
-    position; an event that stands between transactions is made up behind it, so that the scanner
-    knows that it is there (in binlogs without GTIDs nothing else would tell).
+    `head` is the binlog's format event. The scanner first gets an artificial copy of it, as a
+    server sends it before a start position, and then an artificial event between transactions.
+    Without the second one it could not know, in a binlog without GTIDs, that no transaction is
+    open.
     """
     form = decode_format(head, offset=0)
     made_up = bytearray(head)
@@ -309,7 +310,7 @@ def scanner_at(head: bytes, boundary: int) -> Scanner:
 
 
 class _Slot(Generic[Result]):
-    """Something to be done, and then what came of it."""
+    """A task, and then its result or error."""
 
     def __init__(self, task: Callable[[], Result]) -> None:
         self.task: Callable[[], Result] | None = task
@@ -328,10 +329,10 @@ class _Slot(Generic[Result]):
 
 
 class Ahead(Iterator[Result]):
-    """The results of tasks in their order, some of which are done ahead, by threads of its own.
+    """The results of tasks, in order. Its own threads run some of the tasks ahead.
 
-    At most `most` are begun and not taken; `first` of them at the beginning, one more with each
-    that is taken. The threads are daemons and end with `close`, which waits for nobody.
+    At most `most` tasks are started before their result is taken: `first` of them at the beginning,
+    one more with each result. The threads are daemons and end with `close`, which does not wait.
     """
 
     def __init__(
@@ -364,7 +365,7 @@ class Ahead(Iterator[Result]):
         return slot.result.pop()
 
     def close(self) -> None:
-        """Begin nothing more. What is under way is thrown away when it has ended."""
+        """Start no more tasks. Results of running tasks are dropped."""
         self._tasks = iter(())
         while self._slots:
             self._slots.popleft().task = None
@@ -389,4 +390,4 @@ class Ahead(Iterator[Result]):
     def _work(self) -> None:
         while (slot := self._queue.get()) is not None:
             slot.run()
-            del slot  # or its result would stay until the next one comes
+            del slot  # otherwise its result would stay in memory until the next task

@@ -30,7 +30,7 @@ from binlog2s3.store.contract import ObjectInfo, Store
 
 _MOST_NAMES = 10
 LISTINGS = 3
-"""How often chunks are listed for a hole to close: it may be of the listing alone."""
+"""How often chunks are listed until there is no hole: chunks may change during a listing."""
 PAGE_KEYS = 1000
 """What a store lists in one request."""
 Growing = Mapping[BinlogName, Chunks]
@@ -39,7 +39,7 @@ Growing = Mapping[BinlogName, Chunks]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived:
-    """What one lineage has in the bucket: the binlogs and their entries, as listed, by name."""
+    """The archived binlogs and the entries of one lineage, as listed, by name."""
 
     lineage: Lineage
     binlogs: Mapping[BinlogName, ObjectInfo]
@@ -58,7 +58,7 @@ class LastWriter:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A binlog of which the first `size` bytes can be read: all if archived, else so far."""
+    """A binlog, and how many of its first bytes can be read: all of them if it is archived."""
 
     name: BinlogName
     size: int
@@ -67,14 +67,14 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What one lineage has in the bucket; `open` are the chunks of what is not archived."""
+    """All binlogs of one lineage. `open`: the chunks of those that are not archived."""
 
     archived: Archived
     open: Mapping[BinlogName, Chunks]
 
     @property
     def names(self) -> list[BinlogName]:
-        """All binlogs, in their order."""
+        """All binlogs, in order."""
         return sorted(self.archived.binlogs.keys() | self.open.keys())
 
 
@@ -83,7 +83,7 @@ def _is_source(folder: str) -> bool:
 
 
 class Document(Protocol):
-    """A kind of document; `MOST` are the bytes that one may have."""
+    """A kind of document. It has at most `MOST` bytes."""
 
     MOST: ClassVar[int]
 
@@ -98,13 +98,13 @@ Kind = TypeVar("Kind", bound=Document)
 def read(store: Store, key: str, kind: type[Kind]) -> Kind:
     """The document under this key, checked. Every document of the bucket is read here.
 
-    Raises ArchiveError if it is none of this kind and key, or too large; ObjectMissingError.
+    Raises ObjectMissingError, and ArchiveError if it is not a valid document of this kind and key.
     """
     return kind.from_json(fetch(store, key, kind.MOST), key)
 
 
 def fetch(store: Store, key: str, most: int) -> bytes:
-    """The bytes of a document; ArchiveError if there are more than `most`."""
+    """The bytes of a document. Raises ArchiveError if there are more than `most`."""
     try:
         return store.get(key, most=most)
     except ObjectTooLargeError as error:
@@ -112,7 +112,7 @@ def fetch(store: Store, key: str, most: int) -> bytes:
 
 
 def sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
-    """The sources that have an archive under a prefix, and the keys beside them. One listing."""
+    """The sources that have an archive under a prefix, and foreign keys. One listing."""
     layout, found, foreign = Layout(prefix, ""), [], []
     for name in store.list_names(layout.sources):
         if _is_source(name):
@@ -123,7 +123,7 @@ def sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
 
 
 def all_sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
-    """The sources of which there is anything, in order, and the keys beside them. Two listings."""
+    """All sources that have any object, in order, and foreign keys. Two listings."""
     names, foreign = sources(store, prefix)
     root = Layout(prefix, "").live.removesuffix("/")
     for name in store.list_names(root):
@@ -147,9 +147,10 @@ def where_to_look(store: Store, prefix: str) -> str:
 
 
 class Catalog:
-    """Reads one source's part of the bucket. Every method asks the store anew.
+    """Reads one source's part of the bucket. Every method asks the store again.
 
-    `foreign` collects keys that are not of format 1: left alone, to be named once.
+    `foreign` collects keys that are not of format 1. They are ignored, and reported once. It has a
+    method for each question to the bucket, so that all answers skip foreign keys in the same way.
     """
 
     def __init__(self, store: Store, layout: Layout) -> None:
@@ -162,7 +163,7 @@ class Catalog:
         return self._writers(self.store.list(self.layout.writers))
 
     def live(self) -> tuple[dict[tuple[int, str], ObjectInfo], list[str]]:
-        """The writers' objects, and the keys of all else below `live/`. One listing."""
+        """The writers' objects, and all other keys below `live/`. One listing."""
         infos = list(self.store.list(self.layout.live))
         known = {info.key for info in infos if info.key.startswith(self.layout.writers)}
         writers = self._writers(info for info in infos if info.key in known)
@@ -172,7 +173,7 @@ class Catalog:
         return writers, [key for key in others if not any(is_one(key) for is_one in known_others)]
 
     def strange_uploads(self) -> list[str]:
-        """Keys of unfinished uploads of ours that are of no binlog, where the store shows them."""
+        """Keys of unfinished uploads that are not of a binlog, if the store lists uploads."""
         keys: set[str] = set()
         for prefix in (self.layout.archive, self.layout.live):
             try:
@@ -194,7 +195,7 @@ class Catalog:
         return found
 
     def heartbeats(self, ranks: Iterable[tuple[int, str]]) -> list[Heartbeat]:
-        """The writers' documents of these ranks; those that vanished meanwhile are left out."""
+        """The heartbeats of these writers, without those that were deleted meanwhile."""
         found = []
         for generation, token in ranks:
             key = self.layout.writer(generation, token)
@@ -230,9 +231,9 @@ class Catalog:
         return None
 
     def standbys(self) -> list[tuple[Standby, ObjectInfo]]:
-        """The processes that stand by, in order of their start. One listing, one small GET each.
+        """The standbys, in order of their start. One listing, one small GET for each.
 
-        An object that cannot be read is passed over.
+        An object that cannot be read is skipped.
         """
         found = []
         for info in [*self.store.list(self.layout.standbys)]:
@@ -248,9 +249,9 @@ class Catalog:
         return sorted(found, key=lambda one: one[0].token)
 
     def turn(self) -> Turn | None:
-        """The last one: the lineage that is written. One listing, one GET; None before the first.
+        """The last turn, which names the current lineage; None before the first.
 
-        Raises ArchiveError if it is not of this format.
+        One listing, one GET. Raises ArchiveError if it is not of this format.
         """
         found = []
         for info in self.store.list(self.layout.turns):
@@ -265,9 +266,10 @@ class Catalog:
         return read(self.store, key, Turn)
 
     def lineages(self, unreadable: list[ArchiveError] | None = None) -> list[Lineage]:
-        """All lineages, oldest first. One listing and one small GET each.
+        """All lineages, oldest first. One listing, one small GET for each.
 
-        Raises ArchiveError for one that is not of this format, or adds that to `unreadable`.
+        The error of a lineage that cannot be read is added to `unreadable`. Without such a list, it
+        is raised: ArchiveError.
         """
         found = []
         for name in self.store.list_names(self.layout.archive):
@@ -288,7 +290,7 @@ class Catalog:
         return sorted(found, key=lambda lineage: lineage.id)
 
     def archived(self, lineage: Lineage) -> Archived:
-        """The binlogs and entries of a lineage. Two listings, which page."""
+        """The archived binlogs and the entries of a lineage. Two complete listings."""
         return Archived(
             lineage=lineage,
             binlogs=self.named(self.layout.binlogs(lineage.id), ""),
@@ -306,7 +308,7 @@ class Catalog:
         return Contents(archived=archived, open=growing)
 
     def live_lineages(self) -> set[str]:
-        """The ids of the lineages that have chunks, described or not. One listing."""
+        """The ids of all lineages that have chunks, even without a lineage.json. One listing."""
         found = set()
         for name in self.store.list_names(self.layout.live):
             if LINEAGE_ID.fullmatch(name.rstrip("/")):
@@ -319,7 +321,7 @@ class Catalog:
         return found
 
     def growing(self) -> tuple[dict[tuple[int, str], ObjectInfo], dict[str, Growing]]:
-        """The writers' objects, and the chunks by lineage, described or not. One listing."""
+        """The writers' objects, and all chunks by lineage id. One listing."""
         layout = self.layout
         by_folder: dict[str, list[ObjectInfo]] = {}
         for info in self.store.list(layout.live):
@@ -335,17 +337,16 @@ class Catalog:
         return self._writers(by_folder.get("writers/", [])), found
 
     def first(self, lineage: Lineage) -> tuple[dict[BinlogName, ObjectInfo], bool]:
-        """The first binlogs of a lineage that are archived, and whether those are all. One request.
+        """The first archived binlogs of a lineage, and whether they are all. One request.
 
-        As text sorts them: of a lineage that has names of more digits than its first, some of those
-        come before.
+        The store sorts names as text, so names with more digits may come first.
         """
         prefix = self.layout.binlogs(lineage.id)
         infos = [*islice(self.store.list(prefix), PAGE_KEYS)]
         return self._named_of(infos, prefix, ""), len(infos) < PAGE_KEYS
 
     def entry(self, lineage: Lineage, name: BinlogName) -> Entry:
-        """All that is known of an archived binlog; ObjectMissingError if it has no entry."""
+        """The entry of an archived binlog. Raises ObjectMissingError if it has none."""
         key = self.layout.entry(lineage.id, name)
         return read(self.store, key, Entry)
 
@@ -364,10 +365,10 @@ class Catalog:
         return found.get(name, Chunks())
 
     def readable(self, lineage: Lineage) -> list[Listed]:
-        """The binlogs of a lineage that can be read, archived and open, in their order.
+        """The binlogs of a lineage that can be read, archived and open, in order.
 
-        Two listings: chunks first, so that what is being archived just then is never missed. They
-        are repeated where chunks came and went under the first, which may show as a hole.
+        Two listings: chunks first, so that a binlog that is archived meanwhile is never missed. A
+        hole can mean that chunks changed during the first listing, so both are repeated.
         """
         for _ in range(LISTINGS):
             chunks = self.chunks_in(lineage)
@@ -385,9 +386,10 @@ class Catalog:
     def binlog(self, lineage: Lineage, name: BinlogName) -> Readable:
         """Where the bytes of a binlog are, and how to read them.
 
-        Chunks are looked for first, see `readable`. They are put side by side, so there may be
-        some beyond a hole: the binlog ends at the hole. Who knows of more (a heartbeat) asks for it
-        by `Readable.blocks(end=...)`. ArchiveError if there is nothing to read.
+        Chunks are listed first, see `readable`. They are put in parallel, so there may be some
+        after a hole: the binlog ends at the hole. A caller that knows of more bytes (from a
+        heartbeat) asks for them with `Readable.blocks(end=...)`. Raises ArchiveError if there is
+        nothing to read.
         """
         key, prefix = self.layout.binlog(lineage.id, name), self.layout.chunks(lineage.id, name)
         for _ in range(LISTINGS):
@@ -412,7 +414,7 @@ class Catalog:
         )
 
     def _crc64(self, lineage: Lineage, name: BinlogName, size: int) -> int | None:
-        """The checksum of an archived binlog, from its entry; None if it has none yet."""
+        """The checksum of an archived binlog, from its entry; None if it has no entry yet."""
         key = self.layout.entry(lineage.id, name)
         try:
             data = fetch(self.store, key, EntryEnd.MOST)
@@ -449,9 +451,9 @@ class Catalog:
     def named(
         self, prefix: str, suffix: str, *, begin: str = "", start_after: str = ""
     ) -> dict[BinlogName, ObjectInfo]:
-        """The objects `<prefix><binlog><suffix>` by binlog; a listing that pages.
+        """The objects `<prefix><binlog><suffix>` by binlog. One listing, with several requests.
 
-        Only those whose names begin with `begin`, and come after the name `start_after` as text.
+        Only names that begin with `begin`, and come after `start_after` in text order.
         """
         after = f"{prefix}{start_after}" if start_after else ""
         infos = self.store.list(f"{prefix}{begin}", start_after=after)
@@ -476,5 +478,5 @@ class Catalog:
 
 
 def has_hole(chunks: Chunks) -> bool:
-    """Whether there are chunks beyond a hole."""
+    """Whether there are chunks after a hole."""
     return max((chunk.end for chunk in chunks), default=0) > chunks.end

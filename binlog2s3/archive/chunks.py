@@ -1,12 +1,12 @@
-"""Chunks: ranges of a growing binlog that lie in the bucket as objects of their own.
+"""Chunks: ranges of a growing binlog, each an object in the bucket.
 
 Place in the flow: `stream.decide.decide` says which to put and which to delete, the uploader does
-it, `catalog` joins them for whoever reads. Pure.
+it, `catalog` joins them for readers. Pure.
 
-Law: a chunk is deleted only where longer ones hold its bytes (of equal ones, the one that is
-greater in `rank`). So whoever deletes, and however old what he knows of the others is, the greatest
-chunk over a byte stays, and what was durable once stays readable. A rule that let two chunks each
-stand in for the other would lose bytes to two writers who delete at the same time.
+Law: a chunk is deleted only if longer chunks contain its bytes; of two equally long chunks, the one
+with the greater `rank` stays. So the greatest chunk over a byte always stays, even if a writer
+deletes with outdated knowledge, and bytes that were durable stay readable. If two chunks could each
+replace the other, two writers that delete at the same time could lose bytes.
 """
 
 import re
@@ -20,13 +20,13 @@ from binlog2s3.binlog.checksum import crc64_from_hex, crc64_hex
 
 _NAME = re.compile(r"([0-9]{16})-([0-9]{16})-([0-9a-f]{16})")
 _DIGITS = 16
-"""Flushes of a level that the next flush covers together: the base of the counter."""
+"""How many chunks of a level become one of the next level."""
 _LEVELS = 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Chunk:
-    """Bytes [begin, end) of a binlog and their CRC64NVME: all that its object is called by."""
+    """Bytes [begin, end) of a binlog and their CRC64NVME. These three are the object's name."""
 
     begin: int
     end: int
@@ -39,12 +39,12 @@ class Chunk:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """Of two over the same bytes the greater one stays."""
+        """Of two chunks with the same bytes, the one with the greater rank stays."""
         return (self.size, self.begin, self.crc64)
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """The chunk of this name; ValueError if it is the name of none."""
+        """The chunk with this name. Raises ValueError if no chunk has such a name."""
         match = _NAME.fullmatch(name)
         if match is None or not int(match[1]) < int(match[2]):
             raise ValueError(f"not the name of a chunk: {name!r}")
@@ -56,7 +56,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes [begin, end) of a binlog, to be taken from this chunk, which has them and may more."""
+    """Bytes [begin, end) of a binlog, to be read from this chunk, which may have more bytes."""
 
     chunk: Chunk
     begin: int
@@ -64,10 +64,10 @@ class Piece:
 
 
 def join(chunks: Iterable[Chunk]) -> list[Piece]:
-    """The pieces that make the binlog's first bytes, as many as there are without a hole.
+    """The pieces that make up the binlog's first bytes, up to the first hole.
 
-    From offset 0 on, among the chunks that begin at or before what one has, the one with the
-    greatest end, cut.
+    Each piece is from the chunk with the greatest end, of those that begin at or before the end of
+    the piece before.
     """
     waiting = sorted(chunks, reverse=True)
     pieces: list[Piece] = []
@@ -85,16 +85,16 @@ def join(chunks: Iterable[Chunk]) -> list[Piece]:
 
 @dataclass(frozen=True)
 class Chunks:
-    """The chunks of one binlog that are known to lie in the bucket. Frozen: `plus` and `minus`."""
+    """The chunks of one binlog in the bucket, as far as known. Frozen: use `plus` and `minus`."""
 
     all: frozenset[Chunk] = field(default_factory=frozenset)
 
     def plus(self, chunks: Iterable[Chunk]) -> "Chunks":
-        """With these too."""
+        """The chunks with these added."""
         return Chunks(self.all | frozenset(chunks))
 
     def minus(self, chunks: Iterable[Chunk]) -> "Chunks":
-        """Without these."""
+        """The chunks without these."""
         return Chunks(self.all - frozenset(chunks))
 
     def __bool__(self) -> bool:
@@ -105,28 +105,28 @@ class Chunks:
 
     @cached_property
     def end(self) -> int:
-        """The binlog's first bytes up to there can be read from the chunks."""
+        """How many of the binlog's first bytes can be read from the chunks."""
         pieces = join(self.all)
         return pieces[-1].end if pieces else 0
 
     def exact(self, begin: int, end: int) -> Chunk | None:
-        """A chunk of exactly these bytes."""
+        """A chunk with exactly this range."""
         return self._by_range.get((begin, end))
 
     def first(self, least: int) -> int:
-        """The binlog's first bytes up to there lie in chunks of at least this size."""
+        """How many of the binlog's first bytes are in chunks of at least this size."""
         spans = self._spans(least)
         return spans[0][1] if spans and spans[0][0] == 0 else 0
 
     def cover(self, begin: int, end: int, least: int) -> bool:
-        """Whether chunks of at least this size hold all of these bytes."""
+        """Whether chunks of at least this size contain all of these bytes."""
         spans = self._spans(least)
         at = bisect_right(spans, (begin, 1 << 64)) - 1
         return at >= 0 and spans[at][1] >= end
 
     @cached_property
     def superfluous(self) -> frozenset[Chunk]:
-        """Those whose bytes lie in greater ones, and which may therefore be deleted."""
+        """The chunks whose bytes are in greater ones, and which may therefore be deleted."""
         found: list[Chunk] = []
         union: list[tuple[int, int]] = []
         for chunk in sorted(self.all, key=lambda chunk: chunk.rank, reverse=True):
@@ -156,7 +156,7 @@ class Chunks:
 
 
 def _add(union: list[tuple[int, int]], begin: int, end: int) -> None:
-    """Add a range to sorted, disjoint ones that do not touch."""
+    """Add a range to sorted, disjoint ranges that do not touch."""
     first = bisect_left(union, (begin, 0))
     if first and union[first - 1][1] >= begin:
         first -= 1
@@ -168,12 +168,12 @@ def _add(union: list[tuple[int, int]], begin: int, end: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Flushes:
-    """How the small chunks from `base` to `end` lie, and which of them want to be one.
+    """The small chunks from `base` to `end`, and which of them should be merged into one.
 
-    Each flush is a chunk of its own, so that it is small; sixteen of a level are then put again as
-    one of the next, and sixteen of the last level together with all before them, back to `base`. So
-    at most 15 of a level are left, and a byte is sent about 1 + log16(flushes) times. `begins` has
-    the beginnings of those chunks, level by level.
+    Each flush puts a small chunk. Sixteen chunks of a level are then put again as one chunk of the
+    next level; sixteen of the last level as one with everything before them, back to `base`. So at
+    most 15 chunks of a level are left, and a byte is sent about 1 + log16(flushes) times. `begins`:
+    where the chunks begin, by level.
     """
 
     base: int
@@ -182,7 +182,7 @@ class Flushes:
 
     @classmethod
     def start(cls, base: int) -> Self:
-        """Before the first flush, which covers all from `base` on."""
+        """Before the first flush, which begins at `base`."""
         return cls(base, base)
 
     def flushed(self, end: int) -> Self:
@@ -191,7 +191,7 @@ class Flushes:
 
     @property
     def merge(self) -> tuple[int, int] | None:
-        """The range of the chunk that should stand for sixteen, if there are so many."""
+        """The range of the chunk that should replace sixteen; None if no level has so many."""
         level = self._full_level
         if level is None:
             return None

@@ -1,10 +1,10 @@
-"""The documents of format 1: lineages, entries, heartbeats. Pure.
+"""The documents of the archive: lineages and entries. Pure.
 
-Place in the flow: `catalog` finds and reads them; the uploader, the daemon and `verify --repair`
-write them. docs/format.md describes them for strangers.
+Place in the flow: `catalog` finds and reads them; the streamer and `verify --repair` write them.
+docs/format.md describes them for other readers.
 
-Law: a document that is not as the format says, or not of its key, is never guessed at: it is named
-and left alone. `fields` says what each field may hold.
+Law: a document that breaks the format, or does not belong to its key, is not used: it is reported
+and ignored. `fields` has the rules for each field.
 """
 
 from collections.abc import Mapping
@@ -49,10 +49,10 @@ def lineage_id(first_event: datetime, server_uuid: str, token: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """Where a lineage's history came from: the end, or the last common point, of another one.
+    """The point of another lineage from which a lineage continues: its end, or the fork.
 
-    `binlog` is None where the other one has not a byte. `missing` is what lies between them, as
-    GTIDs or as names of binlogs; "" where nothing does or nobody knows.
+    `binlog` is None if the other lineage has no bytes. `missing` is what is missing between them,
+    as GTIDs or as names of binlogs; "" if nothing is, or if it is not known.
     """
 
     lineage: str
@@ -64,7 +64,7 @@ class Parent:
 
     @property
     def place(self) -> str:
-        """Where that is, for people."""
+        """The point, for people."""
         return f"{self.lineage} at {f'{self.binlog}:{self.offset}' if self.binlog else 'its begin'}"
 
     @classmethod
@@ -73,7 +73,7 @@ class Parent:
         document = mapping(value)
         join = document["join"]
         if join not in get_args(Join):
-            raise ValueError(f"{join!r:.40} is no join")
+            raise ValueError(f"{join!r:.40} is not a join")
         return cls(
             lineage=lineage_name(document["lineage"]),
             binlog=or_none(binlog_text, document["binlog"]),
@@ -86,7 +86,7 @@ class Parent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """One unbroken history of one server. `gtid_set` is what was executed before it begins."""
+    """One unbroken history of one server. `gtid_set`: the GTIDs executed before it began."""
 
     id: str
     source: str
@@ -122,7 +122,7 @@ class Lineage:
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Self:
-        """Read lineage.json; ArchiveError if it is not one of this format, or not of this key."""
+        """Read lineage.json; ArchiveError if it breaks the format, or has another key."""
         document = parse(data, key, cls.MOST)
         with reading(f"the parent in {key}"):
             parent = or_none(Parent.from_document, document["parent"])
@@ -145,9 +145,9 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What is known of an archived binlog without reading it. Sizes in bytes, `_us` in UTC.
+    """The description of an archived binlog. Sizes are in bytes, `_us` in UTC.
 
-    `end` is how it ends: rotate, stop or crash. `next_binlog` is what its ROTATE names.
+    `end`: how the binlog ends: rotate, stop or crash. `next_binlog`: the one that its ROTATE names.
     """
 
     name: BinlogName
@@ -212,7 +212,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Self:
-        """Read an entry; ArchiveError if this is none that this version knows."""
+        """Read an entry; ArchiveError if this version does not know it."""
         document = _parse_entry(data, key)
         with reading(key):
             return cls.from_row(document, blocks=each(_block, document["blocks"]))
@@ -246,7 +246,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryEnd:
-    """The part of an entry that the next binlog must fit to."""
+    """The part of an entry that the next binlog must match."""
 
     size: int
     gtid_set_before: str
@@ -258,7 +258,7 @@ class EntryEnd:
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Self:
-        """Read it from an entry; ArchiveError if this is no entry that this version knows."""
+        """Read it from an entry; ArchiveError if this version does not know it."""
         document = _parse_entry(data, key)
         with reading(key):
             return cls(
@@ -271,7 +271,7 @@ class EntryEnd:
 
 
 def crc64_of(data: bytes, key: str) -> int:
-    """The CRC64NVME of the whole binlog that an entry is of; ArchiveError as for an entry."""
+    """The CRC64NVME of the whole binlog, from its entry; ArchiveError as for an entry."""
     document = _parse_entry(data, key)
     with reading(key):
         return crc64_from_hex(document["crc64nvme"])
@@ -308,7 +308,7 @@ def _flavour(value: Any) -> Flavour:
         return "mysql"
     if value == "mariadb":
         return "mariadb"
-    raise ValueError(f"{value!r:.40} is no flavour")
+    raise ValueError(f"{value!r:.40} is not a flavour")
 
 
 def _parse_entry(data: bytes, key: str) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""What a document of the bucket, and each field of it, may hold. Pure.
+"""The rules for the documents in the bucket and for each of their fields. Pure.
 
 Place in the flow: `documents` reads every kind of document with these, and nothing else does.
-Another kind needs a class with `MOST` and `from_json`, made of the same functions.
+A new kind of document needs a class with `MOST` and `from_json`, made of the same functions.
 
-Law: what passes here can safely become part of a path, a key, a statement or a line of a log.
-Names follow the grammar of docs/format.md, texts are printable, numbers have bounds, and a document
-is of its own key. Everything else is an ArchiveError that names the document.
+Law: every value that is accepted here is safe in a path, a key, a statement or a log line. Names
+follow the grammar of docs/format.md, texts are printable, numbers have bounds, and a document
+belongs to its key. Everything else is an ArchiveError that names the document.
 """
 
 import json
@@ -31,20 +31,20 @@ _MOST_ERROR = 200
 _SERVER_UUID = re.compile(r"[0-9A-Za-z-]{0,64}")
 _GTIDS = re.compile(r"[0-9A-Za-z_:, -]*")
 _BYTES_PER_OBJECT = 16
-"""A list or object is never shorter, on average. Empty ones would take 30 times their size."""
+"""The least average length of lists and objects: empty ones need 30 times as much memory."""
 
 Value = TypeVar("Value")
 
 
 def parse(data: bytes, key: str, most: int) -> dict[str, Any]:
-    """The fields of a document of format 1; ArchiveError if it is none, or larger than `most`."""
+    """The fields of a document. Raises ArchiveError if it is not of format 1, or too large."""
     if len(data) > most:
         raise too_large(key, most)
     try:
         document = _loads(data)
     except (ValueError, RecursionError) as error:
         raise ArchiveError(
-            f"{key} is no JSON: {error!s:.{_MOST_ERROR}}",
+            f"{key} is not JSON: {error!s:.{_MOST_ERROR}}",
             hint="was it written by something else? `binlog2s3 verify` says what to do",
         ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -74,9 +74,9 @@ def _loads(data: bytes) -> Any:
 
 
 def too_large(key: str, most: int) -> ArchiveError:
-    """The error for a document that is not read, because of its size."""
+    """The error for a document that is too large to be read."""
     return ArchiveError(
-        f"{key} is larger than {most} bytes, which no document of its kind is",
+        f"{key} is larger than {most} bytes, the limit for documents of its kind",
         hint="was it written by something else? `binlog2s3 verify` says what to do",
     )
 
@@ -96,7 +96,7 @@ def _integer(digits: str) -> int:
 
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text:.40} is no number")
+        raise ValueError(f"{text:.40} is not a number")
     return number
 
 
@@ -119,52 +119,52 @@ class reading:  # noqa: N801 - reads as a verb
 
 
 def check_place(key: str, *names: str) -> None:
-    """Raise MisplacedError unless the key ends with these names: the document is of another one."""
+    """Raise MisplacedError unless the key ends with these names, as the document says."""
     own = "/".join(names)
     if key != own and not key.endswith(f"/{own}"):
         raise MisplacedError(
-            f"{key} is not where it belongs: by what it says its key ends with {own}",
-            hint="was it copied by hand? nothing is taken from it",
+            f"{key} is in the wrong place: according to its content, its key ends with {own}",
+            hint="was it copied by hand? it is ignored",
         )
 
 
 def count(value: Any) -> int:
     """A number of bytes, events and the like."""
     if type(value) is not int or not 0 <= value <= _MOST_NUMBER:
-        raise ValueError(f"{value!r:.40} is no count or size")
+        raise ValueError(f"{value!r:.40} is not a count or size")
     return value
 
 
 def microseconds(value: Any) -> int:
     """A moment, in microseconds since 1970."""
     if count(value) > _MOST_US:
-        raise ValueError(f"{value} is behind the year 9999")
+        raise ValueError(f"{value} is after the year 9999")
     return int(value)
 
 
 def number(value: Any) -> float:
     """A number, perhaps with a fraction."""
     if type(value) not in (int, float):
-        raise TypeError(f"{value!r:.40} is no number")
+        raise TypeError(f"{value!r:.40} is not a number")
     return float(value)
 
 
 def or_none(read: Callable[[Any], Value], value: Any) -> Value | None:
-    """What `read` makes of it; None of null."""
+    """The value as `read` returns it; None for null."""
     return None if value is None else read(value)
 
 
 def text(value: Any) -> str:
     """A printable text on one line."""
     if not isinstance(value, str) or not value.isprintable() or len(value) > _MOST_TEXT:
-        raise ValueError(f"{value!r:.40} is no text of up to {_MOST_TEXT} printable characters")
+        raise ValueError(f"{value!r:.40} is not a text of up to {_MOST_TEXT} printable characters")
     return value
 
 
 def _matching(pattern: "re.Pattern[str]", what: str) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if not isinstance(value, str) or not pattern.fullmatch(value):
-            raise ValueError(f"{value!r:.60} is no {what}")
+            raise ValueError(f"{value!r:.60} is not a {what}")
         return value
 
     return read
@@ -182,23 +182,23 @@ def binlog_text(value: Any) -> str:
 
 
 def printable(value: Any) -> str:
-    """As `text`, of any length: GTID sets and names of binlogs, for people."""
+    """Like `text`, of any length: GTID sets and names of binlogs, for people."""
     if not isinstance(value, str) or not value.isprintable():
-        raise ValueError(f"{value!r:.40} is no printable text")
+        raise ValueError(f"{value!r:.40} is not a printable text")
     return value
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """An object, whose fields the caller looks at."""
+    """An object. The caller checks its fields."""
     if not isinstance(value, dict):
-        raise TypeError(f"{value!r:.40} is no object")
+        raise TypeError(f"{value!r:.40} is not an object")
     return value
 
 
 def each(read: Callable[[Any], Value], values: Any) -> tuple[Value, ...]:
-    """What `read` makes of each value of a list."""
+    """The values of a list, each as `read` returns it."""
     if not isinstance(values, list):
-        raise TypeError(f"{values!r:.40} is no list")
+        raise TypeError(f"{values!r:.40} is not a list")
     return tuple(map(read, values))
 
 

@@ -53,11 +53,11 @@ def parents_first(lineages: Iterable[Lineage]) -> list[Lineage]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
-    """The part of a lineage that belongs to the line: up to `cut`, where the next one goes on.
+    """The part of a lineage that belongs to a line: up to `cut`, where the next lineage continues.
 
-    `cut` is None for the last lineage, of which all belongs. `begin`: so many bytes of its first
-    binlog are also the leg's before, which has the same binlog; 0 where it has not. `missing`: what
-    lies between the leg before and this one and is in no binlog; "" where nothing does.
+    `cut` is None for the last lineage, which belongs to it as a whole. `begin`: how many bytes of
+    its first binlog the leg before has, too; 0 if it does not have that binlog. `missing`: what is
+    missing between the leg before and this one, "" if nothing is.
     """
 
     lineage: Lineage
@@ -82,9 +82,9 @@ class Leg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Legs, oldest first; there is at least one.
+    """The history that ends in one lineage, as legs, oldest first; there is at least one.
 
-    `barrier`: why nothing before them can be reached, "" where they begin with the very first.
+    `barrier`: why it does not begin earlier, "" if its first lineage has no parent.
     """
 
     legs: tuple[Leg, ...]
@@ -92,7 +92,7 @@ class Line:
 
 
 def line_of(lineages: Sequence[Lineage], tip: str) -> Line:
-    """The line that ends with the lineage `tip`, which is one of these."""
+    """The line that ends in the lineage `tip`, which is one of these."""
     by_id = {lineage.id: lineage for lineage in lineages}
     lineage, cut = by_id[tip], None
     legs: list[Leg] = []
@@ -116,9 +116,9 @@ def line_of(lineages: Sequence[Lineage], tip: str) -> Line:
 
 
 def origin_of(lineage: Lineage, by_id: Mapping[str, Lineage]) -> tuple[Parent | None, str]:
-    """Where a lineage came from, past parents that have not a byte; what is missing on the way.
+    """The parent that has bytes, skipping parents without any; and what is missing on the way.
 
-    The join is the worst one on the way.
+    Its join is the worst one on the way.
     """
     passed = {lineage.id}
     missing: list[str] = []
@@ -161,7 +161,7 @@ def _barrier(
     cut: Parent | None,
     lineage: Lineage,
 ) -> str:
-    """Why the line cannot go on before this lineage; "" if it can, or if there is nothing."""
+    """Why the line does not continue to the parent; "" if it does, or if there is none."""
     if origin is None:
         return ""
     if origin.join == "unknown":
@@ -179,7 +179,7 @@ def _barrier(
 
 
 def _is_before(cut: Parent, origin: Parent, lineage: Lineage, parent: Lineage) -> bool:
-    """Whether the line leaves a lineage before that has come to where it left its own parent."""
+    """Whether the line leaves a lineage at a point before the lineage left its own parent."""
     if cut.gtid_set and origin.gtid_set:
         try:
             then = parse(origin.gtid_set, lineage.flavour)
@@ -190,7 +190,7 @@ def _is_before(cut: Parent, origin: Parent, lineage: Lineage, parent: Lineage) -
 
 
 def _shared(lineage: Lineage, parent: Lineage | None, origin: Parent | None) -> int:
-    """How many bytes of its first binlog are the parent's: those of the same server's same file."""
+    """How many bytes of its first binlog the parent has, too: the same file of the same server."""
     if parent is None or origin is None or origin.binlog != str(lineage.first_binlog):
         return 0
     return origin.offset if parent.server_uuid == lineage.server_uuid else 0

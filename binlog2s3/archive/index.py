@@ -29,7 +29,7 @@ _LEAST_WIDTH = 4
 """Shorter numbers have no digits in common that name a page's range."""
 
 ReadEntries = Callable[[Lineage, Sequence[BinlogName]], Mapping[BinlogName, Entry]]
-"""Reads entries; leaves out what is gone or unreadable."""
+"""Reads entries, without those that are missing or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,12 @@ class NumberRange:
 
 
 class Index:
-    """Finds what one lineage has. Every fact is asked for once; for one look, by one thread.
+    """Finds the archived binlogs of one lineage. It asks the store once for each fact.
 
-    `read_entries` reads what no page has; without it they are read one after the other. `span`:
-    numbers in a page. `problems`: pages that could not be used. They are ignored. Without `entries`
-    only objects are listed: half of the listings.
+    Make a new one for each look; one thread uses it. `read_entries` reads entries that no page has;
+    without it they are read one after the other. `span`: numbers in a page. `problems`: the errors
+    of pages that could not be used, and are ignored. Without `entries` it lists only the objects.
+    Its parts (pages, runs, times) share what was read, so it is one class with many methods.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Index:
     # Pages
 
     def firsts(self) -> list[int]:
-        """The first numbers of the pages that are there, in order. One listing."""
+        """The first numbers of the pages in the bucket, in order. One listing."""
         if self._firsts is None:
             found = []
             prefix = self._layout.pages(self.lineage.id)
@@ -99,7 +100,7 @@ class Index:
     def page(self, first: int) -> Page | None:
         """The page that begins with this number; None if there is none that can be used.
 
-        The last few that were asked for stay in memory.
+        The pages that were asked for last stay in memory.
         """
         if first in self._pages:
             self._pages[first] = self._pages.pop(first)
@@ -140,7 +141,7 @@ class Index:
         return entry if entry is not None and entry.name == name else None
 
     def distrust(self, number: int) -> None:
-        """What a page says of this number's range is not so: the range is listed from now on."""
+        """The page with this number was wrong: its range is listed from now on."""
         self._doubted.add(self.first_of(number))
         self._drop(self.first_of(number))
 
@@ -151,7 +152,7 @@ class Index:
             self.firsts().remove(first)
 
     def add(self, page: Page) -> None:
-        """Say that this page was written."""
+        """Note that this page was written."""
         self._runs = None
         if page.first not in self.firsts():
             self.firsts().append(page.first)
@@ -178,9 +179,9 @@ class Index:
     # What is there
 
     def runs(self) -> list[NumberRange]:
-        """The binlogs that are archived, in order, as pages say, and listings where there is none.
+        """The archived binlogs, in order, as pages say; where there is no page, as listings say.
 
-        Reads the last page, and one page, or lists its range, for each break in what came before.
+        It reads the last page. For each break before it, it reads one page, or lists its range.
         """
         if self._runs is None:
             self._runs = self._find_runs()
@@ -220,24 +221,24 @@ class Index:
         return _joined(found)
 
     def _filled(self, page: Page, upto: int) -> list[NumberRange]:
-        """What a page has no entry of, and is there: `verify --repair` may have made its entry."""
+        """Archived binlogs that a page has no entry of: `verify --repair` may have made one."""
         missing = set(range(max(page.first, self._least), upto + 1)) - set(page.numbers)
         there = self.archived(page.first).binlogs if missing else ()
         return list(_runs(name.number for name in there if name.number in missing))
 
     def undescribed(self) -> Iterator[BinlogName]:
-        """What has been seen that has no entry."""
+        """The binlogs that were listed and have no entry."""
         for there in (*self._ranges.values(), *self._tails.values()):
             yield from there.binlogs.keys() - there.entries.keys()
 
     def listing_of(self, number: int) -> Archived | None:
-        """What was listed of this number's range; None if nobody has listed it yet."""
+        """The listing of this number's range; None if it was not listed yet."""
         if (found := self._ranges.get(self.first_of(number))) is not None:
             return found
         return next((tail for at, tail in self._tails.items() if number > at), None)
 
     def archived(self, first: int) -> Archived:
-        """The objects and entries in the range of the page that begins so. Two listings."""
+        """The objects and entries in the range of the page with this number. Two listings."""
         first = self.first_of(first)
         if first not in self._ranges:
             begin = max(first, self._least)
@@ -279,7 +280,7 @@ class Index:
             first = first_of(first) + SPAN
 
     def _digits(self, number: int) -> str:
-        """What the names of the thousand numbers begin with that this one is among."""
+        """The common prefix of the names in this number's range of 1,000."""
         name = name_at(self.lineage, number)
         if self.lineage.first_binlog.width < _LEAST_WIDTH or self._span != SPAN:
             return f"{name.prefix}."
@@ -313,7 +314,7 @@ class Index:
         return self._rows.get(number)
 
     def _read_rows(self, number: int) -> None:
-        """Read the entries from this one on, which no page has."""
+        """Read entries that no page has, starting with this one."""
         there = self.archived(self.first_of(number))
         names = sorted(n for n in there.entries.keys() & there.binlogs.keys() if n.number >= number)
         found = self._read_entries(self.lineage, names[:_AT_ONCE])
@@ -322,7 +323,7 @@ class Index:
         self._rows |= {name.number: replace(entry, blocks=()) for name, entry in found.items()}
 
     def row_at_hand(self, number: int) -> Entry | None:
-        """The same if its page is in memory; nothing is read."""
+        """The same, if its page is in memory. It reads nothing."""
         page = self._pages.get(self.first_of(number))
         return page.entry(number) if page is not None else None
 
@@ -334,7 +335,7 @@ class Index:
                     yield entry
 
     def first_later(self, at_us: int, begin: int) -> int | None:
-        """The first archived binlog from `begin` on that has a commit later than this."""
+        """The first archived binlog, starting with `begin`, that has a later commit."""
         last, begin = self.last_number(), max(begin, self._least)
         while last is not None and begin <= last:
             end = self.first_of(begin) + self._span - 1
@@ -345,7 +346,7 @@ class Index:
         return None
 
     def _not_before(self, first: int, at_us: int) -> int:
-        """The first number of the next range that may have a commit later than this."""
+        """The first number of the next range that may have a later commit."""
         low, high = first, max([first, *self.firsts()])
         while low < high:  # all from `first` up to the end of the page `low` is not later
             pages = [one for one in self.firsts() if low < one <= high]
@@ -361,7 +362,7 @@ class Index:
         return low + self._span
 
     def not_later(self, at_us: int, begin: int) -> Iterator[int]:
-        """The archived binlogs from `begin` on that may have a commit at or before this time."""
+        """The archived binlogs, starting with `begin`, that may have a commit up to this time."""
         last = self.last_number()
         later = self.first_later(at_us, begin)
         if later is None:
@@ -385,7 +386,7 @@ class Index:
                 yield entry.name.number
 
     def unbroken_to(self, number: int) -> int:
-        """A binlog to which GTIDs lead from this one, binlog by binlog, as a page says."""
+        """The last binlog up to which GTIDs show no break after this one, as a page says."""
         for page in (self.last_page(), self.page(self.first_of(number))):
             if page is not None and page.after.unbroken_from <= number <= page.last:
                 return page.last
@@ -415,7 +416,7 @@ def _within(archived: Archived, low: int, high: int | None) -> Archived:
 
 
 def _runs(numbers: Iterable[int]) -> Iterator[NumberRange]:
-    """Consecutive numbers together."""
+    """Ranges of consecutive numbers."""
     return iter(_joined(NumberRange(number, number) for number in numbers))
 
 

@@ -2,7 +2,7 @@
 
 Place in the flow: beneath `recover.snapshot`; `index` finds what is archived.
 
-Law: chunks are listed first, so that a binlog that is archived just then is never missed.
+Law: chunks are listed first, so that a binlog that is archived meanwhile is never missed.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,38 +18,38 @@ from binlog2s3.binlog.names import BinlogName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """The binlogs of a lineage; `open` are the chunks of those that are not archived."""
+    """The binlogs of a lineage. `open`: the chunks of those that are not archived."""
 
     index: Index
     open: Mapping[BinlogName, Chunks]
 
     @property
     def lineage(self) -> Lineage:
-        """Whose they are."""
+        """The lineage of these binlogs."""
         return self.index.lineage
 
     def __contains__(self, name: BinlogName) -> bool:
-        """Whether there is anything of this binlog, as pages and listings say."""
+        """Whether the bucket has bytes of this binlog, as pages and listings say."""
         return name in self.open or (
             name == name_at(self.lineage, name.number) and self.index.has(name.number)
         )
 
     def names(self, is_readable: Callable[[Chunks], bool]) -> list[BinlogName]:
-        """All that are archived, and the open ones whose chunks are readable, in order."""
+        """All archived binlogs, and the open ones that `is_readable` accepts, in order."""
         found = [name for name, chunks in self.open.items() if is_readable(chunks)]
         for run in self.index.runs():
             found += [name_at(self.lineage, number) for number in range(run.first, run.last + 1)]
         return sorted(found)
 
     def without_entry(self) -> list[BinlogName]:
-        """The binlogs of which no page and no entry tells, as listings say, in order."""
+        """The binlogs that have neither a page nor an entry, as listings say, in order."""
         return sorted({*self.open, *self.index.undescribed()})
 
 
 def inventory(catalog: Catalog, lineage: Lineage, look: Callable[[], Index]) -> Inventory:
-    """Look at a lineage. `look` makes an index, which has looked at nothing yet.
+    """List a lineage. `look` makes a new index.
 
-    Both are asked again if chunks came and went under the first listing, which may show as a hole.
+    A hole can mean that chunks changed during their listing, so both are repeated.
     """
     for _ in range(LISTINGS):
         chunks = catalog.chunks_in(lineage)

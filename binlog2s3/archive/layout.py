@@ -26,7 +26,10 @@ _TURN = re.compile(r"([0-9]{8,18})\.json")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The keys of one source under a prefix (which may be empty)."""
+    """The keys of one source under a prefix (which may be empty).
+
+    It has a method for each kind of key, because no other module builds keys.
+    """
 
     prefix: str
     source: str
@@ -38,7 +41,7 @@ class Layout:
 
     @property
     def archive(self) -> str:
-        """Prefix of what is written once."""
+        """Prefix of the objects that are written once and never changed."""
         return f"{self.sources}{self.source}/"
 
     @property
@@ -48,15 +51,15 @@ class Layout:
 
     @property
     def standbys(self) -> str:
-        """Prefix of the objects of the processes that stand by."""
+        """Prefix of the objects of standbys."""
         return f"{self.live}standbys/"
 
     def standby(self, token: str) -> str:
-        """Key of one of them."""
+        """Key of a standby's object."""
         return f"{self.standbys}{token}.json"
 
     def is_standby(self, key: str) -> bool:
-        """Whether a key is the object of a process that stands by."""
+        """Whether a key is that of a standby's object."""
         at = key.removeprefix(self.standbys)
         return key.startswith(self.standbys) and bool(_STANDBY.fullmatch(at))
 
@@ -66,11 +69,11 @@ class Layout:
 
     @property
     def turns(self) -> str:
-        """Prefix of what says which lineage is written."""
+        """Prefix of the turns, which say which lineage is written."""
         return f"{self.archive}turns/"
 
     def turn(self, number: int) -> str:
-        """Key of one of them; the greatest number counts."""
+        """Key of a turn. The turn with the greatest number is valid."""
         return f"{self.turns}{number:08d}.json"
 
     def binlogs(self, lineage: str) -> str:
@@ -99,15 +102,15 @@ class Layout:
 
     @property
     def live(self) -> str:
-        """Prefix of what comes and goes: the writers' objects and the chunks of all lineages."""
+        """Prefix of the objects that are deleted again: writers, standbys, and all chunks."""
         return f"{self._root()}live/{self.source}/"
 
     def chunks(self, lineage: str, name: BinlogName) -> str:
-        """Prefix of the chunks of a binlog that still grows."""
+        """Prefix of the chunks of a binlog that is not archived yet."""
         return f"{self.live}{lineage}/{name}/"
 
     def chunk(self, lineage: str, name: BinlogName, chunk: Chunk) -> str:
-        """Key of one of them."""
+        """Key of a chunk."""
         return f"{self.chunks(lineage, name)}{chunk}"
 
     def writer(self, generation: int, token: str) -> str:
@@ -127,22 +130,22 @@ class Layout:
         return number if number is not None and self.turn(number) == key else None
 
     def is_binlog(self, key: str) -> bool:
-        """Whether a key could be an archived binlog's."""
+        """Whether a key could be that of an archived binlog."""
         lineage, _, rest = key.removeprefix(self.archive).partition("/")
         return bool(LINEAGE_ID.fullmatch(lineage)) and _is_name(rest.removeprefix("binlogs/"))
 
     def probes(self, token: str) -> str:
-        """Prefix of what a preflight puts to see what it may, and deletes again."""
+        """Prefix of the objects that `check` puts to test its permissions, and deletes again."""
         return f"{self.live}check-{token}/"
 
     def probe_upload(self, token: str) -> str:
-        """Key of the upload that a preflight begins to see what it may, and aborts."""
+        """Key of the upload that `check` starts to test its permissions, and aborts."""
         return f"{self.archive}check-{token}/upload"
 
     def probe_objects(self, token: str) -> dict[str, str]:
-        """Keys at which a preflight tries whether it may put an object of a kind, and makes none.
+        """A key for each kind of object: `check` tests whether it may put one there, and puts none.
 
-        A policy may tell the kinds apart; the keys look alike, and are of no lineage and writer.
+        A policy may treat the kinds differently. The keys belong to no lineage and no writer.
         """
         folder = f"{self.archive}check-{token}/"
         return {
@@ -154,17 +157,17 @@ class Layout:
         }
 
     def is_probe_upload(self, key: str) -> bool:
-        """Whether a key is such an upload's."""
+        """Whether a key is that of an upload of `check`."""
         at = key.removeprefix(self.archive)
         return key.startswith(self.archive) and bool(_PROBE_UPLOAD.fullmatch(at))
 
     def is_probe(self, key: str) -> bool:
-        """Whether a key is such a preflight's: of no history, and soon gone."""
+        """Whether a key is that of an object of `check`, which is deleted soon."""
         found = key.startswith(self.live) and _PROBE.fullmatch(key.removeprefix(self.live))
         return bool(found)
 
     def is_chunk(self, key: str) -> bool:
-        """Whether a key could be a chunk's."""
+        """Whether a key could be that of a chunk."""
         lineage, _, rest = key.removeprefix(self.live).partition("/")
         binlog, _, chunk = rest.partition("/")
         try:

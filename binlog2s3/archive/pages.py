@@ -66,11 +66,10 @@ def name_at(lineage: Lineage, number: int) -> BinlogName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Commit times in [from_us, to_us) that come again after a later one, in log order.
+    """Commit times in [from_us, to_us) that occur again after a later time, in log order.
 
-    The server's clock went back, or commits were not logged in the order of their times. The
-    binlogs numbered `first` to `last` are the only ones that have such a time and come after a
-    binlog with a later one.
+    Either the server's clock was set back, or commits were not logged in the order of their times.
+    Only the binlogs `first` to `last` have such a time and come after a binlog with a later one.
     """
 
     from_us: int
@@ -81,12 +80,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """What is true of a lineage from its first binlog up to some binlog.
+    """A summary of a lineage from its first binlog up to some binlog.
 
-    `greatest_commit_us`: the greatest commit time. `unbroken_from`: the number from which on every
-    entry is there, and each says that exactly the GTIDs at the end of the one before came before.
-    `steps`: disjoint, sorted by time. There are at most 64: more are merged, so a step may name
-    more times and more binlogs than it has to, never fewer.
+    - `greatest_commit_us`: the greatest commit time.
+    - `unbroken_from`: from this number on, there is every entry, and each begins with exactly the
+      GTIDs at the end of the one before.
+    - `steps`: disjoint, sorted by time. There are at most 64: more are merged, so a step may cover
+      more times and binlogs than necessary, never fewer.
     """
 
     greatest_commit_us: int | None
@@ -96,7 +96,7 @@ class Running:
     def then(
         self, entry: Entry | None, before: Entry | None, number: int, flavour: Flavour
     ) -> Self:
-        """The same with the next number; `entry` is None if it has none, `before` likewise."""
+        """The summary with the next number, whose entry is `entry`; `before` is the one before."""
         if entry is None:
             return replace(self, unbroken_from=number + 1)
         unbroken = self.unbroken_from
@@ -112,7 +112,7 @@ class Running:
         return replace(self, greatest_commit_us=greatest, unbroken_from=unbroken, steps=steps)
 
     def step_at(self, at_us: int) -> Step | None:
-        """The step that this time lies in."""
+        """The step that contains this time."""
         found = bisect_right(self.steps, at_us, key=lambda step: step.from_us) - 1
         return self.steps[found] if found >= 0 and at_us < self.steps[found].to_us else None
 
@@ -128,15 +128,15 @@ class Running:
 
 
 def at_start(lineage: Lineage) -> Running:
-    """What is true before the first binlog."""
+    """The summary before the first binlog."""
     return Running(greatest_commit_us=None, unbroken_from=lineage.first_binlog.number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Entries of the numbers `first` to `last`, in order; their `blocks` are left out.
+    """The entries of the numbers `first` to `last`, in order, without their blocks.
 
-    `before` and `after`: what is true of the lineage before the page, and with it.
+    `before` and `after`: the summary of the lineage without the page, and with it.
     """
 
     source: str
@@ -149,7 +149,7 @@ class Page:
     _numbers: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     MOST: ClassVar[int] = 16 << 20
-    """Bytes of the document. A larger one is not written: its entries are read instead."""
+    """Bytes of the document. A larger one is not written; readers read the entries instead."""
 
     def __post_init__(self) -> None:
         """Remember the numbers, to look entries up."""
@@ -162,7 +162,7 @@ class Page:
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The numbers that have an entry here."""
+        """The numbers that have an entry in this page."""
         return self._numbers
 
     def to_json(self) -> bytes:
@@ -181,7 +181,7 @@ class Page:
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Self:
-        """Read a page; ArchiveError if it is not one of this format, or not of this key."""
+        """Read a page; ArchiveError if it breaks the format, or has another key."""
         document = parse(data, key, cls.MOST)
         with reading(key):
             page = cls(
@@ -207,10 +207,10 @@ def build(
     *,
     end: int | None = None,
 ) -> Page:
-    """The page that begins with this number, and ends before `end`.
+    """The page that begins with this number and ends before `end`.
 
-    `entries` by number: those that are in the bucket. `before` is the page before it; None if it is
-    the lineage's first page.
+    `entries`: those in the bucket, by number. `before` is the page before it, None for the
+    lineage's first page.
     """
     end = first + SPAN if end is None else end
     begin = max(first, lineage.first_binlog.number)
@@ -254,7 +254,7 @@ def _check(page: Page) -> None:
 
 
 def _follows(before: Entry, entry: Entry, flavour: Flavour) -> bool:
-    """Whether an entry says that exactly what was executed at the end of the other came before."""
+    """Whether an entry begins with exactly the GTIDs at the end of the other one."""
     if before.name.next() != entry.name:
         return False
     try:
@@ -268,7 +268,7 @@ def _follows(before: Entry, entry: Entry, flavour: Flavour) -> bool:
 
 
 def _merged(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """Disjoint and sorted; the nearest ones merged until there are few."""
+    """The steps, disjoint and sorted. If there are too many, the nearest ones are merged."""
     found: list[Step] = []
     for step in sorted(steps, key=lambda one: (one.from_us, one.to_us)):
         if found and step.from_us <= found[-1].to_us:

@@ -1,10 +1,9 @@
-"""Where the parts of a binlog lie, and the checksums of its parts and blocks as the bytes pass.
+"""The offsets of a binlog's parts, and the checksums of its parts and blocks. Pure.
 
 Place in the flow: the tailer feeds bytes into a `Digest`; the uploader sends its checksums along.
-Pure.
 
-Law: parts are a function of the part size alone, so every process makes the same ones; a checksum
-is of the bytes that the scanner saw, not of what a file holds later.
+Law: parts depend only on the part size, so every process makes the same ones. A checksum is that of
+the bytes that the scanner saw, not of what the file has later.
 """
 
 from collections.abc import Iterator
@@ -25,10 +24,10 @@ _GREATEST_LOW_PLACE = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Where the parts of every binlog lie, given the part size alone.
+    """The offsets of the parts of every binlog, for one part size.
 
-    Part n (from 1) is `part_size` bytes for the first 1,000, twice that for the next 1,000, and so
-    on, so that 10,000 parts hold 5 TiB at the default of 5 MiB; no part exceeds 5 GiB.
+    The first 1,000 parts have `part_size` bytes each, the next 1,000 twice that, and so on. So
+    10,000 parts hold 5 TiB with the default of 5 MiB. No part exceeds 5 GiB.
     """
 
     part_size: int
@@ -40,7 +39,7 @@ class Grid:
         return min(self.part_size << ((number - 1) // _TIER), max(_GREATEST_PART, self.part_size))
 
     def at(self, offset: int) -> "Part":
-        """The part in which this byte lies, whole."""
+        """The whole part that contains this byte."""
         number, begin = 1, 0
         while True:
             length = self.length(number)
@@ -52,9 +51,9 @@ class Grid:
             number, begin = number + _TIER, tier_end
 
     def parts(self, size: int, begin: int = 0) -> Iterator["Part"]:
-        """The parts of the first `size` bytes, the last one possibly short, in order.
+        """The parts of the first `size` bytes, in order, starting with the one that has `begin`.
 
-        From the one on in which the byte at `begin` lies.
+        The last one may be short.
         """
         first = self.at(begin)
         begin, number = first.begin, first.number
@@ -77,10 +76,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One of the 4 MiB ranges of a binlog, the last one possibly shorter.
+    """A range of 4 MiB of a binlog; the last one may be shorter.
 
-    `first_offset`, `first_commit_us` and `first_gtid` are of the first transaction that begins in
-    it, None where none does (a GTID is also None for an anonymous transaction).
+    `first_offset`, `first_commit_us` and `first_gtid` are those of the first transaction that
+    begins in it, None if none does. The GTID of an anonymous transaction is None, too.
     """
 
     offset: int
@@ -93,18 +92,18 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in a binlog, and the CRC64NVME up to there, of its part or of the whole."""
+    """An offset in a binlog, and the CRC64NVME of the bytes before it, of the part or the whole."""
 
     offset: int = 0
     crc64: int = 0
 
     def crc64_since(self, earlier: "Mark") -> int:
-        """Of the bytes between an earlier one, of the same part or of the whole, and this one."""
+        """The checksum of the bytes after an earlier mark of the same part or the whole."""
         return crc64_of_rest(earlier.crc64, self.crc64, self.offset - earlier.offset)
 
 
 class Digest:
-    """CRC64NVME of a binlog's bytes as they pass: of the whole, of each part, of each block."""
+    """The CRC64NVME of a binlog: of the whole, of each part, of each block."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -122,10 +121,10 @@ class Digest:
         self._saved = (0, 0, 0, 0, self._part_end, 0, 0)
 
     def set_mark(self) -> None:
-        """Remember this place: ranges of the part in which it lies can end here.
+        """Remember this offset: a range of its part can end here.
 
-        Also among `places`, a few of the last MiB, each with the checksum of all before it, and as
-        `low_place` if it lies below 4 GiB.
+        It is also added to `places`, a few offsets of the last MiB, each with the checksum of all
+        bytes before it. `low_place` is the last one below 4 GiB.
         """
         self.mark = Mark(self.size, self._part_crc)
         parts, blocks = len(self._parts), len(self._blocks)
@@ -141,7 +140,7 @@ class Digest:
             self.low_place = place
 
     def rewind(self) -> None:
-        """Go back to the last mark: the next bytes are those from there on."""
+        """Go back to the last mark; the next bytes continue there."""
         self.size, self.crc64, parts, self._part_crc, self._part_end, blocks, self._block_crc = (
             self._saved
         )
@@ -173,16 +172,16 @@ class Digest:
     def part_crc64(self, part: Part) -> int:
         """The checksum of a part whose bytes have all been fed.
 
-        A short last part has one only when nothing was fed behind it.
+        A short last part has one only if no more bytes were fed after it.
         """
         if part.number <= len(self._parts):
             return self._parts[part.number - 1]
         if part.number == len(self._parts) + 1 and part.end == self.size:
             return self._part_crc
-        raise ValueError(f"part {part.number} has not passed whole")
+        raise ValueError(f"not all bytes of part {part.number} were fed")
 
     def blocks(self) -> tuple[Block, ...]:
-        """All blocks of what was fed."""
+        """All blocks of the bytes that were fed."""
         crcs = list(self._blocks)
         if self.size % BLOCK_SIZE:
             crcs.append(self._block_crc)

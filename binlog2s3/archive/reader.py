@@ -1,11 +1,11 @@
-"""One binlog's bytes out of the bucket: where they lie, and a way to read them that proves them.
+"""Reads one binlog from the bucket: where its bytes are, and a check of all bytes that are read.
 
-Place in the flow: beneath `catalog`, which finds the objects; everything that reads a binlog from
-the bucket reads through `Readable`.
+Place in the flow: below `catalog`, which finds the objects. Everything that reads a binlog from the
+bucket reads through `Readable`.
 
-Law: bytes that cannot be proved are an error, never a shorter or another result. What the bucket
-looked like once is not held against it: chunks come and go while they are read, so what is missing
-is looked for again, and what was given out before is compared with what is found then.
+Law: bytes that fail their check are an error, never a shorter or different result. Chunks come and
+go while they are read. So missing bytes are looked up again, and the bytes that were already
+returned are compared with what is found then.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,11 +19,11 @@ from binlog2s3.errors import ArchiveError, ObjectMissingError
 
 State = Literal["archived", "open"]
 LOOKS = 8
-"""How often in a row the bucket is looked at without coming forward, before that is an error."""
+"""How many looks at the bucket without progress are an error."""
 
 
 class Opens(Protocol):
-    """What is needed of a store, see `store.contract.Store`."""
+    """The part of `store.contract.Store` that reading needs."""
 
     def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
         """The object's bytes of this range in blocks of at most 1 MiB."""
@@ -31,9 +31,9 @@ class Opens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bytes [begin, end) of a binlog: they are in the object `key`.
+    """Bytes [begin, end) of a binlog, which are in the object `key`.
 
-    That is the archived binlog, or this chunk of it, which may have more than these.
+    The object is the archived binlog, or a chunk, which may have more bytes than these.
     """
 
     key: str
@@ -43,9 +43,9 @@ class Range:
 
 
 def ranges_of(prefix: str, chunks: Iterable[Chunk]) -> tuple[Range, ...]:
-    """The ranges that make a binlog's first bytes, from its chunks, whose keys begin with `prefix`.
+    """The ranges of chunks that make up a binlog's first bytes; their keys begin with `prefix`.
 
-    ArchiveError where two chunks of the same range are said to have other bytes.
+    Raises ArchiveError if two chunks of the same range have different checksums.
     """
     known = sorted(chunks)
     found = tuple(Range(f"{prefix}{p.chunk}", p.begin, p.end, p.chunk) for p in join(known))
@@ -61,8 +61,8 @@ def ranges_of(prefix: str, chunks: Iterable[Chunk]) -> tuple[Range, ...]:
 class Readable:
     """A binlog as the bucket showed it: its first `size` bytes, and where they are.
 
-    `state` is archived (whole, one object) or open (chunks, so far). `crc64` is of the whole binlog
-    where that is known. `again` looks at the bucket once more.
+    `state` is archived (all of it, one object) or open (chunks, so far). `crc64` is that of the
+    whole binlog, if it is known. `again` looks at the bucket again.
     """
 
     name: str
@@ -74,18 +74,19 @@ class Readable:
 
     @property
     def size(self) -> int:
-        """How many bytes can be read, from offset 0 on."""
+        """How many bytes can be read, starting with offset 0."""
         return self.ranges[-1].end if self.ranges else 0
 
     def blocks(self, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Bytes [begin, end), up to `size` unless an end is given, in blocks of at most 1 MiB.
+        """Bytes [begin, end), in blocks of at most 1 MiB; the default end is `size`.
 
-        Every chunk is read whole and checked against the CRC64 in its name, also where only a part
-        of it is asked for; where one follows another the bytes that both have are compared. An
-        archived binlog is checked against its entry if all of it is asked for. Nothing is held back
-        for that: the error, an ArchiveError that names the objects, comes where the damaged chunk
-        ends at the latest, and always before the iterator does. ArchiveError too where the bucket
-        does not have these bytes.
+        - Each chunk is read as a whole and checked against the CRC64 in its name, even if the
+          caller asked for a part of it. Bytes that two chunks share are compared.
+        - An archived binlog is checked against its entry, if the caller asked for all of it.
+
+        Blocks are not held back for these checks. Damage raises an ArchiveError that names the
+        objects, at the latest where the damaged chunk ends, and always before the iterator ends.
+        Also raises ArchiveError if the bucket does not have these bytes.
         """
         if begin < 0 or (end is not None and end < begin):
             raise ValueError(f"no range: {begin} to {end}")
@@ -93,10 +94,10 @@ class Readable:
 
 
 class _Reading:
-    """One pass over a range of a binlog, in as many tries as it takes.
+    """One pass over a range of a binlog, in as many tries as it needs.
 
-    All before `at` was given out, all before `checked` is proved. `given` is the CRC64 of what
-    lies between, which the object `giver` had; `whole` that of all that was given out.
+    The bytes before `at` were returned, those before `checked` are proved. `given` is the CRC64 of
+    the bytes between, which came from the object `giver`; `whole` is that of all returned bytes.
     """
 
     def __init__(self, binlog: Readable, begin: int, end: int) -> None:
@@ -123,12 +124,12 @@ class _Reading:
                     f"{self._binlog.name}: bytes up to {self._end} are not in the bucket, "
                     f"those up to {self._binlog.size} were listed{why}",
                     hint="where the source still has the binlog, a running `binlog2s3 stream` puts "
-                    "missing chunks again; else history ends there",
+                    "missing chunks again; otherwise history ends there",
                 )
             self._binlog = self._binlog.again()
 
     def _try(self) -> Iterator[bytes]:
-        """Read on from `checked`; what was given out since then passes once more, unseen."""
+        """Continue from `checked`. Bytes that were already returned are only compared."""
         before = _Expected(self._checked, self._at, self._given, self._giver)
         seam: _Expected | None = None
         binlog, start = self._binlog, self._checked
@@ -157,7 +158,7 @@ class _Reading:
             seam = _Expected(both, end, tail.crc64, place.key)
 
     def _note(self, fresh: memoryview, key: str) -> None:
-        """These bytes are given out next. Raises if they end an archived binlog that is damaged."""
+        """Count the bytes that are returned next. Raises if they end a damaged archived binlog."""
         self._whole = crc64nvme(fresh, self._whole)
         self._given = crc64nvme(fresh, self._given)
         self._at += len(fresh)
@@ -174,7 +175,7 @@ class _Reading:
 
 @dataclass(slots=True)
 class _Sum:
-    """CRC64 of the bytes up to `end` as they pass; those before `at` have passed."""
+    """The running CRC64 of the bytes up to `end`; those before `at` are included."""
 
     at: int
     end: int
@@ -187,7 +188,7 @@ class _Sum:
 
 
 class _Expected(_Sum):
-    """Bytes [begin, end) that must have this CRC64: `key` had those, or says it has."""
+    """Bytes [begin, end) that must have this CRC64, as the object `key` has or claims."""
 
     def __init__(self, begin: int, end: int, crc64: int, key: str) -> None:
         super().__init__(begin, end)
@@ -196,7 +197,7 @@ class _Expected(_Sum):
         self._key = key
 
     def check(self, offset: int, block: memoryview, key: str) -> None:
-        """Take these bytes of the object `key`; ArchiveError once all have come and are others."""
+        """Take bytes of the object `key`. Raises ArchiveError if all have come and they differ."""
         self.feed(offset, block)
         if self.at < self.end or self.crc64 == self._crc64:
             return
@@ -211,13 +212,13 @@ class _Expected(_Sum):
 
 
 def _cut(block: memoryview, offset: int, begin: int, end: int) -> memoryview:
-    """What lies in [begin, end) of a block that begins at `offset`."""
+    """The part of a block that is in [begin, end); the block begins at `offset`."""
     return block[max(begin - offset, 0) : max(end - offset, 0)]
 
 
 def _disagreement(one: str, other: str, begin: int, end: int) -> ArchiveError:
     return ArchiveError(
         f"{one} and {other} disagree on the binlog's bytes from {begin} to {end}",
-        hint="two histories under one name, or damage: nothing tells which one is right; compare "
-        "them with the source, and do not restore beyond there",
+        hint="two histories with one name, or damage: nothing shows which one is right; compare "
+        "them with the source, and do not restore beyond that point",
     )

@@ -1,10 +1,10 @@
-"""What the writers of a source say: their heartbeats, their turns, and who stands by. Pure.
+"""The documents of a source's writers: heartbeats, turns and standbys. Pure.
 
-Place in the flow: `stream.writer` and `stream.standby` write these documents; `catalog` finds and
-reads them. docs/format.md describes them for strangers.
+Place in the flow: `stream.writer` and `stream.standby` write them; `catalog` finds and reads them.
+docs/format.md describes them for other readers.
 
-Law: a document that is not as the format says, or not of its key, is never guessed at: it is named
-and left alone. `fields` says what each field may hold.
+Law: a document that breaks the format, or does not belong to its key, is not used: it is reported
+and ignored. `fields` has the rules for each field.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ WriterState = Literal[
     "store unreachable",
     "stopped",
 ]
-"""What a writer may say of itself in its object."""
+"""The states that a writer can have in its heartbeat."""
 
 _INTERVALS = (1.0, 3600.0)  # as the bounds of --heartbeat-interval
 DEFAULT_INTERVAL = 30.0
@@ -52,7 +52,7 @@ DEFAULT_INTERVAL = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """From here on a writer, of this generation and token, writes this lineage."""
+    """A writer, of this generation and token, writes this lineage from now on."""
 
     number: int
     lineage: str
@@ -67,7 +67,7 @@ class Turn:
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Self:
-        """Read a turn; ArchiveError if it is not one of this format, or not of this key."""
+        """Read a turn; ArchiveError if it breaks the format, or has another key."""
         document = parse(data, key, cls.MOST)
         with reading(key):
             turn = cls(
@@ -82,7 +82,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A place in a history: `offset` bytes into a binlog, with the GTIDs executed up to there."""
+    """A position in a lineage: an offset in a binlog, and the GTIDs executed before it."""
 
     binlog: str
     offset: int
@@ -90,7 +90,7 @@ class Position:
 
     @property
     def place(self) -> tuple[BinlogName, int]:
-        """To be compared within a lineage. Raises ValueError if `binlog` is no name."""
+        """For comparison within a lineage. Raises ValueError if `binlog` is not a valid name."""
         return (BinlogName.parse(self.binlog), self.offset)
 
 
@@ -145,10 +145,10 @@ def _process(document: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(Process):
-    """A writer's own object: who writes, what is durable, until when everything is here.
+    """A writer's own object: who writes, what is durable, and up to when nothing is missing.
 
-    `covered_until` is the source's clock at a moment up to which all commits are durable. `status`
-    is what else it knew of itself then (`status.document`); None from an older version.
+    `covered_until`: all commits up to this time, by the source's clock, are durable. `status`: the
+    rest of its status (`status.document`); None from an older version.
     """
 
     generation: int
@@ -164,13 +164,13 @@ class Heartbeat(Process):
 
     @property
     def rank(self) -> tuple[int, str]:
-        """Greater is the writer that goes on."""
+        """The writer with the greatest rank continues, the others stop."""
         return (self.generation, self.token)
 
     def to_json(self) -> bytes:
         """The document of live/<source>/writers/.
 
-        Without GTIDs and status where those would make it larger than a reader takes.
+        Without GTIDs and status if it would exceed `MOST` bytes with them.
         """
         whole = self.rendered()
         if len(whole) <= self.MOST:
@@ -180,7 +180,7 @@ class Heartbeat(Process):
         return replace(self, durable=durable, server=server, status=None).rendered()
 
     def rendered(self) -> bytes:
-        """All of it, however large."""
+        """The complete document, of any size."""
         return render(
             {
                 "format": FORMAT,
@@ -198,7 +198,7 @@ class Heartbeat(Process):
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Self:
-        """Read a writer's object; ArchiveError if not one of this format, or not of this key."""
+        """Read a heartbeat; ArchiveError if it breaks the format, or has another key."""
         document = parse(data, key, cls.MOST)
         with reading(key):
             found = cls(
@@ -221,7 +221,7 @@ class Heartbeat(Process):
 class Standby(Process):
     """The object of a process that waits to become the writer.
 
-    `unsaved_bytes`: what its spool holds and the bucket is not known to have.
+    `unsaved_bytes`: bytes in its spool that may not be in the bucket.
     """
 
     unsaved_bytes: int = 0
@@ -234,7 +234,7 @@ class Standby(Process):
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Self:
-        """Read it; ArchiveError if it is not of this format, or not of this key."""
+        """Read it; ArchiveError if it breaks the format, or has another key."""
         document = parse(data, key, cls.MOST)
         with reading(key):
             found = cls(

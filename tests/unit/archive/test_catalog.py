@@ -181,7 +181,7 @@ def test_every_field_that_is_read_must_be_there(read: Callable[..., object], dat
 def test_numbers_that_are_none_are_refused() -> None:
     """JSON as Python reads it knows Infinity."""
     document = json.loads(ENTRY.to_json()) | {"size": float("inf")}
-    with pytest.raises(ArchiveError, match=r"is no JSON: Infinity is no number"):
+    with pytest.raises(ArchiveError, match=r"is not JSON: Infinity is not a number"):
         EntryEnd.from_json(json.dumps(document).encode(), LAYOUT.entry(ID, NAME))
 
 

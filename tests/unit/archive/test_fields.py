@@ -132,7 +132,7 @@ def test_a_document_of_another_key_is_refused(
     assert read(store, key, kind)
     other, moved = made()
     store.put(other, moved)
-    with pytest.raises(MisplacedError, match="not where it belongs"):
+    with pytest.raises(MisplacedError, match="in the wrong place"):
         read(store, other, kind)
 
 
@@ -169,7 +169,7 @@ def test_what_json_leaves_open_is_refused(what: str, more: bytes) -> None:
     kind, key, data = KINDS[what]
     store = MemoryStore()
     store.put(key, b"{" + more + b"," + data.strip()[1:])
-    with pytest.raises(ArchiveError, match="is no JSON"):
+    with pytest.raises(ArchiveError, match="is not JSON"):
         read(store, key, kind)
 
 

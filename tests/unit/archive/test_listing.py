@@ -461,7 +461,7 @@ def test_a_current_lineage_that_nothing_describes_is_named() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"{", "is no JSON"),
+        (b"{", "is not JSON"),
         (ENTRY.to_json(), f"its key ends with entries/{ENTRY.name}.json"),
         (replace(ENTRY, name=BinlogName.parse(FIRST)).to_json(), f"says {ENTRY.size}"),
     ],

@@ -569,7 +569,7 @@ class Unsure(Model):
 
     @property
     def current(self) -> str:
-        raise ArchiveError("turns/00000001.json is no JSON", hint="see verify")
+        raise ArchiveError("turns/00000001.json is not JSON", hint="see verify")
 
     def lost_end(self, lineage: str) -> str:
         return self.lost_text if lineage else ""

@@ -348,7 +348,7 @@ def test_an_entry_that_is_another_ones(field: str) -> None:
     survey = bucket.survey()
     survey.load(ID, [NAME, other])
     assert survey.known(ID, other).transactions == 12
-    words = "its entry says" if field == "size" else "not where it belongs"
+    words = "its entry says" if field == "size" else "in the wrong place"
     with pytest.raises(ArchiveError, match=words):
         survey.known(ID, NAME)
 

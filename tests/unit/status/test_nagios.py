@@ -109,9 +109,9 @@ def test_what_could_not_be_found_out_is_unknown() -> None:
     """However critical that is for /health; but a source that should be there is missing."""
     blank = replace(IDLE, state="unknown", lag=Lag(), covered_until=None)
     assert judged(blank).code == 3
-    found = judged(blank, troubles=(trouble("critical", "unreadable", "k is no JSON"),))
+    found = judged(blank, troubles=(trouble("critical", "unreadable", "k is not JSON"),))
     assert found.code == 3
-    assert "k is no JSON" in found.line
+    assert "k is not JSON" in found.line
     assert judged(blank, troubles=(trouble("critical", "missing", "not there"),)).code == 2
 
 

@@ -187,7 +187,7 @@ def test_what_was_checked_before_damage_is_marked() -> None:
     assert 300 < track.size <= 900
     assert track.digest.mark.offset == track.size
     assert track.digest.mark.crc64 == crc64nvme(data[track.size // 350 * 350 : track.size])
-    with pytest.raises(ValueError, match="has not passed whole"):
+    with pytest.raises(ValueError, match="not all bytes of part"):
         track.digest.part_crc64(Grid(350).at(track.size))
 
 
