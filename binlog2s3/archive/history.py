@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.known import Known
 from binlog2s3.archive.writers import Heartbeat, Turn
 from binlog2s3.binlog.gtid import Flavour, parse
 from binlog2s3.binlog.names import BinlogName
@@ -198,6 +199,27 @@ def _shared(lineage: Lineage, parent: Lineage | None, origin: Parent | None) -> 
 
 def _is_gap(origin: Parent | None) -> bool:
     return origin is not None and origin.join == "gap"
+
+
+# Whether one binlog follows another
+
+
+def breaks(one: Known, other: Known) -> bool:
+    """Whether the next binlog begins after other GTIDs than those at the end of this one.
+
+    False if either is not known.
+    """
+    end, begin = one.gtids_after, other.gtids_before
+    return end is not None and begin is not None and end != begin
+
+
+def is_complete(one: Known, other: Known) -> bool:
+    """Whether nothing is missing at a binlog's end: it has ended, or the next one proves it.
+
+    The next one proves it by beginning after exactly its GTIDs, if they are all it has.
+    """
+    end = one.gtids_after
+    return one.ended or (not one.anonymous and bool(end) and end == other.gtids_before)
 
 
 # What is missing

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from binlog2s3.archive.documents import Entry, Lineage, Parent
-from binlog2s3.archive.history import Line
+from binlog2s3.archive.history import Line, breaks, is_complete
 from binlog2s3.archive.known import Known, known_from
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
@@ -74,11 +74,11 @@ def of_known(known: Known) -> BinlogFacts:
 
 def contradiction(one: BinlogFacts, other: BinlogFacts) -> str:
     """Why a binlog's GTIDs do not follow the one before it; "" if they do."""
+    if one.known is None or other.known is None or not breaks(one.known, other.known):
+        return ""
+    if one.known.damaged:  # GTIDs may be missing
+        return ""
     then, known = one.after, other.before
-    if known is None or then is None or known == then:
-        return ""
-    if one.known is not None and one.known.damaged:  # GTIDs may be missing
-        return ""
     text = f"{other.name} begins after {brief(known)}, {one.name} ends with {brief(then)}"
     if isinstance(known, GtidSet) and isinstance(then, GtidSet):
         parts = [f"{brief(known - then)} is in no binlog"] if known - then else []
@@ -89,10 +89,9 @@ def contradiction(one: BinlogFacts, other: BinlogFacts) -> str:
 
 def is_proved(one: BinlogFacts, other: BinlogFacts) -> bool:
     """Whether a binlog is proved complete: by its own end, or by the next binlog's GTIDs."""
-    return one.whole or (
-        one.is_exact and bool(one.after) and other.before is not None
-        and one.after == other.before
-    )  # fmt: skip
+    if one.known is None or other.known is None:
+        return one.whole
+    return is_complete(one.known, other.known)
 
 
 class Intervals:
