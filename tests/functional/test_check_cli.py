@@ -150,6 +150,8 @@ def test_readers_do_not_mind_what_a_killed_check_left(moto: MotoServer, tmp_path
         client.put_object(Bucket=bucket, Key=f"{layout.probes('0123abcd')}object", Body=b"x")
         for key in (f"{layout.probes('0123abcd')}upload", f"{layout.archive}check-0123abcd/upload"):
             client.create_multipart_upload(Bucket=bucket, Key=key)
+        writer = layout.writer(beat.generation, beat.token)
+        client.put_object(Bucket=bucket, Key=writer, Body=beat.to_json())  # as young as before
     assert said() == before
     done = run("check", *options(tmp_path, moto.endpoint_url, bucket), **moto.env())
     assert done.returncode == 4
