@@ -24,12 +24,11 @@ from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import SPAN, Page, build, first_of
 from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.archive.writers import Heartbeat, Position, Turn
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.stream.remote import build_entry
-from binlog2s3.stream.tail import Track
 from lab import get
 from lab.disk import temporary_directory
 from lab.s3 import REGION, MinioServer
@@ -111,9 +110,9 @@ def fill(
         for number in range(1, count + 1):
             data = binlog(number, transactions, row_bytes)
             size += len(data)
-            track = Track(name(number), Path(), _GRID)
-            track.feed(memoryview(data))
-            entry = build_entry(track, datetime.now(UTC))
+            reading = BinlogReading(name(number))
+            reading.feed(memoryview(data))
+            entry = reading.entry(datetime.now(UTC))
             pour.put(LAYOUT.binlog(ID, name(number)), data)
             pour.put(LAYOUT.entry(ID, name(number)), entry.to_json())
             entries[number] = entry

@@ -9,20 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.archive.writers import Heartbeat, Position, Turn
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.store.contract import Store
-from binlog2s3.stream.remote import build_entry
-from binlog2s3.stream.tail import Track
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import parent_of
 
@@ -100,11 +97,11 @@ class Archive:
 
 
 def _archive(archive: Archive, lineage: str, number: int, data: bytes) -> None:
-    track = Track(name(number), Path(), Grid(5 << 20))
-    track.feed(memoryview(data))
+    reading = BinlogReading(name(number))
+    reading.feed(memoryview(data))
     archive.data[lineage, number] = data
     archive.store.put(archive.key(lineage, number), data, crc64=crc64nvme(data), archived=True)
-    entry = build_entry(track, datetime.now(UTC))
+    entry = reading.entry(datetime.now(UTC))
     archive.store.put(archive.entry(lineage, number), entry.to_json())
 
 

@@ -23,7 +23,7 @@ from binlog2s3.stream.continuation import GoOn, Tip, same_server
 from binlog2s3.stream.decide import Compare, Limits
 from binlog2s3.stream.remote import Looked
 from binlog2s3.stream.spool import Run, RunFacts, Spool
-from binlog2s3.stream.start import Known, adopt, known_end, tip_of_archive, tip_of_track
+from binlog2s3.stream.start import Known, adopt, known_end, tip_of, tip_of_archive
 from binlog2s3.stream.tail import Tailer, Track
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
@@ -201,12 +201,12 @@ class Streamer:
     def _tip(self, known: Known | None = None) -> Tip | None:
         """Where all ends that is known."""
         if self._last is not None:
-            return tip_of_track(HISTORY, self._last)
+            return tip_of(HISTORY, self._last, closed=self._last.closed)
         if known is None:
             known = known_end(self._catalog, HISTORY)
         if known.last is None and not known.next_size:
             return None
-        return tip_of_archive(self._catalog, self.store, LAYOUT, known, self.grid)
+        return tip_of_archive(self._catalog, self.store, LAYOUT, known)
 
     def _begin_run(self, tip: Tip | None) -> None:
         """mysqlbinlog is started where the source goes on: as the supervisor does it."""

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.events import HEADER
@@ -21,8 +20,6 @@ from binlog2s3.binlog.scanner import Scanner, Transaction
 from binlog2s3.errors import ObjectMissingError
 from binlog2s3.recover.model import Checked, Piece
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.stream.remote import build_entry
-from binlog2s3.stream.tail import Track
 from binlog2s3.workers import Workers
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, LINEAGE, NAME, TIME, turn_of
@@ -83,11 +80,11 @@ class Bucket(MemoryStore):
         self.put(LAYOUT.binlog(self.lineage.id, name), bytes(data))
         if not entry:
             return
-        track = Track(name, Path("nowhere"), Grid(5 << 20))
+        reading = BinlogReading(name)
         for offset in accept:
-            track.scanner.accept(offset)
-        track.feed(memoryview(bytes(data)))
-        self.put(LAYOUT.entry(self.lineage.id, name), build_entry(track, TIME).to_json())
+            reading.scanner.accept(offset)
+        reading.feed(memoryview(bytes(data)))
+        self.put(LAYOUT.entry(self.lineage.id, name), reading.entry(TIME).to_json())
 
     def chunk(self, data: bytes | bytearray, begin: int, end: int, name: BinlogName = NAME) -> str:
         piece = bytes(data[begin:end])

@@ -2,74 +2,61 @@
 
 Place in the flow: beneath `snapshot`, for the open binlog and for one that is not described yet.
 
-Law: what comes after damage that cannot be passed over is told by its checksums alone.
+Law: of what comes after damage that cannot be passed over, only the checksums are known.
 """
 
-from binlog2s3.archive.parts import Digest, Grid
 from binlog2s3.archive.reader import Readable
-from binlog2s3.binlog.scanner import Scanner
+from binlog2s3.archive.reading import BinlogReading
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import DamageError
-
-_ANY_GRID = Grid(5 << 20)  # nobody asks for the parts
 
 
 class Pass:
     """One pass over a binlog's first `size` bytes.
 
-    An event that its source itself has damaged was put as it is: one that is, alone among others
-    that are whole, is noted and passed over. From any other damage on, nothing is told of the rest
-    but its checksums.
+    The streamer archives an event that is damaged on the source as it is. One such event between
+    good ones is noted in `damaged` and passed over. After any other damage only the checksums of
+    the rest are computed. `reached` bytes could be read.
     """
 
-    def __init__(self, readable: Readable, size: int) -> None:
+    def __init__(self, name: BinlogName, readable: Readable, size: int) -> None:
         self._readable = readable
         self._size = size
         self._accepted = -1
-        self.scanner = Scanner()
-        self.digest = Digest(_ANY_GRID)
-        self.commit_exact = True
+        self.reading = BinlogReading(name)
         self.damaged: list[tuple[int, int]] = []
         self.reached = 0
 
     def run(self) -> None:
         """Read all of it. Raises ArchiveError from where it cannot be read."""
-        begin = 0
+        reading, scanner, begin = self.reading, self.reading.scanner, 0
         while True:
             try:
                 for block in self._readable.blocks(begin, self._size):
-                    self.reached = max(self.reached, begin + len(block))
-                    self._take(begin, block)
                     begin += len(block)
+                    self.reached = max(self.reached, begin)
+                    reading.feed(memoryview(block))
             except DamageError as damage:
                 if self._passes_over(damage):
-                    begin = damage.offset
+                    begin = reading.size
                     continue
-                self.damaged = [one for one in self.scanner.damaged if one[1] <= damage.offset] + [
+                self.damaged = [one for one in scanner.damaged if one[1] <= damage.offset] + [
                     (damage.offset, self._size)
                 ]
-                for block in self._readable.blocks(self.digest.size, self._size):
-                    self.digest.feed(memoryview(block))
+                for block in self._readable.blocks(reading.digest.size, self._size):
+                    reading.digest.feed(memoryview(block))
             else:
-                self.damaged = list(self.scanner.damaged)
+                self.damaged = list(scanner.damaged)
             return
 
-    def _take(self, begin: int, block: bytes) -> None:
-        self.digest.feed(memoryview(block)[max(0, self.digest.size - begin) :])
-        try:
-            self.scanner.feed(block)
-        finally:
-            for transaction in self.scanner.completed:
-                self.digest.note(transaction)
-                self.commit_exact = self.commit_exact and transaction.commit_exact
-
     def _passes_over(self, damage: DamageError) -> bool:
-        """Whether the event that is damaged may be taken as it is, and what follows be read.
+        """Whether the damaged event may be taken as it is, and what follows be read.
 
-        Not where the one before it was taken so: then its header led astray.
+        Not if the event before it was taken so: then its header gave a wrong length.
         """
-        scanner = self.scanner
+        scanner = self.reading.scanner
         behind = scanner.damaged[-1][1] if scanner.damaged else -1
-        if damage.offset in (behind, self._accepted) or not scanner.rewind():
+        if damage.offset in (behind, self._accepted) or not self.reading.rewind():
             return False
         self._accepted = damage.offset
         scanner.accept(damage.offset)

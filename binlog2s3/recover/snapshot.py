@@ -475,7 +475,7 @@ class Survey:
         return scanner.transaction_end
 
     def _read_open(
-        self, readable: Readable, size: int
+        self, name: BinlogName, readable: Readable, size: int
     ) -> tuple[Pass, int, tuple[tuple[int, int], ...]]:
         """One pass over a binlog, how far it came, and what should be behind that.
 
@@ -483,19 +483,17 @@ class Survey:
         """
         wanted = size
         for _ in range(_MOST_TRIES):
-            reading = Pass(readable, size)
+            found = Pass(name, readable, size)
             try:
-                reading.run()
+                found.run()
             except ArchiveError as error:
-                upto = (
-                    readable.size if size > readable.size else _begin_of(readable, reading.reached)
-                )
+                upto = readable.size if size > readable.size else _begin_of(readable, found.reached)
                 if readable.state == "archived" or not upto or upto >= size:
                     raise
                 self.problems.append(error)
                 size = upto
             else:
-                return reading, size, ((size, wanted),) if size < wanted else ()
+                return found, size, ((size, wanted),) if size < wanted else ()
         raise self.problems[-1]
 
     def _by_reading(self, lineage: Lineage, name: BinlogName, readable: Readable) -> Found:
@@ -504,8 +502,8 @@ class Survey:
         size = readable.size
         if durable is not None and durable[0] == name and readable.state == "open":
             size = max(size, durable[1])
-        reading, size, lost = self._read_open(readable, size)
-        scanner = reading.scanner
+        read, size, lost = self._read_open(name, readable, size)
+        scanner = read.reading.scanner
         if not scanner.formats:
             raise ArchiveError(
                 f"{name} of {lineage.id}: the {size} bytes that can be read of it do not begin as "
@@ -522,13 +520,13 @@ class Survey:
             transaction_end=scanner.transaction_end,
             least_commit_us=scanner.least_commit_us,
             greatest_commit_us=scanner.greatest_commit_us,
-            commit_exact=reading.commit_exact,
+            commit_exact=scanner.commit_exact,
             gtids_before=scanner.previous_gtids,
             gtids_added=scanner.gtids,
             transactions=scanner.transactions,
             anonymous=scanner.anonymous,
-            blocks=reading.digest.blocks(),
-            damaged=(*reading.damaged, *lost),
+            blocks=read.reading.digest.blocks(),
+            damaged=(*read.damaged, *lost),
             server_id=form.server_id,
         )
         formats = tuple(form.offset for form in scanner.formats)

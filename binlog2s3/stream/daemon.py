@@ -332,8 +332,8 @@ class _Stream:
         """
         self._preflight, stop, timing = store, self._stop.event, self._config.timing
         wait_for(lambda: self._writer.claim(store, vacancy), stop, tell, passes, timing)
-        found, layout, grid = self._found, self._layout, self._grid
-        wait_for(lambda: mend_entries(store, layout, found, grid), stop, tell, passes, timing)
+        found, layout = self._found, self._layout
+        wait_for(lambda: mend_entries(store, layout, found), stop, tell, passes, timing)
         sweep_spool(self._spool, found)
         return True
 

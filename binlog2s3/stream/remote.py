@@ -15,10 +15,11 @@ from datetime import UTC, datetime
 
 from binlog2s3.archive.catalog import read
 from binlog2s3.archive.chunks import Chunk, Chunks
-from binlog2s3.archive.documents import Entry, EntryEnd
+from binlog2s3.archive.documents import EntryEnd
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid, Part
 from binlog2s3.archive.reader import Range, Readable, ranges_of
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import composite_etag, crc64_of_blocks, crc64nvme
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import (
@@ -263,25 +264,8 @@ class Place:
             raise ForkError(what, hint="two histories under one name; nothing was overwritten")
 
     def put_entry(self) -> None:
-        """Write the entry, the last thing that the archive needs; the first one stands.
-
-        Raises ArchiveError if something else stands there.
-        """
-        document = build_entry(self._track, datetime.now(UTC)).to_json()
-        EntryEnd.from_json(document, self.entry_key)  # nothing is put that could not be read again
-        try:
-            if self._store.head(self.entry_key) is None:
-                where_absent(
-                    lambda condition: self._store.put(self.entry_key, document, if_absent=condition)
-                )
-        except PreconditionError:
-            _log.info("entry was there already", key=self.entry_key)
-        there = read(self._store, self.entry_key, EntryEnd)
-        if there != end_of(self._track):
-            raise ArchiveError(
-                f"{self.entry_key} describes another binlog than the one beside it",
-                hint="was it changed by hand? remove it: the next start writes it anew",
-            )
+        """See the function `put_entry`."""
+        put_entry(self._store, self.entry_key, self._track)
 
     def clear(self) -> None:
         """Delete what only the growing binlog needed, now that the archive has it: see `sweep`."""
@@ -383,6 +367,25 @@ class Place:
         return _changed(piece, str(self._track.path))
 
 
+def put_entry(store: Store, key: str, binlog: BinlogReading) -> None:
+    """Write the entry of an archived binlog under `key`. An entry that is there already stays.
+
+    Raises ArchiveError if the entry that is there is of other bytes.
+    """
+    document = binlog.entry(datetime.now(UTC)).to_json()
+    EntryEnd.from_json(document, key)  # never write an entry that could not be read again
+    try:
+        if store.head(key) is None:
+            where_absent(lambda condition: store.put(key, document, if_absent=condition))
+    except PreconditionError:
+        _log.info("entry was there already", key=key)
+    if read(store, key, EntryEnd) != binlog.entry_end():
+        raise ArchiveError(
+            f"{key} does not describe the binlog beside it",
+            hint="was it changed by hand? remove it: the next start writes it again",
+        )
+
+
 def sweep(store: Store, layout: Layout, lineage: str, name: BinlogName) -> None:
     """Take away what is left of a binlog's growing: uploads, and the chunks of an archived one.
 
@@ -454,46 +457,3 @@ def _digests(piece: Body) -> tuple[int, bytes]:
         crc64 = crc64nvme(data, crc64)
         md5.update(data)
     return crc64, md5.digest()
-
-
-def build_entry(track: Track, now: datetime) -> Entry:
-    """The entry of a closed binlog, from what its scanner and digest saw."""
-    scanner = track.scanner
-    form = scanner.formats[0]
-    before = track.gtids_before()
-    return Entry(
-        name=track.name,
-        size=track.size,
-        crc64=track.digest.crc64,
-        first_time=datetime.fromtimestamp(form.timestamp, UTC),
-        server_id=form.server_id,
-        least_commit_us=scanner.least_commit_us,
-        greatest_commit_us=scanner.greatest_commit_us,
-        commit_exact=scanner.commit_exact,
-        gtid_set_before=str(before) if before is not None else "",
-        gtid_set_added=str(scanner.gtids),
-        transactions=scanner.transactions,
-        anonymous_transactions=scanner.anonymous,
-        events=scanner.events,
-        formats=tuple(
-            {"offset": f.offset, "server_version": f.server_version, "checksum": f.checksum}
-            for f in scanner.formats
-        ),
-        blocks=track.digest.blocks(),
-        end="rotate" if scanner.rotate else "stop" if scanner.stopped else "crash",
-        next_binlog=scanner.rotate.next_binlog if scanner.rotate else None,
-        archived_at=now,
-        damaged=tuple({"begin": begin, "end": end} for begin, end in scanner.damaged),
-    )
-
-
-def end_of(track: Track) -> EntryEnd:
-    """The end of a binlog, as its entry says it."""
-    before, rotate = track.gtids_before(), track.scanner.rotate
-    return EntryEnd(
-        size=track.size,
-        gtid_set_before=str(before) if before is not None else "",
-        gtid_set_added=str(track.scanner.gtids),
-        anonymous_transactions=track.scanner.anonymous,
-        next_binlog=rotate.next_binlog if rotate else None,
-    )

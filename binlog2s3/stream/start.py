@@ -11,9 +11,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 from binlog2s3.archive.catalog import Archived, Catalog
 from binlog2s3.archive.documents import EntryEnd, Lineage, Parent, lineage_id
@@ -23,6 +21,7 @@ from binlog2s3.archive.inventory import inventory
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.checksum import crc64_of_blocks
 from binlog2s3.binlog.gtid import Flavour, Gtids, joined, parse
@@ -32,9 +31,9 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.continuation import Tip
-from binlog2s3.stream.remote import Place, end_of
+from binlog2s3.stream.remote import put_entry
 from binlog2s3.stream.spool import Floor, Run, Spool
-from binlog2s3.stream.tail import Overlap, Tailer, Track
+from binlog2s3.stream.tail import Overlap, Tailer, Track, overlap_of
 
 _log = Log("start")
 _LAST_FEW = 8
@@ -73,7 +72,7 @@ class Found:
 
     known: Known | None
     lineages: tuple[Lineage, ...]
-    undescribed: tuple[Track, ...]
+    undescribed: tuple[BinlogReading, ...]
     tracks: tuple[Track, ...]
     durable: Position | None
     left_behind: tuple[tuple[Known, tuple[Track, ...]], ...] = ()
@@ -94,9 +93,9 @@ def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) ->
     catalog = Catalog(store, layout)
     lineages = catalog.lineages()
     known = current(catalog, lineages)
-    undescribed: list[Track] = []
+    undescribed: list[BinlogReading] = []
     if known is not None:
-        undescribed = read_undescribed(store, layout, known, grid)
+        undescribed = read_undescribed(store, layout, known)
         known = advance(known, undescribed)
     foreign = [*sorted(catalog.foreign), *_strange_uploads(catalog)]
     for key in foreign:
@@ -212,19 +211,17 @@ def describe(
     source: str,
     server_uuid: str,
     flavour: Flavour,
-    first: Track,
+    first: BinlogReading,
     parent: Parent | None = None,
 ) -> Lineage:
     """A new lineage of this server that begins with this binlog."""
-    form = first.scanner.formats[0]
-    begun = datetime.fromtimestamp(form.timestamp, UTC)
-    before = first.gtids_before()
+    begun, before = first.created_at, first.gtids_before()
     return Lineage(
         id=lineage_id(begun, server_uuid, secrets.token_hex(2)),
         source=source,
         server_uuid=server_uuid,
         flavour=flavour,
-        server_version=form.server_version,
+        server_version=first.scanner.formats[0].server_version,
         first_binlog=first.name,
         first_binlog_time=begun,
         gtid_set=str(before) if before is not None else "",
@@ -234,24 +231,23 @@ def describe(
 
 def _lost_end(catalog: Catalog, lineage: Lineage, name: BinlogName) -> bool:
     """Whether the binlog behind this one begins with just the GTIDs at the end of its chunks."""
-    track = read_chunks(catalog, lineage, name, Grid(5 << 20))
-    after = track.gtids_after()
-    if after is None or track.closed or track.scanner.ended:
+    chunks = read_chunks(catalog, lineage, name)
+    after = chunks.gtids_after()
+    if after is None or chunks.scanner.ended:
         return False
     following = catalog.entry_end(lineage, name.next())
     return parse(following.gtid_set_before, lineage.flavour) == after
 
 
-def read_chunks(catalog: Catalog, lineage: Lineage, name: BinlogName, grid: Grid) -> Track:
-    """A track of what the bucket has of a binlog, its bytes checked but not kept."""
-    track = Track(name, Path(), grid)
+def read_chunks(catalog: Catalog, lineage: Lineage, name: BinlogName) -> BinlogReading:
+    """Read what the bucket has of a binlog, up to the first damage."""
+    reading = BinlogReading(name)
     try:
         for block in catalog.binlog(lineage, name).blocks():
-            track.feed(memoryview(block))
+            reading.feed(memoryview(block))
     except (ArchiveError, DamageError) as error:  # it is read from the source again, and compared
         _log.warning("the bucket has damage", lineage=lineage.id, binlog=name, error=error)
-    track.floor = track.size
-    return track
+    return reading
 
 
 def position_of(known: Known) -> Position | None:
@@ -266,20 +262,12 @@ def position_of(known: Known) -> Position | None:
     )
 
 
-def tip_of_archive(catalog: Catalog, store: Store, layout: Layout, known: Known, grid: Grid) -> Tip:
+def tip_of_archive(catalog: Catalog, store: Store, layout: Layout, known: Known) -> Tip:
     """Where a lineage ends in the bucket, chunks counted in."""
     lineage = known.lineage
     if known.next_size:
-        track = read_chunks(catalog, lineage, known.next_binlog, grid)
-        return Tip(
-            lineage=lineage,
-            last=known.next_binlog,
-            size=track.size,
-            closed=False,
-            gtids=track.gtids_after(),
-            gtids_before=track.gtids_before(),
-            rotates_to=_rotates_to(track),
-        )
+        chunks = read_chunks(catalog, lineage, known.next_binlog)
+        return replace(tip_of(lineage, chunks, closed=False), overlap=None)
     if known.last is None or known.end is None:
         return Tip(lineage=lineage, gtids=gtids_at_end(known))
     end = known.end
@@ -308,71 +296,67 @@ def _archived_overlap(
     return Overlap(binlog=name, begin=begin, end=entry.size, crc64=crc64)
 
 
-def tip_of_track(lineage: Lineage, track: Track) -> Tip:
-    """Where a history ends with this binlog, which may still grow."""
-    overlap = track.overlap()
+def tip_of(lineage: Lineage, binlog: BinlogReading, *, closed: bool) -> Tip:
+    """Where a history ends with this binlog, which may still grow if it is not closed."""
+    overlap = overlap_of(binlog)
     return Tip(
         lineage=lineage,
-        last=track.name,
-        size=track.size,
-        closed=track.closed,
-        gtids=track.gtids_after(),
-        gtids_before=track.gtids_before(),
-        rotates_to=_rotates_to(track),
+        last=binlog.name,
+        size=binlog.size,
+        closed=closed,
+        gtids=binlog.gtids_after(),
+        gtids_before=binlog.gtids_before(),
+        rotates_to=binlog.next_binlog,
         overlap=overlap,
     )
 
 
-def _rotates_to(track: Track) -> str | None:
-    return track.scanner.rotate.next_binlog if track.scanner.rotate else None
-
-
-def advance(known: Known, tracks: Iterable[Track]) -> Known:
-    """What is known with these whole binlogs, which follow the archive, counted in."""
-    for track in tracks:
-        name = track.name
-        known = replace(known, next_binlog=name.next(), last=name, end=end_of(track), next_size=0)
+def advance(known: Known, binlogs: Iterable[BinlogReading]) -> Known:
+    """What is known once these complete binlogs, which follow the archive, are counted as in it."""
+    for binlog in binlogs:
+        name, end = binlog.name, binlog.entry_end()
+        known = replace(known, next_binlog=name.next(), last=name, end=end, next_size=0)
     return known
 
 
-def breaks(known: Known, track: Track) -> str:
-    """Why a binlog cannot be the one that follows the archive; "" if nothing speaks against it."""
-    rotate, end, lineage = track.scanner.rotate, known.end, known.lineage
-    begun = datetime.fromtimestamp(track.scanner.formats[0].timestamp, UTC)
-    if track.name == lineage.first_binlog and begun != lineage.first_binlog_time:
+def breaks(known: Known, binlog: BinlogReading) -> str:
+    """Why a binlog cannot be the one that follows the archive; "" if it can."""
+    name, end, lineage = binlog.name, known.end, known.lineage
+    begun = binlog.created_at
+    if name == lineage.first_binlog and begun != lineage.first_binlog_time:
         return f"it was begun at {begun}, the lineage's at {lineage.first_binlog_time}"
-    if rotate is not None and rotate.next_binlog != str(track.name.next()):
-        return f"it ends with a rotation to {rotate.next_binlog}"
-    if end is not None and end.next_binlog not in (None, str(track.name)):
+    if binlog.next_binlog not in (None, str(name.next())):
+        return f"it ends with a rotation to {binlog.next_binlog}"
+    if end is not None and end.next_binlog not in (None, str(name)):
         return f"{known.last} ends with a rotation to {end.next_binlog}"
-    before, expected = track.gtids_before(), gtids_at_end(known)
+    before, expected = binlog.gtids_before(), gtids_at_end(known)
     if before is not None and expected is not None and before != expected:
         return f"it begins after {before or 'no GTIDs'}, not after {expected or 'none'}"
     return ""
 
 
-def read_undescribed(store: Store, layout: Layout, known: Known, grid: Grid) -> list[Track]:
+def read_undescribed(store: Store, layout: Layout, known: Known) -> list[BinlogReading]:
     """Archived binlogs behind the last entry, read back: a writer before us has completed them.
 
     One that is damaged stops it: what the source has will tell whether it is served so. Raises
     ArchiveError for an object that cannot be the next binlog.
     """
-    found: list[Track] = []
+    found: list[BinlogReading] = []
     while True:
         name = known.next_binlog
         key = layout.binlog(known.lineage.id, name)
         if store.head(key) is None:
             break
-        track = read_back(store, key, name, grid)
-        if track is None:
+        binlog = read_back(store, key, name)
+        if binlog is None:
             break
-        if why := breaks(known, track):
+        if why := breaks(known, binlog):
             raise ArchiveError(
                 f"{key} cannot be the next binlog of this archive: {why}",
                 hint="was it put there by something else? move it away",
             )
-        found.append(track)
-        known = advance(known, [track])
+        found.append(binlog)
+        known = advance(known, [binlog])
     return found
 
 
@@ -541,35 +525,31 @@ def _pump(tailer: Tailer) -> list[Track]:
     return found
 
 
-def read_back(store: Store, key: str, name: BinlogName, grid: Grid) -> Track | None:
-    """A track of an archived binlog, from the object itself, to make the entry it lacks.
-
-    None if the object is no whole binlog.
-    """
+def read_back(store: Store, key: str, name: BinlogName) -> BinlogReading | None:
+    """Read an archived binlog that has no entry; None if the object is not a complete binlog."""
     info = store.head(key)
     size = info.size if info else 0
-    track = Track(name, Path(), grid)
+    reading = BinlogReading(name)
     try:
         for block in store.open(key, 0, size):
-            track.feed(memoryview(block))
+            reading.feed(memoryview(block))
     except DamageError as error:
         _log.warning("an archived binlog without an entry has damage", key=key, error=error,
                      hint="it is compared with what the source has")  # fmt: skip
         return None
-    if track.size != size or not size:
-        _log.warning("an archived binlog without an entry is not whole", key=key, size=track.size,
+    if reading.size != size or not size:
+        _log.warning("an archived binlog without an entry is not whole", key=key, size=reading.size,
                      hint="it is compared with what the source has")  # fmt: skip
         return None
-    track.closed = True
-    return track
+    return reading
 
 
-def mend_entries(store: Store, layout: Layout, found: Found, grid: Grid) -> None:
-    """Make the entries that a writer before us had no time to write, from the objects."""
-    for track in found.undescribed:
+def mend_entries(store: Store, layout: Layout, found: Found) -> None:
+    """Write the entries that the writer before us had no time to write, from the objects."""
+    for binlog in found.undescribed:
         lineage = found.lineage.id if found.lineage else ""
-        Place(store, layout, lineage, grid, track).put_entry()
-        _log.info("entry made from the archived binlog", binlog=track.name)
+        put_entry(store, layout.entry(lineage, binlog.name), binlog)
+        _log.info("entry made from the archived binlog", binlog=binlog.name)
 
 
 def _has_begun(run: Run) -> bool:

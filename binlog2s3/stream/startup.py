@@ -40,8 +40,8 @@ from binlog2s3.stream.start import (
     find,
     known_end,
     proved,
+    tip_of,
     tip_of_archive,
-    tip_of_track,
 )
 from binlog2s3.stream.supervisor import may_be_mended, wait_for
 from binlog2s3.stream.writer import Vacancy
@@ -318,10 +318,11 @@ class Beginning:
         if found.known is None or not (found.described or found.tracks):
             return None
         if found.tracks:
-            return tip_of_track(found.known.lineage, found.tracks[-1])
+            last = found.tracks[-1]
+            return tip_of(found.known.lineage, last, closed=last.closed)
         if found.undescribed:
-            return tip_of_track(found.known.lineage, found.undescribed[-1])
-        return tip_of_archive(self.catalog, self._store, self._layout, found.known, self._grid)
+            return tip_of(found.known.lineage, found.undescribed[-1], closed=True)
+        return tip_of_archive(self.catalog, self._store, self._layout, found.known)
 
     def _pilot(self) -> Pilot:
         return make_pilot(self._config, self.catalog, self._store, self._layout, self._spool,
@@ -345,7 +346,6 @@ def make_pilot(  # noqa: PLR0917
 
     `work` is what goes on meanwhile, for so many seconds.
     """
-    grid = Grid(config.s3.part_size)
 
     def finder(facts: ServerFacts, tool: Tool, lineage: Lineage) -> Finder:
         def probe(name: BinlogName) -> tuple[Run, Child]:
@@ -382,7 +382,7 @@ def make_pilot(  # noqa: PLR0917
     def others(uuid: str) -> Sequence[Tip]:
         ours = [lineage for lineage in catalog.lineages() if lineage.server_uuid == uuid]
         return [
-            tip_of_archive(catalog, store, layout, known_end(catalog, lineage), grid)
+            tip_of_archive(catalog, store, layout, known_end(catalog, lineage))
             for lineage in reversed(ours)
         ]
 

@@ -42,8 +42,8 @@ from binlog2s3.stream.resume import Doubt, Heading, Pilot
 from binlog2s3.stream.source_watch import Reached, Watch
 from binlog2s3.stream.spool import Run, RunFacts, Spool
 from binlog2s3.stream.spool_limits import Pressure
-from binlog2s3.stream.start import tip_of_track
-from binlog2s3.stream.tail import Tailer, Track
+from binlog2s3.stream.start import tip_of
+from binlog2s3.stream.tail import Tailer, Track, overlap_of
 from binlog2s3.stream.tracking import Intake
 
 T = TypeVar("T")
@@ -366,7 +366,7 @@ class Supervisor:
         """Where the history ends that is known."""
         last = self._intake.last
         if self._intake.lineage is not None and last is not None:
-            return tip_of_track(self._intake.lineage, last)
+            return tip_of(self._intake.lineage, last, closed=last.closed)
         return self._tip
 
     def _turn(self, heading: Heading) -> Track | None:
@@ -569,7 +569,7 @@ class Supervisor:
                        hint="look at the source's disk, and take a new base backup: a recovery "
                        "cannot apply this event")  # fmt: skip
         self._damage = seen
-        if track.overlap() is None:
+        if overlap_of(track) is None:
             self._intake.forget(track)
 
     def _refused(self, why: str) -> None:

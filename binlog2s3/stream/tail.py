@@ -14,12 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from binlog2s3.archive.parts import BLOCK_SIZE, Digest, Grid, Mark, Part
+from binlog2s3.archive.parts import Grid, Mark, Part
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
-from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import MADE_UP_BYTES, Scanner, made_up_size
-from binlog2s3.binlog.transactions import Commits
+from binlog2s3.binlog.scanner import MADE_UP_BYTES, made_up_size
 from binlog2s3.errors import DamageError, ForkError, SpoolError
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Body, FileSlice, Pieces
@@ -57,7 +56,7 @@ class Segment:
     at: int
 
 
-class Track:
+class Track(BinlogReading):
     """One binlog in the spool. `size` bytes of it are checked and may leave.
 
     `floor`: the bytes before it are in the bucket and no longer in the spool. `md5s` of parts that
@@ -65,11 +64,8 @@ class Track:
     """
 
     def __init__(self, name: BinlogName, path: Path, grid: Grid) -> None:
-        self.name = name
+        super().__init__(name, grid)
         self.segments = [Segment(path, 0, 0)]
-        self.scanner = Scanner(stride=BLOCK_SIZE)
-        self.digest = Digest(grid)
-        self.commits = Commits()
         self.floor = 0
         self.md5s: dict[Part, bytes] = {}
         self.next_in_run = False
@@ -82,29 +78,10 @@ class Track:
         return self.segments[-1].path
 
     @property
-    def size(self) -> int:
-        """Bytes up to the last event end whose chain and checksum are right."""
-        return self.scanner.event_end
-
-    @property
-    def begun(self) -> bool:
-        """Whether the events that say which history this is have passed."""
-        scanner = self.scanner
-        return scanner.previous_gtids is not None or scanner.events > 1
-
-    @property
     def gained(self) -> bool:
         """Whether its last segment has any whole event that the ones before have not."""
         segment = self.segments[-1]
         return len(self.segments) == 1 or self.size > segment.begin
-
-    def gtids_before(self) -> Gtids | None:
-        """The GTID set when this binlog began, None where the server keeps none."""
-        return self.scanner.previous_gtids
-
-    def gtids_after(self) -> Gtids | None:
-        """The GTID set at the end of what is checked, None where it cannot be known."""
-        return None if self.scanner.anonymous else self.scanner.gtids_at_end
 
     def body(self, begin: int, end: int) -> Body:
         """Bytes [begin, end), to be read from the spool at each attempt."""
@@ -120,52 +97,10 @@ class Track:
         ]
         return slices[0] if len(slices) == 1 else Pieces(tuple(slices))
 
-    def feed(self, data: memoryview) -> None:
-        """Take the next bytes of the file. Raises DamageError; what was checked stays so."""
-        try:
-            self.scanner.feed(data)
-        finally:
-            rest = self._mark(data)
-            firsts = self.scanner.completed
-            for transaction in firsts:
-                self.digest.note(transaction)
-            if firsts:
-                end, last_us = self.scanner.last_transaction
-                self.commits.note(firsts[0].commit_us, last_us, end)
-        self.digest.feed(rest)
-
-    def _mark(self, data: memoryview) -> memoryview:
-        """Digest up to the last event end, where a chunk can end; the rest that is left."""
-        checked = max(0, self.size - self.digest.size)
-        if checked:
-            self.digest.feed(data[:checked])
-            self.digest.set_mark()
-        return data[checked:]
-
-    def overlap(self) -> Overlap | None:
-        """What a run brings again that goes on from here; None if that cannot be.
-
-        A torn tail is forgotten. Then the binlog has to be read anew, by another track.
-        """
-        if not self.scanner.rewind():
-            return None
-        self.digest.rewind()
-        here, places = Mark(self.digest.size, self.digest.crc64), self.digest.places
-        earlier = next((place for place in places if place.offset < here.offset), Mark())
-        if earlier.offset > self.digest.low_place.offset:
-            earlier = self.digest.low_place
-        return Overlap(
-            binlog=self.name,
-            begin=earlier.offset,
-            end=here.offset,
-            crc64=here.crc64_since(earlier),
-        )
-
     def overlap_at(self, begin: int, blocks: Iterable[bytes]) -> Overlap | None:
-        """As `overlap`, from an offset that is given, where `blocks` are the bytes from there."""
-        if not self.scanner.rewind() or not _MAGIC_SIZE < begin < self.size:
+        """As `overlap_of`, but from the offset `begin`; `blocks` are the bytes from there on."""
+        if not self.rewind() or not _MAGIC_SIZE < begin < self.size:
             return None
-        self.digest.rewind()
         crc64 = 0
         for block in blocks:
             crc64 = crc64nvme(block, crc64)
@@ -187,6 +122,27 @@ class Track:
             )
         )
         return self.closed
+
+
+def overlap_of(binlog: BinlogReading) -> Overlap | None:
+    """What a run that continues after `binlog.size` sends again; None if no run can continue there.
+
+    Drops an incomplete event at the end. After None the binlog has to be read again from its
+    beginning, into another track.
+    """
+    if not binlog.rewind():
+        return None
+    digest = binlog.digest
+    here = Mark(digest.size, digest.crc64)
+    earlier = next((place for place in digest.places if place.offset < here.offset), Mark())
+    if earlier.offset > digest.low_place.offset:
+        earlier = digest.low_place
+    return Overlap(
+        binlog=binlog.name,
+        begin=earlier.offset,
+        end=here.offset,
+        crc64=here.crc64_since(earlier),
+    )
 
 
 def give_back(spool: Spool, track: Track, end: int) -> None:

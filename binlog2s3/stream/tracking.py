@@ -9,7 +9,7 @@ described in the bucket. What is left behind when a history ends is brought in a
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from binlog2s3.archive.catalog import Catalog, fetch
 from binlog2s3.archive.documents import Lineage, Parent
@@ -323,7 +323,7 @@ def _check_first(track: Track, lineage: Lineage) -> None:
     """A lineage's first binlog, met again before it was archived, must still be the same."""
     if track.name != lineage.first_binlog:
         return
-    begun = datetime.fromtimestamp(track.scanner.formats[0].timestamp, UTC)
+    begun = track.created_at
     if begun != lineage.first_binlog_time:
         raise ForkError(
             f"the server's {track.name} was begun at {begun:%Y-%m-%d %H:%M:%SZ}, the one of "

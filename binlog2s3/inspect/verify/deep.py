@@ -13,26 +13,23 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import read
 from binlog2s3.archive.documents import Entry
-from binlog2s3.archive.parts import BLOCK_SIZE, Grid
+from binlog2s3.archive.parts import BLOCK_SIZE
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
 from binlog2s3.inspect.verify.context import LineageContext
 from binlog2s3.inspect.verify.entry import differences
 from binlog2s3.store.contract import Store
-from binlog2s3.stream.remote import build_entry
-from binlog2s3.stream.tail import Track
 
 THREADS = 6
 _AHEAD = 8
 _MOST_SHOWN = 5
 _SMALL = 64 << 10
-_ANY_GRID = Grid(5 << 20)
 
 Advance = Callable[[int, int], None]
 """Called as bytes arrive: how many more bytes and transactions."""
@@ -107,7 +104,7 @@ class _BinlogPass:
         self._context = context
         self._name = name
         self._advance = advance
-        self._track = Track(name, Path(), _ANY_GRID)
+        self._reading = BinlogReading(name)
         self._crcs: list[int] = []
         self._size = self._whole = 0
         self._damage: DamageError | None = None
@@ -120,7 +117,7 @@ class _BinlogPass:
             entry = entry or fetched.entry
             if fetched.number == 0 and entry is not None:
                 for one in entry.damaged:
-                    self._track.scanner.accept(int(one["begin"]))
+                    self._reading.scanner.accept(int(one["begin"]))
             error = error or fetched.error
             if error is None:
                 self._take(fetched)
@@ -140,18 +137,18 @@ class _BinlogPass:
         self._size += len(data)
         self._whole = crc64nvme(data, self._whole)
         self._crcs.append(fetched.crc64)
-        before = self._track.scanner.transactions
+        before = self._reading.scanner.transactions
         if self._damage is None:
             try:
-                self._track.feed(data)
+                self._reading.feed(data)
             except DamageError as error:
                 self._damage = DamageError(str(error), offset=error.offset)
         self._context.source.report.read_bytes += len(data)
-        self._advance(len(data), self._track.scanner.transactions - before)
+        self._advance(len(data), self._reading.scanner.transactions - before)
 
     def _judge(self, entry: Entry | None) -> str:
         """Compare the bytes with themselves and with the entry; returns what is wrong with them."""
-        scanner = self._track.scanner
+        scanner = self._reading.scanner
         if entry is not None and entry.size != self._size:
             return ""  # the walk reports it
         wrong = self._wrong_blocks(entry)
@@ -170,7 +167,7 @@ class _BinlogPass:
             return f"its events are damaged: {why}"
         if entry is None:
             return ""
-        lies = differences(entry, build_entry(self._track, entry.archived_at or datetime.now(UTC)))
+        lies = differences(entry, self._reading.entry(entry.archived_at or datetime.now(UTC)))
         if lies:
             text = "; ".join(lies[:_MOST_SHOWN])
             text = f"compared with the bytes of {self._name}, {text}"

@@ -6,19 +6,14 @@ Law: nothing is replaced, and nothing else is written. An entry is made only of 
 proved to be the complete binlog of that name; if an entry appears meanwhile, it is kept.
 """
 
-from pathlib import Path
-
 from binlog2s3.archive.documents import EntryEnd, Lineage
-from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.gtid import Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError
 from binlog2s3.inspect.verify.context import LineageContext
 from binlog2s3.inspect.verify.report import Repaired
-from binlog2s3.stream.remote import Place
-from binlog2s3.stream.tail import Track
-
-_GRID = Grid(5 << 20)
+from binlog2s3.stream.remote import put_entry
 
 
 def make_entry(context: LineageContext, name: BinlogName) -> Repaired:
@@ -33,39 +28,37 @@ def make_entry(context: LineageContext, name: BinlogName) -> Repaired:
 
 def _make(context: LineageContext, name: BinlogName) -> str:
     """Make the entry; returns why it was not made, or ""."""
-    source, lineage = context.source, context.lineage
-    store, layout, key = source.store, source.layout, context.object_key(name)
+    store, key = context.source.store, context.object_key(name)
     info = store.head(key)
     if info is None:
         return "the binlog is not there any more"
-    track = Track(name, Path(), _GRID)
+    reading = BinlogReading(name)
     try:
         for block in store.open(key, 0, info.size):
-            track.feed(memoryview(block))
+            reading.feed(memoryview(block))
     except DamageError as error:
         return f"its bytes are damaged: {error}"
-    if not info.size or track.size != info.size:
-        return f"its last event ends at {track.size} of {info.size} bytes"
-    if why := _breaks(context, track):
+    if not info.size or reading.size != info.size:
+        return f"its last event ends at {reading.size} of {info.size} bytes"
+    if why := _breaks(context, reading):
         return why
-    track.closed = True
     try:
-        Place(store, layout, lineage.id, _GRID, track).put_entry()
+        put_entry(store, context.entry_key(name), reading)
     except ArchiveError as error:
         return str(error)
     return ""
 
 
-def _breaks(context: LineageContext, track: Track) -> str:
+def _breaks(context: LineageContext, binlog: BinlogReading) -> str:
     """Why this cannot be the complete binlog of its name; "" if everything fits."""
-    lineage, name, scanner = context.lineage, track.name, track.scanner
+    lineage, name, scanner = context.lineage, binlog.name, binlog.scanner
     if scanner.flavour != lineage.flavour:
         return f"it is {scanner.flavour}, but the lineage is {lineage.flavour}"
-    if scanner.rotate is not None and scanner.rotate.next_binlog != str(name.next()):
-        return f"it ends with a rotation to {scanner.rotate.next_binlog}"
+    if binlog.next_binlog not in (None, str(name.next())):
+        return f"it ends with a rotation to {binlog.next_binlog}"
     earlier = _end(context, _previous(name))
     later = _end(context, name.next())
-    before, after = track.gtids_before(), scanner.gtids_at_end
+    before, after = binlog.gtids_before(), scanner.gtids_at_end
     expected = _expected(lineage, name, earlier)
     following = parse(later.gtid_set_before, lineage.flavour) if later is not None else None
     is_proved = bool(after) and following == after and not scanner.anonymous

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.pages import build
-from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
@@ -31,8 +30,7 @@ from binlog2s3.inspect.verify.walk import ENTRY_SOON
 from binlog2s3.output import Plain
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.server.connection import ServerBinlog
-from binlog2s3.stream.remote import Place
-from binlog2s3.stream.tail import Track
+from binlog2s3.stream.remote import put_entry
 from binlog2s3.workers import Workers
 from tests import verified as examples
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
@@ -567,10 +565,9 @@ def test_a_writer_that_a_repair_overtakes() -> None:
     store.delete([key])
     assert verified(store, repair=True).sound
     made = store.get(key)
-    track = Track(name(3), Path(), Grid(5 << 20))
-    track.feed(memoryview(archive.data[NEW, 3]))
-    track.closed = True
-    Place(store, LAYOUT, NEW, Grid(5 << 20), track).put_entry()
+    reading = BinlogReading(name(3))
+    reading.feed(memoryview(archive.data[NEW, 3]))
+    put_entry(store, key, reading)
     assert store.get(key) == made
 
 

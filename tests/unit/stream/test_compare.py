@@ -11,15 +11,13 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError
 from binlog2s3.stream.compare import Common, Finder, cut
-from binlog2s3.stream.remote import build_entry
 from binlog2s3.stream.spool import Run, RunFacts
-from binlog2s3.stream.tail import Track
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.memory_store import MemoryStore
 
@@ -77,13 +75,13 @@ def archive(
     for number, made in enumerate(binlogs, start=1):
         data = bytes(made.data)
         if made is not binlogs[-1]:
-            track = Track(name(number), Path(), Grid(64))
+            reading = BinlogReading(name(number))
             if number == 5 and damaged_at is not None:
                 data = data[:damaged_at] + bytes([data[damaged_at] ^ 1]) + data[damaged_at + 1 :]
-                track.scanner.accept(made.transactions[3].end - made.size_of(INSERT))
-            track.feed(memoryview(data))
+                reading.scanner.accept(made.transactions[3].end - made.size_of(INSERT))
+            reading.feed(memoryview(data))
             store.put(LAYOUT.binlog(LINEAGE.id, name(number)), data)
-            document = build_entry(track, TIME).to_json()
+            document = reading.entry(TIME).to_json()
             store.put(LAYOUT.entry(LINEAGE.id, name(number)), document)
             continue
         data = data[:size]

@@ -40,7 +40,7 @@ from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
 from binlog2s3.stream.daemon import _Stream
 from binlog2s3.stream.decide import Action, Complete, CopyPart, Flush, PutEntry, PutWhole
-from binlog2s3.stream.remote import build_entry, sweep
+from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.spool import Floor, Run, RunFacts, Spool
 from binlog2s3.stream.startup import Beginning
@@ -483,7 +483,7 @@ def test_the_first_entry_stands(world: World) -> None:
     def before(action: Action) -> None:
         if isinstance(action, PutEntry) and not theirs:
             track = streamer.tracks[FIRST]
-            theirs.append(build_entry(track, datetime(2026, 1, 1, tzinfo=UTC)).to_json())
+            theirs.append(track.entry(datetime(2026, 1, 1, tzinfo=UTC)).to_json())
 
             def quicker(operation: str) -> None:
                 if operation == "put":
@@ -502,7 +502,7 @@ def test_an_entry_of_another_binlog_is_not_taken_for_ours(world: World) -> None:
     streamer = world.start()
     world.source.write(10)
     world.work(streamer, rounds=3)
-    entry = build_entry(streamer.tracks[FIRST], datetime(2026, 1, 1, tzinfo=UTC))
+    entry = streamer.tracks[FIRST].entry(datetime(2026, 1, 1, tzinfo=UTC))
     theirs = replace(entry, size=entry.size + 1).to_json()
     world.store.put(ENTRY, theirs)
     world.source.rotate()

@@ -14,13 +14,13 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, SpoolError
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.contract import Body
-from binlog2s3.stream.remote import build_entry
 from binlog2s3.stream.spool import Floor, Run, RunFacts, Spool
 from binlog2s3.stream.start import (
     PROBE,
@@ -36,8 +36,8 @@ from binlog2s3.stream.start import (
     read_back,
     read_undescribed,
     sweep_spool,
+    tip_of,
     tip_of_archive,
-    tip_of_track,
 )
 from binlog2s3.stream.tail import Track
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
@@ -161,10 +161,10 @@ def test_objects_without_entry_count_if_they_follow(store: MemoryStore) -> None:
     end = known(archive(store, [2, 3]))
     put_binlog(store, 4, rotate_to="b.000005", before=f"{UUID_A}:1-7")
     put_binlog(store, 5, rotate_to="b.000006", before=f"{UUID_A}:1-7")
-    found = read_undescribed(store, LAYOUT, end, Grid(64))
+    found = read_undescribed(store, LAYOUT, end)
     assert [track.name for track in found] == [name(4), name(5)]
     assert advance(end, found).next_binlog == name(6)
-    assert read_undescribed(store, LAYOUT, advance(end, found), Grid(64)) == []
+    assert read_undescribed(store, LAYOUT, advance(end, found)) == []
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_an_object_that_cannot_follow_is_refused(
     end = known(archive(store, [2, 3]))
     key = put_binlog(store, 4, rotate_to=rotate_to, before=before)
     with pytest.raises(ArchiveError, match=why) as caught:
-        read_undescribed(store, LAYOUT, end, Grid(64))
+        read_undescribed(store, LAYOUT, end)
     assert key in str(caught.value)
 
 
@@ -224,7 +224,9 @@ def test_an_entry_can_be_made_from_the_object(store: MemoryStore) -> None:
     data = bytes(written.data)
     store.put(LAYOUT.binlog(LINEAGE.id, name(2)), data)
     key = LAYOUT.binlog(LINEAGE.id, name(2))
-    made = build_entry(read_back(store, key, name(2), Grid(64)), TIME)
+    found = read_back(store, key, name(2))
+    assert found is not None
+    made = found.entry(TIME)
     assert (made.name, made.size, made.transactions) == (name(2), len(data), 1)
     assert (made.gtid_set_added, made.next_binlog) == (f"{UUID_A}:6", "b.000003")
 
@@ -242,10 +244,10 @@ def test_an_object_that_is_no_whole_binlog_gets_no_entry(
         data[-6] ^= 1
     key = LAYOUT.binlog(LINEAGE.id, name(2))
     store.put(key, bytes(data))
-    assert read_back(store, key, name(2), Grid(64)) is None
+    assert read_back(store, key, name(2)) is None
     assert key in caplog.records[-1].fields["key"]
     known = Known(lineage=LINEAGE, next_binlog=name(2), last=None, end=None)
-    assert read_undescribed(store, LAYOUT, known, Grid(64)) == []
+    assert read_undescribed(store, LAYOUT, known) == []
     assert store.get(key) == bytes(data)
 
 
@@ -352,11 +354,10 @@ def put_archived(
     store: MemoryStore, number: int, made: BinlogWriter, lineage: str = LINEAGE.id
 ) -> None:
     """A binlog with its entry."""
-    track = Track(name(number), Path(), Grid(64))
-    track.feed(memoryview(made.data))
+    reading = BinlogReading(name(number))
+    reading.feed(memoryview(made.data))
     store.put(LAYOUT.binlog(lineage, name(number)), bytes(made.data))
-    described = build_entry(track, TIME)
-    store.put(LAYOUT.entry(lineage, name(number)), described.to_json())
+    store.put(LAYOUT.entry(lineage, name(number)), reading.entry(TIME).to_json())
 
 
 FIRST = replace(LINEAGE, first_binlog=name(1), gtid_set="")
@@ -419,13 +420,12 @@ def test_a_binlog_that_is_still_to_be_archived_ends_the_archive(
 
 def test_the_tip_of_an_archive(store: MemoryStore, catalog: Catalog) -> None:
     """Of chunks their end, without bytes to compare; else the last binlog's last transactions."""
-    grid = Grid(64)
     end = known_of(catalog)
-    tip = tip_of_archive(catalog, store, LAYOUT, end, grid)
+    tip = tip_of_archive(catalog, store, LAYOUT, end)
     assert (tip.last, tip.size, tip.closed, str(tip.gtids)) == (None, 0, False, "")
     one = written(1, 3, end="b.000002")
     put_archived(store, 1, one)
-    tip = tip_of_archive(catalog, store, LAYOUT, known_of(catalog), grid)
+    tip = tip_of_archive(catalog, store, LAYOUT, known_of(catalog))
     assert (tip.last, tip.size, tip.closed) == (name(1), len(one.data), True)
     assert (str(tip.gtids), str(tip.gtids_before)) == (f"{UUID_A}:1-3", "")
     assert tip.rotates_to == "b.000002"
@@ -434,7 +434,7 @@ def test_the_tip_of_an_archive(store: MemoryStore, catalog: Catalog) -> None:
     assert (tip.overlap.begin, tip.overlap.end) == (one.transactions[0].begin, len(one.data))
     two = written(4, 3)
     put_chunks(store, 2, bytes(two.data), 300)
-    tip = tip_of_archive(catalog, store, LAYOUT, known_of(catalog), grid)
+    tip = tip_of_archive(catalog, store, LAYOUT, known_of(catalog))
     assert (tip.last, tip.size, tip.closed) == (name(2), len(two.data), False)
     assert str(tip.gtids) == f"{UUID_A}:1-6"
     assert tip.overlap is None
@@ -584,7 +584,7 @@ def test_a_run_that_goes_on_and_is_damaged_then(spool: Spool, catalog: Catalog) 
     put_run(spool, {1: bytes(damaged)}, position=ends[1])
     tracks = adopted(spool, catalog)
     assert ends[7] <= tracks[0].size < ends[8]
-    tip = tip_of_track(FIRST, tracks[0])
+    tip = tip_of(FIRST, tracks[0], closed=tracks[0].closed)
     assert tip.overlap is not None
     assert tip.overlap.end == tip.size == tracks[0].size
     assert tip.overlap.crc64 == crc64nvme(one.data[tip.overlap.begin : tip.size])

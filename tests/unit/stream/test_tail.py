@@ -17,7 +17,7 @@ from binlog2s3.errors import DamageError, ForkError
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.contract import Body
 from binlog2s3.stream.spool import Floor, Run, RunFacts, Spool
-from binlog2s3.stream.tail import Overlap, Segment, Tailer, Track, give_back
+from binlog2s3.stream.tail import Overlap, Segment, Tailer, Track, give_back, overlap_of
 from tests.binlog_writer import NOW, UUID_A, XID, BinlogWriter, statement
 
 GRID = Grid(1000)
@@ -79,7 +79,7 @@ def test_what_passed_before_damage_in_the_same_slice_is_noted() -> None:
         track.feed(memoryview(damaged))
     assert track.scanner.transactions == 2
     assert track.commits.oldest_us == whole.commits.oldest_us
-    assert track.overlap() is not None  # a new run brings the rest
+    assert overlap_of(track) is not None  # a new run brings the rest
     track.feed(memoryview(data)[track.size :])
     assert track.digest.blocks() == whole.digest.blocks()
 
@@ -248,8 +248,8 @@ def bytes_of(body: Body) -> bytes:
         return reader.read(1 << 20)
 
 
-def overlap_of(track: Track) -> Overlap:
-    overlap = track.overlap()
+def certain_overlap(track: Track) -> Overlap:
+    overlap = overlap_of(track)
     assert overlap is not None
     return overlap
 
@@ -274,7 +274,7 @@ def test_a_run_goes_on_from_an_overlap(go_on: GoesOn, tmp_path: Path, cuts: int,
     ends = ends_of(writer)
     data = bytes(writer.data[: ends[4] + torn])
     track = track_of(tmp_path / "one", data, *ends[4 - cuts : 4])
-    overlap = overlap_of(track)
+    overlap = certain_overlap(track)
     assert (overlap.end, track.size) == (ends[4], ends[4])
     assert overlap.begin == (ends[4 - cuts] if cuts else 0)
     whole = writer.from_position(overlap.begin) if overlap.begin else bytes(writer.data)
@@ -293,7 +293,7 @@ def test_a_run_goes_on_however_slowly_it_comes(go_on: GoesOn, tmp_path: Path) ->
     writer = a_binlog(4)
     ends = ends_of(writer)
     track = track_of(tmp_path / "one", bytes(writer.data[: ends[2]]), ends[0], ends[1])
-    overlap = overlap_of(track)
+    overlap = certain_overlap(track)
     assert 0 < overlap.begin < overlap.end
     tailer = go_on(overlap, track, b"")
     data = writer.from_position(overlap.begin)
@@ -311,7 +311,7 @@ def test_the_next_binlog_of_a_run_that_went_on(go_on: GoesOn, tmp_path: Path) ->
     writer = a_binlog()
     ends = ends_of(writer)
     track = track_of(tmp_path / "one", bytes(writer.data[: ends[4]]), ends[3])
-    overlap = overlap_of(track)
+    overlap = certain_overlap(track)
     tailer = go_on(overlap, track, writer.from_position(overlap.begin), binlog(10, rotate=False))
     (following,) = pump_all(tailer)
     assert following.name == BinlogName.parse(TWO)
@@ -327,7 +327,7 @@ def test_other_bytes_in_the_overlap_are_another_history(
     writer, other = a_binlog(), a_binlog(timestamp=NOW + 1)
     ends = ends_of(writer)
     track = track_of(tmp_path / "one", bytes(writer.data[: ends[4]]), ends[3])
-    overlap = overlap_of(track)
+    overlap = certain_overlap(track)
     data = bytearray((other if how == "another" else writer).from_position(overlap.begin))
     if how == "flipped":
         data[len(data) - (len(writer.data) - ends[4]) - 10] ^= 1
@@ -345,7 +345,7 @@ def test_a_run_that_ends_before_the_overlap_does(go_on: GoesOn, tmp_path: Path) 
     writer = a_binlog()
     ends = ends_of(writer)
     track = track_of(tmp_path / "one", bytes(writer.data[: ends[4]]), ends[2])
-    overlap = overlap_of(track)
+    overlap = certain_overlap(track)
     short = writer.from_position(overlap.begin)[: -(len(writer.data) - ends[3])]
     waits = go_on(overlap, track, short)
     assert pump_all(waits) == []
@@ -377,7 +377,7 @@ def test_a_binlog_is_read_again_from_its_begin(go_on: GoesOn, tmp_path: Path) ->
     """Where little is known; the format event is compared as well, it is the real one."""
     writer = a_binlog()
     track = track_of(tmp_path / "one", bytes(writer.data[: ends_of(writer)[0]]))
-    overlap = overlap_of(track)
+    overlap = certain_overlap(track)
     assert (overlap.begin, overlap.position) == (0, 4)
     pump_all(go_on(overlap, track, bytes(writer.data)))
     is_whole(track, writer)
@@ -387,7 +387,7 @@ def test_what_is_no_event_yet_cannot_be_gone_on_with(tmp_path: Path) -> None:
     """The magic alone, or half a format event: the binlog is read anew."""
     data = bytes(a_binlog().data)
     for size in (0, 3, 4, 60):
-        assert track_of(tmp_path / f"at-{size}", data[:size]).overlap() is None
+        assert overlap_of(track_of(tmp_path / f"at-{size}", data[:size])) is None
 
 
 def test_damage_is_forgotten_with_an_overlap(go_on: GoesOn, tmp_path: Path) -> None:
@@ -400,7 +400,7 @@ def test_damage_is_forgotten_with_an_overlap(go_on: GoesOn, tmp_path: Path) -> N
     track.path.write_bytes(data)
     with pytest.raises(DamageError):
         track.feed(memoryview(data)[ends[1] :])
-    overlap = overlap_of(track)
+    overlap = certain_overlap(track)
     assert ends[4] <= overlap.end == track.size < ends[5]
     pump_all(go_on(overlap, track, writer.from_position(overlap.begin)))
     is_whole(track, writer)
@@ -432,7 +432,7 @@ def test_mariadbs_made_up_events_are_dropped(
     ends = ends_of(writer)
     torn = bytes(writer.data[: ends[4] + 42 + 10])  # behind its GTID event
     track = track_of(tmp_path / "one", torn, ends[3], ends[4])
-    overlap = overlap_of(track)
+    overlap = certain_overlap(track)
     assert (overlap.begin, overlap.end) == (ends[3], ends[4] + 42)
     data = writer.from_position(overlap.begin)
     if encrypted:
@@ -451,7 +451,7 @@ def test_behind_events_that_have_no_position_a_binlog_is_read_anew(tmp_path: Pat
     writer = mariadb_binlog()
     data = bytes(writer.data[: ends_of(writer)[5] - 40])
     track = track_of(tmp_path / "one", data, ends_of(writer)[4])
-    assert track.overlap() is None
+    assert overlap_of(track) is None
     assert track.size == ends_of(writer)[4] + 42
 
 
@@ -460,7 +460,7 @@ def test_a_run_that_begins_elsewhere_is_damage(go_on: GoesOn, tmp_path: Path) ->
     writer = a_binlog()
     ends = ends_of(writer)
     track = track_of(tmp_path / "one", bytes(writer.data[: ends[4]]), ends[3])
-    overlap = overlap_of(track)
+    overlap = certain_overlap(track)
     with pytest.raises(DamageError, match=rf"does not begin at {ends[3]}"):
         pump_all(go_on(overlap, track, writer.from_position(ends[2])))
     with pytest.raises(DamageError, match="a binlog begins with"):
@@ -487,7 +487,7 @@ def test_behind_4_gib_a_run_begins_below(tmp_path: Path) -> None:
     assert digest.low_place.offset == far - 1
     track = track_of(tmp_path / "one", bytes(a_binlog().data))
     track.digest = digest
-    overlap = overlap_of(track)
+    overlap = certain_overlap(track)
     assert (overlap.begin, overlap.end) == (far - 1, far - 1 + 4 * len(chance))
     assert overlap.crc64 == crc64nvme(chance * 4)
 
