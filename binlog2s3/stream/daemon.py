@@ -46,12 +46,13 @@ from binlog2s3.stream.decide import Limits
 from binlog2s3.stream.paging import Pager
 from binlog2s3.stream.ping import DeadMan
 from binlog2s3.stream.reporter import Board, Pulse, Reporter, look_at_history
+from binlog2s3.stream.retry import wait_for
 from binlog2s3.stream.shutdown import Signals, Stop
 from binlog2s3.stream.source_watch import Reached, Watch
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import mend_entries, sweep_spool
 from binlog2s3.stream.startup import Beginning, Begun, make_pilot, target
-from binlog2s3.stream.supervisor import Supervisor, wait_for
+from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.systemd import Notifier, attend, of_environment
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import Counts, Uploader, take

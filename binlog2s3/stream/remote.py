@@ -381,7 +381,7 @@ def put_entry(store: Store, key: str, binlog: BinlogReading) -> None:
         _log.info("entry was there already", key=key)
     if read(store, key, EntryEnd) != binlog.entry_end():
         raise ArchiveError(
-            f"{key} does not describe the binlog beside it",
+            f"{key} describes another binlog than the one beside it",
             hint="was it changed by hand? remove it: the next start writes it again",
         )
 

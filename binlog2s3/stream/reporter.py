@@ -213,12 +213,12 @@ class Reporter:
         place = (at.binlog, at.offset) if at is not None else None
         self._answered_at = max(self._answered_at, sight.position_at)
         ahead = place is not None and (reached is None or reached < place)
-        paused = self._supervisor.paused
+        paused = self._supervisor.pressure.paused
         self._ahead_since = (self._ahead_since or now) if ahead and not paused else None
         self._paused_since = (self._paused_since or now) if paused else None
-        if paused or self._supervisor.reading:
+        if paused or self._supervisor.run is not None:
             self._running_at = now
-        self._has_run |= self._supervisor.reading or self._supervisor.restarts > 0
+        self._has_run |= self._supervisor.run is not None or self._supervisor.restarts > 0
         stock, pulse, child_error = self._stock, self._pulse, self._supervisor.last_error
         due = stock.uploads.unsaved_bytes + stock.uploads.closed_binlogs if stock else 0
         silent = self._since(now, self._work_since, self._act_at)
@@ -282,7 +282,8 @@ class Reporter:
         lag = self._lag(now, sight, stock, durable, covered)
         me, beaten = self._writer.me, self._writer.beaten_at is not None
         text, moment = self._store_error()
-        child, source = self._supervisor, self._source(now, sight)
+        child, run, source = self._supervisor, self._supervisor.run, self._source(now, sight)
+        paused = child.pressure.paused
         newest = stock.newest_commit_us if stock else None
         moments = [covered, moment_of(newest) if newest else None]
         return Status(
@@ -309,10 +310,10 @@ class Reporter:
             latest=max((m for m in moments if m is not None), default=None),
             lag=lag,
             flush_interval=config.stream.flush_interval,
-            spool=replace(stock.spool, paused=child.paused) if stock and stock.spool else None,
+            spool=replace(stock.spool, paused=paused) if stock and stock.spool else None,
             uploads=stock.uploads if stock else None,
             child=ChildStatus(
-                pid=child.child_pid,
+                pid=run.child.pid if run is not None else None,
                 restarts=child.restarts,
                 last_error=child.last_error[1] if child.last_error else "",
                 last_error_at=child.last_error[0] if child.last_error else None,

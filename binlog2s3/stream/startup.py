@@ -31,6 +31,7 @@ from binlog2s3.store.s3 import MendableError, Store
 from binlog2s3.stream.compare import Finder
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.resume import Heading, Pilot
+from binlog2s3.stream.retry import may_be_mended, wait_for
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Run, RunFacts, Spool
 from binlog2s3.stream.standby import Bystander
@@ -43,7 +44,6 @@ from binlog2s3.stream.start import (
     tip_of,
     tip_of_archive,
 )
-from binlog2s3.stream.supervisor import may_be_mended, wait_for
 from binlog2s3.stream.writer import Vacancy
 
 _log = Log("beginning")

@@ -1,44 +1,47 @@
 """Runs mysqlbinlog, again and again: where to begin, whether it lives, what its end means.
 
-Place in the flow: between the daemon's loop, whose round it calls, and one run's child and tailer.
-Before each run `resume` says where to go on; while one runs the watch's answers are held against
-what has been read.
+Place in the flow: the daemon's `upload` is called each round; a `LiveRun` reads what mysqlbinlog
+writes. Before each run `resume` says where to continue.
 
-Law: every end is followed by another begin, later each time that nothing came, until somebody says
-stop or only the operator can mend it. A server that is slow, full or idle keeps its stream; one
-that is silent, or another one, loses it.
+Law: after every end comes another run, later each time that nothing new came, until `stop` is set
+or only the operator can help. A server that is slow, full or idle keeps its stream; a server that
+is silent, or another one, loses it.
+
+| state | what happens | leads to |
+|---|---|---|
+| between two runs | waits, makes room in the spool, asks the source where to continue | a run |
+| a run, in a state of `live_run.State` | reads, and compares with what the watch heard | its end: \
+an error, or no room in the spool |
+| after a run | reads the rest, tidies the spool; `lessons.judge` says what the end means | \
+between two runs |
+
+What the ends teach is one value, `lessons.Lessons`; nothing else is remembered between two runs but
+where the known history ends (`_tip`).
 """
 
-import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from queue import SimpleQueue
-from typing import TypeVar
 
 import tenacity
 
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position
-from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import MOST_ACCEPTED
-from binlog2s3.config.timing import DEFAULT, Timing
 from binlog2s3.config.values import Config
-from binlog2s3.errors import (
-    DamageError,
-    ElsewhereError,
-    ForkError,
-    SourceError,
-    SpoolError,
-    StoreError,
-)
+from binlog2s3.errors import DamageError, ElsewhereError, ForkError, SourceError, SpoolError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerFacts
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.continuation import Tip
-from binlog2s3.stream.resume import Doubt, Heading, Pilot
+from binlog2s3.stream.lessons import Lessons, Verdict, judge
+from binlog2s3.stream.live_run import LiveRun, State
+from binlog2s3.stream.resume import Heading, Pilot
+from binlog2s3.stream.retry import delay
 from binlog2s3.stream.source_watch import Reached, Watch
 from binlog2s3.stream.spool import Run, RunFacts, Spool
 from binlog2s3.stream.spool_limits import Pressure
@@ -46,67 +49,16 @@ from binlog2s3.stream.start import tip_of
 from binlog2s3.stream.tail import Tailer, Track, overlap_of
 from binlog2s3.stream.tracking import Intake
 
-T = TypeVar("T")
 _log = Log("supervisor")
 _POLL_SECONDS = 0.05
-_BEHIND = 2
-_REFUSALS = 3
-_MOST_STALLS = 6
-
-
-def delay(failures: int, timing: Timing) -> float:
-    """Seconds until the next run, after so many in a row that brought nothing: jittered."""
-    most = min(timing.longest_delay_seconds, timing.first_delay_seconds * 2.0**failures)
-    return random.uniform(most / 2, most)  # noqa: S311 - no secret
-
-
-def may_be_mended(error: BaseException) -> bool:
-    """Whether a source may answer yet; not a server that is refused.
-
-    What the operator must mend, as a password, is waited for too: the bucket has the source's
-    history, and may be all there is of it.
-    """
-    return isinstance(error, SourceError) and not error.refused
-
-
-def wait_for(
-    ask: Callable[[], T],
-    stop: threading.Event,
-    tell: Callable[[BaseException], object] = lambda _: None,
-    passes: Callable[[BaseException], bool] = may_be_mended,
-    timing: Timing = DEFAULT,
-) -> T:
-    """Ask until there is an answer, at growing delays: the source, or the store.
-
-    `tell` is called with each failure. Raises what does not pass, and the last failure at a stop.
-    """
-
-    def say(state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        if error is not None:
-            tell(error)
-        hint = getattr(error, "hint", "")
-        if isinstance(error, StoreError):
-            _log.recurring("waiting for the store", error=error, hint=hint)
-        else:
-            _log.recurring("waiting for the source", error=error, hint=hint)
-
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(passes),
-        stop=tenacity.stop_when_event_set(stop),
-        wait=lambda state: delay(state.attempt_number, timing),
-        sleep=tenacity.sleep_using_event(stop),
-        before_sleep=say,
-        reraise=True,
-    )
-    return retrying(ask)
 
 
 class Supervisor:
-    """`supervise` returns when `stop` is set, and raises what only the operator can mend.
+    """`supervise` returns when `stop` is set, and raises what only the operator can fix.
 
     `upload` brings in for at most so many seconds; `tip` is where the known history ends and
-    `heading` where to go on from there, None if the source could not be asked yet.
+    `heading` where to continue, None if the source could not be asked yet. `run` is the run that is
+    read, None between two runs.
     """
 
     def __init__(
@@ -135,46 +87,32 @@ class Supervisor:
         self._stop = stop
         self._tip = tip
         self._heading = heading
-        self._pressure = Pressure(config.spool_limits, spool, intake)
         self._grid = Grid(config.s3.part_size)
         self._login = lambda: resolve(config.mysql)
         self._server = Server(self._login)
-        self._tailer: Tailer | None = None
-        self._fresh: list[Track] = []
-        self._unconfirmed: Heading | None = None
-        self._doubt: Doubt | None = None
-        self._damage: tuple[BinlogName, int, str] | None = None
-        self._accepted: dict[BinlogName, set[int]] = {}  # where the source is damaged
-        self._failures = 0
-        self._refusals = 0
-        self._stalls = 0
-        self._at: tuple[BinlogName | None, int] | None = None
-        self.reading = False
+        self._lessons = Lessons()
+        self._read_before = (0, 0)
+        self.pressure = Pressure(config.spool_limits, spool, intake)
+        self.run: LiveRun | None = None
         self.restarts = 0
-        self.child_pid: int | None = None
         self.last_error: tuple[datetime, str] | None = None
         self.read_at = time.monotonic()
-        self._read_before = (0, 0)
-
-    @property
-    def paused(self) -> bool:
-        """Whether nothing is read, for the spool has no room."""
-        return self._pressure.paused
 
     @property
     def read_totals(self) -> tuple[int, int]:
-        """Bytes that came from mysqlbinlog, and the whole transactions among them."""
-        tailer, (read, transactions) = self._tailer, self._read_before
-        if tailer is None:
+        """Bytes that came from mysqlbinlog, and the complete transactions among them."""
+        run, (read, transactions) = self.run, self._read_before
+        if run is None:
             return read, transactions
+        tailer = run.tailer
         return read + tailer.read_bytes, transactions + tailer.read_transactions
 
     def supervise(self) -> None:
         """Run after run, until `stop` is set."""
         retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(self._passes),
+            retry=tenacity.retry_if_exception(_passes),
             stop=tenacity.stop_when_event_set(self._stop),
-            wait=lambda _: delay(self._failures, self._config.timing),
+            wait=lambda _: delay(self._lessons.failures, self._config.timing),
             sleep=self.work,
             before_sleep=self._say,
             reraise=True,
@@ -184,7 +122,7 @@ class Supervisor:
                 try:
                     retrying(self._run)
                 except Exception as error:
-                    if not (self._stop.is_set() and self._passes(error)):
+                    if not (self._stop.is_set() and _passes(error)):
                         raise
         finally:
             self._server.close()
@@ -196,51 +134,36 @@ class Supervisor:
             try:
                 self._judge()
             except ElsewhereError as error:
-                self._go_back(error)
+                self._learn(error, None)
             self._upload(min(left, _POLL_SECONDS))
 
     def round(self, wait_seconds: float) -> bool:
         """Read a slice, judge, start requests, take outcomes; whether anything was read."""
-        tailer = self._tailer
-        if tailer is None:
+        run, read = self.run, False
+        if run is not None:
+            if run.state is State.CONFIRMING and self._stop.is_set():
+                return False
+            read = run.read(self._lessons.accepted_in)
+            if read:
+                self.read_at = time.monotonic()
+            track = run.tailer.current
+            if run.state is State.CONFIRMING and track is not None and track.begun:
+                self._confirm(run.heading, track)
+                run.state = State.READING
+            for new in run.take_new():
+                self._intake.admit(new)
+        if run is None or run.state is not State.CONFIRMING:
             self._judge()
-            self._upload(wait_seconds)
-            return False
-        before = tailer.place
-        if self._unconfirmed is not None and self._stop.is_set():
-            return False
-        if tailer.current is not None:
-            for offset in self._accepted.get(tailer.current.name, ()):
-                tailer.current.scanner.accept(offset)
-        read = bool(tailer.pump()) or tailer.place != before
-        if read:
-            self.read_at = time.monotonic()
-        if self._unconfirmed is not None:
-            if tailer.current is None or not tailer.current.begun:
-                self._upload(0.0 if read else wait_seconds)
-                return read
-            self._confirm(self._unconfirmed, tailer.current)
-            self._unconfirmed = None
-        for track in tailer.take_new():
-            self._fresh.append(track)
-            self._intake.admit(track)
-        self._judge()
         self._upload(0.0 if read else wait_seconds)
         return read
 
     def reached(self) -> Reached | None:
-        """How far the run has come, once it has shown that it goes on with what is known."""
-        tailer = self._tailer
-        if tailer is None or not tailer.settled or tailer.current is None:
-            return None
-        return tailer.current.name, tailer.current.size
+        """How far the run has come, once it has shown that it continues what is known.
 
-    @staticmethod
-    def _passes(error: BaseException) -> bool:
-        """Whether waiting, or asking again, may mend it."""
-        if isinstance(error, SpoolError):
-            return error.transient or isinstance(error, DamageError)
-        return isinstance(error, SourceError | ForkError)
+        Called by any thread.
+        """
+        run = self.run
+        return run.reached() if run is not None else None
 
     def _say(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -251,7 +174,7 @@ class Supervisor:
             error=error,
             hint=getattr(error, "hint", ""),
             seconds=round(seconds, 1),
-            failures=self._failures,
+            failures=self._lessons.failures,
         )
 
     def _judge(self) -> None:
@@ -262,75 +185,64 @@ class Supervisor:
             self._watch.list_again()
 
     def _run(self) -> None:
-        """One run of mysqlbinlog. Returns where the spool has no room; raises how it ended."""
-        self._pressure.relieve(self.work, self._stop)
+        """One run of mysqlbinlog. Returns if the spool has no room; raises how it ended."""
+        self.pressure.relieve(self.work, self._stop)
         if self._stop.is_set():
             return
-        self._failures += 1
-        if self._doubt is not None:
+        self._lessons = replace(self._lessons, failures=self._lessons.failures + 1)
+        if self._lessons.doubt is not None:
             self._bring_in()
         heading, self._heading = self._heading or self._ask(), None
-        track = self._turn(heading)
-        run = self._begin(heading)
-        self._fresh = []
-        child = self._start(run, heading)
-        self._tailer = tailer = Tailer(run, self._grid, overlap=heading.overlap, track=track)
-        if heading.overlap is not None and track is None:
-            self._spool.reading = run.directory / str(heading.begin)
-        self._unconfirmed = heading if heading.overlap is None else None
-        self._watch.follow(heading.facts.uuid, heading.listed)
-        self._intake.follow(heading.listed)
-        self.reading = True
-        self.child_pid = child.pid
+        self.run = run = self._begin(heading, self._turn(heading))
         try:
-            self._loop(child, tailer, heading)
+            self._loop(run)
         except Exception as error:
-            self._learn(error, run, tailer)
+            self._learn(error, run)
             raise
         finally:
-            child.stop()
+            run.child.stop()
             if not self._stop.is_set():  # else the end reads on
-                self._end_run(child, tailer, run)
+                self._end(run)
 
-    def _end_run(self, child: Child, tailer: Tailer, run: Run) -> None:
+    def _begin(self, heading: Heading, track: Track | None) -> LiveRun:
+        """Start mysqlbinlog. `track` continues if it is given."""
+        facts = RunFacts(
+            source=self._config.stream.source,
+            target=self._target,
+            server_uuid=heading.facts.uuid,
+            binlog=str(heading.begin),
+            position=heading.position,
+            lineage=heading.tip.lineage.id if heading.tip is not None else None,
+        )
+        directory = self._spool.begin(facts)
+        child = self._start(directory, heading)
+        tailer = Tailer(directory, self._grid, overlap=heading.overlap, track=track)
+        if heading.overlap is not None and track is None:
+            self._spool.reading = directory.directory / str(heading.begin)
+        self._watch.follow(heading.facts.uuid, heading.listed)
+        self._intake.follow(heading.listed)
+        return LiveRun(directory, heading, child, tailer)
+
+    def _end(self, run: LiveRun) -> None:
+        """Read what is left of a run whose mysqlbinlog has ended, and tidy up."""
         try:
-            while self._unconfirmed is None and run.directory.exists() and self.round(0.0):
-                if self._stop.is_set():
+            while run.state is not State.CONFIRMING and run.run.directory.exists():
+                if not self.round(0.0) or self._stop.is_set():
                     break
         except (DamageError, ForkError) as error:
             _log.info("left to be read again", error=error)
         self.close()
-        self._discard_if_unused(run)
-        self._cut_torn_end(run)
+        run.leave(self._spool, self._intake.last)
         self.restarts += 1
-        _log.info("mysqlbinlog ended", pid=child.pid, read=tailer.read_bytes)
-
-    def _discard_if_unused(self, run: Run) -> None:
-        """A run that brought nothing but what was known leaves nothing behind."""
-        if not run.directory.exists():
-            return
-        last, here = self._intake.last, run.directory
-        if last is not None and last.segments[-1].path.parent == here and not last.gained:
-            last.segments.pop()
-        of_run = [*self._fresh, *([last] if last is not None else [])]
-        if not any(s.path.parent == here for track in of_run for s in track.segments):
-            self._spool.discard(run)
-
-    def _cut_torn_end(self, run: Run) -> None:
-        """An event that has not come whole comes again: until then it would only take room."""
-        last = self._intake.last
-        if last is not None and (segment := last.segments[-1]).path.parent == run.directory:
-            self._spool.cut(segment.path, segment.at + last.size - segment.begin)
+        _log.info("mysqlbinlog ended", pid=run.child.pid, read=run.tailer.read_bytes)
 
     def close(self) -> None:
         """Read no further."""
         self._read_before = self.read_totals
-        tailer, self._tailer = self._tailer, None
+        run, self.run = self.run, None
         self._spool.reading = None
-        self.reading = False
-        self.child_pid = None
-        if tailer is not None:
-            tailer.close()
+        if run is not None:
+            run.tailer.close()
 
     def _facts(self) -> ServerFacts:
         """Who answers. A silent server holds up neither what is brought in nor the end."""
@@ -355,27 +267,19 @@ class Supervisor:
 
     def _ask(self) -> Heading:
         self._facts()
-        tip = self._where()
-        if tip is not None and self._at != (tip.last, tip.size):
-            self._at, self._refusals, self._stalls = (tip.last, tip.size), 0, 0
-        heading = self._pilot.heading(self._server, tip, self._doubt)
-        self._tip, self._doubt = tip, None
+        tip = _where(self._intake, self._tip)
+        lessons = self._lessons.asked_at((tip.last, tip.size) if tip is not None else None)
+        heading = self._pilot.heading(self._server, tip, self._lessons.doubt)
+        self._tip, self._lessons = tip, lessons
         return heading
-
-    def _where(self) -> Tip | None:
-        """Where the history ends that is known."""
-        last = self._intake.last
-        if self._intake.lineage is not None and last is not None:
-            return tip_of(self._intake.lineage, last, closed=last.closed)
-        return self._tip
 
     def _turn(self, heading: Heading) -> Track | None:
         """Go the way of the heading; the track that goes on, None where a new one begins."""
         intake, tip = self._intake, heading.tip
         if intake.lineage is not None and (tip is None or intake.lineage.id != tip.lineage.id):
-            self._accepted.clear()
+            self._lessons = replace(self._lessons, accepted={})
         if tip is None:
-            self._tip = self._where()
+            self._tip = _where(self._intake, self._tip)
             intake.begin(heading.facts.uuid, heading.facts.flavour, heading.parent)
             return None
         if intake.lineage is None or intake.lineage.id != tip.lineage.id:
@@ -398,19 +302,6 @@ class Supervisor:
             self._tip = tip
             return None
         return last
-
-    def _begin(self, heading: Heading) -> Run:
-        lineage = heading.tip.lineage.id if heading.tip is not None else None
-        return self._spool.begin(
-            RunFacts(
-                source=self._config.stream.source,
-                target=self._target,
-                server_uuid=heading.facts.uuid,
-                binlog=str(heading.begin),
-                position=heading.position,
-                lineage=lineage,
-            )
-        )
 
     def _start(self, run: Run, heading: Heading) -> Child:
         mysql, source = self._config.mysql, self._config.stream.source
@@ -439,35 +330,22 @@ class Supervisor:
         )
         return child
 
-    def _loop(self, child: Child, tailer: Tailer, heading: Heading) -> None:
-        started = moved = time.monotonic()
-        longest = self._config.timing.longest_delay_seconds
-        known = heading.overlap.end - heading.overlap.begin if heading.overlap else 0
-        ahead: float | None = None
+    def _loop(self, run: LiveRun) -> None:
+        """Read until mysqlbinlog ends, which is raised, or the spool has no room."""
+        timing, limit = self._config.timing, self._config.stream.stall_timeout
         while not self._stop.is_set():
-            ended = child.poll() is not None  # asked first: what it wrote before is read below
-            bytes_before = tailer.read_bytes
+            ended = run.child.poll() is not None  # asked first: what it wrote before is read below
             read = self.round(0.0 if ended else _POLL_SECONDS)
-            now = time.monotonic()
-            if tailer.read_bytes != bytes_before:
-                moved = now
-            if tailer.settled and self._unconfirmed is None and (
-                self._advanced(tailer, heading) or now - started > longest
-            ):  # fmt: skip
-                self._failures = 0
+            is_old = time.monotonic() - run.started > timing.longest_delay_seconds
+            if run.state is State.READING and (run.has_gained or is_old):
+                self._lessons = replace(self._lessons, failures=0)
             if ended and not read:
                 self._blame()
-                raise child.failure()
-            ahead = self._look_after(tailer, moved, ahead, started)
-            if self._pressure.stops(child, tailer, known, lambda: self.round(0.0)):
+                raise run.child.failure()
+            run.look_after(self._watch, limit, self._lessons.patience)
+            read_more = partial(self.round, 0.0)
+            if self.pressure.stops(run.child, run.tailer, run.known_bytes, read_more):
                 return
-
-    @staticmethod
-    def _advanced(tailer: Tailer, heading: Heading) -> bool:
-        """Whether a run has brought a whole event that was not known."""
-        current, overlap = tailer.current, heading.overlap
-        begin = (heading.begin, overlap.end if overlap is not None else 0)
-        return current is not None and (current.name, current.size) > begin
 
     def _confirm(self, heading: Heading, track: Track) -> None:
         """See that the run's first binlog comes from the server that was asked, and follows.
@@ -492,117 +370,53 @@ class Supervisor:
         if before is not None and tip.gtids is not None and before != tip.gtids:
             raise ForkError(f"{track.name} begins after {before}, not after {tip.gtids}")
 
-    def _look_after(
-        self, tailer: Tailer, moved: float, ahead: float | None, started: float
-    ) -> float | None:
-        """Hold the watch's answers against what was read; since when the server is ahead of us.
-
-        Raises how the run has to end.
-        """
-        sight, limit, now = self._watch.sight, self._config.stream.stall_timeout, time.monotonic()
-        if sight.stranger:
-            raise SourceError(
-                f"another server answers under this address: {sight.stranger}",
-                hint="a proxy or a fail-over; it is asked again",
-                transient=True,
-            )
-        if sight.behind >= _BEHIND:
-            raise ElsewhereError("the server stands before what was read from it")
-        heard = max(self._watch.heard_at, moved, started)
-        if now - heard > limit:
-            raise SourceError(
-                f"no answer from the server for {now - heard:.0f} s",
-                hint="it hangs, or the way to it is cut; --stall-timeout says how long to wait",
-                transient=True,
-            )
-        current, at = tailer.current, sight.position
-        here = (current.name, current.scanner.position) if current is not None else None
-        if tailer.settled and (at is None or (here and (at.binlog, at.offset) <= here)):
-            return None
-        if at is None and sight.error is not None:
-            return None
-        ahead = ahead or now
-        if now - max(ahead, moved) > limit * 2 ** min(self._stalls, _MOST_STALLS):
-            self._stalls += 1
-            raise SourceError(
-                f"the stream stands still while the server goes on, for {now - moved:.0f} s",
-                hint="the connection is dead, or one very large event is on its way; "
-                "--stall-timeout says how long to wait",
-                transient=True,
-            )
-        return ahead
-
-    def _learn(self, error: Exception, run: Run, tailer: Tailer) -> None:
-        """What an end means for the next begin."""
+    def _learn(self, error: Exception, run: LiveRun | None) -> None:
+        """What an end means for the next run, and for what was read."""
+        self._lessons, verdict = judge(self._lessons, error, run.seen if run is not None else None)
         if isinstance(error, DamageError | ForkError):
-            self.close()  # what comes behind such a place is not read
-        if isinstance(error, ElsewhereError):
-            self._go_back(error)
-        elif isinstance(error, ForkError):
-            self._doubt = Doubt(why=str(error))
-            self._forget_run(run)
-        elif isinstance(error, DamageError):
-            self._learn_damage(error, tailer)
-        elif isinstance(error, SourceError) and error.unservable:
-            self._refused(str(error))
-
-    def _learn_damage(self, error: DamageError, tailer: Tailer) -> None:
-        """What the source serves twice in the same way is how the source has it."""
-        track = tailer.current
-        if track is None or not tailer.settled:
-            self._refused(str(error))
+            self.close()  # what comes after such a place is not read
+        if verdict is Verdict.GO_BACK:
+            self._intake.go_back()
+        elif run is None:
             return
-        name = track.name
-        seen = (name, error.offset, str(error).rpartition(": ")[2])
-        if not track.scanner.formats:  # not even what the binlog begins with can be read
-            if seen == self._damage:
-                self._doubt = Doubt(why=str(error), refused=True, unreadable=name)
-        elif (
-            error.offset in (accepted := self._accepted.get(name, set()))
-            or len(accepted) >= MOST_ACCEPTED
-        ):
-            self._refused(str(error))
-        elif seen == self._damage:
-            self._accepted.setdefault(name, set()).add(error.offset)
-            _log.error("the source's binlog is damaged: archived as it is", error,
-                       binlog=name, offset=error.offset,
-                       hint="look at the source's disk, and take a new base backup: a recovery "
-                       "cannot apply this event")  # fmt: skip
-        self._damage = seen
-        if overlap_of(track) is None:
-            self._intake.forget(track)
-
-    def _refused(self, why: str) -> None:
-        """The source does not give what lies at the place where we stand."""
-        self._refusals += 1
-        if self._refusals > 1:
-            self._doubt = Doubt(why=why, refused=self._refusals >= _REFUSALS)
-
-    def _go_back(self, error: ElsewhereError) -> None:
-        """Read no further; what was read and is proved may be here alone, and is brought in."""
-        self._doubt = Doubt(why=str(error))
-        self.close()
-        lineage = self._intake.lineage
-        for track in self._intake.go_back():
-            if lineage is not None:
-                self._spool.release(track.name, lineage.id)
-
-    def _forget_run(self, run: Run) -> None:
-        """What a run has brought that is of another history is neither uploaded nor kept."""
-        for track in self._fresh:
-            self._intake.forget(track)
-        last = self._intake.last
-        if last is None or all(s.path.parent != run.directory for s in last.segments):
-            self._spool.discard(run)
+        elif verdict is Verdict.FORGET_RUN:
+            for track in run.fresh:
+                self._intake.forget(track)
+            last = self._intake.last
+            if last is None or not last.lies_in(run.run.directory):
+                self._spool.discard(run.run)
+        elif verdict is not Verdict.KEEP and (current := run.tailer.current) is not None:
+            if verdict is Verdict.ACCEPT and isinstance(error, DamageError):
+                _log.error("the source's binlog is damaged: archived as it is", error,
+                           binlog=current.name, offset=error.offset,
+                           hint="look at the source's disk, and take a new base backup: a recovery "
+                           "cannot apply this event")  # fmt: skip
+            if overlap_of(current) is None:
+                self._intake.forget(current)
 
     def _bring_in(self) -> None:
         """Before the source's history is compared with ours: all of ours into the bucket.
 
         What is not there could not be compared, and what the source no longer has is here alone.
         """
-        self._tip = self._where()
+        self._tip = _where(self._intake, self._tip)
         last = self._intake.last
         if last is not None and not last.closed and self._intake.lineage is not None:
             self._intake.abandon(last)
         while not (self._intake.done or self._stop.is_set()):
             self.work(_POLL_SECONDS)
+
+
+def _where(intake: Intake, tip: Tip | None) -> Tip | None:
+    """Where the known history ends: with what was taken in, else where it ended before, `tip`."""
+    last, lineage = intake.last, intake.lineage
+    if lineage is not None and last is not None:
+        return tip_of(lineage, last, closed=last.closed)
+    return tip
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether waiting, or asking again, may help."""
+    if isinstance(error, SpoolError):
+        return error.transient or isinstance(error, DamageError)
+    return isinstance(error, SourceError | ForkError)

@@ -83,6 +83,10 @@ class Track(BinlogReading):
         segment = self.segments[-1]
         return len(self.segments) == 1 or self.size > segment.begin
 
+    def lies_in(self, directory: Path) -> bool:
+        """Whether any of its bytes are in this directory."""
+        return any(segment.path.parent == directory for segment in self.segments)
+
     def body(self, begin: int, end: int) -> Body:
         """Bytes [begin, end), to be read from the spool at each attempt."""
         ends = [segment.begin for segment in self.segments[1:]] + [end]

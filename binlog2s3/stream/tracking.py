@@ -165,15 +165,15 @@ class Intake:
         if self.last is track:
             self.last = self._handed
 
-    def go_back(self) -> list[Track]:
-        """The history ends where it is proved; what came behind it, and is forgotten."""
-        waiting = [*self._waiting]
-        for track in waiting:
+    def go_back(self) -> None:
+        """The history ends where it is proved: forget the binlogs after it, in the spool, too."""
+        for track in [*self._waiting]:
             self.forget(track)
+            if self.lineage is not None:
+                self._spool.release(track.name, self.lineage.id)
         for track in [*self._open]:
             self.abandon(track)
         self.last = self.last or self._handed
-        return waiting
 
     def covered_until(self) -> datetime | None:
         """Up to when every commit of the lineage is in the bucket; of the one left, while none is.

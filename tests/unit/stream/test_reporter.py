@@ -54,11 +54,10 @@ class Parts:
         self.watch: Any = SimpleNamespace(sight=Sight())
         self.supervisor: Any = SimpleNamespace(
             reached=lambda: (name(3), 500),
-            paused=False,
-            reading=True,
+            pressure=SimpleNamespace(paused=False),
+            run=SimpleNamespace(child=SimpleNamespace(pid=77)),
             read_at=self.now,
             read_totals=(0, 0),
-            child_pid=77,
             restarts=0,
             last_error=None,
         )
@@ -286,7 +285,7 @@ def test_a_request_that_failed_for_a_while_is_over_when_it_succeeds() -> None:
 def test_a_pause_that_makes_room_is_well() -> None:
     """A catch-up through a small spool pauses all the time; it is ill when nothing leaves."""
     parts = Parts()
-    parts.supervisor.paused = True
+    parts.supervisor.pressure.paused = True
     parts.answer(offset=900)
     for _ in range(20):
         parts.counts.acts += 1
@@ -295,7 +294,7 @@ def test_a_pause_that_makes_room_is_well() -> None:
     parts.go(61)
     assert ("paused", "critical") in parts.codes
     assert ("stalled", "critical") not in parts.codes
-    parts.supervisor.paused = False
+    parts.supervisor.pressure.paused = False
     parts.supervisor.read_at = parts.now
     parts.go(1)
     assert judged(parts.status).healthy
@@ -330,7 +329,7 @@ def test_a_mysqlbinlog_that_does_not_run_is_told() -> None:
     """Not at once: between two runs there is none. In a pause none is wanted."""
     parts = Parts()
     parts.go(3)
-    parts.supervisor.reading = False
+    parts.supervisor.run = None
     parts.supervisor.last_error = (TIME, "not found")
     parts.go(4)
     assert parts.codes == []
@@ -339,7 +338,7 @@ def test_a_mysqlbinlog_that_does_not_run_is_told() -> None:
     assert "not found" in parts.status.troubles[0].text
     parts.go(20)
     assert parts.codes == [("source", "critical")]
-    parts.supervisor.paused = True
+    parts.supervisor.pressure.paused = True
     parts.go(1)
     assert parts.codes == [("paused", "warning")]
 

@@ -40,6 +40,8 @@ from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
 from binlog2s3.stream.daemon import _Stream
 from binlog2s3.stream.decide import Action, Complete, CopyPart, Flush, PutEntry, PutWhole
+from binlog2s3.stream.lessons import Lessons, Verdict, judge
+from binlog2s3.stream.live_run import LiveRun
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.spool import Floor, Run, RunFacts, Spool
@@ -962,50 +964,64 @@ def reading(offset: int) -> Any:
     return SimpleNamespace(settled=True, current=SimpleNamespace(name=FIRST, scanner=scanner))
 
 
-def look_after(supervisor: Supervisor, *, silent_seconds: float) -> float | None:
-    """What it says of a stream that has stood still so long while the server went on."""
-    since = time.monotonic() - silent_seconds
-    return supervisor._look_after(reading(100), since, since, since)
+@pytest.fixture
+def watch() -> Any:
+    """What the watch has heard: nothing that is wrong."""
+    return SimpleNamespace(
+        sight=SimpleNamespace(
+            stranger="", behind=0, position=SimpleNamespace(binlog=FIRST, offset=100), error=None
+        ),
+        heard_at=time.monotonic() + 1000,
+    )
 
 
-def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time(supervisor: Any) -> None:
+def look_after(watch: Any, *, silent_seconds: float, patience: int = 1) -> bool:
+    """Whether a run that stood still for so long is behind the server. Raises if it must end."""
+    heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST)
+    run = LiveRun(SimpleNamespace(), heading, SimpleNamespace(), reading(100))  # type: ignore[arg-type]
+    run.started = run.moved = run.ahead = time.monotonic() - silent_seconds
+    run.look_after(watch, 60.0, patience)
+    return run.ahead is not None
+
+
+def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time(watch: Any) -> None:
     """A large event comes when it is whole: each time from the same place it has longer."""
-    supervisor._watch.sight.position = SimpleNamespace(binlog=FIRST, offset=200)
-    assert look_after(supervisor, silent_seconds=10)
-    with pytest.raises(SourceError, match="stands still while the server goes on"):
-        look_after(supervisor, silent_seconds=61)
-    assert look_after(supervisor, silent_seconds=61)
-    with pytest.raises(SourceError, match="stands still"):
-        look_after(supervisor, silent_seconds=121)
-    assert look_after(supervisor, silent_seconds=121)
+    watch.sight.position = SimpleNamespace(binlog=FIRST, offset=200)
+    lessons = Lessons().asked_at((FIRST, 100))
+    for silent, limit in ((61, 60), (121, 120)):
+        assert look_after(watch, silent_seconds=limit - 1, patience=lessons.patience)
+        with pytest.raises(SourceError, match="stands still while the server goes on") as ended:
+            look_after(watch, silent_seconds=silent, patience=lessons.patience)
+        lessons, verdict = judge(lessons, ended.value, None)
+        assert verdict is Verdict.KEEP
+        assert look_after(watch, silent_seconds=silent, patience=lessons.patience)
+    assert lessons.asked_at((FIRST, 100)).patience == 4
+    assert lessons.asked_at((FIRST, 101)).patience == 1
 
 
-def test_a_server_that_says_nothing_at_all_loses_its_stream(supervisor: Any) -> None:
+def test_a_server_that_says_nothing_at_all_loses_its_stream(watch: Any) -> None:
     """Neither a byte nor an answer; while there are answers, an idle stream is kept."""
-    supervisor._watch.sight.position = SimpleNamespace(binlog=FIRST, offset=100)
-    assert look_after(supervisor, silent_seconds=1000) is None
-    supervisor._watch.heard_at = 0.0
-    assert look_after(supervisor, silent_seconds=10) is None
+    assert not look_after(watch, silent_seconds=1000)
+    watch.heard_at = 0.0
+    assert not look_after(watch, silent_seconds=10)
     with pytest.raises(SourceError, match="no answer from the server"):
-        look_after(supervisor, silent_seconds=61)
+        look_after(watch, silent_seconds=61)
 
 
-def test_a_stranger_ends_the_run(supervisor: Any) -> None:
+def test_a_stranger_ends_the_run(watch: Any) -> None:
     """Questions go to another server by now: what the stream brings cannot be told to be ours."""
-    supervisor._watch.sight.position = SimpleNamespace(binlog=FIRST, offset=100)
-    supervisor._watch.sight.stranger = UUID_B
+    watch.sight.stranger = UUID_B
     with pytest.raises(SourceError, match=f"another server answers .*: {UUID_B}"):
-        look_after(supervisor, silent_seconds=0)
+        look_after(watch, silent_seconds=0)
 
 
-def test_a_server_that_stands_behind_us_ends_the_run(supervisor: Any) -> None:
+def test_a_server_that_stands_behind_us_ends_the_run(watch: Any) -> None:
     """Twice in a row: it was reset or rolled back, and mysqlbinlog does not notice."""
-    sight = supervisor._watch.sight
-    sight.position, sight.behind = SimpleNamespace(binlog=FIRST, offset=50), 1
-    look_after(supervisor, silent_seconds=0)
-    sight.behind = 2
+    watch.sight.position, watch.sight.behind = SimpleNamespace(binlog=FIRST, offset=50), 1
+    look_after(watch, silent_seconds=0)
+    watch.sight.behind = 2
     with pytest.raises(ElsewhereError, match="stands before what was read"):
-        look_after(supervisor, silent_seconds=0)
+        look_after(watch, silent_seconds=0)
 
 
 def test_a_position_of_another_server_covers_nothing() -> None:

@@ -1,0 +1,69 @@
+"""Asks the source or the store again, at growing delays.
+
+Place in the flow: a start waits with it for the source, a claim for the store; the supervisor uses
+its delays between two runs of mysqlbinlog.
+
+Law: every wait ends at once when `stop` is set.
+"""
+
+import random
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import tenacity
+
+from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.errors import SourceError, StoreError
+from binlog2s3.log import Log
+
+T = TypeVar("T")
+_log = Log("supervisor")
+
+
+def delay(failures: int, timing: Timing) -> float:
+    """Seconds to wait after this many failures in a row, with jitter."""
+    most = min(timing.longest_delay_seconds, timing.first_delay_seconds * 2.0**failures)
+    return random.uniform(most / 2, most)  # noqa: S311 - no secret
+
+
+def may_be_mended(error: BaseException) -> bool:
+    """Whether the source may still answer later. It never will if the server itself is refused.
+
+    A wrong password is waited for, too: the operator may correct it, and the bucket may hold all
+    that is left of the source.
+    """
+    return isinstance(error, SourceError) and not error.refused
+
+
+def wait_for(
+    ask: Callable[[], T],
+    stop: threading.Event,
+    tell: Callable[[BaseException], object] = lambda _: None,
+    passes: Callable[[BaseException], bool] = may_be_mended,
+    timing: Timing = DEFAULT,
+) -> T:
+    """Ask until there is an answer. `tell` is called with each error that `passes`.
+
+    Raises an error that does not pass, and the last error when `stop` is set.
+    """
+
+    def say(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if error is not None:
+            tell(error)
+        hint = getattr(error, "hint", "")
+        if isinstance(error, StoreError):
+            _log.recurring("waiting for the store", error=error, hint=hint)
+        else:
+            _log.recurring("waiting for the source", error=error, hint=hint)
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(passes),
+        stop=tenacity.stop_when_event_set(stop),
+        wait=lambda state: delay(state.attempt_number, timing),
+        sleep=tenacity.sleep_using_event(stop),
+        before_sleep=say,
+        reraise=True,
+    )
+    return retrying(ask)
