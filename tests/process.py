@@ -29,20 +29,21 @@ from binlog2s3.errors import SourceError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts, ServerPosition
 from binlog2s3.server.mysqlbinlog import Tool
 from binlog2s3.stream.continuation import Tip
-from binlog2s3.stream.daemon import _Stream
 from binlog2s3.stream.decide import Limits
+from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse
 from binlog2s3.stream.resume import Doubt, Heading, Pilot
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Watch
-from binlog2s3.stream.spool import Run, Spool
+from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.standby import Bystander
 from binlog2s3.stream.start import find
 from binlog2s3.stream.startup import Beginning, Begun, target
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.systemd import Notifier
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.uploader import Counts, Uploader
+from binlog2s3.stream.upload_counts import Counts
+from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Outcome
@@ -183,7 +184,7 @@ class Mysqlbinlog:
     pid = 0
 
     def __init__(
-        self, shown: Shown, run: Run, heading: Heading, process: "Process", noting: Noting
+        self, shown: Shown, run: SpoolRun, heading: Heading, process: "Process", noting: Noting
     ) -> None:
         self._shown = shown
         self._directory = run.directory
@@ -244,11 +245,11 @@ class NotedSpool(Spool):
     may_release: Callable[[str, BinlogName], bool]
     noting: Noting = staticmethod(lambda _: nullcontext())  # type: ignore[assignment]
 
-    def begin(self, facts: Any) -> Run:
+    def begin(self, facts: Any) -> SpoolRun:
         with self.noting("begin"):
             return super().begin(facts)
 
-    def note(self, run: Run) -> None:
+    def note(self, run: SpoolRun) -> None:
         with self.noting("note the floor" if run.facts.floors else "note"):
             super().note(run)
 
@@ -265,7 +266,7 @@ class NotedSpool(Spool):
         with self.noting("drop prefixes"):
             return super().drop_prefixes()
 
-    def discard(self, run: Run) -> None:
+    def discard(self, run: SpoolRun) -> None:
         with self.noting("discard"):
             super().discard(run)
 
@@ -357,7 +358,7 @@ class Reading(Supervisor):
     def _facts(self) -> ServerFacts:
         return self._server.facts()
 
-    def _start(self, run: Run, heading: Heading) -> Any:
+    def _start(self, run: SpoolRun, heading: Heading) -> Any:
         with self.noting("child start"):
             self.process.child = child = Mysqlbinlog(
                 self.process.shown, run, heading, self.process, self.noting
@@ -424,7 +425,7 @@ def _reraise(error: BaseException) -> NoReturn:
     raise error
 
 
-class Process(_Stream):
+class Process(Loop):
     """The daemon's stream: `run` is what it does, from the claim to the end."""
 
     def __init__(

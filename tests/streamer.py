@@ -22,10 +22,10 @@ from binlog2s3.store.s3 import Store
 from binlog2s3.stream.continuation import GoOn, Tip, same_server
 from binlog2s3.stream.decide import Compare, Limits
 from binlog2s3.stream.remote import Looked
-from binlog2s3.stream.spool import Run, RunFacts, Spool
+from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.start import Known, adopt, known_end, tip_of, tip_of_archive
 from binlog2s3.stream.tail import Tailer, Track
-from binlog2s3.stream.uploader import Uploader
+from binlog2s3.stream.uploader import Uploader, take
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome
 from tests.binlog_writer import NOW, UUID_A, BinlogWriter, statement
@@ -182,7 +182,7 @@ class Streamer:
             clock=clock,
         )
         if known.last is not None:
-            self.uploader.sweep(known.last)
+            self.uploader.leftovers.sweep(known.last)
         self.tracks: dict[BinlogName, Track] = {}
         self._file: FileIO | None = None
         self.brought_again: set[Path] = set()
@@ -220,7 +220,7 @@ class Streamer:
             self._forget(track)
             track = None
         position = overlap.position if overlap else 4
-        self.run: Run = self.spool.begin(
+        self.run: SpoolRun = self.spool.begin(
             RunFacts(
                 source="s", target="t", server_uuid=UUID_A, binlog=str(begin), position=position,
                 lineage=LINEAGE,
@@ -325,7 +325,7 @@ class Streamer:
         while self._waiting and self._waiting[0].begun:
             self.uploader.add(self._waiting.pop(0))
         for track in list(self._open):
-            ripe = track.closed or track.scanner.ended or track.next_in_run
+            ripe = track.scanner.ended or track.passed
             if ripe and track.judge(self.source.listed()):
                 self._open.remove(track)
 
@@ -333,7 +333,7 @@ class Streamer:
         """Take one answer in; whether there was one."""
         outcome = self.workers.take(0)
         if outcome is not None:
-            self.uploader.take(outcome)
+            take(outcome)
         return outcome is not None
 
     def begin_listing(self, until: str = "~") -> None:

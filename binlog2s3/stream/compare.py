@@ -25,7 +25,7 @@ from binlog2s3.errors import ArchiveError, DamageError, SourceError
 from binlog2s3.log import Log
 from binlog2s3.server.mysqlbinlog import Child
 from binlog2s3.stream.continuation import has
-from binlog2s3.stream.spool import Run
+from binlog2s3.stream.spool import SpoolRun
 
 _log = Log("fork")
 _SLICE = 1 << 20
@@ -34,7 +34,7 @@ _SILENCE_SECONDS = 60.0
 _BEGINNING = 64 << 10
 
 Scanned = TypeVar("Scanned")
-OpenProbe = Callable[[BinlogName], tuple[Run, Child]]
+OpenProbe = Callable[[BinlogName], tuple[SpoolRun, Child]]
 """Starts a mysqlbinlog that reads one binlog and ends."""
 
 
@@ -65,7 +65,7 @@ class Finder:
         lineage: Lineage,
         *,
         probe: OpenProbe,
-        discard: Callable[[Run], None],
+        discard: Callable[[SpoolRun], None],
         stopped: Callable[[], bool],
         work: Callable[[float], object],
         beginning: int = _BEGINNING,

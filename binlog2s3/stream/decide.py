@@ -1,10 +1,11 @@
-"""The one decision: what to do next about a binlog.
+"""Decides what to do next about a binlog.
 
-Place in the flow: the uploader shows what it knows of a binlog (`Observed`) to `decide` and does
-what that returns. Start, steady work and recovery are the same question asked again.
+Place in the flow: the uploader gives `decide` what it knows of a binlog (`Observed`) and does what
+it returns. A start, steady work and recovery use the same function.
 
-Law: pure and total. Bytes are a function of (lineage, binlog, range), so an action done twice, or
-done late, is waste and never harm; nothing is concluded from not knowing.
+Law: pure and total. The bytes of an object are a function of (lineage, binlog, range), so an action
+that is done twice or late wastes a request and harms nothing. Nothing is concluded from what is not
+known.
 """
 
 from collections.abc import Iterator
@@ -25,12 +26,16 @@ def is_closed(
 ) -> bool:
     """Whether the server has finished a binlog and all of it is here.
 
-    `ended`: its last event is ROTATE or STOP. `next_in_run`: the same run of mysqlbinlog has gone
-    on to the next file, with the event chain whole to the end of this one; `history_goes_on`: that
-    file's previous GTIDs are those at our end, which anonymous transactions cannot show.
-    `newer_on_server`: it lists a newer binlog; `size_on_server`: what it lists for this one, as the
-    stream delivers it. Size alone, or a newer file alone, proves nothing: a stream can end in the
-    middle of a binlog, and the server can be another one.
+    - `ended`: its last event is ROTATE or STOP.
+    - `next_in_run`: it was read to its end, and the same run of mysqlbinlog has gone on to the next
+      file.
+    - `history_goes_on`: the previous GTIDs of that file are the GTIDs at our end. Anonymous
+      transactions cannot show this.
+    - `newer_on_server`: the server lists a newer binlog. `size_on_server`: the size that it lists
+      for this one.
+
+    The size alone or a newer file alone proves nothing: a stream can end in the middle of a binlog,
+    and the server can be another one.
     """
     if ended or (next_in_run and history_goes_on):
         return True
@@ -39,11 +44,11 @@ def is_closed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What holds for all binlogs.
+    """What is the same for all binlogs.
 
-    `chunked`: what grows is made durable as chunks, so that parts wait until it is closed; else
-    parts are sent as they fill. `copies`: the store makes parts of chunks by itself. A chunk of at
-    least `full_chunk` bytes needs no longer one in its place.
+    `chunked`: a growing binlog is uploaded as chunks, and its parts wait until it is closed.
+    Otherwise parts are sent as they fill. `copies`: the store can copy chunks into parts. A chunk
+    of at least `full_chunk` bytes is never replaced by a longer one.
     """
 
     grid: Grid
@@ -54,12 +59,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What the store was seen to hold of a binlog.
+    """What the store was seen to have of a binlog.
 
-    `object_there`: something lies under its key; `verified`: it was compared with our bytes;
-    `entry_there`: its entry is written; `cleared`: its chunks and unfinished uploads are gone.
-    `upload_id` and `parts` are of our unfinished upload; `copies`: the store makes parts of chunks
-    in it. `chunks` hold our bytes; `listed` are chunks that were not compared yet.
+    `object_there`: there is an object under its key; `verified`: it was compared with our bytes;
+    `entry_there`: its entry is written; `cleared`: its chunks and unfinished uploads are deleted.
+    `upload_id` and `parts` are those of our unfinished upload; `copies`: the store can copy chunks
+    into it. `chunks` have our bytes; `listed` are chunks that were not compared yet.
     """
 
     object_there: bool = False
@@ -80,11 +85,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What is known of a binlog: `size` checked bytes are in the spool, `held` in the store.
+    """What is known of a binlog: `size` checked bytes are here, `held` is in the store.
 
-    `held` is None until the store was asked, and again after any doubt. `due`: the time for a flush
-    has come. `late`: and it came before while a full chunk was, and still is, on its way.
-    `unfinishable`: the source can no longer give the rest. `pressed`: the spool needs room.
+    `held` is None until the store was asked, and after each error. `due`: it is time for a flush.
+    `late`: the flush before waited for a full chunk, which is still on its way. `unfinishable`: the
+    source cannot send the rest. `pressed`: the spool is full.
     """
 
     size: int
@@ -99,19 +104,19 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Ask the store what it holds."""
+    """Ask the store what it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """See that these chunks hold our bytes."""
+    """Compare these chunks with our bytes."""
 
     chunks: frozenset[Chunk]
 
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Put bytes [begin, end), which lie in one part and do not fill it, as a small chunk."""
+    """Put bytes [begin, end) as a small chunk. They are a range of one part, and not all of it."""
 
     begin: int
     end: int
@@ -119,7 +124,7 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Put bytes [begin, end), which sixteen small chunks hold, as one chunk in their place."""
+    """Put bytes [begin, end), which are in sixteen small chunks, as one chunk instead."""
 
     begin: int
     end: int
@@ -134,7 +139,7 @@ class PutChunk:
 
 @dataclass(frozen=True, slots=True)
 class DeleteChunks:
-    """Delete chunks whose bytes lie in longer ones."""
+    """Delete chunks whose bytes are in longer chunks."""
 
     chunks: frozenset[Chunk]
 
@@ -146,7 +151,7 @@ class PutWhole:
 
 @dataclass(frozen=True, slots=True)
 class CreateUpload:
-    """Begin a multipart upload; `copying`: parts of it will be copied."""
+    """Begin a multipart upload. `copying`: some parts will be copied from chunks."""
 
     copying: bool = False
 
@@ -160,7 +165,7 @@ class PutPart:
 
 @dataclass(frozen=True, slots=True)
 class CopyPart:
-    """Have the store make a part of a chunk that has exactly its bytes."""
+    """Have the store copy a chunk, which has exactly the bytes of a part, into that part."""
 
     part: Part
     chunk: Chunk
@@ -173,22 +178,22 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Compare what lies under the key with our bytes."""
+    """Compare the object under the key with our bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutEntry:
-    """Write the entry: the binlog is archived from then on."""
+    """Write the entry. From then on the binlog is archived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Delete the archived binlog's chunks, abort its unfinished uploads."""
+    """Delete the archived binlog's chunks and abort its unfinished uploads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Delete the local copy: the archive has it, or chunks have all that there will ever be."""
+    """Delete the local copy: it is archived, or chunks have all that there will ever be."""
 
 
 ForChunks = Compare | Flush | Merge | PutChunk | DeleteChunks
@@ -199,9 +204,9 @@ Action = Look | ForChunks | ForArchive
 
 
 def decide(observed: Observed, limits: Limits) -> tuple[Action, ...]:
-    """What to do next, the most urgent first; nothing if there is nothing to do yet.
+    """The next actions, the most urgent first; none if there is nothing to do yet.
 
-    All that is returned may run at the same time.
+    All of them may run at the same time.
     """
     held = observed.held
     if observed.unfinishable or observed.pressed:
@@ -210,7 +215,7 @@ def decide(observed: Observed, limits: Limits) -> tuple[Action, ...]:
         return (Look(),) if _worth_a_look(observed, limits) else ()
     if held.verified:
         return _archived(held)
-    if held.object_there:  # whoever closed an unfinishable one had all of it
+    if held.object_there:  # the writer that closed it had all of it
         closed = (Verify(),) if observed.closed else ()
         return (Release(),) if observed.unfinishable else closed
     comparable = _comparable(observed, held)
@@ -238,7 +243,7 @@ def _archived(held: Held) -> tuple[Action, ...]:
 
 
 def _comparable(observed: Observed, held: Held) -> frozenset[Chunk]:
-    """Chunks that were found and can be compared by now: their bytes have passed, or never will."""
+    """The listed chunks that can be compared: we have their bytes, or never will."""
     return frozenset(
         chunk
         for chunk in held.listed
@@ -247,9 +252,9 @@ def _comparable(observed: Observed, held: Held) -> frozenset[Chunk]:
 
 
 def _chunks(observed: Observed, held: Held, limits: Limits) -> Iterator[ForChunks]:
-    """What makes durable what is not, and takes away what is durable twice.
+    """Put the bytes that are not durable yet, and delete chunks whose bytes are in longer ones.
 
-    A closed binlog gets no small chunk where one request archives it whole.
+    A closed binlog gets no small chunk if one request can archive all of it.
     """
     if limits.chunked:
         flush = _flush(observed, held, limits.grid)
@@ -263,11 +268,11 @@ def _chunks(observed: Observed, held: Held, limits: Limits) -> Iterator[ForChunk
 
 
 def _parts_to_chunk(observed: Observed, held: Held, limits: Limits) -> Iterator[Part]:
-    """Whole parts that want a full chunk.
+    """Full parts that need a full chunk.
 
-    A binlog that was closed before any of it was durable gets none: its parts are sent. One that
-    has chunks goes on with them, so that every part is durable as soon as it is there, and not
-    only when the upload is completed.
+    A binlog that was closed before any of it was durable gets none: its parts are sent. A binlog
+    that has chunks gets more of them, so that each part is durable at once and not only when the
+    upload is completed.
     """
     copies = limits.copies and held.copies and bool(held.there)
     if not limits.chunked or (observed.closed and not copies):
@@ -280,7 +285,7 @@ def _parts_to_chunk(observed: Observed, held: Held, limits: Limits) -> Iterator[
 
 
 def _merge(observed: Observed, held: Held, grid: Grid) -> Merge | None:
-    """Of the part that is not full yet, whose small chunks no full one will soon stand for."""
+    """The merge that is due in the part that is not full yet; None if there is none."""
     wanted, base = observed.flushes.merge, observed.flushes.base
     if wanted is None or wanted[1] > held.chunks.end or grid.at(base).end <= observed.size:
         return None
@@ -288,7 +293,7 @@ def _merge(observed: Observed, held: Held, grid: Grid) -> Merge | None:
 
 
 def _flush(observed: Observed, held: Held, grid: Grid) -> Flush | None:
-    """The small chunk that extends what is durable, if one is due and can."""
+    """The small chunk that is due after the durable bytes; None if there is none."""
     durable = held.there.end
     if not observed.due or observed.size <= durable:
         return None
@@ -297,8 +302,8 @@ def _flush(observed: Observed, held: Held, grid: Grid) -> Flush | None:
         flushes = observed.flushes
         goes_on = flushes.base == part.begin and flushes.end <= durable
         return Flush(flushes.end if goes_on else part.begin, observed.size)
-    # Its full chunk, or the closed binlog's part, is on its way and has all of this. Where that
-    # takes its time, the few bytes that are missing need not wait for it.
+    # Its full chunk, or the closed binlog's part, is on its way and has all of this. If that takes
+    # long, the few missing bytes need not wait for it.
     few = part.begin < durable and observed.size - durable < part.end - part.begin
     return Flush(durable, part.end) if few and observed.late else None
 
@@ -324,7 +329,7 @@ def _archive(observed: Observed, held: Held, limits: Limits) -> tuple[ForArchive
 
 
 def _chunk_for(part: Part, held: Held, limits: Limits) -> Chunk | None:
-    """The chunk that the store can make this part of."""
+    """The chunk that the store can copy into this part; None without one."""
     if not (limits.copies and held.copies and part.full):
         return None
     return held.chunks.exact(part.begin, part.end)

@@ -1,9 +1,9 @@
-"""One binlog on its way into the bucket: what its uploader remembers of it between two steps.
+"""What the uploader remembers of one binlog between two steps.
 
-Place in the flow: the uploader's own memory, one for each binlog. No requests, no clock.
+Place in the flow: the uploader has one `Job` for each binlog. No requests, no clock.
 
-Law: nothing here is needed to go on. Lose it all, look at the store, and the same things are done;
-what is remembered saves requests and bytes.
+Law: nothing here is needed to continue. If all of it is lost, a look at the store leads to the same
+actions. It only saves requests and bytes.
 """
 
 from collections.abc import Callable, Container
@@ -33,21 +33,23 @@ from binlog2s3.stream.decide import (
     PutWhole,
     Verify,
 )
-from binlog2s3.stream.remote import Looked, Place
+from binlog2s3.stream.remote import Looked, RemoteBinlog
 from binlog2s3.stream.tail import Track
 
 
 @dataclass(slots=True)
 class Job:
-    """Times are of the uploader's clock.
+    """One binlog and its requests. Times are of the uploader's clock.
 
-    By part number: `parts` that the store has from us; `listed` ones that lay there already and
-    count once our own bytes have come that far. `acknowledged` says since when a chunk is known to
-    hold our bytes, and outlives a doubt.
+    By part number: `parts` that the store has from us, and `listed` parts that were there already,
+    which count once they were compared with our bytes. `acknowledged` says since when a chunk is
+    known to have our bytes; it is kept after an error.
+
+    It has more than 20 attributes because each kind of request leaves its own trace.
     """
 
     track: Track
-    place: Place
+    place: RemoteBinlog
     grid: Grid
     held: Held | None = None
     parts: dict[int, PartInfo] = field(default_factory=dict)
@@ -72,14 +74,14 @@ class Job:
 
     @property
     def unsaved(self) -> bool:
-        """Whether there may be checked bytes that lie neither in chunks nor in the archive."""
+        """Whether there may be checked bytes that are neither in chunks nor archived."""
         if self.held is None:
             return self.track.size > 0
         return not self.held.object_there and self.track.size > self.held.there.end
 
     @property
     def unsaved_bytes(self) -> int:
-        """How many bytes are not known to be in chunks or in the archive."""
+        """How many bytes are not known to be in chunks or archived."""
         if self.held is None:
             known = Chunks(frozenset(self.acknowledged)).end
         else:
@@ -87,10 +89,11 @@ class Job:
         return max(0, self.track.size - known)
 
     def may_fly(self, action: Action) -> bool:
-        """Parts and full chunks fly together, each range once; of small ones one at a time.
+        """Whether this action may run beside the requests that run now.
 
-        Other requests for the archive fly alone among their kind. A look wants nothing to change
-        under it, the clearing at the end nothing to come after it.
+        Parts and full chunks run together, each range once. Small chunks run one at a time. Other
+        requests for the archive run beside requests for chunks only. A look, and the clearing at
+        the end, run alone.
         """
         match action:
             case Look() | Clear():
@@ -109,7 +112,7 @@ class Job:
     def request(  # noqa: C901, PLR0911 - one for each action
         self, action: Action, chunk: Chunk | None
     ) -> Callable[[], object]:
-        """The request for an action, with everything it needs taken from the track now."""
+        """The request for an action, with everything that it needs of the track as it is now."""
         place, track = self.place, self.track
         upload_id = (self.held.upload_id if self.held else None) or ""
         match action:
@@ -146,7 +149,7 @@ class Job:
                 return lambda: place.look(wanted)
 
     def learn(self, action: Action, chunk: Chunk | None, value: object, now: float) -> None:
-        """Take in the answer to a request."""
+        """Note the answer to a request."""
         held = self.held or Held()
         if isinstance(action, Look):
             assert isinstance(value, Looked)  # noqa: S101 - what look returns
@@ -203,7 +206,7 @@ class Job:
         )
 
     def take_up(self, part: Part) -> bool:
-        """Count a part that lay there already, if it holds our bytes, instead of making it."""
+        """Count a part that was there already instead of sending it, if it has our bytes."""
         info = self.listed.pop(part.number, None)
         if self.held is None or info is None:
             return False
@@ -215,11 +218,11 @@ class Job:
         return True
 
     def late(self, now: float, interval: float) -> bool:
-        """Whether a full chunk that a flush waited for is still on its way a flush later."""
+        """Whether the full chunk that a flush waited for is still on its way a flush later."""
         return self._waiting_since is not None and now - self._waiting_since >= interval
 
     def wait_for_chunk(self, now: float) -> None:
-        """A flush is due and a full chunk, on its way, will do."""
+        """Note that a flush is due and a full chunk with its bytes is on its way."""
         if self._waiting_since is None:
             self._waiting_since = now
 
@@ -228,7 +231,7 @@ class Job:
     ) -> Chunk | None:
         """The chunk that an action puts; None if the checksum of its bytes is not known.
 
-        Remembers where the binlog stands, so that the chunk's end can be told in GTIDs.
+        Remembers the GTID set here, so that it is known for the chunk's end.
         """
         digest = self.track.digest
         if isinstance(action, PutChunk):
@@ -266,7 +269,7 @@ class Job:
             self.flushes = self.flushes.flushed(chunk.end)
 
     def lost_chunks(self, names: Container[str], asked_at: float) -> frozenset[Chunk]:
-        """Chunks that must have been listed from `asked_at` on, and were not; forgotten now."""
+        """Forget and return the chunks that a listing since `asked_at` should have, and has not."""
         if self.held is None or self.held.object_there:
             return frozenset()
         going = {chunk for a in self.flying if isinstance(a, DeleteChunks) for chunk in a.chunks}
@@ -283,26 +286,26 @@ class Job:
         return lost
 
     def forget(self) -> None:
-        """After a doubt: nothing is known of the store but the chunks that it has acknowledged."""
+        """Forget what the store has, but for the chunks that it has acknowledged."""
         self.held = None
         self.parts = {}
         self._waiting_since = None
 
     def give_up_clearing(self) -> None:
-        """What is left of an archived binlog's growing stays: nothing needs it, or minds it."""
+        """Leave the archived binlog's leftovers in the store: they do no harm."""
         if self.held is not None:
             self.held = replace(self.held, cleared=True)
 
     def without_copies(self) -> None:
-        """The store makes no parts of chunks; all else that is known of it holds."""
+        """Note that the store cannot copy chunks into parts."""
         self.copies = False
         if self.held is not None:
             self.held = replace(self.held, copies=False)
 
     def reached(self) -> tuple[int, Gtids | None] | None:
-        """How far the binlog's chunks reach, with the GTID set there; None if nothing new is known.
+        """How far the chunks reach, with the GTID set there; None if nothing new is known.
 
-        At an earlier place if the GTIDs at their very end are not known.
+        If the GTID set at their end is not known, an earlier offset where it is.
         """
         durable = self.held.chunks.end if self.held else 0
         if durable >= self.track.size:
@@ -313,6 +316,6 @@ class Job:
         return passed[-1] if passed else None
 
     def remember(self, now: float) -> None:
-        """Remember where the binlog stands; told once that much of it is durable."""
+        """Remember the size and the GTID set; `reached` tells them once that much is durable."""
         self._snapshot_at = now
         self._snapshots.append((self.track.size, self.track.gtids_after()))

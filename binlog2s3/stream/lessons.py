@@ -32,7 +32,7 @@ from binlog2s3.stream.resume import Doubt
 _REFUSALS = 3
 _MOST_STALLS = 6
 
-Place = tuple[BinlogName | None, int]
+HistoryEnd = tuple[BinlogName | None, int]
 """Where the known history ends: its last binlog, and how many bytes of it."""
 
 
@@ -40,7 +40,7 @@ class StalledError(SourceError):
     """The server goes on, and nothing comes."""
 
 
-class Verdict(Enum):
+class EndAction(Enum):
     """What to do with what a run has read: see the table above."""
 
     KEEP = auto()
@@ -55,7 +55,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class BeingRead:
     """The binlog that a run was reading. `is_readable`: its format event could be read."""
 
     binlog: BinlogName
@@ -73,7 +73,7 @@ class Lessons:
     """
 
     failures: int = 0
-    at: Place | None = None
+    at: HistoryEnd | None = None
     refusals: int = 0
     stalls: int = 0
     doubt: Doubt | None = None
@@ -89,7 +89,7 @@ class Lessons:
         """The offsets of this binlog's damaged events that are archived as they are."""
         return self.accepted.get(binlog, frozenset())
 
-    def asked_at(self, place: Place | None) -> "Lessons":
+    def asked_at(self, place: HistoryEnd | None) -> "Lessons":
         """The source was asked how to continue here. The doubt is answered."""
         if place is None or place == self.at:
             return replace(self, doubt=None)
@@ -102,29 +102,31 @@ class Lessons:
         return replace(self, refusals=refusals, doubt=doubt)
 
 
-def judge(lessons: Lessons, error: Exception, seen: Seen | None) -> tuple[Lessons, Verdict]:
+def judge(lessons: Lessons, error: Exception, seen: BeingRead | None) -> tuple[Lessons, EndAction]:
     """What the end of a run teaches, and what to do with what it read: see the table above.
 
     `seen` is None if the run had not shown yet that it continues what is known.
     """
     match error:
         case ElsewhereError():
-            return replace(lessons, doubt=Doubt(why=str(error))), Verdict.GO_BACK
+            return replace(lessons, doubt=Doubt(why=str(error))), EndAction.GO_BACK
         case ForkError():
-            return replace(lessons, doubt=Doubt(why=str(error))), Verdict.FORGET_RUN
+            return replace(lessons, doubt=Doubt(why=str(error))), EndAction.FORGET_RUN
         case DamageError() if seen is not None:
             return _judge_damage(lessons, error, seen)
         case StalledError():
-            return replace(lessons, stalls=lessons.stalls + 1), Verdict.KEEP
+            return replace(lessons, stalls=lessons.stalls + 1), EndAction.KEEP
         case DamageError() | SourceError(unservable=True):
-            return lessons.refused(str(error)), Verdict.KEEP
-    return lessons, Verdict.KEEP
+            return lessons.refused(str(error)), EndAction.KEEP
+    return lessons, EndAction.KEEP
 
 
-def _judge_damage(lessons: Lessons, error: DamageError, seen: Seen) -> tuple[Lessons, Verdict]:
+def _judge_damage(
+    lessons: Lessons, error: DamageError, seen: BeingRead
+) -> tuple[Lessons, EndAction]:
     name, accepted = seen.binlog, lessons.accepted_in(seen.binlog)
     damage = (name, error.offset, str(error).rpartition(": ")[2])
-    again, verdict = damage == lessons.damage, Verdict.READ_AGAIN
+    again, verdict = damage == lessons.damage, EndAction.READ_AGAIN
     if not seen.is_readable:
         if again:
             doubt = Doubt(why=str(error), refused=True, unreadable=name)
@@ -133,5 +135,5 @@ def _judge_damage(lessons: Lessons, error: DamageError, seen: Seen) -> tuple[Les
         lessons = lessons.refused(str(error))
     elif again:
         more = {**lessons.accepted, name: accepted | {error.offset}}
-        lessons, verdict = replace(lessons, accepted=more), Verdict.ACCEPT
+        lessons, verdict = replace(lessons, accepted=more), EndAction.ACCEPT
     return replace(lessons, damage=damage), verdict

@@ -2,7 +2,8 @@
 
 Place in the flow: the supervisor makes one for each run, reads through it, and ends it.
 
-Law: nothing of a run is taken in before it has shown that it continues what is known: see `State`.
+Law: nothing of a run is taken in before it has shown that it continues what is known, see
+`RunState`.
 """
 
 import time
@@ -12,16 +13,16 @@ from enum import Enum, auto
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ElsewhereError, SourceError
 from binlog2s3.server.mysqlbinlog import Child
-from binlog2s3.stream.lessons import Seen, StalledError
+from binlog2s3.stream.lessons import BeingRead, StalledError
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.source_watch import Reached, Watch
-from binlog2s3.stream.spool import Run, Spool
+from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.tail import Tailer, Track
 
 _BEHIND = 2
 
 
-class State(Enum):
+class RunState(Enum):
     """How far a run has shown that it continues what is known.
 
     | state | what happens | leads to |
@@ -44,12 +45,12 @@ class LiveRun:
     when the server is known to have more than was read, None while it has not.
     """
 
-    def __init__(self, run: Run, heading: Heading, child: Child, tailer: Tailer) -> None:
+    def __init__(self, run: SpoolRun, heading: Heading, child: Child, tailer: Tailer) -> None:
         self.run = run
         self.heading = heading
         self.child = child
         self.tailer = tailer
-        self.state = State.CONFIRMING if heading.overlap is None else State.COMPARING
+        self.state = RunState.CONFIRMING if heading.overlap is None else RunState.COMPARING
         self.fresh: list[Track] = []
         self.started = self.moved = time.monotonic()
         self.ahead: float | None = None
@@ -61,12 +62,12 @@ class LiveRun:
         return overlap.end - overlap.begin if overlap is not None else 0
 
     @property
-    def seen(self) -> Seen | None:
+    def seen(self) -> BeingRead | None:
         """The binlog that is read; None before the known bytes have come again."""
         track = self.tailer.current
         if track is None or not self.tailer.settled:
             return None
-        return Seen(track.name, is_readable=bool(track.scanner.formats))
+        return BeingRead(track.name, is_readable=bool(track.scanner.formats))
 
     @property
     def has_gained(self) -> bool:
@@ -96,13 +97,13 @@ class LiveRun:
         read = bool(tailer.pump()) or tailer.place != place
         if tailer.read_bytes != count:
             self.moved = time.monotonic()
-        if self.state is State.COMPARING and tailer.settled:
-            self.state = State.READING
+        if self.state is RunState.COMPARING and tailer.settled:
+            self.state = RunState.READING
         return read
 
     def take_new(self) -> list[Track]:
         """The binlogs that began since the last call; none before this run is confirmed."""
-        if self.state is State.CONFIRMING:
+        if self.state is RunState.CONFIRMING:
             return []
         new = self.tailer.take_new()
         self.fresh += new

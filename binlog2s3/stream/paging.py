@@ -3,9 +3,9 @@
 Place in the flow: a thread of the streamer, beside the loop. It reads entries from the bucket and
 puts pages; nothing waits for it.
 
-Law: a page is made of the entries in the bucket, never of what this process remembers, and only of
-a range in which no entry can appear any more: entries are made in order, so one at the range's end
-or after it ends the range. A death at any line costs nothing: the next round begins the page again.
+Law: a page is made of the entries in the bucket, never of what this process remembers. It is made
+only if no entry of its range can still appear: entries are written in order, so an entry at or
+after the end of the range proves it. A crash costs nothing: the next round makes the page again.
 """
 
 import threading
@@ -29,11 +29,11 @@ _ROUND_SECONDS = 30.0
 _PAUSE_SECONDS = 0.01  # between two entries: chunks go first
 
 Reached = Callable[[], tuple[Lineage, Callable[[BinlogName], bool]] | None]
-"""The lineage that is written, and whether a binlog and all before it are archived; or None."""
+"""The lineage that grows, and whether a binlog and all before it are archived; or None."""
 
 
 class Pager:
-    """Puts the pages of the lineage that is written. `failed` is called from its thread, once."""
+    """Puts the pages of the lineage that grows. Its thread calls `failed` at most once."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Pager:
         self._thread = threading.Thread(target=self._run, name="pages", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -71,7 +71,7 @@ class Pager:
                 return
 
     def round(self, *, pause_seconds: float = _PAUSE_SECONDS) -> int:
-        """Put the pages that are due and missing; how many. Raises StoreError."""
+        """Put the pages that are due and missing. Returns how many. Raises StoreError."""
         reached = self._reached()
         if reached is None:
             return 0
@@ -88,9 +88,9 @@ def put_missing(
     is_due: Callable[[BinlogName], bool],
     pause: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Put the pages of a lineage that are missing, as long as their last binlog is due; how many.
+    """Put the missing pages of a lineage whose last binlog is due. Returns how many.
 
-    `pause` is called before each entry; True ends it. Raises StoreError.
+    `pause` is called before each entry; if it returns True, this ends. Raises StoreError.
     """
     lineage, put = index.lineage, 0
     first = first_of(lineage.first_binlog.number)
@@ -111,7 +111,7 @@ def put_missing(
 
 
 def _made(index: Index, first: int, before: Page | None, pause: Callable[[], bool]) -> Page | None:
-    """A page out of the entries; None if it is too early for it, or time to end."""
+    """Make a page of the entries; None if it is too early, or `pause` says to end."""
     lineage = index.lineage
     entries: dict[int, Entry] = {}
     for number in range(max(first, lineage.first_binlog.number), first + SPAN):
@@ -131,7 +131,7 @@ def _made(index: Index, first: int, before: Page | None, pause: Callable[[], boo
 
 
 def _before(index: Index, first: int, pause: Callable[[], bool]) -> tuple[bool, Page | None]:
-    """The page before this one, made again if the bucket's cannot be used; False: not known."""
+    """The page before this one, made again if it cannot be used; (False, None) if unknown."""
     least = first_of(index.lineage.first_binlog.number)
     at, page = first - SPAN, None
     while at >= least and (page := index.page(at)) is None:
@@ -152,6 +152,6 @@ def _put(index: Index, page: Page) -> None:
         return
     try:
         where_absent(lambda if_absent: store.put(key, data, if_absent=if_absent))
-    except PreconditionError:  # ours, where an answer was lost, or another writer's: equal bytes
+    except PreconditionError:  # ours, if an answer was lost, or another writer's: equal bytes
         return
     _log.info("page written", key=key, binlogs=len(page.entries))

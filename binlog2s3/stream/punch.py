@@ -1,10 +1,10 @@
-"""Gives the beginning of a file back to the file system; the file keeps its size and its rest.
+"""Frees the disk space of the beginning of a file. The file keeps its size and the rest.
 
-Place in the flow: beneath `spool`, for an open binlog that is larger than the spool may be. Owns
+Place in the flow: beneath `spool`, for an open binlog that is larger than the spool may be. It owns
 the one system call that Python does not have.
 
-Law: not a byte at or behind `end` changes, nor one of a block that only partly lies before it.
-What was given back reads as zeros, so whoever calls this has noted first that nobody may read it.
+Law: no byte at or after `end` changes, and no byte of a block that is only partly before it. A
+freed range reads as zeros, so the caller first notes that it must not be read.
 """
 
 import ctypes
@@ -21,11 +21,11 @@ _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 class PunchUnsupportedError(SpoolError):
-    """The file system cannot give back a part of a file: one can go on without."""
+    """The file system cannot free a part of a file. The streamer can continue without."""
 
 
 def allocated(path: Path) -> int:
-    """Bytes that a file takes on its disk: less than its size where something was punched out.
+    """Bytes that a file takes on its disk: less than its size if a range of it was freed.
 
     Raises OSError.
     """
@@ -33,10 +33,10 @@ def allocated(path: Path) -> int:
 
 
 def punch(path: Path, end: int) -> int:
-    """Give back the file's whole blocks in [0, end); the bytes of disk that this freed.
+    """Free the file's whole blocks in [0, end). Returns how many bytes of disk this freed.
 
-    Beside a writer that makes the file grow the number is too small, but never negative.
-    Raises PunchUnsupportedError where the file system cannot, SpoolError where it will not.
+    If the file grows meanwhile, the number is too small, but never negative.
+    Raises PunchUnsupportedError if the file system cannot do it, SpoolError if it fails.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -55,7 +55,7 @@ def punch(path: Path, end: int) -> int:
 
 
 def _punch_hole(descriptor: int, length: int) -> int:
-    """The errno, 0 if it is done. A signal may interrupt it, as any call."""
+    """Returns the errno, 0 after success. A signal may interrupt the call."""
     fallocate = _fallocate()
     if fallocate is None:
         return errno.ENOSYS
@@ -66,7 +66,7 @@ def _punch_hole(descriptor: int, length: int) -> int:
 
 
 def _fallocate() -> Callable[[int, int, int, int], int] | None:
-    """fallocate(2) with 64-bit offsets: glibc has it under another name where `long` is short."""
+    """fallocate(2) with 64-bit offsets; glibc calls it fallocate64 if `long` has 32 bits."""
     libc = ctypes.CDLL(None, use_errno=True)
     function = getattr(libc, "fallocate64", None) or getattr(libc, "fallocate", None)
     if function is None:
@@ -80,10 +80,10 @@ def _refused(path: Path, number: int) -> SpoolError:
     reason = os.strerror(number).lower()
     if number in _UNSUPPORTED:
         return PunchUnsupportedError(
-            f"{path}: its file system cannot give back a part of a file ({reason})",
-            hint="put the spool on ext4, xfs, btrfs or zfs, or give it room for a whole binlog",
+            f"{path}: its file system cannot free a part of a file ({reason})",
+            hint="put the spool on ext4, xfs, btrfs or zfs, or give it space for a whole binlog",
         )
     return SpoolError(
-        f"{path}: its room cannot be given back: {reason}",
+        f"{path}: its disk space cannot be freed: {reason}",
         hint="this program's user must own the spool and its files",
     )

@@ -1,10 +1,10 @@
-"""The place of one binlog in the archive: what is asked of the store there, and how it is proved.
+"""One binlog in the bucket: its chunks, its object, its entry, and how they are proved.
 
-Place in the flow: the uploader decides what is done when; each method here is one step, which
-blocks, and runs in a worker.
+Place in the flow: the uploader decides what to do; each method here is one blocking request, which
+a worker runs.
 
-Law: nothing is replaced. What is there already is compared, byte for byte in the end, and a range
-that is sent must still be what the scanner saw.
+Law: nothing is replaced. What is there already is compared, in the end byte by byte. A range is
+sent only if its bytes are still those that the scanner saw.
 """
 
 import hashlib
@@ -43,9 +43,10 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What the store holds: the object, its chunks, the upload that has most of our bytes.
+    """What the store has: the object, its chunks, and the upload with most of our bytes.
 
-    Of `parts` only those can be told to be ours whose bytes have passed: see `Place.is_ours`.
+    Of `parts`, only those can be compared with ours whose bytes have been read: see
+    `RemoteBinlog.is_ours`.
     """
 
     object_there: bool
@@ -55,10 +56,10 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
-    """A slice of the spool that is sent only while it is what the scanner saw.
+class _CheckedSlice:
+    """A slice of the spool that is sent only if its bytes are still those that the scanner saw.
 
-    Looked at before each attempt: some stores take wrong bytes, some keep what they refuse.
+    It is read before each attempt: some stores accept wrong bytes, some keep what they refuse.
     """
 
     piece: Body
@@ -76,8 +77,11 @@ class _Checked:
         return self.piece.open()
 
 
-class Place:
-    """Where the binlog of `track` lies, or will lie, under its lineage."""
+class RemoteBinlog:
+    """The binlog of `track` in the bucket, under its lineage.
+
+    It has more than 20 methods because each request is one.
+    """
 
     def __init__(
         self, store: Store, layout: Layout, lineage: str, grid: Grid, track: Track
@@ -90,7 +94,7 @@ class Place:
         self._chunks = layout.chunks(lineage, track.name)
 
     def wanted(self) -> Mapping[int, tuple[Part, int]]:
-        """The parts that can be told from our bytes now, with their checksums, by number."""
+        """The parts whose bytes we have, with their checksums, by number."""
         track = self._track
         return {
             part.number: (part, track.digest.part_crc64(part))
@@ -99,7 +103,7 @@ class Place:
         }
 
     def look(self, wanted: Mapping[int, tuple[Part, int]]) -> Looked:
-        """See what is there. Of several unfinished uploads, the one with most of our parts."""
+        """Look what is there. Of several unfinished uploads, take that with most of our parts."""
         found = self._store.head(self.key)
         best: tuple[str | None, tuple[PartInfo, ...]] = (None, ())
         most = (0, 0)
@@ -120,7 +124,7 @@ class Place:
         )
 
     def is_ours(self, info: PartInfo, part: Part, crc64: int) -> bool:
-        """Whether a part in the store holds exactly our bytes."""
+        """Whether a part in the store has exactly our bytes."""
         if info.size != part.end - part.begin:
             return False
         if info.crc64 is not None:
@@ -132,7 +136,7 @@ class Place:
         return f"{self._chunks}{chunk}"
 
     def put_chunk(self, chunk: Chunk) -> None:
-        """Put a range of the growing binlog as an object of its own: durable when this returns."""
+        """Put a range of the growing binlog as a chunk. It is durable when this returns."""
         if chunk.begin < self._track.floor:
             data = self._read_back(chunk)
             self._store.put(self.chunk_key(chunk), data, crc64=chunk.crc64)
@@ -142,15 +146,15 @@ class Place:
             self._store.put(self.chunk_key(chunk), piece, crc64=chunk.crc64)
 
     def compare(self, chunks: Iterable[Chunk]) -> frozenset[Chunk]:
-        """Those chunks of another process whose names have the source's checksums.
+        """Compare chunks of another process with our bytes; return those that are equal.
 
-        One that has another checksum is read. If it does not even hold what its name says, it is
-        no chunk of anybody, and would only be in a reader's way: it is deleted. Else it is of
-        another history: ArchiveError.
+        A chunk whose name has another checksum is read. If its bytes are not those that its name
+        says, it is deleted: it is nobody's chunk, and would only stop readers. Otherwise it is of
+        another history, and ForkError is raised.
         """
         same = set()
         for chunk in sorted(chunks):
-            if chunk.end <= self._track.floor:  # these very chunks were read to check our bytes
+            if chunk.end <= self._track.floor:  # our bytes were read from these chunks
                 same.add(chunk)
                 continue
             beyond = chunk.end > self._track.size
@@ -174,10 +178,10 @@ class Place:
         self._store.delete([self.chunk_key(chunk) for chunk in sorted(chunks)])
 
     def copy_part(self, upload_id: str, part: Part, chunk: Chunk) -> PartInfo:
-        """Have the store make a part of a chunk.
+        """Have the store copy a chunk into a part.
 
-        Raises StoreError, not transient, if the chunk's object does not hold the bytes that its
-        name says: they would be in the archive for ever.
+        Raises StoreError, not transient, if the chunk's object does not have the bytes that its
+        name says: they would stay in the archive for ever.
         """
         key = self.chunk_key(chunk)
         try:
@@ -188,7 +192,7 @@ class Place:
             raise ObjectMissingError(f"chunk {key} is not there any more") from error
         if info.etag.strip('"') == self._md5(part).hex():
             return info
-        # Under KMS an ETag is no MD5, and proves nothing.
+        # With KMS an ETag is not an MD5 and proves nothing.
         if crc64_of_blocks(self._store.open(key, 0, chunk.size)) != chunk.crc64:
             raise StoreError(
                 f"{key} does not hold the bytes that its name says",
@@ -198,16 +202,17 @@ class Place:
         return info
 
     def create_upload(self, *, copying: bool) -> str:
-        """Begin a multipart upload; its id.
+        """Begin a multipart upload and return its id.
 
-        Without a whole-object checksum if parts are to be copied: MinIO copies into no other.
+        If parts will be copied, without a whole-object checksum: MinIO does not copy into an upload
+        with one.
         """
         return self._store.create_upload(self.key, crc64=not copying)
 
     def put_part(self, upload_id: str, part: Part, crc64: int) -> PartInfo:
-        """Send one part. Raises SpoolError if the spool no longer has what was read there.
+        """Send one part. Raises SpoolError if the spool's bytes have changed.
 
-        What the spool has given back is read back from its chunk.
+        Bytes that were freed in the spool are read from their chunk.
         """
         if part.begin < self._track.floor:
             data = self._read_back(Chunk(part.begin, part.end, crc64))
@@ -237,10 +242,10 @@ class Place:
         )
 
     def verify(self) -> None:
-        """See that the object is our binlog, byte for byte; ArchiveError if it is another.
+        """Prove that the object has exactly our bytes. Raises ArchiveError if it has others.
 
-        By the whole-object checksum where the store keeps one; else by the ETag that our parts
-        must give; else by reading back. An unequal ETag proves nothing.
+        By the whole-object checksum if the store keeps one; otherwise by the ETag that our parts
+        give; otherwise by reading the object. A different ETag proves nothing.
         """
         info, track = self._store.head(self.key), self._track
         if info is None:
@@ -268,7 +273,7 @@ class Place:
         put_entry(self._store, self.entry_key, self._track)
 
     def clear(self) -> None:
-        """Delete what only the growing binlog needed, now that the archive has it: see `sweep`."""
+        """Delete the leftovers of a binlog that is archived now: see `sweep`."""
         abort_uploads(self._store, self.key)
         chunks = _list_chunks(self._store, self._chunks)
         _delete_inside(self._store, self._chunks, chunks, self._track.size)
@@ -279,24 +284,24 @@ class Place:
         return self._track.body(begin, end)
 
     def _checked(self, begin: int, end: int, crc64: int) -> Body:
-        return _Checked(self._slice(begin, end), crc64, str(self._track.path))
+        return _CheckedSlice(self._slice(begin, end), crc64, str(self._track.path))
 
     def _given_back(self, begin: int, end: int) -> FloorError:
         return FloorError(
-            f"{self._track.name} from {begin} to {end} is wanted again, and the spool has "
-            f"given back its room up to {self._track.floor}",
-            hint="start again: the binlog is fetched anew; what took its chunks from the bucket?",
+            f"{self._track.name} from {begin} to {end} is needed again, but was freed in the spool "
+            f"up to {self._track.floor}",
+            hint="restart: the binlog is fetched again; what deleted its chunks in the bucket?",
         )
 
     def _md5(self, part: Part) -> bytes:
-        """The MD5 of a part's bytes in the spool, which take a while: computed once."""
+        """The MD5 of a part's bytes in the spool. It is slow, so it is computed once."""
         md5s = self._track.md5s
         if part not in md5s and part.begin < self._track.floor:
             crc64 = self._track.digest.part_crc64(part)
             data = self._read_back(Chunk(part.begin, part.end, crc64))
             md5s[part] = hashlib.md5(data, usedforsecurity=False).digest()
         elif part not in md5s:
-            # of bytes that have changed it would agree with an object of the changed ones
+            # an MD5 of changed bytes would agree with an object of the changed bytes
             piece = self._slice(part.begin, part.end)
             crc64, md5 = _digests(piece)
             if crc64 != self._track.digest.part_crc64(part):
@@ -305,7 +310,7 @@ class Place:
         return md5s[part]
 
     def _read_back(self, wanted: Chunk) -> bytes:
-        """Bytes of which the spool has given the room back: from this chunk, else from others."""
+        """Bytes that were freed in the spool: from this chunk, otherwise from others."""
         try:
             data = b"".join(self._store.open(self.chunk_key(wanted), 0, wanted.size))
         except ObjectMissingError:
@@ -318,9 +323,9 @@ class Place:
         return data
 
     def _ours(self, begin: int, end: int) -> Iterator[bytes]:
-        """Bytes [begin, end): from the bucket's chunks what the spool has given back, else ours.
+        """Bytes [begin, end): from the bucket what was freed in the spool, the rest from the spool.
 
-        Raises FloorError where the bucket does not have them either.
+        Raises FloorError if the bucket does not have them either.
         """
         floor = self._track.floor
         if begin < floor:
@@ -332,7 +337,7 @@ class Place:
             yield from _blocks(self._track.body(max(begin, floor), end))
 
     def _readable(self) -> Readable:
-        """Chunks are looked for first: what another writer archives just then is not missed."""
+        """Lists chunks first, so that a binlog that another writer archives meanwhile is found."""
         chunks = sorted(_list_chunks(self._store, self._chunks))
         there = self._store.head(self.key)
         return Readable(
@@ -344,7 +349,7 @@ class Place:
         )
 
     def prepare_punch(self, part: Part) -> None:
-        """Keep what is needed of a part's bytes for archiving, before they leave the spool."""
+        """Compute what archiving needs of a part's bytes, before they are freed in the spool."""
         self._md5(part)
 
     def _etags(self) -> tuple[str, ...]:
@@ -355,7 +360,7 @@ class Place:
 
     @contextmanager
     def _spool_unchanged(self, piece: Body, crc64: int) -> Iterator[None]:
-        """A body that the store refuses may be a spool that changed since it was read."""
+        """If the store refuses a body, find out whether the spool has changed."""
         try:
             yield
         except StoreError as error:
@@ -387,9 +392,9 @@ def put_entry(store: Store, key: str, binlog: BinlogReading) -> None:
 
 
 def sweep(store: Store, layout: Layout, lineage: str, name: BinlogName) -> None:
-    """Take away what is left of a binlog's growing: uploads, and the chunks of an archived one.
+    """Abort a binlog's unfinished uploads, and delete its chunks if it is archived.
 
-    Those of other writers, of deaths, of requests performed long after they were made.
+    They are left by other writers, by crashes, and by requests that were performed late.
     """
     key, chunks = layout.binlog(lineage, name), layout.chunks(lineage, name)
     abort_uploads(store, key)
@@ -400,7 +405,7 @@ def sweep(store: Store, layout: Layout, lineage: str, name: BinlogName) -> None:
 
 
 def abort_uploads(store: Store, key: str) -> None:
-    """Abort all unfinished uploads of a key, where the store can list them."""
+    """Abort all unfinished uploads of a key, if the store can list them."""
     for upload_id in _uploads(store, key):
         store.abort_upload(key, upload_id)
 
@@ -412,7 +417,7 @@ def _delete_inside(store: Store, prefix: str, chunks: Iterable[Chunk], size: int
 
 
 def _uploads(store: Store, key: str) -> list[str]:
-    """The ids of a binlog's unfinished uploads, none where the store cannot list them."""
+    """The ids of a binlog's unfinished uploads; none if the store cannot list them."""
     try:
         return [upload.upload_id for upload in store.list_uploads(key)]
     except UnsupportedError:
@@ -430,7 +435,7 @@ def _list_chunks(store: Store, prefix: str) -> Iterator[Chunk]:
 
 
 def where_absent(write: Callable[[bool], object]) -> None:
-    """Write where nothing lies yet; a store that refuses conditions loses this check alone."""
+    """Write only if nothing is there yet. A store without conditions writes without this check."""
     try:
         write(True)
     except UnsupportedError as error:
@@ -447,7 +452,7 @@ def _blocks(piece: Body) -> Iterator[bytes]:
 def _changed(piece: Body, path: str) -> SpoolError:
     return SpoolError(
         f"{path} changed after it was read ({piece.size} bytes)",
-        hint="look at the spool's disk, and start again: the binlog is fetched anew",
+        hint="check the spool's disk and restart: the binlog is fetched again",
     )
 
 

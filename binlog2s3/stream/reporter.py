@@ -51,7 +51,7 @@ from binlog2s3.stream.source_watch import Sight, Watch
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.uploader import Counts, Tally
+from binlog2s3.stream.upload_counts import Counts, UploadTally
 from binlog2s3.stream.writer import Writer
 
 _log = Log("board")
@@ -416,7 +416,7 @@ class Reporter:
         )
 
 
-def _uploads(tallies: list[Tally], busy: int) -> UploadStatus:
+def _uploads(tallies: list[UploadTally], busy: int) -> UploadStatus:
     return UploadStatus(
         binlogs=sum(tally.binlogs for tally in tallies),
         closed_binlogs=sum(tally.closed_binlogs for tally in tallies),

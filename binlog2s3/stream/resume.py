@@ -1,10 +1,9 @@
-"""Where to read on: asks the source who it is and what it has, before each run of mysqlbinlog.
+"""Finds where the next run of mysqlbinlog begins: asks the source who it is and what it has.
 
-Place in the flow: between two runs, and before the first; the supervisor starts mysqlbinlog where
-this says. `continuation` decides; where the source contradicts the archive, `compare` compares
-bytes.
+Place in the flow: the supervisor asks it before each run and starts mysqlbinlog there.
+`continuation` decides. If the source contradicts the archive, `compare` compares bytes.
 
-Law: every answer is of one server, whose uuid is asked before and after; what is answered here is
+Law: all answers are of one server: its UUID is asked before and after. What is answered here is
 proved again by the bytes of the run itself.
 """
 
@@ -40,10 +39,11 @@ _log = Log("course")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """Where the next run begins, at this server.
+    """Where the next run begins, on this server.
 
-    `tip` is what goes on, None for a new lineage, whose `parent` is then told. `overlap` is what
-    the run brings again, None where it begins with a binlog's first byte and nothing to compare.
+    `tip` is the end of the lineage that continues; None for a new lineage, which has `parent`.
+    `overlap` are the bytes that the run sends again; None if it begins with a binlog's first byte
+    and there is nothing to compare.
     """
 
     facts: ServerFacts
@@ -62,9 +62,10 @@ class Heading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """Why the source is not simply believed: `refused` says that it does not give this place.
+    """Why the next run does not simply continue: the bytes are compared first.
 
-    `unreadable`: what it gives of this binlog, which comes next, is none from the first event on.
+    `refused`: the source does not give what comes next. `unreadable`: what it gives of this binlog,
+    which comes next, is damaged in the first event.
     """
 
     why: str
@@ -73,7 +74,7 @@ class Doubt:
 
 
 class Pilot:
-    """Finds the heading. `finder` makes what compares a server with a lineage, byte by byte."""
+    """Finds the heading. `finder` makes a `Finder`, which compares a server with a lineage."""
 
     def __init__(
         self,
@@ -89,10 +90,10 @@ class Pilot:
         self._checked: set[str] = set()
 
     def heading(self, server: Server, tip: Tip | None, doubt: Doubt | None = None) -> Heading:
-        """Where to go on from here.
+        """Where to continue after `tip`.
 
-        Raises SourceError where the source cannot be asked, refuses, or is refused; GapError where
-        a gap is to stop everything.
+        Raises SourceError if the source cannot be asked, refuses, or is refused, and GapError if
+        there is a gap and --on-gap is stop.
         """
         facts = server.facts()
         tool = find(facts.flavour, self._config.mysql.mysqlbinlog)
@@ -120,7 +121,7 @@ class Pilot:
         return self._steered(plain, tip, course, anew=doubt is not None)
 
     def _first(self, listed: tuple[ServerBinlog, ...], doubt: Doubt | None) -> BinlogName:
-        """The first binlog of an empty archive; the one behind it where it cannot be read."""
+        """The first binlog of an empty archive; the one after it if that cannot be read."""
         begin = first_binlog(self._config.stream, listed)
         if doubt is None or doubt.unreadable is None or doubt.unreadable < begin:
             return begin
@@ -132,7 +133,7 @@ class Pilot:
                 f"gap: the source cannot give {doubt.unreadable}: {doubt.why}",
                 hint="--on-gap continue begins the archive with the next binlog",
             )
-        _log.warning("the archive begins behind a binlog that cannot be read",
+        _log.warning("the archive begins after a binlog that cannot be read",
                      binlog=doubt.unreadable, why=doubt.why, begin=later[0])  # fmt: skip
         return later[0]
 
@@ -145,9 +146,9 @@ class Pilot:
         if origin is not None and origin.join == "gap" and self._config.stream.on_gap == "stop":
             raise GapError(
                 f"gap: the source no longer has {origin.missing}; "
-                f"its history goes on with {course.begin}",
+                f"its history continues with {course.begin}",
                 hint="what was purged and is not in the bucket is lost to the archive: take a new "
-                "base backup; --on-gap continue begins a new lineage behind the gap",
+                "base backup; --on-gap continue begins a new lineage after the gap",
             )
         return replace(plain, begin=course.begin, tip=None, parent=origin)
 
@@ -226,7 +227,7 @@ class Pilot:
 def _unreadable(doubt: Doubt) -> SourceError:
     return SourceError(
         f"{doubt.unreadable} cannot be read, and is the newest: {doubt.why}",
-        hint="it is read again; FLUSH BINARY LOGS there lets the stream go on behind",
+        hint="it is read again; after FLUSH BINARY LOGS the stream continues with the next one",
         transient=True,
     )
 

@@ -1,11 +1,11 @@
 """The spool: the directory that holds what is not archived yet.
 
-Place in the flow: each run of mysqlbinlog writes into a directory of its own below it, the tailer
-reads there, the uploader deletes there what is archived.
+Place in the flow: each run of mysqlbinlog writes into a directory of its own, the tailer reads
+there, and the uploader deletes there what is archived.
 
-Law: no checked byte that an earlier run wrote is cut off or overwritten; a file is deleted only
-when the archive has it, or another copy that has all of its bytes; a deletion is made durable
-before it is counted on. One streamer holds the spool, by a lock that ends with its process.
+Law: no checked byte of an earlier run is cut off or overwritten. A file is deleted only if the
+archive has it, or another copy has all of its bytes. A deletion is durable before anything relies
+on it. One streamer holds the spool, by a lock that ends with its process.
 """
 
 import errno
@@ -15,8 +15,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +27,15 @@ from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import DamageError, SpoolError
 from binlog2s3.log import Log
 from binlog2s3.stream.punch import allocated, punch
+from binlog2s3.stream.spool_files import (
+    HINTS,
+    as_spool_error,
+    delete_file,
+    is_prefix,
+    sync_directory,
+    sync_file,
+    write_whole,
+)
 
 _log = Log("spool")
 _LOCK = "lock"
@@ -47,7 +56,7 @@ _RUN_DIRECTORY = re.compile(r"run-\d{8}T\d{12}Z-[0-9a-f]{4}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """From where on a file of the spool can be read: an offset of the binlog, `at` in the file."""
+    """Where a file of the spool begins to be readable: `offset` in the binlog, `at` in the file."""
 
     offset: int
     at: int
@@ -55,10 +64,10 @@ class Floor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What a run of mysqlbinlog was started for. `lineage` is None until it was known.
+    """What a run of mysqlbinlog was started for. `lineage` is None until it is known.
 
-    `position` is its --start-position in `binlog`, its first one. `floors`, by binlog: what lies
-    below was given back to the file system; it must never be read again, the bucket has it.
+    `position` is its --start-position in `binlog`, its first one. `floors`, by binlog: the bytes
+    before the floor were freed and must never be read again; the bucket has them.
     """
 
     source: str
@@ -71,13 +80,13 @@ class RunFacts:
 
     @property
     def whole(self) -> bool:
-        """Whether the file of the first binlog begins at the binlog's first byte, and has it."""
+        """Whether the first binlog's file has that binlog from its first byte on."""
         return self.position <= _MAGIC_SIZE and self.binlog not in self.floors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What the spool takes and what is left of its file system, with the limits of both; bytes."""
+    """Bytes that the spool takes and that its file system has free, with the limits of both."""
 
     used: int
     free: int
@@ -85,7 +94,7 @@ class Room:
     min_free: int
 
     def short_of(self) -> str:
-        """What there is not enough of, in one sentence; "" if the spool may grow."""
+        """Which limits are exceeded, in one sentence; "" if the spool may grow."""
         wrong = []
         if self.max_bytes is not None and self.used > self.max_bytes:
             wrong.append(f"the spool takes {self.used} bytes, above {self.max_bytes} (max_bytes)")
@@ -98,14 +107,13 @@ class Room:
 
     @property
     def lacks_free_space(self) -> bool:
-        """Whether it is the file system that has too little, whatever the spool takes."""
+        """Whether the file system has too little free space, whatever the spool takes."""
         return self.free < self.min_free
 
     def has_room_again(self) -> bool:
-        """Whether there is so much room that it is worth going on: more than at the limits.
+        """Whether there is clearly more space than at the limits.
 
-        Without the difference a spool at its limit would start mysqlbinlog for a few bytes at a
-        time.
+        Otherwise a spool at its limit would start mysqlbinlog again and again for a few bytes.
         """
         reserve = min(self.min_free // 4, _MOST_RESERVE)
         below_most = self.max_bytes is None or self.used * 4 <= self.max_bytes * 3
@@ -113,16 +121,16 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SpoolRun:
     """One run's directory."""
 
     directory: Path
     facts: RunFacts
 
     def files(self) -> dict[BinlogName, Path]:
-        """The binlogs that are there now, by name."""
+        """The files of the binlogs that are there now, by name."""
         found = {}
-        with _as_spool_error(self.directory), os.scandir(self.directory) as entries:
+        with as_spool_error(self.directory), os.scandir(self.directory) as entries:
             for entry in entries:
                 try:
                     found[BinlogName.parse(entry.name)] = Path(entry.path)
@@ -131,9 +139,9 @@ class Run:
         return found
 
     def end_of(self, name: BinlogName) -> int:
-        """Up to which offset of this binlog its file goes; its last event may not be whole."""
+        """The offset of the binlog at the end of its file; the last event may be incomplete."""
         path = self.directory / str(name)
-        with _as_spool_error(path):
+        with as_spool_error(path):
             size = path.stat().st_size
             floor = self.facts.floors.get(str(name))
             if floor is not None:
@@ -158,8 +166,8 @@ class Spool:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.reading: Path | None = None  # a copy that is only compared, and must stay for that
-        with _as_spool_error(directory):
+        self.reading: Path | None = None  # a copy that is being compared and must stay
+        with as_spool_error(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -171,21 +179,21 @@ class Spool:
                 f"spool {directory} is in use by another streamer{holder}",
                 hint="each streamer needs a spool of its own: --spool",
             ) from error
-        with _as_spool_error(directory):
+        with as_spool_error(directory):
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         os.close(self._lock)
 
-    def runs(self) -> list[Run]:
-        """The runs that left something here, oldest first; half-made ones are removed.
+    def runs(self) -> list[SpoolRun]:
+        """The runs, oldest first. Removes runs that died before they had a run.json.
 
-        What does not have the name of a run is not ours and is left alone.
+        A directory that is not named like a run is not ours and stays.
         """
         found = []
-        with _as_spool_error(self.directory):
+        with as_spool_error(self.directory):
             for path in sorted(self.directory.iterdir()):
                 if not _RUN_DIRECTORY.fullmatch(path.name):
                     continue
@@ -199,62 +207,58 @@ class Spool:
                         hint="move that run's directory aside; the source still has the binlogs",
                     ) from error
                 else:
-                    found.append(Run(path, facts))
+                    found.append(SpoolRun(path, facts))
         return found
 
-    def begin(self, facts: RunFacts) -> Run:
-        """A new, empty directory for a run, made durable with its run.json."""
+    def begin(self, facts: RunFacts) -> SpoolRun:
+        """Make a new, empty directory for a run, durable together with its run.json."""
         name = f"run-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}-{secrets.token_hex(2)}"
-        run = Run(self.directory / name, facts)
-        with _as_spool_error(run.directory):
+        run = SpoolRun(self.directory / name, facts)
+        with as_spool_error(run.directory):
             run.directory.mkdir(mode=0o700)
             self.note(run)
-            _sync_directory(self.directory)
+            sync_directory(self.directory)
         self._keep_reserve()
         return run
 
-    def note(self, run: Run) -> None:
-        """Write run.json, whole or not at all; on a disk that is full in the reserve's place.
+    def note(self, run: SpoolRun) -> None:
+        """Write run.json, all of it or not at all. On a full disk, the reserve makes the space.
 
-        Without this note nothing could be given back, and a full disk would stay full.
+        Without this note nothing could be freed, and a full disk would stay full.
         """
         document = {"format": 1, **asdict(run.facts)}
         try:
-            _write_whole(run.directory / _RUN, document)
+            write_whole(run.directory / _RUN, document)
         except SpoolError as error:
             if not error.transient or not (self.directory / _RESERVE).exists():
                 raise
             (self.directory / _RESERVE).unlink()
-            _write_whole(run.directory / _RUN, document)
+            write_whole(run.directory / _RUN, document)
 
     def _keep_reserve(self) -> None:
-        """Hold a little room for `note`; where there is none, later."""
+        """Keep a little space for `note`. If there is none now, a later run tries again."""
         path = self.directory / _RESERVE
         if path.exists():
             return
         try:
             path.write_bytes(b"-" * _RESERVE_BYTES)
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_file(path)
         except OSError:
             path.unlink(missing_ok=True)
 
     def note_claim(self, source: str, target: str, rank: Rank) -> None:
-        """Record which writer this spool's streamer is about to become, before its claim."""
+        """Record, before the claim, which writer this streamer is about to become."""
         claim = {"source": source, "target": target, "generation": rank[0], "token": rank[1]}
-        _write_whole(self.directory / _CLAIM, {"format": 1, **claim})
+        write_whole(self.directory / _CLAIM, {"format": 1, **claim})
 
     def last_claim(self, source: str, target: str) -> Rank | None:
-        """The writer that this spool's streamer last was, if of this source in this archive.
+        """The writer that the streamer on this spool last was, for this source and target.
 
-        A record that cannot be read is logged and counts as none: the start then waits until that
+        A record that cannot be read is logged and counts as none. The start then waits until that
         writer has been silent for long enough.
         """
         path = self.directory / _CLAIM
-        with _as_spool_error(path):
+        with as_spool_error(path):
             try:
                 data = path.read_bytes()
             except FileNotFoundError:
@@ -269,10 +273,10 @@ class Spool:
             return None
 
     def release(self, name: BinlogName, lineage: str) -> int:
-        """Delete every run's copy of a binlog of this lineage; the bytes that were freed.
+        """Delete every run's copy of a binlog of this lineage. Returns how many bytes this freed.
 
-        Runs that hold nothing any more are removed, but for the newest. Call it only for what the
-        archive has.
+        Also removes runs without binlogs, but not the newest run. Call it only for archived
+        binlogs.
         """
         freed = 0
         runs = self.runs()
@@ -281,25 +285,25 @@ class Spool:
                 continue
             path = run.directory / str(name)
             if path != self.reading:
-                freed += _delete(path)
+                freed += delete_file(path)
         self.sweep(runs[:-1])
         return freed
 
     def delete(self, paths: Iterable[Path]) -> int:
-        """Delete these files, and runs that hold nothing any more; the bytes that were freed.
+        """Delete these files, and runs without binlogs. Returns how many bytes this freed.
 
         Call it only for what the bucket has.
         """
-        freed = sum(_delete(path) for path in paths)
+        freed = sum(delete_file(path) for path in paths)
         self.sweep(self.runs()[:-1])
         return freed
 
     def drop_prefixes(self) -> int:
-        """Delete copies that are byte for byte the beginning of another one; the bytes freed.
+        """Delete copies that are the beginning of another copy. Returns how many bytes this freed.
 
-        Each start asks the source for the open binlog anew, so without this every restart would
-        leave one more copy. Only files that begin at the binlog's first byte are compared: one
-        that begins elsewhere, or whose beginning was given back, stays and lets no other go.
+        Each start fetches the open binlog again, so without this every restart would leave one
+        more copy. Only files that begin at the binlog's first byte are compared, and not those
+        whose beginning was freed.
         """
         copies: dict[tuple[str | None, BinlogName], list[Path]] = {}
         for run in self.runs():
@@ -308,53 +312,53 @@ class Spool:
                     copies.setdefault((run.facts.lineage, name), []).append(path)
         freed = 0
         for paths in copies.values():
-            with _as_spool_error(self.directory):
+            with as_spool_error(self.directory):
                 paths.sort(key=lambda path: path.stat().st_size)
                 longest = paths.pop()
                 for path in paths:
-                    if _is_prefix(path, longest):
+                    if is_prefix(path, longest):
                         freed += path.stat().st_size
                         path.unlink()
-                        _sync_directory(path.parent)
+                        sync_directory(path.parent)
         return freed
 
-    def sweep(self, runs: list[Run]) -> None:
-        """Remove those of these runs' directories that hold no binlog any more."""
+    def sweep(self, runs: list[SpoolRun]) -> None:
+        """Remove those of these runs that have no binlog any more."""
         for run in runs:
             if not run.files():
                 self.discard(run)
 
-    def discard(self, run: Run) -> None:
-        """Delete a run's directory with all that is in it: its bytes are not of our history.
+    def discard(self, run: SpoolRun) -> None:
+        """Delete a run with all that is in it: its bytes are not of our history.
 
-        The newest binlog goes first and run.json last, so that a crash on the way leaves a run as
-        it was earlier, which the next start judges alike.
+        The newest binlog is deleted first and run.json last, so that after a crash the next start
+        finds the run as it was earlier.
         """
         for _, path in sorted(run.files().items(), reverse=True):
-            with _as_spool_error(path):
+            with as_spool_error(path):
                 path.unlink()
-                _sync_directory(run.directory)
-        with _as_spool_error(run.directory):
+                sync_directory(run.directory)
+        with as_spool_error(run.directory):
             shutil.rmtree(run.directory)
-            _sync_directory(self.directory)
+            sync_directory(self.directory)
 
     def give_back(self, path: Path, floor: Floor) -> None:
-        """Give a binlog's whole blocks below the floor back; noted first, so never read again.
+        """Free a binlog's whole blocks before the floor, which is noted first: see `RunFacts`.
 
-        Raises PunchUnsupportedError where the file system cannot: the spool goes on as it is.
+        Raises PunchUnsupportedError if the file system cannot: the spool stays as it is.
         """
-        with _as_spool_error(path):
+        with as_spool_error(path):
             facts = _parse_facts((path.parent / _RUN).read_bytes())
         floors = {**facts.floors, path.name: floor}
-        self.note(Run(path.parent, replace(facts, floors=floors)))
+        self.note(SpoolRun(path.parent, replace(facts, floors=floors)))
         punch(path, floor.at)
 
     def cut(self, path: Path, end: int) -> None:
-        """Forget what lies behind `end` in a file whose writer has ended: it is fetched again.
+        """Cut off what is after `end` in a file whose mysqlbinlog has ended: it is fetched again.
 
-        Only for what is no whole event, or was found damaged. A file that is gone is left alone.
+        Call it only for an incomplete or damaged event. A missing file is no error.
         """
-        with _as_spool_error(path), suppress(FileNotFoundError):
+        with as_spool_error(path), suppress(FileNotFoundError):
             if path.stat().st_size > end:
                 os.truncate(path, end)
 
@@ -362,35 +366,31 @@ class Spool:
         """Make everything in the spool durable, files and directories."""
         for run in self.runs():
             for path in run.files().values():
-                with _as_spool_error(path):
-                    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                    try:
-                        os.fsync(descriptor)
-                    finally:
-                        os.close(descriptor)
-            _sync_directory(run.directory)
+                with as_spool_error(path):
+                    sync_file(path)
+            sync_directory(run.directory)
 
     def check_room(self, limits: SpoolLimits) -> None:
-        """Raise SpoolError if there is no room to begin in.
+        """Raise SpoolError if there is too little space to begin.
 
-        mysqlbinlog does not tell: a flush of small events that fails is ignored, it lives on and
-        goes on with a hole in its file when there is room again.
+        mysqlbinlog does not report it: if a flush of small events fails, it continues, with a hole
+        in its file once there is space again.
         """
         if why := self.room(limits).short_of():
-            raise SpoolError(f"spool {self.directory}: {why}", hint=_HINTS[errno.ENOSPC])
+            raise SpoolError(f"spool {self.directory}: {why}", hint=HINTS[errno.ENOSPC])
 
     def used_bytes(self) -> int:
-        """Bytes that the binlogs in the spool take on its disk: a hole in a file takes none."""
-        with _as_spool_error(self.directory):
+        """Bytes that the binlogs in the spool take on its disk. A hole in a file takes none."""
+        with as_spool_error(self.directory):
             return sum(allocated(path) for run in self.runs() for path in run.files().values())
 
     def room(self, limits: SpoolLimits, passing: int = 0) -> Room:
-        """How much the spool takes and how much is left, beside the limits.
+        """How much the spool takes and how much is free, with the limits.
 
-        `passing`: bytes that do not count, as those of an event that is not whole yet.
+        `passing`: bytes that do not count, such as those of an incomplete event.
         """
         used = max(0, self.used_bytes() - passing)
-        with _as_spool_error(self.directory):
+        with as_spool_error(self.directory):
             space = os.statvfs(self.directory)
         min_free = limits.min_free_bytes
         if min_free is None:
@@ -408,12 +408,12 @@ class Spool:
 
 
 def default_min_free(size: int) -> int:
-    """What to leave free of a file system of this size, where nothing else is asked for."""
+    """How much of a file system of this size to leave free by default."""
     return max(_MIN_FREE, size // _MIN_FREE_PARTS)
 
 
 def _parse_facts(data: bytes) -> RunFacts:
-    """What a run.json says; those of older runs have no floors. Raises where it is damaged."""
+    """Parse a run.json; older ones have no floors. Raises ValueError, KeyError or TypeError."""
     document = {"floors": {}, **json.loads(data)}
     if not isinstance(document["floors"], dict):
         raise TypeError(f"its floors are {document['floors']!r:.40}")
@@ -433,32 +433,8 @@ def _number(document: Mapping[str, object], key: str) -> int:
     return value
 
 
-def _delete(path: Path) -> int:
-    """Delete a file if it is there, durably; its size."""
-    with _as_spool_error(path):
-        try:
-            size = path.stat().st_size
-            path.unlink()
-        except FileNotFoundError:
-            return 0
-        _sync_directory(path.parent)
-        return size
-
-
-def _write_whole(path: Path, document: Mapping[str, object]) -> None:
-    """Write a JSON file, whole or not at all, and make it durable with its name."""
-    with _as_spool_error(path):
-        new = path.with_name(f"{path.name}.new")
-        with new.open("w", encoding="utf-8") as file:
-            json.dump(document, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        _sync_directory(path.parent)
-
-
 def _remove_half_made(path: Path) -> None:
-    """Remove a run that died before its run.json: mysqlbinlog never started, it holds nothing."""
+    """Remove a run without a run.json: it died before mysqlbinlog started, so it is empty."""
     (path / f"{_RUN}.new").unlink(missing_ok=True)
     try:
         path.rmdir()
@@ -466,44 +442,4 @@ def _remove_half_made(path: Path) -> None:
         raise SpoolError(
             f"{path} holds something but has no {_RUN}",
             hint="move that directory aside; the source still has the binlogs",
-        ) from error
-
-
-def _is_prefix(path: Path, longer: Path) -> bool:
-    with path.open("rb") as one, longer.open("rb") as other:
-        while block := one.read(_BLOCK):
-            if block != other.read(len(block)):
-                return False
-    return True
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-_HINTS: Mapping[int, str] = {
-    2: "was it deleted, or its file system unmounted? put it back, or start again: what the bucket "
-    "lacks is fetched anew",
-    13: "this program's user must own the spool directory",
-    17: "something that is no directory is in its place: name another with --spool",
-    20: "something that is no directory is in its place: name another with --spool",
-    28: "make room on the spool's file system, but never delete run-*: it may be the only copy",
-    30: "the spool's file system is mounted read-only",
-    122: "the user's disk quota is exceeded",
-}
-
-
-@contextmanager
-def _as_spool_error(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SpoolError(
-            f"spool: {path}: {(error.strerror or str(error)).lower()}",
-            hint=_HINTS.get(error.errno or 0, "check --spool"),
-            transient=error.errno in (errno.ENOSPC, errno.EDQUOT),
         ) from error

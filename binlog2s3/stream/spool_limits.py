@@ -1,10 +1,10 @@
-"""Keeps the spool within its limits: when reading has to wait, and what makes room meanwhile.
+"""Keeps the spool within its limits: pauses reading, and frees space meanwhile.
 
-Place in the flow: the supervisor asks it while a run of mysqlbinlog reads, and has it make room
-before the next one; the uploaders give back what the bucket has.
+Place in the flow: the supervisor asks it while a run of mysqlbinlog is read, and has it free space
+before the next run. The uploaders free what the bucket has.
 
-Law: nothing is thrown away for want of room. The source keeps its binlogs; what is here goes into
-the bucket first. One event that is larger than the limit passes all the same.
+Law: nothing is deleted that the bucket does not have. The source keeps its binlogs meanwhile. A
+single event may exceed the limit.
 """
 
 import threading
@@ -32,7 +32,7 @@ _FULL = 1 << 20
 class Pressure:
     """The limits of one spool, and whether they are reached.
 
-    `paused`: nothing is read until there is room.
+    `paused`: nothing is read until space is free.
     """
 
     def __init__(self, limits: SpoolLimits, spool: Spool, intake: Intake) -> None:
@@ -44,17 +44,17 @@ class Pressure:
         self.paused = False
 
     def stops(self, child: Child, tailer: Tailer, known: int, read: Callable[[], bool]) -> bool:
-        """Whether mysqlbinlog has to end now, for the spool has no room; looks when it is time.
+        """Whether mysqlbinlog has to end now because the spool is full. Looks at intervals.
 
-        What comes again (`known` bytes), and an event that is not whole, do not count. What
-        mysqlbinlog was quicker to write than we to read may be of that kind: it is read first, a
-        slice with each `read`, while mysqlbinlog stands still.
+        The `known` bytes that come again, and an incomplete event, do not count. Bytes that are
+        not read yet may be such bytes: they are read first, a slice with each `read`, while
+        mysqlbinlog is stopped.
         """
         begun = time.monotonic()
         if begun < self._look_at:
             return False
         room = self._room(tailer, known)
-        took = time.monotonic() - begun  # more where many binlogs wait in the spool
+        took = time.monotonic() - begun  # longer if many binlogs are in the spool
         if room.short_of() and not room.lacks_free_space:
             child.hold(held=True)
             for _ in range(room.used // _SLICE + 1):
@@ -65,13 +65,13 @@ class Pressure:
         if why := room.short_of():
             self._pause(why)
             return True
-        # counted from here: the time in which mysqlbinlog was held is not a look's cost
+        # from now on: the time for which mysqlbinlog was held is not the cost of a look
         pause = max(_LOOK_SECONDS, min(_LOOK_SHARE * took, _LONGEST_LOOK_SECONDS))
         self._look_at = time.monotonic() + pause
         return False
 
     def relieve(self, work: Callable[[float], object], stop: threading.Event) -> None:
-        """Have the spool emptied into the bucket while it has no room; `work` does it."""
+        """Upload what is in the full spool until there is space again; `work` uploads."""
         self._excess, self._look_at = 0, 0.0
         room = self._spool.room(self._limits)
         if not self.paused and not (why := room.short_of()):
@@ -97,7 +97,9 @@ class Pressure:
             _log.info("resumed: the spool has room", used=room.used, free=room.free)
 
     def _pause(self, why: str) -> None:
-        _log.warning("paused: the spool has no room", why=why, hint="it goes on when there is room")
+        _log.warning(
+            "paused: the spool has no room", why=why, hint="it continues when there is space again"
+        )
         self.paused = True
 
     def _room(self, tailer: Tailer, known: int) -> Room:
@@ -106,7 +108,7 @@ class Pressure:
         return self._spool.room(self._limits, passing=torn + known + self._excess)
 
     def _give_overlap_back(self) -> None:
-        """What the last run has brought again is in an earlier one too, or in the bucket."""
+        """Free what the last run sent again: it is in an earlier run's file or in the bucket."""
         last = self._intake.last
         if last is None or len(last.segments) == 1:
             return
@@ -121,6 +123,6 @@ class Pressure:
 
 
 def _above_full(limits: SpoolLimits) -> SpoolLimits:
-    """On a full disk nothing goes on, whatever was asked for: then too room must be made."""
+    """Keep at least 1 MiB free, whatever was asked for: on a full disk nothing works."""
     least = limits.min_free_bytes
     return limits if least is None else replace(limits, min_free_bytes=max(least, _FULL))

@@ -32,8 +32,8 @@ from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.remote import put_entry
-from binlog2s3.stream.spool import Floor, Run, Spool
-from binlog2s3.stream.tail import Overlap, Tailer, Track, overlap_of
+from binlog2s3.stream.spool import Floor, Spool, SpoolRun
+from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
 
 _log = Log("start")
 _LAST_FEW = 8
@@ -133,7 +133,7 @@ def _strange_uploads(catalog: Catalog) -> list[str]:
         return []
 
 
-def _undescribed_lineage(runs: Iterable[Run], source: str, grid: Grid) -> Known | None:
+def _undescribed_lineage(runs: Iterable[SpoolRun], source: str, grid: Grid) -> Known | None:
     """The lineage of a spool whose streamer died before it had described any in the bucket."""
     for run in runs:
         if run.facts.lineage is not None or run.facts.position > 4:
@@ -370,7 +370,7 @@ def gtids_at_end(known: Known) -> Gtids | None:
     return joined(before, parse(known.end.gtid_set_added, known.lineage.flavour))
 
 
-def check_spool(runs: Iterable[Run], source: str, target: str) -> None:
+def check_spool(runs: Iterable[SpoolRun], source: str, target: str) -> None:
     """See that the spool is this source's and this bucket's; SpoolError if not."""
     for run in runs:
         if (run.facts.source, run.facts.target) != (source, target):
@@ -381,7 +381,7 @@ def check_spool(runs: Iterable[Run], source: str, target: str) -> None:
             )
 
 
-def adopt(runs: Iterable[Run], *, grid: Grid, known: Known, catalog: Catalog) -> list[Track]:
+def adopt(runs: Iterable[SpoolRun], *, grid: Grid, known: Known, catalog: Catalog) -> list[Track]:
     """Binlogs that earlier runs left in the spool and the archive lacks, in order.
 
     From where the archive ends, without a break; each run goes on where the one before it was
@@ -430,13 +430,13 @@ def proved(tracks: Sequence[Track], listed: Iterable[ServerBinlog]) -> tuple[Tra
     there = {row.name for row in listed}
     for number, track in enumerate(tracks[:-1], start=1):
         if not track.scanner.ended and track.name in there:
-            track.closed = track.next_in_run = track.history_goes_on = False
+            track.state = TrackState.GROWING
             _log.info("left to be read again", error=f"{track.name} has no end of its own")
             return tuple(tracks[:number])
     return tuple(tracks)
 
 
-def _is_of(run: Run, lineage: Lineage) -> bool:
+def _is_of(run: SpoolRun, lineage: Lineage) -> bool:
     """Whether a run is of this lineage; one that died before it knew can only have begun it."""
     if run.facts.lineage is None and run.facts.server_uuid == lineage.server_uuid:
         return run.facts.binlog == str(lineage.first_binlog)
@@ -461,7 +461,7 @@ def _checked(found: list[Track], known: Known) -> list[Track]:
 
 
 def _from(
-    run: Run, begin: BinlogName, grid: Grid, catalog: Catalog, lineage: Lineage
+    run: SpoolRun, begin: BinlogName, grid: Grid, catalog: Catalog, lineage: Lineage
 ) -> list[Track]:
     """A run's binlogs from this one on, as far as their bytes are what their checksums say."""
     floor = run.facts.floors.get(str(begin))
@@ -471,7 +471,9 @@ def _from(
     return [track, *_behind_floor(run, track, floor, grid, catalog, lineage)]
 
 
-def _go_on(run: Run, track: Track, grid: Grid, catalog: Catalog, lineage: Lineage) -> list[Track]:
+def _go_on(
+    run: SpoolRun, track: Track, grid: Grid, catalog: Catalog, lineage: Lineage
+) -> list[Track]:
     """Let a run that went on in the middle of this track's binlog make it grow; what came then."""
     if floor := run.facts.floors.get(str(track.name)):
         return _behind_floor(run, track, floor, grid, catalog, lineage)
@@ -491,7 +493,7 @@ def _go_on(run: Run, track: Track, grid: Grid, catalog: Catalog, lineage: Lineag
 
 
 def _behind_floor(  # noqa: PLR0917
-    run: Run, track: Track, floor: Floor, grid: Grid, catalog: Catalog, lineage: Lineage
+    run: SpoolRun, track: Track, floor: Floor, grid: Grid, catalog: Catalog, lineage: Lineage
 ) -> list[Track]:
     """As `_go_on`, where the bucket alone has the bytes before a floor: read back from there."""
     at = track.scanner.position
@@ -552,7 +554,7 @@ def mend_entries(store: Store, layout: Layout, found: Found) -> None:
         _log.info("entry made from the archived binlog", binlog=binlog.name)
 
 
-def _has_begun(run: Run) -> bool:
+def _has_begun(run: SpoolRun) -> bool:
     """Whether a run brought enough to be of some history: else its streamer died before that."""
     return any(track.begun for track in _pump(Tailer(run, Grid(5 << 20))))
 

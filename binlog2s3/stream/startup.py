@@ -33,7 +33,7 @@ from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.resume import Heading, Pilot
 from binlog2s3.stream.retry import may_be_mended, wait_for
 from binlog2s3.stream.shutdown import Stop
-from binlog2s3.stream.spool import Run, RunFacts, Spool
+from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.standby import Bystander
 from binlog2s3.stream.start import (
     PROBE,
@@ -348,7 +348,7 @@ def make_pilot(  # noqa: PLR0917
     """
 
     def finder(facts: ServerFacts, tool: Tool, lineage: Lineage) -> Finder:
-        def probe(name: BinlogName) -> tuple[Run, Child]:
+        def probe(name: BinlogName) -> tuple[SpoolRun, Child]:
             run = spool.begin(
                 RunFacts(
                     source=config.stream.source,

@@ -10,8 +10,8 @@ is silent, or another one, loses it.
 | state | what happens | leads to |
 |---|---|---|
 | between two runs | waits, makes room in the spool, asks the source where to continue | a run |
-| a run, in a state of `live_run.State` | reads, and compares with what the watch heard | its end: \
-an error, or no room in the spool |
+| a run, in a `RunState` | reads, and compares with what the watch heard | its end: an error, or a \
+full spool |
 | after a run | reads the rest, tidies the spool; `lessons.judge` says what the end means | \
 between two runs |
 
@@ -38,12 +38,12 @@ from binlog2s3.server.connection import Server, ServerFacts
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.continuation import Tip
-from binlog2s3.stream.lessons import Lessons, Verdict, judge
-from binlog2s3.stream.live_run import LiveRun, State
+from binlog2s3.stream.lessons import EndAction, Lessons, judge
+from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.resume import Heading, Pilot
 from binlog2s3.stream.retry import delay
 from binlog2s3.stream.source_watch import Reached, Watch
-from binlog2s3.stream.spool import Run, RunFacts, Spool
+from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.spool_limits import Pressure
 from binlog2s3.stream.start import tip_of
 from binlog2s3.stream.tail import Tailer, Track, overlap_of
@@ -141,18 +141,18 @@ class Supervisor:
         """Read a slice, judge, start requests, take outcomes; whether anything was read."""
         run, read = self.run, False
         if run is not None:
-            if run.state is State.CONFIRMING and self._stop.is_set():
+            if run.state is RunState.CONFIRMING and self._stop.is_set():
                 return False
             read = run.read(self._lessons.accepted_in)
             if read:
                 self.read_at = time.monotonic()
             track = run.tailer.current
-            if run.state is State.CONFIRMING and track is not None and track.begun:
+            if run.state is RunState.CONFIRMING and track is not None and track.begun:
                 self._confirm(run.heading, track)
-                run.state = State.READING
+                run.state = RunState.READING
             for new in run.take_new():
                 self._intake.admit(new)
-        if run is None or run.state is not State.CONFIRMING:
+        if run is None or run.state is not RunState.CONFIRMING:
             self._judge()
         self._upload(0.0 if read else wait_seconds)
         return read
@@ -179,9 +179,7 @@ class Supervisor:
 
     def _judge(self) -> None:
         listed = self._watch.listed() if self._watch.streams(self._intake.server_uuid) else {}
-        self._intake.judge(listed, streaming=True)
-        if self._intake.wants_list:
-            self._intake.wants_list = False
+        if self._intake.judge(listed, streaming=True):
             self._watch.list_again()
 
     def _run(self) -> None:
@@ -226,7 +224,7 @@ class Supervisor:
     def _end(self, run: LiveRun) -> None:
         """Read what is left of a run whose mysqlbinlog has ended, and tidy up."""
         try:
-            while run.state is not State.CONFIRMING and run.run.directory.exists():
+            while run.state is not RunState.CONFIRMING and run.run.directory.exists():
                 if not self.round(0.0) or self._stop.is_set():
                     break
         except (DamageError, ForkError) as error:
@@ -303,7 +301,7 @@ class Supervisor:
             return None
         return last
 
-    def _start(self, run: Run, heading: Heading) -> Child:
+    def _start(self, run: SpoolRun, heading: Heading) -> Child:
         mysql, source = self._config.mysql, self._config.stream.source
         server_id = mysql.server_id or derive_server_id(f"{source} {self._target}")
         child = Child(
@@ -337,7 +335,7 @@ class Supervisor:
             ended = run.child.poll() is not None  # asked first: what it wrote before is read below
             read = self.round(0.0 if ended else _POLL_SECONDS)
             is_old = time.monotonic() - run.started > timing.longest_delay_seconds
-            if run.state is State.READING and (run.has_gained or is_old):
+            if run.state is RunState.READING and (run.has_gained or is_old):
                 self._lessons = replace(self._lessons, failures=0)
             if ended and not read:
                 self._blame()
@@ -375,18 +373,18 @@ class Supervisor:
         self._lessons, verdict = judge(self._lessons, error, run.seen if run is not None else None)
         if isinstance(error, DamageError | ForkError):
             self.close()  # what comes after such a place is not read
-        if verdict is Verdict.GO_BACK:
+        if verdict is EndAction.GO_BACK:
             self._intake.go_back()
         elif run is None:
             return
-        elif verdict is Verdict.FORGET_RUN:
+        elif verdict is EndAction.FORGET_RUN:
             for track in run.fresh:
                 self._intake.forget(track)
             last = self._intake.last
             if last is None or not last.lies_in(run.run.directory):
                 self._spool.discard(run.run)
-        elif verdict is not Verdict.KEEP and (current := run.tailer.current) is not None:
-            if verdict is Verdict.ACCEPT and isinstance(error, DamageError):
+        elif verdict is not EndAction.KEEP and (current := run.tailer.current) is not None:
+            if verdict is EndAction.ACCEPT and isinstance(error, DamageError):
                 _log.error("the source's binlog is damaged: archived as it is", error,
                            binlog=current.name, offset=error.offset,
                            hint="look at the source's disk, and take a new base backup: a recovery "

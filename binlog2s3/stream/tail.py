@@ -1,17 +1,18 @@
-"""Reads what mysqlbinlog writes, as it grows, and knows how far it can be trusted.
+"""Reads the files that mysqlbinlog writes, while they grow.
 
-Place in the flow: after mysqlbinlog, before the uploader. For each file of a run it keeps a
-`Track`: a scanner (what is checked) and a digest (checksums of what passed). A run that goes on in
-the middle of a binlog brings some bytes again, its `Overlap`: those are compared and dropped.
+Place in the flow: after mysqlbinlog, before the uploader. The `Tailer` keeps a `Track` of each
+binlog. A run that starts in the middle of a binlog sends some bytes again, its `Overlap`: they are
+compared and dropped.
 
-Law: reads forward only and by slices, so memory does not grow with a binlog; says of a file that it
-is finished only after it has seen the next one *and then* read this one to its end; takes no byte
-of a run that does not begin with what is known already.
+Law: the tailer reads forward only, a slice at a time, so memory does not grow with a binlog. A file
+is finished only if the next file was seen *and then* this one was read to its end. No byte of a run
+is taken that does not begin with the bytes that are known.
 """
 
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum, auto
 from pathlib import Path
 
 from binlog2s3.archive.parts import Grid, Mark, Part
@@ -23,7 +24,7 @@ from binlog2s3.errors import DamageError, ForkError, SpoolError
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Body, FileSlice, Pieces
 from binlog2s3.stream.decide import is_closed
-from binlog2s3.stream.spool import Floor, Run, Spool
+from binlog2s3.stream.spool import Floor, Spool, SpoolRun
 
 _SLICE = 4 << 20
 _MAGIC_SIZE = 4
@@ -31,9 +32,9 @@ _MAGIC_SIZE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """Bytes [begin, end) of a binlog that a run brings again, and their checksum.
+    """Bytes [begin, end) of a binlog that a run sends again, and their CRC64NVME.
 
-    `begin` is 0 where the run starts with the binlog.
+    `begin` is 0 if the run starts at the beginning of the binlog.
     """
 
     binlog: BinlogName
@@ -43,24 +44,44 @@ class Overlap:
 
     @property
     def position(self) -> int:
-        """The start position to ask for: 4 is a binlog's first."""
+        """The start position to ask for; 4 is the first position of a binlog."""
         return max(self.begin, _MAGIC_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """From offset `begin` on, up to the next segment, a binlog's bytes are in this file at `at`."""
+    """A binlog's bytes from `begin` to the next segment are in this file, from offset `at` on."""
 
     path: Path
     begin: int
     at: int
 
 
-class Track(BinlogReading):
-    """One binlog in the spool. `size` bytes of it are checked and may leave.
+class TrackState(IntEnum):
+    """What is known of the end of a binlog.
 
-    `floor`: the bytes before it are in the bucket and no longer in the spool. `md5s` of parts that
-    were computed while their bytes were at hand.
+    | state | set when |
+    |---|---|
+    | `GROWING` | it begins: more bytes may come |
+    | `PASSED` | it was read to its end, and the run has gone on to the next file |
+    | `FOLLOWED` | it is `PASSED`, and the next file's previous GTIDs are those at its end |
+    | `CLOSED` | `is_closed` says so: the server has finished it, and all of it is here |
+
+    A track goes forward only, and can become `CLOSED` in each state. `start.proved` alone sets one
+    back to `GROWING`, if the server's own file has to be compared.
+    """
+
+    GROWING = auto()
+    PASSED = auto()
+    FOLLOWED = auto()
+    CLOSED = auto()
+
+
+class Track(BinlogReading):
+    """One binlog in the spool. The first `size` bytes are checked and may be uploaded.
+
+    The bytes before `floor` are in the bucket and not in the spool any more. `md5s` are of parts,
+    computed while their bytes were still in the spool.
     """
 
     def __init__(self, name: BinlogName, path: Path, grid: Grid) -> None:
@@ -68,18 +89,26 @@ class Track(BinlogReading):
         self.segments = [Segment(path, 0, 0)]
         self.floor = 0
         self.md5s: dict[Part, bytes] = {}
-        self.next_in_run = False
-        self.history_goes_on = False
-        self.closed = False
+        self.state = TrackState.GROWING
 
     @property
     def path(self) -> Path:
-        """The file that has its last bytes."""
+        """The file with the last bytes."""
         return self.segments[-1].path
 
     @property
+    def closed(self) -> bool:
+        """Whether the server has finished it, and all of it is here."""
+        return self.state is TrackState.CLOSED
+
+    @property
+    def passed(self) -> bool:
+        """Whether the run has gone on to the next file, or it is closed."""
+        return self.state >= TrackState.PASSED
+
+    @property
     def gained(self) -> bool:
-        """Whether its last segment has any whole event that the ones before have not."""
+        """Whether the last segment has a complete event that the segments before do not have."""
         segment = self.segments[-1]
         return len(self.segments) == 1 or self.size > segment.begin
 
@@ -88,7 +117,7 @@ class Track(BinlogReading):
         return any(segment.path.parent == directory for segment in self.segments)
 
     def body(self, begin: int, end: int) -> Body:
-        """Bytes [begin, end), to be read from the spool at each attempt."""
+        """Bytes [begin, end), which each attempt of a request reads from the spool again."""
         ends = [segment.begin for segment in self.segments[1:]] + [end]
         slices = [
             FileSlice(
@@ -111,20 +140,18 @@ class Track(BinlogReading):
         return Overlap(binlog=self.name, begin=begin, end=self.size, crc64=crc64)
 
     def judge(self, listed: dict[BinlogName, ServerBinlog]) -> bool:
-        """Whether it is closed, given what the server lists; once closed it stays so."""
+        """See whether it is closed, by what the server lists. Once closed it stays closed."""
         row = listed.get(self.name)
         whole = self.scanner.position == self.size
-        self.closed = self.closed or (
-            whole
-            and is_closed(
-                ended=self.scanner.ended,
-                size=self.size,
-                next_in_run=self.next_in_run,
-                history_goes_on=self.history_goes_on,
-                newer_on_server=any(name > self.name for name in listed),
-                size_on_server=row.size if row else None,
-            )
-        )
+        if whole and is_closed(
+            ended=self.scanner.ended,
+            size=self.size,
+            next_in_run=self.passed,
+            history_goes_on=self.state is TrackState.FOLLOWED,
+            newer_on_server=any(name > self.name for name in listed),
+            size_on_server=row.size if row else None,
+        ):
+            self.state = TrackState.CLOSED
         return self.closed
 
 
@@ -150,9 +177,9 @@ def overlap_of(binlog: BinlogReading) -> Overlap | None:
 
 
 def give_back(spool: Spool, track: Track, end: int) -> None:
-    """Give the room of a binlog's bytes before `end` back: the bucket has them for good.
+    """Free the disk space of a binlog's bytes before `end`, which the bucket has for good.
 
-    Raises PunchUnsupportedError where the file system cannot.
+    Raises PunchUnsupportedError if the file system cannot.
     """
     ends = [segment.begin for segment in track.segments[1:]] + [end]
     for segment, its_end in zip(track.segments, ends, strict=True):
@@ -164,16 +191,16 @@ def give_back(spool: Spool, track: Track, end: int) -> None:
 
 
 class Tailer:
-    """Follows one run's directory, from the binlog `first` on (default: the run's own first).
+    """Reads the files of one run, from the binlog `first` on (default: the run's first).
 
-    `overlap`: how the run's first file begins, which is of this binlog; `track`, if it is given,
-    takes what follows there, else nothing may follow. `start_at`: the track goes on at this place
-    of the first file, without comparison.
+    With `overlap` the run's first file begins with these known bytes. `track` takes the bytes after
+    them; without `track` there may be none. With `start_at` the track continues at this offset of
+    the first file, without a comparison.
     """
 
     def __init__(
         self,
-        run: Run,
+        run: SpoolRun,
         grid: Grid,
         first: BinlogName | None = None,
         *,
@@ -198,21 +225,21 @@ class Tailer:
 
     @property
     def current(self) -> Track | None:
-        """The binlog that is read now, None before the first."""
+        """The binlog that is read now; None before the first."""
         return self._current
 
     @property
     def place(self) -> tuple[object, ...]:
-        """Changes with each step that reads nothing: another file, or one that is known again."""
+        """Changes with each step that opens a file or completes a comparison, but reads nothing."""
         return (self._name, self._current, self._compared, self._overlap is None)
 
     @property
     def settled(self) -> bool:
-        """Whether the run has shown that it goes on with what is known."""
+        """Whether the run has shown that it continues what is known."""
         return self._overlap is None and self._name is not None
 
     def take_new(self) -> list[Track]:
-        """The tracks that were begun since the last call, in order."""
+        """The tracks that began since the last call, in order."""
         fresh, self._fresh = self._fresh, []
         return fresh
 
@@ -223,11 +250,11 @@ class Tailer:
             self._file = None
 
     def pump(self) -> int:
-        """Read and check at most one slice; the bytes that were read, 0 if there is nothing new.
+        """Read and check at most one slice. Returns the number of bytes, 0 if there are none.
 
-        Raises DamageError for bytes that are no binlog, ForkError if the run does not go on with
-        what is known, or the next file is not the next binlog, SpoolError if the spool cannot be
-        read.
+        Raises DamageError if the bytes are not a binlog, ForkError if the run does not continue
+        what is known or the next file is not the next binlog, and SpoolError if the spool cannot
+        be read.
         """
         if self._name is None:
             if self._first in self._run.files():
@@ -238,20 +265,20 @@ class Tailer:
         following = self._following(self._name)
         if following is None:
             return 0
-        if count := self._read():  # what came between the first look and the next file's coming
+        if count := self._read():  # what came before the next file was there
             return count
         self._finish(self._name)
         self._open(following)
         return 0
 
     def _read(self) -> int:
-        """Read a slice, and have it checked."""
+        """Read and check a slice."""
         if self._overlap is not None:
             return self._read_again(self._overlap)
         count = self._take(_SLICE)
         track = self._current
         if count and track is None:
-            raise self._forked("goes on where the archive's has ended")
+            raise self._forked("continues after the end of the archived one")
         if count and track is not None:
             before = track.scanner.transactions
             try:
@@ -261,15 +288,15 @@ class Tailer:
                     f"{track.path}: {error}",
                     offset=error.offset,
                     hint=error.hint
-                    or "nothing behind this place has left the spool: it is fetched anew; look at "
-                    "the spool's disk",
+                    or "nothing after this place was uploaded: it is fetched again; check the "
+                    "spool's disk",
                 ) from error
             self.read_transactions += track.scanner.transactions - before
             self._judge_history(track)
         return count
 
     def _read_again(self, overlap: Overlap) -> int:
-        """Read a slice of what is known already, and compare it once it has come whole."""
+        """Read a slice of the known bytes, and compare them once all have come."""
         at, crc64 = self._compared or (overlap.begin, 0)
         if self._compared is None and not self._skip(overlap):
             return 0
@@ -286,7 +313,7 @@ class Tailer:
         return count
 
     def _skip(self, overlap: Overlap) -> bool:
-        """Go to where the binlog's own bytes begin; False if too little is there yet."""
+        """Go to the first byte of the binlog itself; False if too little is there yet."""
         if overlap.begin:
             assert self._file is not None  # noqa: S101
             size = made_up_size(os.pread(self._file, MADE_UP_BYTES, 0), overlap.begin)
@@ -320,23 +347,23 @@ class Tailer:
         else:
             found = min((other for other in files if other > name), default=None)
         if found is not None and found != name.next():
-            raise ForkError(f"after {name} the server goes on with {found}")
+            raise ForkError(f"after {name} the server continues with {found}")
         return found
 
     def _finish(self, name: BinlogName) -> None:
         if self._overlap is not None:
             raise self._forked(f"ends before {self._overlap.end}")
         track = self._current
-        if track is None:  # it was only compared, and nothing followed
+        if track is None:  # it was only compared, and nothing came after it
             (self._run.directory / str(name)).unlink(missing_ok=True)
             return
         if track.scanner.position != track.size:
             raise DamageError(
                 f"{self._run.directory / str(name)} ends in the middle of an event at {track.size}",
                 offset=track.size,
-                hint="it is fetched anew; look at the spool's disk",
+                hint="it is fetched again; check the spool's disk",
             )
-        track.next_in_run = True
+        track.state = max(track.state, TrackState.PASSED)
 
     def _open(self, name: BinlogName) -> None:
         self.close()
@@ -358,8 +385,10 @@ class Tailer:
             self._fresh.append(self._current)
 
     def _judge_history(self, track: Track) -> None:
-        """Let the binlog before this one know whether its GTIDs go on here."""
+        """Note on the binlog before this one if its history continues here."""
         previous, before = self._previous, track.gtids_before()
-        if previous is not None and before is not None and not previous.history_goes_on:
-            after = previous.gtids_after()
-            previous.history_goes_on = after is not None and after == before
+        if previous is None or before is None or previous.state is not TrackState.PASSED:
+            return
+        after = previous.gtids_after()
+        if after is not None and after == before:
+            previous.state = TrackState.FOLLOWED

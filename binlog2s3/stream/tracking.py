@@ -1,10 +1,10 @@
-"""Takes binlogs in: which history they are of, and which of them are closed.
+"""Takes binlogs in: decides which lineage they belong to, and which of them are closed.
 
-Place in the flow: between the tailer, whose tracks it is given, and the uploaders, which it opens:
-one for each lineage that still has something to bring in.
+Place in the flow: between the tailer, which gives it tracks, and the uploaders. It opens one
+uploader for each lineage that still has something to upload.
 
-Law: no byte is uploaded before it is known which lineage it belongs to, and that lineage is
-described in the bucket. What is left behind when a history ends is brought in as far as it goes.
+Law: no byte is uploaded before its lineage is known and described in the bucket. When a history
+ends, everything of it that was read is still uploaded.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,14 +24,14 @@ from binlog2s3.store.s3 import Store
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import describe
-from binlog2s3.stream.tail import Track
+from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
 
 _log = Log("intake")
 
 _HINTS = {
-    "gap": "what lies between is lost to the archive: take a new base backup",
+    "gap": "the transactions in between are not in the archive: take a new base backup",
     "unknown": "nothing proves that it follows: take a new base backup of this server",
 }
 
@@ -41,9 +41,12 @@ OpenUploader = Callable[[Lineage, Coverage], Uploader]
 class Intake:
     """Follows binlogs until they are closed.
 
-    `lineage` and `uploader` are None until the first is known; `coverage` is of the lineage that
-    grows. `last` is the last binlog that was taken in, while it is the history's end; `left` the
-    lineage that was left last.
+    `lineage` and `uploader` are None until the first lineage is known. `coverage` is of the lineage
+    that grows. `last` is the last binlog that was taken in, as long as the history ends with it.
+    `left` is the lineage that grew before this one.
+
+    It has more than 20 methods because it is all that the loop, the supervisor and a start know of
+    the histories: each of their questions is one.
     """
 
     def __init__(
@@ -63,9 +66,9 @@ class Intake:
         self._take_turn = take_turn
         self._has_turn = False
         self._open_uploader = open_uploader
-        self._waiting: list[Track] = []  # until it is known which history they are of
+        self._waiting: list[Track] = []  # until their lineage is known
         self._open: list[Track] = []  # not closed yet
-        self._handed: Track | None = None  # the last whose history is known
+        self._handed: Track | None = None  # the last one whose lineage is known
         self._unsure: set[BinlogName] = set()
         self._past: Mapping[BinlogName, int] = {}
         self._older: list[Uploader] = []
@@ -79,28 +82,27 @@ class Intake:
         self.uploader: Uploader | None = None
         self.coverage: Coverage | None = None
         self.last: Track | None = None
-        self.wants_list = False
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is not handed on yet, or an older history is still on its way."""
+        """Whether a binlog waits for its lineage, or an older lineage is not uploaded yet."""
         return bool(self._waiting or self._older)
 
     def uploaders(self) -> Iterator[Uploader]:
-        """All that have something to do, the oldest history first."""
+        """The uploaders that have something to do, the one of the oldest lineage first."""
         yield from self._older
         if self.uploader is not None:
             yield self.uploader
 
     @property
     def server_uuid(self) -> str:
-        """Whose binlogs these are. Asked by any thread."""
+        """The UUID of the server whose binlogs these are. Called by any thread."""
         lineage = self.lineage
         return lineage.server_uuid if lineage is not None else self._server_uuid
 
     @property
     def done(self) -> bool:
-        """Whether all that was taken in is in the bucket, as far as it can be by now."""
+        """Whether everything that was taken in and can be uploaded is in the bucket."""
         return not self._waiting and all(uploader.done for uploader in self.uploaders())
 
     def resume(
@@ -112,9 +114,9 @@ class Intake:
         described: bool,
         ended: bool = False,
     ) -> None:
-        """Go on with a lineage that the bucket has, or (not `described`) that the spool begins.
+        """Continue a lineage of the bucket, or (not `described`) one that only the spool has.
 
-        `ended`: only what is left of it is brought in, it is not the one that is written.
+        `ended`: only the rest of it is uploaded, it is not the lineage that grows.
         """
         self._leave()
         self._has_turn = ended
@@ -123,13 +125,13 @@ class Intake:
         self.uploader = self._open_uploader(lineage, self.coverage)
 
     def begin(self, server_uuid: str, flavour: Flavour, parent: Parent | None) -> None:
-        """A new lineage begins with the next binlog that is taken in."""
+        """Begin a new lineage with the next binlog that is taken in."""
         self._leave()
         self._has_turn = False
         self._server_uuid, self._flavour, self._parent = server_uuid, flavour, parent
 
     def _leave(self) -> None:
-        """What is taken in so far goes no further: no binlog that is open will be closed."""
+        """End the history that was taken in so far: no open binlog of it will be closed."""
         for track in [*self._open]:
             self.abandon(track)
         if self.uploader is not None and not self.uploader.empty:
@@ -146,7 +148,7 @@ class Intake:
         self.lineage = self.uploader = self.coverage = self.last = None
 
     def abandon(self, track: Track) -> None:
-        """The source will not finish this binlog: what there is of it becomes chunks."""
+        """Give up a binlog that the source cannot finish: its bytes stay as chunks."""
         if track not in self._open:
             return
         self._open.remove(track)
@@ -155,7 +157,7 @@ class Intake:
         _log.warning("cannot be finished", binlog=track.name, size=track.size)
 
     def forget(self, track: Track) -> None:
-        """Of another history, or to be read anew: nothing more of it is uploaded."""
+        """Upload nothing more of a binlog: it is of another history, or is read again."""
         self._open = [other for other in self._open if other is not track]
         self._waiting = [other for other in self._waiting if other is not track]
         for uploader in self.uploaders():
@@ -166,7 +168,7 @@ class Intake:
             self.last = self._handed
 
     def go_back(self) -> None:
-        """The history ends where it is proved: forget the binlogs after it, in the spool, too."""
+        """End the history where it is proved. Forget the binlogs after it, in the spool, too."""
         for track in [*self._waiting]:
             self.forget(track)
             if self.lineage is not None:
@@ -176,9 +178,10 @@ class Intake:
         self.last = self.last or self._handed
 
     def covered_until(self) -> datetime | None:
-        """Up to when every commit of the lineage is in the bucket; of the one left, while none is.
+        """The time up to which every commit of the lineage is in the bucket.
 
-        Of a new one not while an older history is on its way. Asked by any thread.
+        None for a new lineage while an older one is not uploaded yet. Without a lineage, the time
+        of the one before. Called by any thread.
         """
         coverage = self.coverage
         if coverage is None:
@@ -186,66 +189,73 @@ class Intake:
         return coverage.until if not self._older else None
 
     def follow(self, listed: Iterable[ServerBinlog]) -> None:
-        """A run begins; this is what the server listed before, oldest first."""
+        """Note what the server listed, oldest first, before the run that begins now."""
         sizes = {row.name: row.size for row in listed}
         self._past = {name: size for name, size in sizes.items() if name != max(sizes)}
 
     def admit(self, track: Track) -> None:
-        """Follow a binlog; it goes to the uploader when it is known which history it is of."""
+        """Take a binlog in. It goes to an uploader once its lineage is known."""
         self.last = track
         self._open.append(track)
         self._waiting.append(track)
 
-    def judge(self, listed: dict[BinlogName, ServerBinlog], *, streaming: bool = False) -> None:
-        """Hand on what is known by now, and see which binlogs are closed.
+    def judge(self, listed: dict[BinlogName, ServerBinlog], *, streaming: bool = False) -> bool:
+        """Close the binlogs that are complete, and hand on those whose lineage is known.
 
-        While `streaming`, the server is asked about a binlog without an end of its own: after a
-        RESET the same GTIDs can have been used again. Raises ElsewhereError where the source went
-        on behind another end of a binlog than was read.
+        Returns whether only a newer list of the server can tell if a binlog is closed.
+
+        While `streaming`, a binlog without an end event is compared with the server's list: after
+        a RESET, the same GTIDs can have been used again. Raises ElsewhereError if the server has
+        gone on to the next binlog, and this one ends elsewhere there.
         """
-        self._close(listed, streaming=streaming)
+        unsure = self._close(listed, streaming=streaming)
         while self._waiting and self._waiting[0].begun and not self._unproved(self._waiting[0]):
             self._hand_on(self._waiting[0])
             self._handed = self._waiting.pop(0)
         self._older = [uploader for uploader in self._older if not uploader.empty]
+        return unsure
 
     def _unproved(self, track: Track) -> bool:
-        """Whether it follows a binlog that has no end of its own and was not seen to be whole.
+        """Whether it follows a binlog that has no end event and is not known to be complete.
 
-        After a crash that is so for a moment; after a RESET the names go on, the history does not.
+        After a crash this lasts a moment. After a RESET the names continue and the history does
+        not.
         """
-        return any(other.next_in_run for other in self._open if other is not track)
+        return any(other.passed for other in self._open if other is not track)
 
-    def _close(self, listed: dict[BinlogName, ServerBinlog], *, streaming: bool) -> None:
-        """See which binlogs are closed, and which never will be."""
-        candidates = [t for t in self._open if t.closed or t.scanner.ended or t.next_in_run]
+    def _close(self, listed: dict[BinlogName, ServerBinlog], *, streaming: bool) -> bool:
+        """Close the binlogs that are complete: see `judge`."""
+        unsure = False
+        candidates = [t for t in self._open if t.scanner.ended or t.passed]
         for track in candidates:
             row = listed.get(track.name)
             endless = not (track.closed or track.scanner.ended)
             finished = any(name > track.name for name in listed)
-            same = row.size == track.size if row else track.history_goes_on
+            same = row.size == track.size if row else track.state is TrackState.FOLLOWED
             if endless and finished and not same:
                 there = f"has {row.size} bytes" if row else "is gone"
                 raise ElsewhereError(
-                    f"the server went on behind {track.name} at {track.size}, and its own {there}"
+                    f"the server went on after {track.name} at {track.size}, and its own {there}"
                 )
             if endless and streaming and finished and row and not self._was_past(track):
                 raise ElsewhereError(
-                    f"the server went on behind {track.name} at {track.size}, which has no end: "
-                    "whether its own is still the same is compared"
+                    f"the server went on after {track.name} at {track.size}, which has no end: "
+                    "its own is compared with it"
                 )
             if not (endless and streaming and not finished) and track.judge(listed):
                 self._open.remove(track)
                 continue
-            self.wants_list = True
+            unsure = True
             if track.name not in self._unsure:
                 self._unsure.add(track.name)
                 _log.info("waiting to know that it is closed", binlog=track.name, size=track.size)
+        return unsure
 
     def _was_past(self, track: Track) -> bool:
-        """Whether the server was past it when the run began that has compared, or read, its end.
+        """Whether the server had already finished it when the run began that read its end.
 
-        So it is after a crash. After a RESET another binlog can have the same name, size and GTIDs.
+        That is so after a crash. After a RESET, another binlog can have the same name, size and
+        GTIDs.
         """
         return self._past.get(track.name) == track.size
 
@@ -266,7 +276,7 @@ class Intake:
         self.uploader.add(track)
 
     def resume_new(self, lineage: Lineage, first: Track) -> None:
-        """The lineage that begins with this binlog is described: its uploader can begin."""
+        """Open the uploader of a lineage that begins with this binlog."""
         self.lineage = lineage
         self.coverage = Coverage(None, first.name)
         self.uploader = self._open_uploader(lineage, self.coverage)
@@ -275,14 +285,14 @@ class Intake:
         return describe(self._layout.source, self._server_uuid, self._flavour, first, self._parent)
 
     def _note(self, lineage: Lineage, track: Track) -> None:
-        """Let the runs that this binlog lies in say of which lineage they are."""
+        """Note the lineage in the runs that have bytes of this binlog."""
         directories = {segment.path.parent for segment in track.segments}
         for run in self._spool.runs():
             if run.facts.lineage is None and run.directory in directories:
                 self._spool.note(replace(run, facts=replace(run.facts, lineage=lineage.id)))
 
     def _decided_already(self, lineage: Lineage) -> Lineage | None:
-        """The same lineage, if another writer has described it since we looked."""
+        """The same lineage, if another writer has described it meanwhile; else None."""
         self._look()
         for other in Catalog(self._store, self._layout).lineages():
             if _same_beginning(other, lineage):
@@ -291,10 +301,10 @@ class Intake:
 
     def _put(self, lineage: Lineage) -> Lineage:
         key, document = self._layout.lineage(lineage.id), lineage.to_json()
-        Lineage.from_json(document, key)  # nothing is put that could not be read again
+        Lineage.from_json(document, key)  # it can be read again
         try:
             where_absent(lambda absent: self._store.put(key, document, if_absent=absent))
-        except PreconditionError:  # ours, where an answer was lost
+        except PreconditionError:  # our own, if an answer was lost
             if fetch(self._store, key, Lineage.MOST) != document:
                 raise
         parent = asdict(lineage.parent) if lineage.parent else {}
@@ -320,12 +330,12 @@ def _same_beginning(one: Lineage, other: Lineage) -> bool:
 
 
 def _check_first(track: Track, lineage: Lineage) -> None:
-    """A lineage's first binlog, met again before it was archived, must still be the same."""
+    """Raise ForkError if a lineage's first binlog is not the one that it began with."""
     if track.name != lineage.first_binlog:
         return
     begun = track.created_at
     if begun != lineage.first_binlog_time:
         raise ForkError(
-            f"the server's {track.name} was begun at {begun:%Y-%m-%d %H:%M:%SZ}, the one of "
+            f"the server's {track.name} was created at {begun:%Y-%m-%d %H:%M:%SZ}, the one of "
             f"lineage {lineage.id} at {lineage.first_binlog_time:%Y-%m-%d %H:%M:%SZ}"
         )

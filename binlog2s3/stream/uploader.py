@@ -1,18 +1,18 @@
-"""Brings binlogs from the spool into the bucket: does what `decide.decide` says.
+"""Uploads binlogs from the spool into the bucket: it does what `decide.decide` says.
 
-Place in the flow: behind the tailer, whose tracks it is given, in front of the store. Runs in the
-daemon's loop; blocking requests run in `Workers`, whose outcomes come back to the loop.
+Place in the flow: between the intake, which gives it tracks, and the store. It runs in the daemon's
+loop; the requests run in `Workers`, whose outcomes come back to the loop.
 
-Law: it holds no truth of its own. After any error of the store it forgets what it knew of that
-binlog and looks again, because the answer may be lost where the act was done. A body is a range of
-a file, read again at each attempt. Nothing under the archive is replaced.
+Law: nothing that it remembers has to be true. After any error of the store it forgets what it knew
+of that binlog and looks again, because the store may have acted although its answer was lost. A
+body is a range of a file, read again at each attempt. No archived object is replaced.
 """
 
 import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from binlog2s3.archive.chunks import Chunk
@@ -50,10 +50,12 @@ from binlog2s3.stream.decide import (
     decide,
 )
 from binlog2s3.stream.job import Job
+from binlog2s3.stream.leftovers import Leftovers, SweepToken
 from binlog2s3.stream.punch import PunchUnsupportedError
-from binlog2s3.stream.remote import Place, abort_uploads, sweep
+from binlog2s3.stream.remote import RemoteBinlog
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.tail import Track, give_back
+from binlog2s3.stream.upload_counts import ChunkPace, Counts, UploadTally
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome, Workers
 
@@ -65,7 +67,7 @@ _ACTS = Flush | Merge | PutChunk | PutPart | CopyPart | PutWhole | Complete | Pu
 
 
 class _Token:
-    """What was asked for, by whom, and in which state of knowledge."""
+    """What was asked for, by which uploader, and which upload it knew of then."""
 
     __slots__ = ("action", "at", "chunk", "job", "owner", "upload_id")
 
@@ -80,27 +82,19 @@ class _Token:
         self.upload_id = job.held.upload_id if job.held else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Sweep:
-    """Leftovers of an archived binlog are taken away."""
-
-    owner: "Uploader"
-    name: BinlogName
-
-
 def take(outcome: Outcome) -> None:
-    """Hand an outcome to the uploader that asked. Raises what no waiting mends."""
-    assert isinstance(outcome.token, _Token | _Sweep)  # noqa: S101 - uploaders alone submit
+    """Give an outcome to the uploader that asked. Raises an error that no retry can fix."""
+    assert isinstance(outcome.token, _Token | SweepToken)  # noqa: S101 - uploaders alone submit
     outcome.token.owner.take(outcome)
 
 
 def backoff(failures: int) -> float:
-    """Seconds until the store is looked at again after so many failures in a row: jittered."""
+    """Seconds until the next look at the store after this many failures in a row, with jitter."""
     return random.uniform(0, min(_LONGEST_WAIT, 0.5 * 2**failures))  # noqa: S311 - no secret
 
 
 def _reads_from(action: Action) -> float:
-    """From which offset on a request for a chunk reads the spool at each of its attempts."""
+    """The first offset that a chunk's request reads from the spool at each attempt."""
     match action:
         case Flush() | Merge():
             return action.begin
@@ -109,66 +103,14 @@ def _reads_from(action: Action) -> float:
     return math.inf
 
 
-class Pace:
-    """How many full chunks are sent at a time: over a slow link few, so that each arrives soon.
-
-    Seven that share a link arrive together, and until then none of them is durable.
-    """
-
-    def __init__(self, workers: int, flush_interval: float) -> None:
-        self._greatest = max(1, workers - 1)
-        self._least = min(2, self._greatest)
-        self._soon = 2 * flush_interval
-        self.most = self._greatest
-
-    def took(self, seconds: float) -> None:
-        """Learn from one that has arrived."""
-        if seconds > self._soon:
-            self.most = max(self._least, self.most - 1)
-        elif seconds < self._soon / 2:
-            self.most = min(self._greatest, self.most + 1)
-
-
-@dataclass(slots=True)
-class Counts:
-    """Since an uploader began: what it sent, made durable and archived, requests that failed.
-
-    `acts`: requests that brought bytes, or an entry, into the bucket.
-    """
-
-    sent_bytes: int = 0
-    durable_bytes: int = 0
-    archived_binlogs: int = 0
-    acts: int = 0
-    failures: int = 0
-    last_error: tuple[datetime, str] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """What is on its way, counted at one moment; see `status.model.UploadStatus`.
-
-    `failing_since`: when the request failed that is longest without success, by the uploader's
-    clock. `oldest_commit_us`: of the oldest transaction that is not durable; `newest_commit_us`: of
-    the newest that is.
-    """
-
-    binlogs: int = 0
-    closed_binlogs: int = 0
-    open_uploads: int = 0
-    chunks: int = 0
-    parts_in_flight: int = 0
-    unsaved_bytes: int = 0
-    failing_since: float | None = None
-    oldest_commit_us: int | None = None
-    newest_commit_us: int | None = None
-
-
 class Uploader:
-    """Brings in the tracks it is given, oldest first, several requests at a time.
+    """Uploads the tracks that it is given, the oldest first, several requests at a time.
 
-    `flush_interval` in seconds; 0: nothing is put as chunks. `coverage` learns how far all is in
-    the bucket, `totals` what was done.
+    `flush_interval` is in seconds; with 0 nothing is uploaded as chunks. `coverage` is told how far
+    everything is in the bucket, `totals` counts what was done.
+
+    It has more than 20 methods: what the loop asks of it, and one for each reason not to start a
+    request yet.
     """
 
     def __init__(
@@ -194,43 +136,42 @@ class Uploader:
         self._spool = spool
         self._workers = workers
         self._coverage = coverage
-        self._pace = Pace(workers.count, flush_interval)
+        self._pace = ChunkPace(workers.count, flush_interval)
         self._backoff = backoff
         self._clock = clock
         self._jobs: dict[BinlogName, Job] = {}
         self._pressed = False
         self._can_punch = True
         self._is_past = False
-        self._archived_since: list[BinlogName] = []  # the last audit
-        self._archived_before: list[BinlogName] = []  # that one, and since the one before
+        self.leftovers = Leftovers(store, layout, lineage, workers)
         self._newest_commit_us: int | None = None
         self.totals = totals if totals is not None else Counts()
 
     def add(self, track: Track) -> None:
-        """Take a binlog in; it may still be growing."""
-        place = Place(self._store, self._layout, self._lineage, self._limits.grid, track)
+        """Upload this binlog, which may still grow."""
+        place = RemoteBinlog(self._store, self._layout, self._lineage, self._limits.grid, track)
         self._jobs[track.name] = Job(track, place, self._limits.grid)
 
     def abandon(self, track: Track) -> None:
-        """The source can no longer give the rest: keep what there is as chunks, free the spool."""
+        """Upload what there is as chunks and free the spool: the source cannot send the rest."""
         job = self._jobs.get(track.name)
         if job is not None and job.track is track and not track.closed:
             job.unfinishable = True
 
     def end_history(self) -> None:
-        """Its history goes no further: what contradicts the bucket is left in the spool."""
+        """End the history: from now on, a binlog that contradicts the bucket stays in the spool."""
         self._is_past = True
 
     def drop(self, track: Track) -> None:
-        """Take no further interest in a binlog; what is in the bucket of it stays."""
+        """Upload no more of a binlog. What is in the bucket of it stays."""
         job = self._jobs.get(track.name)
         if job is not None and job.track is track:
             del self._jobs[track.name]
 
     def press(self, *, pressed: bool) -> None:
-        """While the spool needs room: all goes into chunks, and leaves the spool once it is there.
+        """Say whether the spool is full. While it is, everything is uploaded as chunks.
 
-        Full chunks' bytes are given back to the file system, from the binlog's beginning on.
+        The bytes of full chunks are freed in the spool, from the beginning of the binlog on.
         """
         self._pressed = pressed
         for job in list(self._jobs.values()) if pressed else ():
@@ -246,7 +187,7 @@ class Uploader:
         for part in list(self._limits.grid.parts(track.size, track.floor)):
             if not part.full or held.chunks.exact(part.begin, part.end) is None:
                 break
-            if part.end > read_from:  # by a request that tries again and again, perhaps
+            if part.end > read_from:  # a request may still read it, at another attempt
                 break
             job.place.prepare_punch(part)
             try:
@@ -258,36 +199,36 @@ class Uploader:
 
     @property
     def pending(self) -> int:
-        """Closed binlogs that are not archived yet, and unfinishable ones that are not chunks."""
+        """How many closed binlogs are not archived, and unfinishable ones not all in chunks."""
         return sum(job.track.closed or job.unfinishable for job in self._jobs.values())
 
     @property
     def done(self) -> bool:
-        """Whether all that was taken in is in the bucket, as far as it can be by now."""
+        """Whether everything that can be uploaded is in the bucket."""
         jobs = self._jobs.values()
         unsaved = any(job.unsaved for job in jobs if self._chunked(job))
         return not (unsaved or self.pending or any(job.flying for job in jobs))
 
     @property
     def empty(self) -> bool:
-        """Whether nothing that was taken in is left to be done."""
+        """Whether there is no binlog to upload."""
         return not self._jobs
 
     @property
     def unsaved_bytes(self) -> int:
-        """Checked bytes that should be in chunks or in the archive by now, and are not known to."""
+        """Checked bytes that are not known to be in chunks or in the archive."""
         return sum(job.unsaved_bytes for job in self._jobs.values() if self._chunked(job))
 
     def _chunked(self, job: Job) -> bool:
         return self._limits.chunked or job.unfinishable
 
-    def tally(self) -> Tally:
-        """What is on its way now."""
+    def tally(self) -> UploadTally:
+        """Count what is on its way."""
         jobs = list(self._jobs.values())
         parts = PutPart | CopyPart | PutChunk
         commits = [job.track.commits for job in jobs]
         newest = [self._newest_commit_us, *(one.newest_us for one in commits)]
-        return Tally(
+        return UploadTally(
             binlogs=len(jobs),
             closed_binlogs=self.pending,
             open_uploads=sum(bool(job.held and job.held.upload_id) for job in jobs),
@@ -304,15 +245,15 @@ class Uploader:
         )
 
     def flush(self) -> None:
-        """Have what is new put at the next step, whenever the last flush was."""
+        """Upload what is new at the next step, whenever the last flush was."""
         for job in self._jobs.values():
             job.next_flush = 0.0
 
     def step(self) -> None:
-        """Start whatever can be started now."""
+        """Start the requests that can be started now."""
         now = self._clock()
         jobs = list(self._jobs.values())
-        if self._for_archive:  # what is not durable yet goes before copying
+        if self._for_archive:  # bytes that are not durable yet go before copies
             jobs.sort(key=lambda job: not job.unsaved)
         for job in jobs:
             free = self._workers.count - self._workers.busy
@@ -351,10 +292,10 @@ class Uploader:
                 self._start(job, action)
 
     def _comes_after_another(self, job: Job) -> bool:
-        """Whether an earlier binlog has no entry yet: they are made in order.
+        """Whether an earlier binlog has no entry yet: entries are written in order.
 
-        Whoever starts from the bucket takes a binlog in chunks, behind which an entry stands, for
-        one that the source could not finish.
+        A start takes a binlog that is only in chunks, with an entry after it, for a binlog that the
+        source could not finish.
         """
         earlier = (j for j in self._jobs.values() if j.track.name < job.track.name)
         return any(not (j.unfinishable or (j.held and j.held.entry_there)) for j in earlier)
@@ -366,30 +307,28 @@ class Uploader:
 
     @property
     def _most_full_chunks(self) -> int:
-        """As the pace says; where closed binlogs wait, some workers are left to archiving.
+        """How many full chunks may be sent at a time.
 
-        Else a server that writes as fast as the store takes it would fill the spool with binlogs
-        that are all durable.
+        If closed binlogs wait, some workers are left to archiving. Otherwise a server that writes
+        as fast as the store takes it would fill the spool with binlogs that are all durable.
         """
         bulk = max(1, self._workers.count - self._reserved)
         return min(self._pace.most, bulk - (self._for_archive if self.pending else 0))
 
     @property
     def _for_archive(self) -> int:
-        """Workers that full chunks leave to archiving; 0 where there are too few to share."""
+        """How many workers full chunks leave to archiving; 0 if there are too few to share."""
         return 2 if self._workers.count >= 4 else 0
 
     @property
     def _reserved(self) -> int:
-        """Workers that bulk leaves to the next flush."""
+        """How many workers full chunks, parts and copies leave to the next flush."""
         return 1 if self._limits.chunked and self._workers.count > 1 else 0
 
     def take(self, outcome: Outcome) -> None:
-        """Learn from the outcome of a request. Raises what no waiting mends."""
+        """Learn from the outcome of a request. Raises an error that no retry can fix."""
         token = outcome.token
-        if not isinstance(token, _Token):
-            self._took_sweep(outcome)
-            return
+        assert isinstance(token, _Token)  # noqa: S101 - the leftovers take theirs
         job, action = token.job, token.action
         job.flying.discard(action)
         if outcome.error is not None:
@@ -402,23 +341,22 @@ class Uploader:
                 self._pace.took(self._clock() - token.at)
             _log.debug("chunk put", binlog=job.track.name, chunk=token.chunk)
         if job.held is None and not isinstance(action, Look):
-            return  # an answer to a question from before a doubt; the look will tell
+            return  # asked before an error; the look that follows tells
         known_upload = job.held.upload_id if job.held else None
         if token.upload_id == known_upload or isinstance(action, ForChunks):
             unsaved = job.unsaved_bytes
             job.learn(action, token.chunk, outcome.value, self._clock())
-            if not isinstance(action, Look):  # having looked is no progress yet
+            if not isinstance(action, Look):  # a look is no progress
                 job.failures, job.failing_since = 0, None
                 self.totals.acts += isinstance(action, _ACTS)
                 self.totals.durable_bytes += max(0, unsaved - job.unsaved_bytes)
             self._tell(job, action)
 
     def audit(self, keys: Iterable[str], asked_at: float) -> None:
-        """Compare what is known with all keys below `live/`, as listed from `asked_at` on.
+        """Compare what is known with all keys below `live/`, which were listed since `asked_at`.
 
-        A chunk that is gone is put again. Chunks of archived binlogs are deleted, and once for each
-        binlog, an audit later, uploads that have appeared since: a request may be performed long
-        after it was made.
+        A chunk that is missing is uploaded again. Leftovers of archived binlogs are deleted: see
+        `Leftovers`.
         """
         prefix = f"{self._layout.live}{self._lineage}/"
         found: dict[str, set[str]] = {}
@@ -432,20 +370,8 @@ class Uploader:
                 if job.held and not job.held.chunks.cover(lost.begin, lost.end, 0):
                     _log.warning("chunk vanished, putting it again", binlog=name, chunk=lost)
         for name in self._archived_names(found):
-            self.sweep(name)
-        for name in self._archived_before:
-            self._workers.submit(_Sweep(self, name), self._aborting(name))
-        self._archived_before, self._archived_since = self._archived_since, []
-
-    def sweep(self, name: BinlogName) -> None:
-        """Have taken away what is left of a binlog's growing, once nothing more comes of it."""
-        self._workers.submit(
-            _Sweep(self, name), lambda: sweep(self._store, self._layout, self._lineage, name)
-        )
-
-    def _aborting(self, name: BinlogName) -> Callable[[], None]:
-        key = self._layout.binlog(self._lineage, name)
-        return lambda: abort_uploads(self._store, key)
+            self.leftovers.sweep(name)
+        self.leftovers.audit()
 
     def _archived_names(self, texts: Iterable[str]) -> Iterator[BinlogName]:
         for text in texts:
@@ -455,13 +381,6 @@ class Uploader:
                 continue
             if self._coverage.has(name):
                 yield name
-
-    def _took_sweep(self, outcome: Outcome) -> None:
-        if isinstance(outcome.error, StoreError):
-            assert isinstance(outcome.token, _Sweep)  # noqa: S101
-            _log.warning("leftovers not taken away", binlog=outcome.token.name, error=outcome.error)
-        elif outcome.error is not None:
-            raise outcome.error
 
     def _take_up(self, job: Job, action: Action) -> bool:
         return isinstance(action, PutPart | CopyPart) and job.take_up(action.part)
@@ -486,7 +405,7 @@ class Uploader:
         self._workers.submit(_Token(self, job, action, chunk, now), request)
 
     def _tell(self, job: Job, action: Action) -> None:
-        """Tell how far this binlog can be read from the bucket by now."""
+        """Tell the coverage how far this binlog can be read from the bucket."""
         track = job.track
         if isinstance(action, Look):
             if job.listed:
@@ -553,17 +472,17 @@ class Uploader:
         track.commits.passed(track.size)
         self._newest_commit_us = track.commits.newest_us or self._newest_commit_us
         if job.unfinishable and job.held is not None and job.held.object_there:
-            # that one was never compared with ours: so ours stays, and nothing is claimed
+            # it was never compared with ours, so ours stays, and nothing is claimed
             _log.warning("left in the spool: an archived one is there", binlog=track.name)
             return
         if job.unfinishable:
-            self.sweep(track.name)  # an upload that was begun will never be completed
+            self.leftovers.sweep(track.name)  # its upload will never be completed
             freed = self._spool.delete({segment.path for segment in track.segments})
             self._coverage.ended(track)
             _log.warning("kept as chunks", binlog=track.name, size=track.size, freed=freed)
             return
         freed = self._spool.release(track.name, self._lineage)
-        self._archived_since.append(track.name)
+        self.leftovers.note_archived(track.name)
         self.totals.archived_binlogs += 1
         _log.info(
             "binlog archived",

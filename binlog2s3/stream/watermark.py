@@ -1,10 +1,10 @@
-"""How far everything is in the bucket, by the history and by the source's clock.
+"""How far everything is in the bucket: as a position, and as a time of the source's clock.
 
-Place in the flow: the watch tells what the source said, the uploader what lies in the bucket; the
-heartbeat reads the result.
+Place in the flow: the watch tells it the source's clock and position, the uploader what is in the
+bucket; the heartbeat reads the result.
 
-Law: a moment is claimed only once every commit up to it can be read from the bucket. It is taken
-back only where the source's clock was set back: what is committed then has earlier times.
+Law: a time is claimed only if every commit up to it can be read from the bucket. A claim is
+withdrawn only if the source's clock was set back: later commits then have earlier times.
 """
 
 import threading
@@ -28,11 +28,11 @@ class _Reached:
 
 
 class Coverage:
-    """How far everything is in the bucket: a position, and a time.
+    """How far everything is in the bucket: `durable` is the position, `until` the time.
 
-    `following` is the first binlog that is not known to be there. `seen` is called by the watch's
-    thread, the others by the loop, in any order of binlogs. `contradictions`: so often in a row the
-    source stood before what is durable.
+    `following` is the first binlog that is not known to be there completely. `contradictions`: how
+    often in a row the source's position was before `durable`. `seen` is called by the watch's
+    thread, the other methods by the loop, with binlogs in any order.
     """
 
     def __init__(self, durable: Position | None, following: BinlogName) -> None:
@@ -47,10 +47,10 @@ class Coverage:
         self.contradictions = 0
 
     def seen(self, position: ServerPosition) -> None:
-        """The source's clock, and its position just after.
+        """Note the source's clock and its position just after.
 
-        One before what is durable is of another history, after a RESET or a rollback: it says
-        nothing of what has been committed there since.
+        A position before `durable` is of another history, after a RESET or a rollback. It says
+        nothing about commits of ours.
         """
         with self._lock:
             place = (position.binlog, position.offset)
@@ -62,14 +62,14 @@ class Coverage:
                 self.until = None
             self._seen = [sight for sight in self._seen if sight[2] <= position.asked_at]
             self._seen.append((position.binlog, position.offset, position.settled_at))
-            if len(self._seen) > _MOST_SIGHTS:  # nothing gets there for hours: keep every other
+            if len(self._seen) > _MOST_SIGHTS:  # nothing uploaded for hours: keep every other
                 del self._seen[1::2]
             self._claim()
 
     def reached(
         self, name: BinlogName, offset: int, gtids: Gtids | None, *, whole: bool = False
     ) -> None:
-        """A binlog's first `offset` bytes can be read; `whole`: that is all of it."""
+        """Note that a binlog's first `offset` bytes can be read. `whole`: they are all of it."""
         with self._lock:
             known = self._reached.get(name)
             if name < self._following or (known and (known.whole or known.offset > offset)):
@@ -78,7 +78,7 @@ class Coverage:
             self._go_on()
 
     def archived(self, track: Track) -> None:
-        """A binlog is in the archive with its entry."""
+        """Note that a binlog is archived and has its entry."""
         self.reached(track.name, track.size, track.gtids_after(), whole=True)
         with self._lock:
             self._entries.add(track.name)
@@ -87,16 +87,16 @@ class Coverage:
                 self._archived = self._archived.next()
 
     def ended(self, track: Track) -> None:
-        """All that there will ever be of a binlog is in chunks."""
+        """Note that all there will ever be of a binlog is in chunks."""
         self.archived(track)
 
     @property
     def following(self) -> BinlogName:
-        """The first binlog that is not known to be there as a whole."""
+        """The first binlog that is not known to be in the bucket completely."""
         return self._following
 
     def has(self, name: BinlogName) -> bool:
-        """Whether this binlog and all before it are in the archive with their entries."""
+        """Whether this binlog and all before it are archived and have their entries."""
         with self._lock:
             return name.prefix == self._archived.prefix and name < self._archived
 

@@ -563,7 +563,7 @@ def test_damage_in_the_first_binlog_of_all(
             entries = documents(minio, bucket, f"/entries/{names[0]}")
             assert [entry["damaged"] for entry in entries.values()] == [ranges]
         else:
-            line = stream.wait_for_event("the archive begins behind a binlog that cannot be read")
+            line = stream.wait_for_event("the archive begins after a binlog that cannot be read")
             assert (line["binlog"], line["begin"]) == (names[0], names[1])
             assert names[0] not in there.archived()
         assert stream.terminate() == 0

@@ -17,7 +17,7 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError
 from binlog2s3.stream.compare import Common, Finder, cut
-from binlog2s3.stream.spool import Run, RunFacts
+from binlog2s3.stream.spool import RunFacts, SpoolRun
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.memory_store import MemoryStore
 
@@ -117,17 +117,17 @@ class Source:
         self._binlogs = binlogs
         self.probed: list[BinlogName] = []
         self.children: list[Child] = []
-        self.discarded: list[Run] = []
+        self.discarded: list[SpoolRun] = []
         self.worked: list[float] = []
         self.status: int | None = 0
 
-    def probe(self, binlog_name: BinlogName) -> tuple[Run, Child]:
+    def probe(self, binlog_name: BinlogName) -> tuple[SpoolRun, Child]:
         directory = self._directory / str(len(self.probed))
         directory.mkdir(parents=True)
         self.probed.append(binlog_name)
         (directory / str(binlog_name)).write_bytes(self._binlogs[binlog_name])
         self.children.append(Child(self.status))
-        return Run(directory, replace(FACTS, binlog=str(binlog_name))), self.children[-1]
+        return SpoolRun(directory, replace(FACTS, binlog=str(binlog_name))), self.children[-1]
 
     def find(
         self,

@@ -5,17 +5,17 @@ import pytest
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
 from binlog2s3.errors import DamageError, ElsewhereError, ForkError, SourceError
-from binlog2s3.stream.lessons import Lessons, Seen, Verdict, judge
+from binlog2s3.stream.lessons import BeingRead, EndAction, Lessons, judge
 
 FIRST, SECOND = BinlogName.parse("b.000001"), BinlogName.parse("b.000002")
-READABLE, UNREADABLE = Seen(FIRST, is_readable=True), Seen(FIRST, is_readable=False)
+READABLE, UNREADABLE = BeingRead(FIRST, is_readable=True), BeingRead(FIRST, is_readable=False)
 
 
 def damage(offset: int = 120, what: str = "wrong CRC32") -> DamageError:
     return DamageError(f"/spool/run-1/b.000001: {what}", offset=offset)
 
 
-def after(lessons: Lessons, *errors: Exception, seen: Seen | None = READABLE) -> Lessons:
+def after(lessons: Lessons, *errors: Exception, seen: BeingRead | None = READABLE) -> Lessons:
     for error in errors:
         lessons, _ = judge(lessons, error, seen)
     return lessons
@@ -24,7 +24,7 @@ def after(lessons: Lessons, *errors: Exception, seen: Seen | None = READABLE) ->
 def test_a_server_elsewhere_is_compared() -> None:
     """What is proved is kept; nothing is read on before the bytes were compared."""
     lessons, verdict = judge(Lessons(), ElsewhereError("went on"), READABLE)
-    assert verdict is Verdict.GO_BACK
+    assert verdict is EndAction.GO_BACK
     assert lessons.doubt is not None
     assert (lessons.doubt.why, lessons.doubt.refused) == ("went on", False)
 
@@ -32,26 +32,30 @@ def test_a_server_elsewhere_is_compared() -> None:
 def test_another_history_is_forgotten_and_compared() -> None:
     """What the run brought is of another history than what is known."""
     lessons, verdict = judge(Lessons(), ForkError("other bytes"), None)
-    assert verdict is Verdict.FORGET_RUN
+    assert verdict is EndAction.FORGET_RUN
     assert lessons.doubt is not None
 
 
 def test_damage_is_read_again_and_accepted_the_second_time() -> None:
     """The first time it may be the spool's disk; twice the same is what the source has."""
     once, verdict = judge(Lessons(), damage(), READABLE)
-    assert (verdict, once.accepted_in(FIRST), once.doubt) == (Verdict.READ_AGAIN, frozenset(), None)
+    assert (verdict, once.accepted_in(FIRST), once.doubt) == (
+        EndAction.READ_AGAIN,
+        frozenset(),
+        None,
+    )
     twice, verdict = judge(once, damage(), READABLE)
-    assert (verdict, twice.accepted_in(FIRST)) == (Verdict.ACCEPT, {120})
+    assert (verdict, twice.accepted_in(FIRST)) == (EndAction.ACCEPT, {120})
     assert twice.accepted_in(SECOND) == frozenset()
     third, verdict = judge(twice, damage(), READABLE)
-    assert (verdict, third.refusals) == (Verdict.READ_AGAIN, 1)
+    assert (verdict, third.refusals) == (EndAction.READ_AGAIN, 1)
 
 
 @pytest.mark.parametrize("other", [damage(offset=121), damage(what="broken chain")])
 def test_other_damage_is_not_the_same_again(other: DamageError) -> None:
     """Another offset, or another fault, may be chance as well."""
     lessons, verdict = judge(after(Lessons(), damage()), other, READABLE)
-    assert (verdict, lessons.accepted_in(FIRST)) == (Verdict.READ_AGAIN, frozenset())
+    assert (verdict, lessons.accepted_in(FIRST)) == (EndAction.READ_AGAIN, frozenset())
 
 
 def test_not_too_much_is_accepted() -> None:
@@ -74,7 +78,7 @@ def test_a_binlog_that_cannot_be_read_at_all() -> None:
 def test_refusals_are_counted_at_one_place(error: Exception) -> None:
     """The second means to compare, the third that the source does not give it."""
     lessons, verdict = judge(Lessons().asked_at((FIRST, 100)), error, None)
-    assert (verdict, lessons.doubt) == (Verdict.KEEP, None)
+    assert (verdict, lessons.doubt) == (EndAction.KEEP, None)
     lessons = after(lessons.asked_at((FIRST, 100)), error, seen=None)
     assert lessons.doubt is not None
     assert not lessons.doubt.refused
@@ -87,4 +91,4 @@ def test_refusals_are_counted_at_one_place(error: Exception) -> None:
 
 def test_any_other_end_teaches_nothing() -> None:
     """The next run tries the same again."""
-    assert judge(Lessons(), SourceError("gone away"), READABLE) == (Lessons(), Verdict.KEEP)
+    assert judge(Lessons(), SourceError("gone away"), READABLE) == (Lessons(), EndAction.KEEP)

@@ -71,7 +71,7 @@ def test_a_writer_goes_on_behind_it(tmp_path: Path) -> None:
 
 def test_a_file_system_that_cannot() -> None:
     """/proc is one; that is an error of its own, which a caller can live with."""
-    with pytest.raises(PunchUnsupportedError, match=r"comm: its file system cannot give") as caught:
+    with pytest.raises(PunchUnsupportedError, match=r"comm: its file system cannot free") as caught:
         punch(Path("/proc/self/comm"), MIB)
     assert caught.value.hint
     assert caught.value.exit_code == 5

@@ -20,7 +20,7 @@ from binlog2s3.status.severity import judged
 from binlog2s3.stream.reporter import Board, Pulse, Reporter, look_at_history
 from binlog2s3.stream.source_watch import Sight
 from binlog2s3.stream.spool import Room
-from binlog2s3.stream.uploader import Counts, Tally
+from binlog2s3.stream.upload_counts import Counts, UploadTally
 from tests.documents import BEAT, LINEAGE, TIME, UUID
 from tests.waiting import wait_until
 
@@ -38,7 +38,7 @@ class Parts:
     def __init__(self) -> None:
         self.now = 1000.0
         self.source_clock = timedelta(0)
-        self.tally = Tally(binlogs=1)
+        self.tally = UploadTally(binlogs=1)
         self.counts = Counts()
         self.pulse = Pulse()
         self.phase: Phase = "running"
@@ -213,7 +213,7 @@ def test_the_oldest_commit_in_the_spool_bounds_the_lag() -> None:
     there = parts.watch.sight.position.asked_at
     parts.covered = there - timedelta(seconds=9)
     oldest = int((there - timedelta(seconds=4)).timestamp() * 1e6)
-    parts.tally = Tally(unsaved_bytes=5, oldest_commit_us=oldest)
+    parts.tally = UploadTally(unsaved_bytes=5, oldest_commit_us=oldest)
     parts.go(2, answering=False)
     assert parts.status.lag.seconds == pytest.approx(6, abs=0.5)
     parts.covered = None
@@ -224,7 +224,7 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
     """While something waits; each byte that arrives starts the time anew."""
     parts = Parts()
     parts.go(600)
-    parts.tally = Tally(unsaved_bytes=5)
+    parts.tally = UploadTally(unsaved_bytes=5)
     parts.go(50)
     assert judged(parts.status).healthy
     parts.counts.acts += 1
@@ -232,7 +232,7 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
     assert (judged(parts.status).healthy, parts.status.state) == (True, "store unreachable")
     parts.go(10)
     assert parts.codes == [("store", "critical")]
-    parts.tally = Tally()
+    parts.tally = UploadTally()
     parts.go(2)
     assert parts.codes == []
 
@@ -253,7 +253,7 @@ def test_a_request_that_fails_again_and_again() -> None:
     parts.counts.acts += 1
     parts.go(1)
     assert parts.codes == []
-    parts.tally = Tally(failing_since=parts.now)
+    parts.tally = UploadTally(failing_since=parts.now)
     parts.counts.last_error, parts.counts.failures = (datetime.now(UTC), "denied"), 5
     parts.go(31)
     assert parts.codes == [("store", "critical")]
@@ -304,10 +304,10 @@ def test_what_was_read_and_is_not_there_is_not_idleness() -> None:
     """Nor is a closed binlog that waits for the archive; much of it is a catch-up."""
     parts = Parts()
     for tally, state in (
-        (Tally(unsaved_bytes=5), "streaming"),
-        (Tally(closed_binlogs=1), "streaming"),
-        (Tally(unsaved_bytes=5000), "catching up"),
-        (Tally(), "idle"),
+        (UploadTally(unsaved_bytes=5), "streaming"),
+        (UploadTally(closed_binlogs=1), "streaming"),
+        (UploadTally(unsaved_bytes=5000), "catching up"),
+        (UploadTally(), "idle"),
     ):
         parts.tally = tally
         parts.go(2)
@@ -318,7 +318,7 @@ def test_what_is_not_due_yet_is_not_late() -> None:
     """With a flush every few minutes nothing has to come in between."""
     parts = Parts()
     parts.reporter._config.stream.flush_interval = 150.0
-    parts.tally = Tally(unsaved_bytes=5)
+    parts.tally = UploadTally(unsaved_bytes=5)
     parts.go(205)
     assert judged(parts.status).healthy
     parts.go(10)
@@ -453,9 +453,9 @@ def test_the_latest_moment_is_a_commit_or_a_proof() -> None:
     parts = Parts()
     parts.covered = TIME
     newest = int((TIME + timedelta(seconds=5)).timestamp() * 1e6)
-    parts.tally = Tally(newest_commit_us=newest)
+    parts.tally = UploadTally(newest_commit_us=newest)
     parts.go(2)
-    parts.tally = Tally()
+    parts.tally = UploadTally()
     parts.go(2)
     assert parts.status.latest == TIME + timedelta(seconds=5)
     parts.covered = TIME + timedelta(seconds=9)

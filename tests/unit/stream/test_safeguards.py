@@ -38,16 +38,16 @@ from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts
 from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
-from binlog2s3.stream.daemon import _Stream
 from binlog2s3.stream.decide import Action, Complete, CopyPart, Flush, PutEntry, PutWhole
-from binlog2s3.stream.lessons import Lessons, Verdict, judge
+from binlog2s3.stream.lessons import EndAction, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun
+from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
-from binlog2s3.stream.spool import Floor, Run, RunFacts, Spool
+from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
 from binlog2s3.stream.startup import Beginning
 from binlog2s3.stream.supervisor import Supervisor
-from binlog2s3.stream.tail import Tailer, Track
+from binlog2s3.stream.tail import Tailer, Track, TrackState
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.writer import Progress, Writer
 from tests.binlog_writer import UUID_A, UUID_B, BinlogWriter, statement
@@ -132,7 +132,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 # What is read
 
 
-class Late(Run):
+class Late(SpoolRun):
     """A run that goes on to the next file just when somebody looks for it."""
 
     def files(self) -> dict[BinlogName, Path]:
@@ -215,7 +215,7 @@ def test_what_follows_an_unproved_end_is_not_uploaded(tmp_path: Path) -> None:
         track.feed(memoryview(source.data(name)))
         tracks.append(track)
     first, second = tracks
-    first.next_in_run = first.history_goes_on = True
+    first.state = TrackState.FOLLOWED
     taken: list[Track] = []
     uploader = SimpleNamespace(add=taken.append, empty=True)
     intake = Intake(
@@ -941,7 +941,7 @@ def supervisor(tmp_path: Path) -> Iterator[Any]:
         mysql=None,
         stream=SimpleNamespace(stall_timeout=60.0),
     )
-    intake = SimpleNamespace(server_uuid="", judge=lambda *_, **__: None, wants_list=False)
+    intake = SimpleNamespace(server_uuid="", judge=lambda *_, **__: False)
     yield Supervisor(
         config,  # type: ignore[arg-type]
         target="t",
@@ -993,7 +993,7 @@ def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time(watch: Any
         with pytest.raises(SourceError, match="stands still while the server goes on") as ended:
             look_after(watch, silent_seconds=silent, patience=lessons.patience)
         lessons, verdict = judge(lessons, ended.value, None)
-        assert verdict is Verdict.KEEP
+        assert verdict is EndAction.KEEP
         assert look_after(watch, silent_seconds=silent, patience=lessons.patience)
     assert lessons.asked_at((FIRST, 100)).patience == 4
     assert lessons.asked_at((FIRST, 101)).patience == 1
@@ -1035,8 +1035,8 @@ def test_a_position_of_another_server_covers_nothing() -> None:
     )
     ours = SimpleNamespace(uuid=UUID_A, asked_at=1)
     strange = SimpleNamespace(uuid=UUID_B, asked_at=1)
-    _Stream._seen(stream, ours)  # type: ignore[arg-type]
-    _Stream._seen(stream, strange)  # type: ignore[arg-type]
+    Loop._seen(stream, ours)  # type: ignore[arg-type]
+    Loop._seen(stream, strange)  # type: ignore[arg-type]
     assert told == [ours]
 
 

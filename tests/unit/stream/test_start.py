@@ -21,7 +21,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, SpoolError
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.contract import Body
-from binlog2s3.stream.spool import Floor, Run, RunFacts, Spool
+from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
 from binlog2s3.stream.start import (
     PROBE,
     Known,
@@ -39,7 +39,7 @@ from binlog2s3.stream.start import (
     tip_of,
     tip_of_archive,
 )
-from binlog2s3.stream.tail import Track
+from binlog2s3.stream.tail import Track, TrackState
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import BEAT, parent_of, turn_of
 from tests.memory_store import MemoryStore
@@ -208,7 +208,7 @@ def test_a_spool_of_another_source_or_bucket_is_refused() -> None:
     facts = RunFacts(
         source="orders", target="s3://a/p", server_uuid=UUID_A, binlog="b.000001", position=4
     )
-    run = Run(Path("/spool/run-x"), facts)
+    run = SpoolRun(Path("/spool/run-x"), facts)
     check_spool([run, run], "orders", "s3://a/p")
     check_spool([], "orders", "s3://a/p")
     for source, target in (("other", "s3://a/p"), ("orders", "s3://b/p")):
@@ -450,7 +450,7 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
         yield made
 
 
-def put_run(spool: Spool, files: dict[int, bytes], **facts: Any) -> Run:
+def put_run(spool: Spool, files: dict[int, bytes], **facts: Any) -> SpoolRun:
     """A run that left these files."""
     first = min(files, default=1)
     run = spool.begin(replace(RUN, **{"lineage": FIRST.id, "binlog": str(name(first)), **facts}))
@@ -804,7 +804,7 @@ def closed_track(number: int, *, end: bool) -> Track:
         writer.rotate(str(name(number + 1)))
     track = Track(name(number), Path(), Grid(64))
     track.feed(memoryview(bytes(writer.data)))
-    track.closed = track.next_in_run = track.history_goes_on = True
+    track.state = TrackState.CLOSED
     return track
 
 
@@ -813,7 +813,7 @@ def test_behind_a_binlog_without_an_end_nothing_is_taken() -> None:
     tracks = [closed_track(n, end=n != 3) for n in (2, 3, 4, 5)]
     found = proved(tracks, [row(3), row(4)])
     assert found == tuple(tracks[:2])
-    assert (found[-1].closed, found[-1].next_in_run, found[-1].history_goes_on) == (False,) * 3
+    assert found[-1].state is TrackState.GROWING
     assert found[0].closed
 
 

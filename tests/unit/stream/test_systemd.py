@@ -18,7 +18,7 @@ from binlog2s3.archive.writers import Position
 from binlog2s3.errors import StoreError
 from binlog2s3.status.model import Lag, SourceStatus, Status, Trouble
 from binlog2s3.stream import systemd as notify
-from binlog2s3.stream.daemon import _Stream
+from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.systemd import Notifier, attend, line, of_environment
 from tests.ear import Ear
 from tests.waiting import wait_until
@@ -324,7 +324,7 @@ def test_the_loop_is_fed_as_long_as_the_watch_goes_round(ear: Ear, late: float, 
     """Both threads must: a watch that hangs would leave a stream that nobody holds to account."""
     watch = SimpleNamespace(round_at=time.monotonic() - late, patience_seconds=1000.0)
     stream: Any = SimpleNamespace(_notifier=Notifier(ear.address, 6.0), _watch=watch)
-    _Stream._alive(stream)
+    Loop._alive(stream)
     has_heard(ear, "READY=1", *(["WATCHDOG=1"] if fed else []))
 
 

@@ -16,7 +16,7 @@ from binlog2s3.binlog.scanner import MAGIC, EventType
 from binlog2s3.errors import DamageError, ForkError
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.contract import Body
-from binlog2s3.stream.spool import Floor, Run, RunFacts, Spool
+from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
 from binlog2s3.stream.tail import Overlap, Segment, Tailer, Track, give_back, overlap_of
 from tests.binlog_writer import NOW, UUID_A, XID, BinlogWriter, statement
 
@@ -24,9 +24,9 @@ GRID = Grid(1000)
 ONE, TWO = "mysql-bin.000001", "mysql-bin.000002"
 
 
-def run_in(directory: Path) -> Run:
+def run_in(directory: Path) -> SpoolRun:
     facts = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=ONE, position=4)
-    return Run(directory, facts)
+    return SpoolRun(directory, facts)
 
 
 def binlog(first: int = 1, count: int = 3, *, gtids: bool = True, rotate: bool = True) -> bytes:
@@ -142,7 +142,7 @@ def test_a_name_that_is_not_the_next_is_refused(tmp_path: Path) -> None:
     (tmp_path / ONE).write_bytes(binlog(rotate=False))
     (tmp_path / "mysql-bin.000003").write_bytes(binlog(4))
     tailer = Tailer(run_in(tmp_path), GRID)
-    with pytest.raises(ForkError, match=r"goes on with mysql-bin\.000003"):
+    with pytest.raises(ForkError, match=r"continues with mysql-bin\.000003"):
         pump_all(tailer)
     tailer.close()
 
@@ -219,13 +219,13 @@ def track_of(directory: Path, data: bytes, *cuts: int, grid: Grid = GRID) -> Tra
     return track
 
 
-def next_run(directory: Path, position: int, *files: bytes) -> Run:
+def next_run(directory: Path, position: int, *files: bytes) -> SpoolRun:
     """Another run, which begins in the first binlog."""
     directory.mkdir()
     for number, data in enumerate(files, start=1):
         (directory / f"mysql-bin.{number:06}").write_bytes(data)
     facts = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=ONE, position=position)
-    return Run(directory, facts)
+    return SpoolRun(directory, facts)
 
 
 @pytest.fixture
@@ -369,7 +369,7 @@ def test_a_run_goes_on_behind_a_whole_binlog(go_on: GoesOn) -> None:
         len(binlog(10, rotate=False)),
     )
     more = a_binlog(10)
-    with pytest.raises(ForkError, match="goes on where the archive's has ended"):
+    with pytest.raises(ForkError, match="continues after the end of the archived one"):
         pump_all(go_on(overlap, None, more.from_position(ends[6])))
 
 

@@ -20,8 +20,8 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ElsewhereError, ForkError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.stream.decide import Limits
-from binlog2s3.stream.spool import Run, RunFacts, Spool
-from binlog2s3.stream.tail import Track
+from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
+from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
@@ -61,6 +61,7 @@ class Bench:
         self.looks = 0
         self.turns: list[tuple[str, int]] = []
         self.now = 100.0
+        self.wants_list = False
         self.workers: list[InlineWorkers] = []
         self.intake = Intake(
             store=self.store,
@@ -92,10 +93,10 @@ class Bench:
             clock=lambda: self.now,
         )
 
-    def run(self, **facts: Any) -> Run:
+    def run(self, **facts: Any) -> SpoolRun:
         return self.spool.begin(replace(RUN, **facts))
 
-    def track(self, run: Run, number: int, data: bytes) -> Track:
+    def track(self, run: SpoolRun, number: int, data: bytes) -> Track:
         """A binlog that a run brought."""
         path = run.directory / str(name(number))
         path.write_bytes(data)
@@ -107,7 +108,7 @@ class Bench:
         """A binlog of a run of its own is taken in."""
         track = self.track(self.run(**facts), number, binlog(number) if data is None else data)
         self.intake.admit(track)
-        self.intake.judge({})
+        self.wants_list |= self.intake.judge({})
         return track
 
     def settle(self) -> None:
@@ -121,7 +122,7 @@ class Bench:
                     workers.perform()
                 while (outcome := workers.take(0)) is not None:
                     outcome.token.owner.take(outcome)  # type: ignore[attr-defined]
-            self.intake.judge({})
+            self.wants_list |= self.intake.judge({})
 
     def lineages(self) -> list[Lineage]:
         return Catalog(self.store, LAYOUT).lineages()
@@ -261,7 +262,7 @@ def test_a_first_binlog_that_was_begun_at_another_time_is_refused(bench: Bench) 
     """Names and GTIDs are the same after a reset; nothing of it is uploaded."""
     begin(bench)
     bench.intake.resume(bench.lineage, None, name(1), described=True)
-    with pytest.raises(ForkError, match=r"the server's b\.000001 was begun at"):
+    with pytest.raises(ForkError, match=r"the server's b\.000001 was created at"):
         bench.admit(1, binlog(1, timestamp=NOW + 60))
     track = bench.intake.last
     assert track is not None
@@ -389,16 +390,15 @@ def test_a_closed_binlog_is_archived(bench: Bench) -> None:
     bench.admit(1, binlog(1, end=True))
     bench.settle()
     assert bench.readable(bench.lineage) == {"b.000001": "archived"}
-    assert not bench.intake.wants_list
+    assert not bench.wants_list
 
 
 def test_the_list_is_wanted_where_only_the_server_can_tell(bench: Bench) -> None:
     """Whether a binlog that ended without a word is closed."""
     bench.intake.begin(UUID_A, "mysql", None)
     track = bench.admit(1)
-    track.next_in_run = True
-    bench.intake.judge({})
-    assert bench.intake.wants_list
+    track.state = TrackState.PASSED
+    assert bench.intake.judge({})
     assert not track.closed
 
 
@@ -413,7 +413,7 @@ def behind_a_crash(bench: Bench, *sizes: int) -> Track:
     bench.intake.follow(rows(*sizes))
     bench.intake.begin(UUID_A, "mysql", None)
     track = bench.admit(1)
-    track.next_in_run = track.history_goes_on = True
+    track.state = TrackState.FOLLOWED
     return track
 
 
@@ -441,7 +441,7 @@ def test_equal_size_and_gtids_prove_nothing_by_themselves(
 def test_the_server_went_on_behind_another_end(bench: Bench, now: tuple[ServerBinlog, ...]) -> None:
     """What it lists is not what was read; where it lists it no more, GTIDs have to go on."""
     track = behind_a_crash(bench, len(binlog(1)), 300)
-    track.history_goes_on = False
+    track.state = TrackState.PASSED
     with pytest.raises(ElsewhereError, match="its own"):
         bench.intake.judge({row.name: row for row in now}, streaming=True)
     assert not track.closed

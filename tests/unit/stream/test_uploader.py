@@ -12,7 +12,7 @@ from binlog2s3.errors import FloorError, ForkError, SpoolError, StoreError
 from binlog2s3.store.contract import Body, ObjectInfo, PartInfo
 from binlog2s3.stream.decide import Action, Complete, CopyPart, Flush, PutChunk, PutPart, PutWhole
 from binlog2s3.stream.start import known_end
-from binlog2s3.stream.uploader import Pace
+from binlog2s3.stream.upload_counts import ChunkPace
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Source, Streamer
 
@@ -105,7 +105,7 @@ def test_a_worker_is_left_to_the_next_flush(tmp_path: Path) -> None:
 
 def test_the_pace_of_full_chunks() -> None:
     """Slow ones fly few at a time, quick ones as many as there are workers, but for one."""
-    pace = Pace(8, 1.0)
+    pace = ChunkPace(8, 1.0)
     assert pace.most == 7
     for _ in range(20):
         pace.took(2.6)
@@ -115,8 +115,8 @@ def test_the_pace_of_full_chunks() -> None:
     for _ in range(20):
         pace.took(0.2)
     assert pace.most == 7
-    assert Pace(1, 1.0).most == 1
-    alone = Pace(1, 1.0)
+    assert ChunkPace(1, 1.0).most == 1
+    alone = ChunkPace(1, 1.0)
     alone.took(60)
     assert alone.most == 1
 
@@ -413,7 +413,7 @@ def test_a_chunk_that_is_taken_below_a_floor_is_an_error(tmp_path: Path) -> None
     now[0] += 1000
     streamer.begin_listing()
     streamer.end_listing()
-    with pytest.raises(FloorError, match="has given back its room"):
+    with pytest.raises(FloorError, match="is needed again, but was freed"):
         settle(streamer, now)
     assert taken not in store.objects
     streamer.close()
