@@ -1,8 +1,9 @@
-"""Digests as S3 states them: CRC64NVME of bytes and objects, ETags of multipart uploads.
+"""The checksums of S3: CRC64NVME of bytes and objects, ETags of multipart uploads. Pure.
 
-Place: beneath the scanner, which computes a range's digest as it reads, and the store, which
-sends it along. Law: the only module that imports awscrt; pure. A digest is an int while it
-travels, hex in a key (sorts, no slashes), base64 only on the wire.
+Place: `archive.parts` computes the checksums of ranges with it, the store sends them.
+
+Law: only this module imports awscrt. A checksum is an int in memory, hex in keys and entries
+(it sorts, and has no slashes), and base64 in requests.
 """
 
 import base64
@@ -16,7 +17,7 @@ _BYTES = 8
 
 
 def crc64nvme(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
-    """CRC64NVME of `data`, going on from `crc`, the digest of what came before it.
+    """CRC64NVME of `data`, continued from `crc`, the checksum of the bytes before it.
 
     >>> crc64_hex(crc64nvme(b"789", crc64nvme(b"123456")))
     'ae8b14860a799888'
@@ -33,7 +34,7 @@ def crc64_of_blocks(blocks: Iterable[bytes]) -> int:
 
 
 def crc64_of_rest(before: int, whole: int, size: int) -> int:
-    """CRC64NVME of the last `size` bytes, from that of those before them and of all together.
+    """CRC64NVME of the last `size` bytes, from the checksums of the bytes before them and of all.
 
     >>> crc64_hex(crc64_of_rest(crc64nvme(b"xyz"), crc64nvme(b"xyz123456789"), 9))
     'ae8b14860a799888'
@@ -42,12 +43,12 @@ def crc64_of_rest(before: int, whole: int, size: int) -> int:
 
 
 def crc64_base64(crc: int) -> str:
-    """The digest as S3's headers and listings carry it: base64 of 8 bytes, big-endian."""
+    """The checksum in the form of S3's headers and listings: base64 of 8 bytes, big-endian."""
     return base64.b64encode(crc.to_bytes(_BYTES, "big")).decode("ascii")
 
 
 def crc64_from_base64(text: str) -> int:
-    """Inverse of `crc64_base64`; anything but 8 bytes raises ValueError."""
+    """Inverse of `crc64_base64`. Raises ValueError if it is not base64 of 8 bytes."""
     try:
         raw = base64.b64decode(text, validate=True)
     except binascii.Error as exc:
@@ -58,27 +59,27 @@ def crc64_from_base64(text: str) -> int:
 
 
 def crc64_hex(crc: int) -> str:
-    """The digest as keys and entries carry it: 16 hex digits, lower case."""
+    """The checksum in the form of keys and entries: 16 hex digits, lower case."""
     return f"{crc:016x}"
 
 
 def crc64_from_hex(text: str) -> int:
-    """Inverse of `crc64_hex`; anything but 16 lower-case hex digits raises ValueError."""
+    """Inverse of `crc64_hex`. Raises ValueError if it is not 16 lower-case hex digits."""
     if len(text) != 2 * _BYTES or not set(text) <= set("0123456789abcdef"):
         raise ValueError(f"not a hex CRC64: {text!r}")
     return int(text, 16)
 
 
 def md5(data: bytes | bytearray | memoryview) -> bytes:
-    """MD5 of `data`: what a part's ETag is, and no protection against anybody."""
+    """MD5 of `data`, which is the ETag of a part. It does not protect against attackers."""
     return hashlib.md5(data, usedforsecurity=False).digest()
 
 
 def composite_etag(md5s: Iterable[bytes]) -> str:
     """The ETag of an object made of parts with these MD5s, in this order.
 
-    Stores compute it as MD5 of the MD5s; where an object is encrypted with KMS or customer keys
-    they do not, so an equal ETag proves sameness and another one proves nothing.
+    Stores compute it as the MD5 of the MD5s, except for objects encrypted with KMS or customer
+    keys. So an equal ETag proves equal bytes, but a different one proves nothing.
 
     >>> composite_etag([md5(b"one"), md5(b"two")])
     '1397b7ee3222e3980d0d20f23a871b02-2'

@@ -21,15 +21,10 @@ from binlog2s3.binlog.events import (
     EventType,
     FormatEvent,
     query_layout,
+    status_settings,
 )
+from binlog2s3.binlog.statements import ANSI_QUOTES, CHARSETS, NO_BACKSLASH_ESCAPES
 from binlog2s3.binlog.walk import HEAD_MOST, EventWalk, Inside, wanted_types
-
-NO_BACKSLASH_ESCAPES, ANSI_QUOTES = 1 << 20, 1 << 2
-_SIZES = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4}
-"""Status variables of a QUERY event with a fixed size (libbinlogevents `Query_event`)."""
-_COUNTED = {5: 0, 6: 0, 2: 1}
-"""Status variables that begin with their length, and the number of additional bytes."""
-_SQL_MODE, _CHARSET = 1, 4
 
 # None of these contains quotes, backslashes or control characters, with one exception: a comment to
 # the end of the line may have quotes, because the client ignores it, too. A comment of several
@@ -57,17 +52,6 @@ _MODES = {
 }
 _CLIENT_COMMAND = re.compile(rb"^\s*delimiter\b", re.IGNORECASE | re.MULTILINE)
 _NAME_BYTES = re.compile(rb"[^`\\\x00-\x1f\x7f]*+")
-CHARSETS = frozenset(
-    {
-        *(5, 8, 15, 31, 47, 48, 49, 94),  # latin1
-        *(11, 65, 63),  # ascii, binary
-        *(33, 83, *range(192, 224), *range(2048, 2304)),  # utf8mb3
-        *(45, 46, *range(224, 248), *range(255, 331), *range(2304, 2560)),  # utf8mb4
-        *(2, 9, 21, 27, 77, 26, 34, 44, 66, 99, 30, 78, 20, 41, 42, 79),  # of one byte
-        *(7, 74, 14, 23, 50, 51, 52, 4, 80, 40, 81, 36, 68, 57, 67, 29, 58, 59, 25, 70, 16, 71),
-    }
-)
-"""Ids of charsets in which only ASCII characters have bytes below 0x80."""
 
 
 def is_plain_name(name: bytes) -> bool:
@@ -80,7 +64,7 @@ def unclear(statement: bytes, status: bytes) -> str:
 
     `status` are the status variables of its QUERY event.
     """
-    sql_mode, charset = settings(status)
+    sql_mode, charset = status_settings(status)
     if statement.isascii():
         charset = 8
     if charset not in CHARSETS:
@@ -96,28 +80,6 @@ def unclear(statement: bytes, status: bytes) -> str:
     if at == len(statement):
         return ""
     return f"a string, a comment or a control character at byte {at}"
-
-
-def settings(status: bytes) -> tuple[int | None, int | None]:
-    """sql_mode and the client's charset from status variables; None for one that is not there."""
-    sql_mode = charset = None
-    at = 0
-    while at < len(status):
-        code, at = status[at], at + 1
-        if code in _COUNTED:
-            size = 1 + status[at] + _COUNTED[code] if at < len(status) else 1
-        elif code in _SIZES:
-            size = _SIZES[code]
-        else:
-            break
-        value, at = status[at : at + size], at + size
-        if len(value) < size:
-            break
-        if code == _SQL_MODE:
-            sql_mode = int.from_bytes(value, "little")
-        elif code == _CHARSET:
-            charset = int.from_bytes(value[:2], "little")
-    return sql_mode, charset
 
 
 TEXT_LOOKED_MOST = 16 << 20

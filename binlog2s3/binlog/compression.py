@@ -1,10 +1,10 @@
-"""Compressed events, decompressed piece by piece as their bytes come. No I/O.
+"""Decompresses events, piece by piece as their bytes come. No I/O.
 
-Place: `content` feeds what lies in a compressed event, and is fed what was in it.
+Place: `content` and `client_text` read compressed events with it.
 
-Law: neither the compressed nor the decompressed bytes are ever held as a whole: what goes on is in
-pieces of at most `PIECE` bytes. Whatever cannot be decompressed raises ValueError, and so does what
-is more than its own header says, or than any server compresses: nothing expands without end.
+Law: memory is bounded: decompressed bytes are passed on in pieces of at most `PIECE` bytes.
+ValueError is raised for bytes that cannot be decompressed, and for more bytes than the event's
+header says or any server compresses. So nothing expands without end.
 """
 
 import zlib
@@ -12,31 +12,31 @@ from typing import Protocol
 
 import zstandard
 
-from binlog2s3.binlog.events import Buffer
+from binlog2s3.binlog.events import Buffer, length_encoded
 
 PIECE = 128 * 1024
 
 _WINDOW_MOST = 1 << 27
-"""The most that the server's own compression levels need."""
+"""No compression level of the server needs more."""
 DECOMPRESSED_MOST = 4 << 30
-"""Bytes that one event may have decompressed. No event is larger either."""
+"""The most bytes that an event may have after decompression. No event is larger."""
 _SKIPPABLE_FRAME = b"\x50\x2a\x4d\x18" + bytes(4)
-"""A frame with nothing in it. Behind the payload's own it makes zstd hand out all it still has."""
+"""An empty frame. After the frame of the payload, it makes zstd return all that is left."""
 _ZSTD, _NONE = 0, 255
 
 
 class Sink(Protocol):
-    """What takes bytes as they come."""
+    """Takes bytes as they come."""
 
     def feed(self, data: bytes, /) -> None:
         """Take the next bytes."""
 
     def close(self, *, whole: bool) -> None:
-        """That was all; `whole`: and nothing is missing."""
+        """No more bytes follow. `whole`: none are missing."""
 
 
 class _ZstdOutput:
-    """A sink as zstandard wants it, for so many bytes."""
+    """A sink in the form that zstandard wants, limited to `most` bytes."""
 
     def __init__(self, sink: Sink, most: int) -> None:
         self._sink = sink
@@ -45,13 +45,13 @@ class _ZstdOutput:
     def write(self, data: bytes) -> int:
         self._left -= len(data)
         if self._left < 0:
-            raise ValueError("more is compressed in it than its header says")
+            raise ValueError("it has more bytes after decompression than its header says")
         self._sink.feed(data)
         return len(data)
 
 
 class Zstd:
-    """The payload of MySQL's TRANSACTION_PAYLOAD, which has `most` bytes when decompressed."""
+    """Decompresses the payload of MySQL's TRANSACTION_PAYLOAD, at most `most` bytes."""
 
     def __init__(self, into: Sink, most: int = DECOMPRESSED_MOST) -> None:
         self._into = into
@@ -69,7 +69,7 @@ class Zstd:
             raise ValueError(f"not compressed by zstd: {error}") from error
 
     def close(self, *, whole: bool) -> None:
-        """Hand out what is left."""
+        """Pass on what is left."""
         try:
             if whole:
                 self.feed(_SKIPPABLE_FRAME)
@@ -79,7 +79,7 @@ class Zstd:
 
 
 class Zlib:
-    """What MariaDB compresses, `most` bytes of it; behind the header of `mariadb_header_size`."""
+    """Decompresses what MariaDB compressed, at most `most` bytes, without its header."""
 
     def __init__(self, into: Sink, most: int = DECOMPRESSED_MOST) -> None:
         self._into = into
@@ -95,17 +95,18 @@ class Zlib:
         except zlib.error as error:
             raise ValueError(f"not compressed by zlib: {error}") from error
         if self._stream.unused_data:
-            raise ValueError("bytes behind what was compressed by zlib")
+            raise ValueError("bytes after the end of what zlib compressed")
 
     def close(self, *, whole: bool) -> None:
-        """Hand out what is left."""
+        """Pass on what is left."""
         self._into.close(whole=whole and self._stream.eof)
 
 
 def mariadb_header_size(head: Buffer) -> int:
-    """Bytes of the header in front of what MariaDB compressed: one, and the length's own.
+    """The size of the header before bytes that MariaDB compressed.
 
-    Its bits: 0x80, 3 for the algorithm (0: zlib), 3 for how many bytes the length has.
+    It has one byte, and a length. The byte's bits: 0x80, three for the algorithm (0: zlib), three
+    for the size of the length.
     """
     if head[0] & 0xF8 != 0x80 or not 1 <= head[0] & 0x07 <= 4:
         raise ValueError(f"unknown compression: {head[0]:#x}")
@@ -113,7 +114,7 @@ def mariadb_header_size(head: Buffer) -> int:
 
 
 def mariadb_size(head: Buffer) -> int:
-    """How many bytes MariaDB compressed, as the header in front of it says."""
+    """The size before MariaDB compressed it, by the header."""
     return int.from_bytes(head[1 : mariadb_header_size(head)], "big")
 
 
@@ -125,29 +126,20 @@ def mariadb_text(data: Buffer, most: int) -> bytes:
         raise ValueError(f"not compressed by zlib: {error}") from error
 
 
-def _packed(head: Buffer, at: int) -> tuple[int, int]:
-    """A length-encoded integer, and where the next field begins."""
-    first = head[at]
-    if first < 251:
-        return first, at + 1
-    size = {252: 2, 253: 3, 254: 8}[first]
-    return int.from_bytes(head[at + 1 : at + 1 + size], "little"), at + 1 + size
-
-
 def decode_payload(head: Buffer) -> tuple[bool, int, int]:
     """The beginning of a TRANSACTION_PAYLOAD: whether it is compressed, where it begins, its size.
 
-    The size is that when decompressed, `DECOMPRESSED_MOST` where the event does not say.
+    The size is the one after decompression; `DECOMPRESSED_MOST` if the event does not say.
 
-    Fields of a type (1 size, 2 compression, 3 size when decompressed), a length and a value, each
-    length-encoded; the type 0 ends them.
+    The event has fields of a type (1 size, 2 compression, 3 size after decompression), a length
+    and a value, each length-encoded; the type 0 ends them.
     """
     compression, at, size = _payload_fields(head)
     return compression == _ZSTD, at, size or DECOMPRESSED_MOST
 
 
 def whole_payload(body: bytes, most: int) -> bytes | None:
-    """The events in a TRANSACTION_PAYLOAD; None if they are more than `most` bytes, or unsure."""
+    """The events in a TRANSACTION_PAYLOAD; None if their size is unknown or exceeds `most`."""
     compression, at, size = _payload_fields(body)
     if compression == _NONE:
         return body[at:]
@@ -158,7 +150,7 @@ def whole_payload(body: bytes, most: int) -> bytes | None:
     except zstandard.ZstdError as error:
         raise ValueError(f"not compressed by zstd: {error}") from error
     if claimed > size:  # that much would be allocated
-        raise ValueError("more is compressed in it than its header says")
+        raise ValueError("it has more bytes after decompression than its header says")
     try:
         return zstandard.ZstdDecompressor(max_window_size=_WINDOW_MOST).decompress(
             body[at:], max_output_size=size, allow_extra_data=False
@@ -168,20 +160,20 @@ def whole_payload(body: bytes, most: int) -> bytes | None:
 
 
 def _payload_fields(head: Buffer) -> tuple[int, int, int]:
-    """How it is compressed, where it begins, its size when decompressed (0: unknown)."""
+    """The compression, where the payload begins, its size after decompression (0: unknown)."""
     at, compression, whole = 0, _ZSTD, 0
     try:
         while True:
-            what, at = _packed(head, at)
+            what, at = length_encoded(head, at)
             if what == 0:
                 break
-            size, at = _packed(head, at)
+            size, at = length_encoded(head, at)
             if what == 2:
-                compression, _ = _packed(head, at)
+                compression, _ = length_encoded(head, at)
             elif what == 3:
-                whole, _ = _packed(head, at)
+                whole, _ = length_encoded(head, at)
             at += size
-    except (IndexError, KeyError) as error:
+    except (IndexError, ValueError) as error:
         raise ValueError("transaction payload event too short") from error
     if compression not in (_ZSTD, _NONE):
         raise ValueError(f"unknown compression of a transaction: {compression}")

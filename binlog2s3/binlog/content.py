@@ -1,15 +1,14 @@
 """What a transaction does: which tables, which kinds of statements, how many rows. No I/O.
 
-Place: whoever reads a transaction's bytes out of the bucket feeds them to a `ContentReader`, and
-shows its `Content` to people. `tables` knows tables and rows, `compression` compressed events, and
-`statements` the texts.
+Place: `find` and `pitr` feed the bytes of a transaction to a `ContentReader`, and print its
+`Content`. `tables` decodes tables and rows, `compression` compressed events, `statements` texts.
 
 XA: the first phase is a transaction with the rows, and changes nothing yet. The second phase is
 another transaction, XA COMMIT or XA ROLLBACK, with only the name of the first. Any number of
 transactions, binlogs and days can lie between them. A one-phase commit is an ordinary transaction.
 
-Law: this is a look, and makes nothing fail: what cannot be told is left out or None, whatever the
-bytes are, and numbers that are there are right. No event is held as a whole, except small ones.
+Law: it never raises because of the bytes. What cannot be decoded is left out or None; numbers are
+right. Large events are read in pieces, so memory is bounded.
 """
 
 import codecs
@@ -54,7 +53,7 @@ TEXT_MOST = 1000
 """Characters of a statement that are kept."""
 STATEMENTS_MOST = 100
 CHANGES_MOST = 10_000
-"""Kinds and tables that are told apart; what comes then counts to the table ""."""
+"""At most so many pairs of kind and table are counted; later ones count for the table ""."""
 
 
 Phase = Literal["prepare", "commit", "rollback"]
@@ -81,7 +80,7 @@ class Xid:
 
 @dataclass(frozen=True, slots=True)
 class Xa:
-    """One phase of an XA transaction; `xid` is None where its name cannot be told."""
+    """One phase of an XA transaction; `xid` is None if its name cannot be decoded."""
 
     phase: Phase
     xid: Xid | None
@@ -89,11 +88,10 @@ class Xa:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What one kind of change does to one table.
+    """One kind of change to one table.
 
-    `table` is as `table_name` has it ("db.table"), "db.*" where it is a database, "" where it
-    cannot be told (statements).
-    `rows` is None where the binlog has statements and not rows, or they cannot be counted.
+    `table` is in the form of `table_name` ("db.table"), "db.*" for a database, "" if a statement
+    does not show it. `rows` is None for statements, and if the rows cannot be counted.
     """
 
     kind: ChangeKind
@@ -103,12 +101,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """The changes of a transaction, each table and kind once, in their order.
+    """The changes of a transaction: each pair of kind and table once, in their order.
 
-    `statements` are the texts of DDL and of statements, cut to `TEXT_MOST` characters, the first
-    `STATEMENTS_MOST` of them, without passwords; also of those behind rows, where the binlog has
-    them. `compressed`: something in it was compressed. `xa`: it is one phase of an XA transaction.
-    `undone`: some of it, or all, was rolled back. `lost`: something in it could not be read.
+    `statements` are the first `STATEMENTS_MOST` texts, cut to `TEXT_MOST` characters, without
+    passwords: of statements, and of the statements that made rows, if the binlog has them.
+    `compressed`: something in it was compressed. `xa`: it is one phase of an XA transaction.
+    `undone`: part or all of it was rolled back. `lost`: something in it could not be read.
     """
 
     changes: tuple[Change, ...] = ()
@@ -120,13 +118,13 @@ class Content:
 
 
 STATEMENT_MOST = 16 * 1024
-"""Bytes of a statement that are looked at, unless more are asked for."""
+"""Bytes of a statement that are parsed by default."""
 LOOKED_MOST = 60 * 1024
-"""More of it may not be in the head of its event."""
+"""At most so many can be parsed: more may not be in the first part of the event."""
 _TABLES_MOST = 1000
 
 OnStatement: TypeAlias = Callable[[Statement], None]
-"""Hears of each statement."""
+"""Called for each statement."""
 ROW_KINDS = frozenset({"insert", "update", "delete"})
 
 _WANTED = wanted_types(
@@ -146,7 +144,7 @@ _WANTED = wanted_types(
 
 
 class _Counting:
-    """The rows of one event; `done` is told how many."""
+    """Counts the rows of one event, and calls `done` with their number."""
 
     def __init__(self, counter: RowCounter | None, done: Callable[[int | None], None]) -> None:
         self._counter = counter
@@ -161,10 +159,7 @@ class _Counting:
 
 
 class ContentReader:
-    """Reads one transaction: its events as they lie in the binlog, in any cut.
-
-    Holds tables, statements' texts and numbers, but never an event as a whole.
-    """
+    """Reads one transaction: its bytes as they are in the binlog, cut anywhere."""
 
     def __init__(
         self,
@@ -175,10 +170,10 @@ class ContentReader:
         looked_most: int = STATEMENT_MOST,
         on_statement: OnStatement | None = None,
     ) -> None:
-        """`format_event`: of the binlog that the transaction is in.
+        """`format_event`: of the transaction's binlog.
 
-        Of a statement so many characters are kept, and so many bytes looked at (at most
-        `LOOKED_MOST`).
+        `text_most` characters of a statement are kept, and `looked_most` bytes of it are parsed,
+        at most `LOOKED_MOST`.
         """
         self._text_most = text_most
         self._looked_most = min(looked_most, LOOKED_MOST)
@@ -202,7 +197,7 @@ class ContentReader:
         self._events.feed(data)
 
     def content(self) -> Content:
-        """What there was until now."""
+        """The content so far."""
         lost = self._is_lost or not self._events.is_whole
         return Content(
             changes=tuple(
@@ -217,7 +212,7 @@ class ContentReader:
         )
 
     def _begin(self, event_type: int, head: bytes) -> Sink | None:
-        """Look at an event; what it returns wants the rest of its body."""
+        """Take an event; returns a sink if the rest of its body is needed."""
         sink: Sink | None = None
         if event_type in ROWS_EVENTS:
             sink = self._begin_rows(event_type, head)
@@ -257,9 +252,9 @@ class ContentReader:
             self._on_statement(found)
 
     def _take_frame(self, text: str) -> None:
-        """What only frames a transaction: the second phase of XA, or that something is undone.
+        """A statement that changes nothing: the second phase of XA, or a rollback.
 
-        XA COMMIT behind XA START in one transaction, as old servers write it, is a plain COMMIT.
+        XA COMMIT after XA START in one transaction, as old servers write it, is a plain COMMIT.
         """
         word = xa_word(text)
         if word == "START":
@@ -297,7 +292,7 @@ class ContentReader:
         return self._counting(event, table, head)
 
     def _counting(self, event: RowsEvent, table: Table, head: bytes) -> Sink:
-        """What counts the event's rows; has those already that lie in its head."""
+        """A sink that counts the event's rows; it already has those in the first part."""
 
         def done(rows: int | None) -> None:
             self._add(event.kind, table.name, rows)
@@ -314,7 +309,7 @@ class ContentReader:
         return sink
 
     def _add(self, kind: ChangeKind, table: str, rows: int | None) -> None:
-        """Count a change in; where one part of a sum is not known, the sum is not."""
+        """Add a change. If one number is unknown, the sum is unknown."""
         key = (kind, table)
         if key not in self._rows and len(self._rows) >= CHANGES_MOST:
             key = (kind, "")
@@ -342,7 +337,7 @@ class ContentReader:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What the event of a statement says."""
+    """The fields of a statement's event."""
 
     text: str
     cut: bool
@@ -362,7 +357,7 @@ def _said(event_type: int, head: bytes, looked_most: int) -> _Said:
 
 
 def statement_in(event_type: int, head: bytes) -> Statement | None:
-    """What the event of a statement says; `head` is the beginning of its body. ValueError."""
+    """Parse a statement; `head` is the beginning of its event's body. Raises ValueError."""
     said = _said(event_type, head, STATEMENT_MOST)
     return statement_of(said.text, said.db, cut=said.cut, writing=writing_of(said.status))
 
@@ -375,7 +370,7 @@ _WITHOUT_TEXT: dict[int, ChangeKind] = {
 
 
 def _text(raw: bytes, most: int) -> tuple[str, bool]:
-    """The beginning of a text in a charset that nobody asked for, and whether it was cut."""
+    """Decode the beginning of a text of unknown charset; returns also whether it was cut."""
     cut = len(raw) > most
     raw = raw[:most]
     try:
@@ -385,10 +380,10 @@ def _text(raw: bytes, most: int) -> tuple[str, bool]:
 
 
 def decode_xa_prepare(body: bytes) -> Xa | None:
-    """The body of an XA_XA_PREPARE event; None: it commits in one phase.
+    """Decode the body of an XA_XA_PREPARE event; None: it commits in one phase.
 
-    One byte that says so, format, two lengths, and the names (libbinlogevents `XA_prepare_event`).
-    Raises struct.error or ValueError.
+    The body has a byte for that, the format, two lengths, and the names (libbinlogevents
+    `XA_prepare_event`). Raises struct.error or ValueError.
     """
     one_phase, format_id, gtrid_size, bqual_size = _XA_PREPARE.unpack_from(body)
     if one_phase:
@@ -401,13 +396,13 @@ def decode_xa_prepare(body: bytes) -> Xa | None:
 
 
 def xa_word(text: str) -> str:
-    """START, COMMIT or ROLLBACK if that is what an XA statement does, else ""."""
+    """START, COMMIT or ROLLBACK, by the kind of an XA statement; otherwise ""."""
     found = _XA_BEGINNING.match(text)
     return found[1].upper().replace("BEGIN", "START") if found else ""
 
 
 def xa_end(text: str) -> Xa:
-    """Of an XA COMMIT or XA ROLLBACK, as servers write it."""
+    """Parse an XA COMMIT or XA ROLLBACK, as servers write them."""
     phase: Phase = "commit" if xa_word(text) == "COMMIT" else "rollback"
     found = _XA_END.fullmatch(text.strip())
     if found is None or len(found[2]) % 2 or len(found[3]) % 2:

@@ -377,6 +377,20 @@ _EXECUTE_LOAD_QUERY = int(EventType.EXECUTE_LOAD_QUERY)
 _LOAD_FIXED = 13
 
 
+def length_encoded(buf: Buffer, at: int) -> tuple[int, int]:
+    """A length-encoded integer, and where the next field begins.
+
+    Raises ValueError or IndexError if there is none.
+    """
+    first = buf[at]
+    if first < 251:
+        return first, at + 1
+    size = {252: 2, 253: 3, 254: 8}.get(first)
+    if size is None or at + 1 + size > len(buf):
+        raise ValueError(f"no length-encoded integer: {first}")
+    return int.from_bytes(buf[at + 1 : at + 1 + size], "little"), at + 1 + size
+
+
 def query_layout(event_type: int, buf: Buffer, at: int) -> tuple[int, int, int]:
     """The layout of an event of one of the `QUERIES`, whose body begins at `at`.
 
@@ -419,3 +433,35 @@ _XA_WORDS: dict[bytes, Query] = {
     b"COMMIT": "xa end",
     b"ROLLBACK": "xa end",
 }
+
+
+_SIZES = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4}
+"""Status variables of a QUERY event with a fixed size (libbinlogevents `Query_event`)."""
+_COUNTED = {5: 0, 6: 0, 2: 1}
+"""Status variables that begin with their length, and the number of additional bytes."""
+_SQL_MODE, _CHARSET = 1, 4
+
+
+def status_settings(status: bytes) -> tuple[int | None, int | None]:
+    """sql_mode and the client's charset, from the status variables of a QUERY event.
+
+    None for one that is missing.
+    """
+    sql_mode = charset = None
+    at = 0
+    while at < len(status):
+        code, at = status[at], at + 1
+        if code in _COUNTED:
+            size = 1 + status[at] + _COUNTED[code] if at < len(status) else 1
+        elif code in _SIZES:
+            size = _SIZES[code]
+        else:
+            break
+        value, at = status[at : at + size], at + size
+        if len(value) < size:
+            break
+        if code == _SQL_MODE:
+            sql_mode = int.from_bytes(value, "little")
+        elif code == _CHARSET:
+            charset = int.from_bytes(value[:2], "little")
+    return sql_mode, charset

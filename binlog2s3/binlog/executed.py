@@ -1,9 +1,9 @@
-"""What a server has executed, asked in the way of its flavour. Pure.
+"""The transactions that a server has executed, in the way of its flavour. Pure.
 
-Place in the flow: `recover.plan` asks it of every transaction that it may apply.
+Place in the flow: `recover.plan` asks for each transaction whether the target has it.
 
-Law: MySQL's are true sets. MariaDB's say the last GTID of each domain, and stand for all that has a
-lower number there: that is right along one history, whose numbers only grow within a domain.
+Law: MySQL has sets of GTIDs. MariaDB has the last GTID of each domain, which stands for all lower
+numbers of the domain: this is right along one history, where numbers only grow within a domain.
 """
 
 from collections.abc import Iterable
@@ -14,26 +14,26 @@ from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, GtidSetBuilder, Maria
 
 
 class Executed(Protocol):
-    """Of either flavour."""
+    """What a server of either flavour has executed."""
 
     @property
     def gtids(self) -> Gtids:
-        """As a value."""
+        """The same as GTIDs."""
 
     def has(self, gtid: str) -> bool:
-        """Whether this one, as a scanner names it, was executed."""
+        """Whether this GTID, in the scanner's form, was executed."""
 
     def covers(self, gtids: Gtids) -> bool:
-        """Whether all of these were."""
+        """Whether all of these were executed."""
 
     def touches(self, before: Gtids | None, added: Gtids) -> bool:
-        """Whether any of those was that a binlog adds to what was before it."""
+        """Whether any GTID was executed that a binlog adds to those before it."""
 
     def beyond(self, others: Gtids) -> str:
-        """Those that are not among the others, as text; "" where there are none."""
+        """The GTIDs that are not among the others, as text; "" if there are none."""
 
     def plus(self, gtids: Gtids) -> Self:
-        """With these too."""
+        """The same with these GTIDs added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class MysqlExecuted:
 
 @dataclass(frozen=True, slots=True)
 class MariadbExecuted:
-    """The last GTID of each domain, whichever server wrote it."""
+    """The last GTID of each domain, of any server."""
 
     gtids: MariadbGtidList
     _last: dict[int, int] = field(init=False, repr=False, compare=False)
@@ -118,19 +118,19 @@ def _last_of(gtids: MariadbGtidList) -> dict[int, int]:
 
 
 def executed(gtids: Gtids) -> Executed:
-    """Of the flavour that these are."""
+    """The value for GTIDs of either flavour."""
     return MysqlExecuted(gtids) if isinstance(gtids, GtidSet) else MariadbExecuted(gtids)
 
 
 class Gathering:
-    """Collects GTIDs as a scanner names them, without holding each: millions are few numbers."""
+    """Collects GTIDs in the scanner's form. It keeps runs of numbers, not every GTID."""
 
     def __init__(self, flavour: Flavour) -> None:
         self._mysql = GtidSetBuilder() if flavour == "mysql" else None
         self._last: dict[tuple[int, int], int] = {}
 
     def add(self, gtid: str) -> None:
-        """One more; of MariaDB's the last of each (domain, server) counts."""
+        """Add a GTID. MariaDB: the last one of each (domain, server) counts."""
         if self._mysql is not None:
             uuid, *tag, number = gtid.split(":")
             self._mysql.add(uuid, tag[0] if tag else "", int(number))
@@ -139,12 +139,12 @@ class Gathering:
         self._last[domain, server] = sequence
 
     def build(self) -> Gtids:
-        """All so far; it can go on."""
+        """All of them so far; more can be added."""
         return self._mysql.build() if self._mysql is not None else MariadbGtidList(self._last)
 
 
 def gathered(gtids: Iterable[str], flavour: Flavour) -> Gtids:
-    """These GTIDs, as a scanner names them, as one value."""
+    """These GTIDs, in the scanner's form, as one value."""
     gathering = Gathering(flavour)
     for gtid in gtids:
         gathering.add(gtid)

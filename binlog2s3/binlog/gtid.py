@@ -1,16 +1,16 @@
 """GTIDs of both flavours as values: parsed, compared, joined, printed. No I/O.
 
-Place: the scanner collects them, entries and lineages keep them as text, the rule that decides
-whether two binlogs belong together compares them, `pitr` subtracts them.
+Place: the scanner collects them, entries and lineages have them as text. Two binlogs belong
+together if their GTIDs fit; `pitr` subtracts what the target has.
 
-Law: a set is immutable and canonical, so two sets are equal exactly when they hold the same
-GTIDs, and their text is then the same. Sets of different flavours are never comparable: equality
-is False, everything else a TypeError.
+Law: a set is immutable and canonical: two sets are equal exactly if they have the same GTIDs, and
+then their texts are equal. Sets of different flavours are not comparable: equality is False, all
+other operators raise TypeError.
 
 - MySQL: a `GtidSet` is a true set, `uuid:1-5:7:tag:1-3`. (Manual: "GTID Sets"; server class
   `Gtid_set`.)
-- MariaDB: a `MariadbGtidList` holds the last GTID of each (domain, server), `0-1-5,1-2-7`; it
-  stands for all that came before. (Knowledge base: "Global Transaction ID"; `GTID_LIST` event.)
+- MariaDB: a `MariadbGtidList` has the last GTID of each (domain, server), `0-1-5,1-2-7`; it
+  stands for all GTIDs before them. (Knowledge base: "Global Transaction ID"; `GTID_LIST` event.)
 """
 
 import re
@@ -32,7 +32,7 @@ _MARIADB = re.compile(r"([0-9]{1,10})-([0-9]{1,10})-([0-9]{1,20})")
 
 
 def tag_of(raw: bytes) -> str:
-    """The tag that an event has, "" for none; ValueError if no server could have made it."""
+    """The tag in an event, "" for none. Raises ValueError if no server can have made it."""
     tag = raw.decode("ascii")
     if tag and not _TAG.fullmatch(tag):
         raise ValueError(f"not a tag: {tag!r:.60}")
@@ -40,7 +40,7 @@ def tag_of(raw: bytes) -> str:
 
 
 def _merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """The same numbers as sorted intervals that neither overlap nor touch."""
+    """The same numbers as sorted intervals with gaps between them."""
     merged: list[Interval] = []
     for first, last in sorted(intervals):
         if merged and first <= merged[-1][1] + 1:
@@ -52,7 +52,7 @@ def _merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
 
 
 def _without(left: tuple[Interval, ...], right: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    """The numbers of `left` that are not in `right`; both merged, and so is the result."""
+    """The numbers of `left` that are not in `right`; all three are merged intervals."""
     kept: list[Interval] = []
     at = 0
     for interval in left:
@@ -80,10 +80,9 @@ class GtidSet:
     __slots__ = ("_hash", "_runs")
 
     def __init__(self, runs: Mapping[tuple[str, str], Iterable[Interval]] | None = None) -> None:
-        """From intervals by (uuid, tag): uuid in canonical lower case, tag "" where there is none.
+        """From intervals by (uuid, tag): uuid in canonical lower case, tag "" for none.
 
-        Intervals may come in any order and overlap. Meant for decoders that know what they have;
-        text goes through `parse`.
+        Intervals may come in any order and overlap. Nothing is checked: use `parse` for texts.
         """
         merged = {key: _merged(intervals) for key, intervals in (runs or {}).items()}
         self._runs = {key: merged[key] for key in sorted(merged) if merged[key]}
@@ -91,10 +90,10 @@ class GtidSet:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The set that `text` names: `uuid:1-5:7,uuid:tag:1-3:othertag:9`; "" is the empty set.
+        """Parse a set: `uuid:1-5:7,uuid:tag:1-3:othertag:9`; "" is the empty set.
 
-        White space and line breaks may stand between the pieces, case does not matter.
-        Raises ValueError that names the first piece which is not a GTID set.
+        White space and line breaks between the pieces, and case, are ignored. Raises ValueError
+        with the first piece that is not a GTID set.
         """
         runs: dict[tuple[str, str], list[Interval]] = {}
         for piece in text.split(","):
@@ -117,13 +116,13 @@ class GtidSet:
         return cls(runs)
 
     def runs(self) -> Iterator[tuple[str, str, tuple[Interval, ...]]]:
-        """(uuid, tag or "", intervals), in the order in which the text has them."""
+        """(uuid, tag or "", intervals), in the order of the text."""
         for (uuid, tag), intervals in self._runs.items():
             yield uuid, tag, intervals
 
     @property
     def count(self) -> int:
-        """How many GTIDs the set holds."""
+        """The number of GTIDs."""
         return sum(last - first + 1 for runs in self._runs.values() for first, last in runs)
 
     def __str__(self) -> str:
@@ -194,9 +193,9 @@ def _parse_interval(part: str, piece: str) -> Interval:
 
 
 class GtidSetBuilder:
-    """Collects MySQL GTIDs one by one; the usual "next number" costs O(1) and no memory.
+    """Collects MySQL GTIDs one by one. The usual next number costs O(1) and no memory.
 
-    Numbers may come out of order (parallel replicas) and twice.
+    Numbers may come out of order (parallel replicas), and more than once.
     """
 
     __slots__ = ("_limits", "_runs")
@@ -206,11 +205,11 @@ class GtidSetBuilder:
         self._limits: dict[tuple[str, str], int] = {}
 
     def add(self, uuid: str, tag: str, gno: int) -> None:
-        """Put one GTID in; `uuid` in canonical lower case, `tag` "" where there is none."""
+        """Add a GTID; `uuid` in canonical lower case, `tag` "" for none."""
         self.add_run(uuid, tag, gno, gno)
 
     def add_run(self, uuid: str, tag: str, first: int, last: int) -> None:
-        """Put a run of GTIDs in, from number `first` to `last`."""
+        """Add the GTIDs with the numbers `first` to `last`."""
         key = (uuid, tag)
         runs = self._runs.setdefault(key, [])
         if runs and runs[-1][0] <= first <= runs[-1][1] + 1:
@@ -221,13 +220,13 @@ class GtidSetBuilder:
             self._settle(key)
 
     def _settle(self, key: tuple[str, str]) -> None:
-        """Merge what came out of order; doubling limits keep the cost per number constant."""
+        """Merge runs that came out of order; doubling limits keep the cost per number constant."""
         merged = [list(run) for run in _merged((a, b) for a, b in self._runs[key])]
         self._runs[key] = merged
         self._limits[key] = max(1000, 2 * len(merged))
 
     def build(self) -> GtidSet:
-        """The set of all GTIDs so far; the builder can go on."""
+        """The set of all GTIDs so far; more can be added."""
         return GtidSet({k: [(a, b) for a, b in runs] for k, runs in self._runs.items()})
 
 
@@ -249,10 +248,10 @@ class MariadbGtidList:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The list that `text` names: `domain-server-sequence`, comma-separated, "" is empty.
+        """Parse a list: `domain-server-sequence`, separated by commas; "" is the empty list.
 
-        Where a (domain, server) stands twice the greater number counts. Raises ValueError that
-        names the first piece which is not a MariaDB GTID.
+        If a (domain, server) occurs twice, the greater number counts. Raises ValueError with the
+        first piece that is not a MariaDB GTID.
         """
         last: dict[tuple[int, int], int] = {}
         for piece in (part.strip() for part in text.split(",")):
@@ -271,7 +270,7 @@ class MariadbGtidList:
             yield domain, server, seq
 
     def then(self, later: "MariadbGtidList") -> "MariadbGtidList":
-        """The list after what `later` holds has been written: its numbers replace ours."""
+        """The list after the GTIDs of `later` were executed: its numbers replace ours."""
         newest = {(domain, server): seq for domain, server, seq in later.gtids()}
         return MariadbGtidList(self._last | newest)
 
@@ -291,7 +290,7 @@ class MariadbGtidList:
         return hash(tuple(self._last.items()))
 
     def __or__(self, other: object) -> "MariadbGtidList":
-        """Of each (domain, server) the greater number."""
+        """The greater number of each (domain, server)."""
         if not isinstance(other, MariadbGtidList):
             return NotImplemented
         ours, theirs = self._last, other._last
@@ -299,7 +298,7 @@ class MariadbGtidList:
         return MariadbGtidList({k: max(ours.get(k, 0), theirs.get(k, 0)) for k in keys})
 
     def __le__(self, other: object) -> bool:
-        """Whether the other one has each (domain, server), as far as this one or further."""
+        """Whether the other one has each (domain, server) with the same or a greater number."""
         if not isinstance(other, MariadbGtidList):
             return NotImplemented
         theirs = other._last
@@ -320,17 +319,17 @@ def parse(text: str, flavour: Literal["mariadb"]) -> MariadbGtidList: ...
 @overload
 def parse(text: str, flavour: Flavour) -> Gtids: ...
 def parse(text: str, flavour: Flavour) -> Gtids:
-    """The GTIDs that `text` names, in the flavour's own syntax; ValueError names what is wrong."""
+    """Parse GTIDs in the syntax of the flavour. Raises ValueError with what is wrong."""
     return GtidSet.parse(text) if flavour == "mysql" else MariadbGtidList.parse(text)
 
 
 def empty(flavour: Flavour) -> Gtids:
-    """No GTIDs at all, in the flavour's own type."""
+    """No GTIDs, in the type of the flavour."""
     return GtidSet() if flavour == "mysql" else MariadbGtidList()
 
 
 def joined(before: Gtids | None, added: Gtids | None) -> Gtids | None:
-    """What was executed at the end of a binlog; None if one of the two is not known."""
+    """The GTIDs executed at the end of a binlog; None if one of the two is not known."""
     if isinstance(before, GtidSet) and isinstance(added, GtidSet):
         return before | added
     if isinstance(before, MariadbGtidList) and isinstance(added, MariadbGtidList):
@@ -339,7 +338,7 @@ def joined(before: Gtids | None, added: Gtids | None) -> Gtids | None:
 
 
 def either(gtids: Gtids, others: Gtids) -> Gtids:
-    """Both together."""
+    """The union. Raises TypeError for different flavours."""
     if isinstance(gtids, GtidSet) and isinstance(others, GtidSet):
         return gtids | others
     if isinstance(gtids, MariadbGtidList) and isinstance(others, MariadbGtidList):

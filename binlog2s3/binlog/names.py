@@ -19,10 +19,10 @@ class BinlogName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The name that `text` is; ValueError if a server could not have made it.
+        """Parse a name. Raises ValueError if no server can have given it.
 
-        Control characters, "/", a leading "-" and great lengths are refused, because names become
-        paths, keys and arguments.
+        Names with control characters, "/" or a leading "-", and very long ones, are refused,
+        because names become paths, keys and arguments.
         """
         match = _NAME.fullmatch(text)
         if not match or not text.isprintable() or len(text.encode()) > _MOST_BYTES:

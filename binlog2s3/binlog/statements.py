@@ -2,9 +2,9 @@
 
 Place: `content` asks for each QUERY event.
 
-Law: a table is named only where the text can mean no other; all else is "". No SQL is understood
-beyond that, and no text is refused. Where strings end is what the sql_mode says, that the server
-has written into the event; where it cannot be told, nothing behind that place is.
+Law: a table is named only if the text can mean no other table; otherwise it is "". No other SQL is
+parsed, and no text is refused. Where strings end depends on the sql_mode in the event. If the end
+of a string is not certain, the text after it is ignored.
 """
 
 import re
@@ -13,17 +13,31 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from binlog2s3.binlog.client_text import ANSI_QUOTES, CHARSETS, NO_BACKSLASH_ESCAPES, settings
+from binlog2s3.binlog.events import status_settings
 from binlog2s3.binlog.tables import database_name, table_name
 
 StatementKind = Literal["insert", "update", "delete", "ddl", "other"]
 Effect = Literal["insert", "update", "delete", "ddl", "other", "drop"]
 
+NO_BACKSLASH_ESCAPES, ANSI_QUOTES = 1 << 20, 1 << 2
+"""Bits of sql_mode."""
+CHARSETS = frozenset(
+    {
+        *(5, 8, 15, 31, 47, 48, 49, 94),  # latin1
+        *(11, 65, 63),  # ascii, binary
+        *(33, 83, *range(192, 224), *range(2048, 2304)),  # utf8mb3
+        *(45, 46, *range(224, 248), *range(255, 331), *range(2304, 2560)),  # utf8mb4
+        *(2, 9, 21, 27, 77, 26, 34, 44, 66, 99, 30, 78, 20, 41, 42, 79),  # of one byte
+        *(7, 74, 14, 23, 50, 51, 52, 4, 80, 40, 81, 36, 68, 57, 67, 29, 58, 59, 25, 70, 16, 71),
+    }
+)
+"""Ids of charsets in which only ASCII characters have bytes below 0x80."""
+
 _ESCAPED, _PLAIN = r"(?:[^{0}\\]++|{0}{0}|\\.)*+", r"(?:[^{0}]++|{0}{0})*+"
 
 
 def _token(single: str, double: str) -> "re.Pattern[str]":
-    """Tokens, where a string in single quotes, and one in double quotes, has this within it."""
+    """A pattern of tokens, from those of the content of strings in single and double quotes."""
     parts = (
         r"(?P<space>\s++|/\*M?!\d*|\*/|/\*.*?(?:\*/|\Z)|\#[^\n]*+|--(?=\s|\Z)[^\n]*+)",
         rf'(?P<quoted>`(?:[^`]++|``)*+(?:`|\Z)|"{double.format(chr(34))}(?:"|\Z))',
@@ -45,9 +59,9 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """How a statement is written: its sql_mode, None where nobody says.
+    """How a statement is written: its sql_mode, None if unknown.
 
-    Not `apart`: its charset has characters of which a part is ASCII, as a quote or a backslash.
+    Not `apart`: in its charset, a byte of a character may look like a quote or a backslash.
     """
 
     sql_mode: int | None = None
@@ -55,12 +69,12 @@ class Writing:
 
     @property
     def tokens(self) -> "re.Pattern[str]":
-        """What its tokens are."""
+        """The pattern of its tokens."""
         mode = self.sql_mode or 0
         return _TOKENS[not mode & NO_BACKSLASH_ESCAPES, bool(mode & ANSI_QUOTES)]
 
     def clear(self, text: str, *, cut: bool) -> "StatementHead":
-        """As much of the beginning of a text as can be told; `cut`: it goes on behind its end."""
+        """The beginning of a text, as far as it is certain; `cut`: the text continues after it."""
         size = len(text)
         if self.sql_mode is None:
             text = text.partition("\\")[0]
@@ -81,7 +95,7 @@ class StatementHead:
     tokens: "re.Pattern[str]"
 
     def names(self) -> Iterator[str]:
-        """All that may be a name in it, and the marks; texts in quotes are none of it."""
+        """Everything that may be a name, and the marks; without strings."""
         for match in self.tokens.finditer(self.text):
             kind, found = match.lastgroup, match[0]
             if kind == "quoted":
@@ -90,36 +104,36 @@ class StatementHead:
                 yield found
 
     def keywords(self) -> list[str]:
-        """Its words that are in no quotes, in capitals."""
+        """Its words in capitals, without quoted ones."""
         tokens = self.tokens.finditer(self.text)
         return [match[0].upper() for match in tokens if match.lastgroup == "word"]
 
 
 PLAIN = Writing(sql_mode=0)
-"""How most servers write."""
+"""Written as most servers do."""
 
 
 def writing_of(status: bytes) -> Writing:
-    """By the status variables of the QUERY event."""
-    sql_mode, charset = settings(status)
+    """How a statement is written, by the status variables of its QUERY event."""
+    sql_mode, charset = status_settings(status)
     return Writing(sql_mode=sql_mode, apart=charset in CHARSETS)
 
 
 _Token = tuple[str, str]
-"""Kind and text, as it stands there."""
+"""Its kind, and its text as written."""
 _END: _Token = ("end", "")
 
 _NOTHING = frozenset(
     {"", "BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "XA", "START", "END"}
 )
-"""What only frames a transaction."""
+"""Statements that only begin or end something in a transaction."""
 _BEFORE_TABLE = frozenset({"IF", "NOT", "EXISTS"})
 _BEFORE_KIND = frozenset({"OR", "REPLACE", "TEMPORARY", "ONLINE", "OFFLINE", "IGNORE"})
 _BEFORE_INDEX = frozenset({"UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR"})
 _OF_DATABASE = frozenset(
     {"", "CHARACTER", "CHARSET", "COLLATE", "COMMENT", "DEFAULT", "ENCRYPTION", "READ"}
 )
-"""What follows ALTER DATABASE where it names none."""
+"""What follows ALTER DATABASE if it names none."""
 _TABLES = frozenset({"TABLE", "TABLES", "SEQUENCE"})
 _BEHIND_DELETE = frozenset({"", ";", "WHERE", "ORDER", "LIMIT", "RETURNING", "FOR", "BEFORE"})
 _BEHIND_ANALYZE = frozenset({"", "TABLE", "TABLES", "LOCAL", "NO_WRITE_TO_BINLOG"})
@@ -127,7 +141,7 @@ _BEHIND_LIST = frozenset({"", ";", "RESTRICT", "CASCADE"})
 
 
 class _Tokens:
-    """The tokens of a text, one after the other."""
+    """The tokens of a text, in order."""
 
     def __init__(self, clear: StatementHead) -> None:
         self._matches = clear.tokens.finditer(clear.text)
@@ -135,7 +149,7 @@ class _Tokens:
         self._now: _Token | None = None
 
     def peek(self) -> _Token:
-        """The next one, which stays."""
+        """The next token, without taking it."""
         if self._now is None:
             self._now = next(self._read(), _END)
         return self._now
@@ -144,27 +158,27 @@ class _Tokens:
         for match in self._matches:
             kind = match.lastgroup or ""
             if match.end() == self._end:
-                return  # nobody knows how it goes on
+                return  # it may continue after the cut
             if kind != "space":
                 yield kind, match[0]
 
     def take(self) -> _Token:
-        """The next one."""
+        """Take the next token."""
         token, self._now = self.peek(), None
         return token
 
     def keyword(self) -> str:
-        """The next one in capitals if it is a word or a mark, which stays; else a space."""
+        """The next token in capitals, without taking it; a space if it is quoted."""
         kind, text = self.peek()
         return " " if kind in ("quoted", "text") else text.upper()
 
     def skip(self, words: frozenset[str] | set[str]) -> None:
-        """Pass over these, however often."""
+        """Skip all tokens that are one of these."""
         while self.peek() != _END and self.keyword() in words:
             self.take()
 
     def find(self, *words: str) -> bool:
-        """Pass over everything up to and with these words."""
+        """Skip everything up to these words, and them too; returns whether they were found."""
         at = 0
         while at < len(words) and self.peek() != _END:
             at = at + 1 if self.keyword() == words[at] else int(self.keyword() == words[0])
@@ -172,17 +186,17 @@ class _Tokens:
         return at == len(words)
 
     def name(self, db: str) -> str:
-        """The table that comes next, as `table_name` has it; "" if there is none."""
+        """Take the next table, in the form of `table_name`; "" if there is none."""
         database, table = self._pair(db)
         return table_name(database, table) if database else ""
 
     def database(self) -> str:
-        """All tables of the database that comes next, as `database_name` has it; or ""."""
+        """Take the next database, in the form of `database_name`; "" if there is none."""
         given, name = self._pair(" ")
         return database_name(name) if given == " " else ""
 
     def _pair(self, db: str) -> tuple[str, str]:
-        """Database and table that come next; ("", "") if there are none."""
+        """Take the next database and table; ("", "") if there are none."""
         parts: list[str] = []
         while len(parts) < 2:
             kind, text = self.peek()
@@ -203,10 +217,10 @@ class _Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What a statement is: its first word in capitals, its kind, the tables that it is about.
+    """A statement: its first word in capitals, its kind, its tables.
 
-    `also`: what it may do besides, to them or to others; "drop" is of every DROP. `whole`: it is
-    about no other tables. `db` is the database that it was run in.
+    `also`: what else it may do, to these or to other tables; every DROP has "drop". `whole`: it has
+    no other tables. `db` is the database that it was run in.
     """
 
     word: str
@@ -221,10 +235,10 @@ class Statement:
 def statement_of(
     text: str, db: str, *, cut: bool = False, writing: Writing = PLAIN
 ) -> Statement | None:
-    """What a statement is, and the tables (`table_name`) it is about; None: it changes nothing.
+    """Parse a statement; None if it changes nothing.
 
-    `db` is the database it was run in. `cut`: the text goes on where it ends here. A database that
-    is created or dropped is "db.*".
+    `db` is the database that it was run in. `cut`: the text continues after its end here. A
+    database that is created or dropped is the table "db.*".
     """
     clear = writing.clear(text, cut=cut)
     tokens = _Tokens(clear)
@@ -250,7 +264,7 @@ def statement_of(
 
 
 def _first_word(tokens: _Tokens) -> str:
-    """That of the statement itself: MariaDB's SET STATEMENT and ANALYZE carry out another one."""
+    """The first word; that of the inner statement for MariaDB's SET STATEMENT and ANALYZE."""
     while True:
         word = tokens.keyword()
         tokens.take()
@@ -275,11 +289,11 @@ _MAY_BE: dict[str, tuple[str, frozenset[Effect]]] = {
     "ALTER": ("PARTITION", frozenset({"insert", "delete"})),  # dropped, truncated, exchanged
     "DROP": ("", frozenset({"drop"})),
 }
-"""By first word: what a statement may do besides its kind if another word is in it."""
+"""By first word: what else a statement may do if another word is in it."""
 
 
 def _also(word: str, tables: tuple[str, ...], clear: StatementHead) -> frozenset[Effect]:
-    """What else a statement may do, by words in it; what is cut may have any."""
+    """What else a statement may do, by the words in it; a cut text may have any word."""
     if word == "CREATE":
         words = [*clear.keywords(), ""]
         found: set[Effect] = {"drop"} if "REPLACE" in words else set()
@@ -306,9 +320,9 @@ _HEX = re.compile(r"0x[0-9a-f]++\Z", re.IGNORECASE)
 
 
 def without_secrets(text: str, writing: Writing = PLAIN) -> str:
-    """A DDL or account statement whose literals behind IDENTIFIED or PASSWORD are not shown.
+    """A DDL or account statement without the literals after IDENTIFIED or PASSWORD.
 
-    Nor is what follows a place from which on nobody can tell what is a literal.
+    The text ends where it is no longer certain what is a literal.
     """
     found = _SECRET.search(text)
     if found is None:
@@ -379,7 +393,7 @@ def _defined(tokens: _Tokens, word: str, db: str) -> tuple[str, ...]:
 
 
 def _listed(tokens: _Tokens, word: str, db: str) -> tuple[str, ...]:
-    """One table, or all that a DROP or a RENAME names."""
+    """One table, or all tables of a DROP or a RENAME."""
     names = [tokens.name(db)]
     following = {"DROP": {","}, "RENAME": {",", "TO"}}.get(word, set())
     while tokens.keyword() in following and names[-1]:

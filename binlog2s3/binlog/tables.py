@@ -1,21 +1,21 @@
-"""Table maps and rows events: which table, and how many rows, no value decoded. No I/O.
+"""Table maps and rows events: the table, and the number of rows. No value is decoded. No I/O.
 
-Place: `content` hands the bodies of such events over; what comes back are names and numbers.
+Place: `content` passes the bodies of such events, and gets names and numbers.
 
-Law: a number of rows is either right or None. A column's type says how to step over its values;
-the rows of an event must end where the event ends. Types that are not known, or whose size the
-table map does not tell, make a table that is not counted.
+Law: a number of rows is right or None. A column's type says how to skip its values, and the rows
+must end where the event ends. The rows of a table are not counted if the type of a column is
+unknown, or if the table map does not have the size of its values.
 
-Layouts are those of libbinlogevents (`Table_map_event`, `Rows_event`), sizes of values those of
-`calc_field_size` and `log_event_print_value` in the server's source. MariaDB writes version 1, and
-the same compressed, where only the rows themselves are.
+The layouts are those of libbinlogevents (`Table_map_event`, `Rows_event`), the sizes of values
+those of `calc_field_size` and `log_event_print_value` in the server's source. MariaDB writes
+version 1 of rows events, and compresses only the rows.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from binlog2s3.binlog.events import Buffer, EventType
+from binlog2s3.binlog.events import Buffer, EventType, length_encoded
 from binlog2s3.binlog.gtid import Flavour
 
 RowsKind = Literal["insert", "update", "delete"]
@@ -27,20 +27,9 @@ _STATEMENT_END = 0x01
 _PROGRAMS_MOST = 1024
 
 Column = tuple[int, int]
-"""How a value is stepped over: so many bytes, or bytes of a length in front of it."""
+"""How to skip a value: its bytes, and the bytes of a length in front of it."""
 
 _Size = Callable[[int], Column | None]
-
-
-def _packed(body: Buffer, at: int) -> tuple[int, int]:
-    """A length-encoded integer, and where the next field begins."""
-    first = body[at]
-    if first < 251:
-        return first, at + 1
-    size = {252: 2, 253: 3, 254: 8}.get(first)
-    if size is None or at + 1 + size > len(body):
-        raise ValueError(f"no length-encoded integer: {first}")
-    return int.from_bytes(body[at + 1 : at + 1 + size], "little"), at + 1 + size
 
 
 # Sizes of values
@@ -86,7 +75,7 @@ def _decimal(meta: int) -> Column | None:
 
 
 def _string(meta: int) -> Column | None:
-    """CHAR, ENUM, SET: the real type and, for a CHAR, two bits of its length in the first byte."""
+    """CHAR, ENUM, SET: the first byte has the real type and, for a CHAR, two bits of its length."""
     real, length = meta & 0xFF, meta >> 8
     if real in (_ENUM, _SET):
         return (length, 0) if 1 <= length <= 8 else None
@@ -127,15 +116,15 @@ _SIZES: dict[int, tuple[int, _Size]] = {
     254: (2, _string),
     255: (1, _blob),  # GEOMETRY
 }
-"""By type: bytes of metadata, and what they say when read as a little-endian number."""
+"""By type: the bytes of its metadata, and what they mean as a little-endian number."""
 
 _AMBIGUOUS = {"mysql": frozenset[int](), "mariadb": frozenset({7, 11, 12})}
-"""MariaDB with mysql56_temporal_format off has fractions there and does not say how many."""
+"""MariaDB with mysql56_temporal_format off may have fractions there, without saying so."""
 _JSON = 245
 
 
 def _columns(types: bytes, metadata: bytes, flavour: Flavour) -> tuple[Column, ...] | None:
-    """How each column's values are stepped over; None where one is not known."""
+    """How to skip the values of each column; None if one is unknown."""
     if not _AMBIGUOUS[flavour].isdisjoint(types):
         return None
     columns: list[Column] = []
@@ -156,19 +145,19 @@ def _columns(types: bytes, metadata: bytes, flavour: Flavour) -> tuple[Column, .
 
 
 class Image:
-    """How one row of a table lies in an event, of the columns that are present."""
+    """The layout of one row in an event, with the columns that are present."""
 
     __slots__ = ("_programs", "columns", "null_size", "partial_size")
 
     def __init__(self, columns: tuple[Column, ...], partial_size: int | None = None) -> None:
-        """`partial_size`: bytes of the bitmap of JSON columns, where there may be one."""
+        """`partial_size`: bytes of the bitmap of JSON columns, if there may be one."""
         self.columns = columns
         self.null_size = (len(columns) + 7) // 8
         self.partial_size = partial_size
         self._programs: dict[bytes, tuple[Column, ...]] = {}
 
     def program(self, nulls: bytes) -> tuple[Column, ...]:
-        """Steps over a row with these NULLs: skip bytes, then read a length and skip that."""
+        """The steps over a row with these NULLs: skip bytes, then read a length and skip that."""
         found = self._programs.get(nulls)
         if found is None:
             if len(self._programs) >= _PROGRAMS_MOST:
@@ -192,7 +181,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table map: its name as `table_name` has it, its columns if all of them are known."""
+    """A table map: its name in the form of `table_name`, its columns if all are known."""
 
     name: str
     columns: tuple[Column, ...] | None
@@ -200,7 +189,7 @@ class Table:
     _images: dict[tuple[bytes, bool], Image] = field(default_factory=dict, compare=False)
 
     def image(self, present: bytes, *, partial: bool = False) -> Image:
-        """The rows' layout where these columns are present; `partial`: JSON may be a difference."""
+        """The layout of rows with these columns; `partial`: JSON values may be differences."""
         if self.columns is None:
             raise ValueError(f"the columns of {self.name} are not known")
         found = self._images.get((present, partial))
@@ -215,10 +204,10 @@ class Table:
 
 
 def table_name(database: str, table: str) -> str:
-    """The name of a table as text, which no other table has.
+    """The name of a table as text: "db.table". No other table has the same text.
 
-    "db.table"; a name that has a dot or a backquote, or is "*", is in backquotes, as in SQL: the
-    table `y.t` of `x` and the table `t` of `x.y` are different ones.
+    A name with a dot or a backquote, or "*", is in backquotes, as in SQL: the table `y.t` of `x`
+    and the table `t` of `x.y` are different.
     """
     return f"{_quoted(database)}.{_quoted(table)}"
 
@@ -235,20 +224,20 @@ def _quoted(name: str) -> str:
 
 
 def decode_table_map(body: bytes, flavour: Flavour) -> Table:
-    """The body of a TABLE_MAP event; only the names where the rest cannot be told."""
+    """Decode the body of a TABLE_MAP event. It has no columns if they cannot be decoded."""
     names: list[str] = []
     at = _POST_HEADER
     for _ in range(2):
-        size, at = _packed(body, at)
+        size, at = length_encoded(body, at)
         if at + size >= len(body):
             raise ValueError("table map event too short")
         names.append(body[at : at + size].decode(errors="replace"))
         at += size + 1
     name = table_name(*names)
     try:
-        count, at = _packed(body, at)
+        count, at = length_encoded(body, at)
         types = body[at : at + count]
-        size, at = _packed(body, at + count)
+        size, at = length_encoded(body, at + count)
         metadata = body[at : at + size]
     except (ValueError, IndexError):
         return Table(name=name, columns=None)
@@ -280,10 +269,10 @@ _KINDS: dict[int, RowsKind] = {
     **dict.fromkeys((_E.DELETE_ROWS_COMPRESSED_V1, _E.DELETE_ROWS_COMPRESSED), "delete"),
 }
 KIND_OF_ROWS: dict[int, RowsKind] = {int(event_type): kind for event_type, kind in _KINDS.items()}
-"""By the type of event."""
+"""By type of event."""
 ROWS_EVENTS = frozenset(_KINDS)
 _OLD = frozenset({_E.WRITE_ROWS_V0, _E.UPDATE_ROWS_V0, _E.DELETE_ROWS_V0})
-"""Before 5.1 was finished: rows lie as in memory; they are not counted."""
+"""Of early versions of 5.1: rows have the layout of memory, and are not counted."""
 _WITH_EXTRA = frozenset(
     {
         _E.WRITE_ROWS,
@@ -302,8 +291,8 @@ _COMPRESSED = range(_E.WRITE_ROWS_COMPRESSED_V1, _E.DELETE_ROWS_COMPRESSED + 1)
 class RowsEvent:
     """The head of a rows event.
 
-    `width` columns; `present`: bitmaps of those that its images have, one image a row or two.
-    The rows begin at `rows_at` of the body. All of that is empty where it cannot be told.
+    `width`: the number of columns. `present`: a bitmap of the columns of each image; a row has one
+    image or two. The rows begin at `rows_at` of the body. All are empty if they cannot be decoded.
     """
 
     kind: RowsKind
@@ -316,11 +305,11 @@ class RowsEvent:
     rows_at: int = 0
 
     def is_empty(self, body_size: int) -> bool:
-        """Whether it only ends a statement: no rows of no table."""
+        """Whether it has no rows, and only ends a statement."""
         return bool(self.present) and self.rows_at == body_size
 
     def counter(self, table: Table) -> "RowCounter | None":
-        """What counts its rows; None where that cannot be done."""
+        """A counter of its rows; None if they cannot be counted."""
         if not self.present or table.columns is None or len(table.columns) != self.width:
             return None
         after = len(self.present) - 1
@@ -334,7 +323,7 @@ class RowsEvent:
 
 
 def decode_rows(event_type: int, body: bytes) -> RowsEvent:
-    """The beginning of the body of a rows event."""
+    """Decode the beginning of the body of a rows event."""
     if len(body) < _POST_HEADER:
         raise ValueError("rows event too short")
     kind = _KINDS[event_type]
@@ -347,7 +336,7 @@ def decode_rows(event_type: int, body: bytes) -> RowsEvent:
         try:
             if event_type in _WITH_EXTRA:
                 at += int.from_bytes(body[at : at + 2], "little")
-            width, at = _packed(body, at)
+            width, at = length_encoded(body, at)
             size = (width + 7) // 8
             for _ in range(2 if kind == "update" else 1):
                 present.append(body[at : at + size])
@@ -369,12 +358,12 @@ def decode_rows(event_type: int, body: bytes) -> RowsEvent:
 
 
 class RowCounter:
-    """Counts rows as their bytes come, in any cut; holds no value, only what it waits for."""
+    """Counts rows as their bytes come, cut anywhere. It keeps no values."""
 
     __slots__ = ("_failed", "_image", "_images", "_program", "_rest", "_rows", "_skip", "_step")
 
     def __init__(self, *images: Image) -> None:
-        """Each row is one of these images after the other."""
+        """Each row consists of these images, in this order."""
         self._images = images
         self._image = 0  # which one is read, and its program once its NULLs are known
         self._program: tuple[Column, ...] | None = None
@@ -386,12 +375,12 @@ class RowCounter:
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """What each row is, one after the other."""
+        """The images of a row, in their order."""
         return self._images
 
     @property
     def rows(self) -> int | None:
-        """How many there were; None if they did not end where the bytes did."""
+        """The number of rows; None if the last one is not complete."""
         at_end = self._image == 0 and self._program is None and not self._skip and not self._rest
         return self._rows if at_end and not self._failed else None
 
@@ -408,7 +397,7 @@ class RowCounter:
         self._skip = max(at - size, 0)
 
     def _walk(self, data: bytes, at: int) -> int:
-        """Step as far as these bytes go; where the next bytes are needed, behind them or not."""
+        """Step as far as these bytes go; returns where more are needed, maybe after their end."""
         size, program = len(data), self._program
         while not self._failed:
             if program is None:
@@ -439,7 +428,10 @@ class RowCounter:
         return size
 
     def _begin(self, data: bytes, at: int) -> tuple[tuple[Column, ...] | None, int]:
-        """The program of the image that begins here, and where its values begin; None: not yet."""
+        """The program of the image that begins here, and where its values begin.
+
+        None: more bytes are needed.
+        """
         image = self._images[self._image]
         begin = at
         if image.partial_size is not None:

@@ -119,7 +119,7 @@ def test_what_is_not_compressed_is_refused() -> None:
         Zlib(Taken()).feed(b"no such thing" * 9)
     stream = Zlib(Taken())
     stream.feed(zlib.compress(b"abc"))
-    with pytest.raises(ValueError, match="behind"):
+    with pytest.raises(ValueError, match="after the end"):
         stream.feed(b"more")
     with pytest.raises(ValueError, match="zlib"):
         mariadb_text(b"\x81\x09no such thing", 100)
@@ -169,7 +169,7 @@ def test_what_expands_beyond_what_its_header_says_is_refused(kind: str, cut: int
         for at in range(0, len(compressed), cut):
             stream.feed(compressed[at : at + cut])
 
-    with pytest.raises(ValueError, match="more is compressed"):
+    with pytest.raises(ValueError, match="more bytes after decompression"):
         feed()
     assert sum(map(len, into.pieces)) <= MIB
 
@@ -178,5 +178,5 @@ def test_what_expands_beyond_what_its_header_says_is_refused(kind: str, cut: int
 def test_no_memory_is_taken_for_what_a_frame_claims(size: int) -> None:
     """The event says 100 bytes, the zstd frame in it very many."""
     frame = b"\x28\xb5\x2f\xfd\xe0" + size.to_bytes(8, "little") + b"\x01\x00\x00"
-    with pytest.raises(ValueError, match="more is compressed"):
+    with pytest.raises(ValueError, match="more bytes after decompression"):
         whole_payload(b"\x03\x01\x64\x00" + frame, 32 * MIB)

@@ -10,7 +10,6 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlog2s3.binlog.client_text import NO_BACKSLASH_ESCAPES
 from binlog2s3.binlog.content import (
     CHANGES_MOST,
     STATEMENTS_MOST,
@@ -22,7 +21,7 @@ from binlog2s3.binlog.content import (
     Xid,
 )
 from binlog2s3.binlog.scanner import EventType, FormatEvent, Scanner
-from binlog2s3.binlog.statements import Statement
+from binlog2s3.binlog.statements import NO_BACKSLASH_ESCAPES, Statement
 from tests.binlog_writer import (
     BEGIN,
     COMMIT,

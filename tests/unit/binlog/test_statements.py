@@ -2,8 +2,14 @@ import random
 
 import pytest
 
-from binlog2s3.binlog.client_text import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
-from binlog2s3.binlog.statements import PLAIN, Writing, statement_of, without_secrets
+from binlog2s3.binlog.statements import (
+    ANSI_QUOTES,
+    NO_BACKSLASH_ESCAPES,
+    PLAIN,
+    Writing,
+    statement_of,
+    without_secrets,
+)
 
 
 def read_statement(

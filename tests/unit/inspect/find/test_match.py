@@ -2,9 +2,8 @@
 
 import pytest
 
-from binlog2s3.binlog.client_text import NO_BACKSLASH_ESCAPES
 from binlog2s3.binlog.content import Change, Content
-from binlog2s3.binlog.statements import PLAIN, Writing, statement_of
+from binlog2s3.binlog.statements import NO_BACKSLASH_ESCAPES, PLAIN, Writing, statement_of
 from binlog2s3.binlog.tables import table_name
 from binlog2s3.config.points import parse_table
 from binlog2s3.inspect.find.match import Criteria, Match, Matcher, Tables
