@@ -23,7 +23,7 @@ from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
 from binlog2s3.inspect.verify.context import LineageContext
-from binlog2s3.inspect.verify.entry import differences
+from binlog2s3.inspect.verify.one_binlog import differences
 from binlog2s3.store.contract import Store
 
 THREADS = 6

@@ -30,7 +30,6 @@ from binlog2s3.errors import (
     StoreError,
 )
 from binlog2s3.formatting import moment_text
-from binlog2s3.inspect.verify.answer import answer
 from binlog2s3.inspect.verify.chain import BinlogFacts, along, gap_of, own_problems, parent_problems
 from binlog2s3.inspect.verify.context import (
     LineageContext,
@@ -128,15 +127,6 @@ class SourceVerifier:
             report.legs = tuple(leg.lineage.id for leg in line.legs)
         if self._config.repair:
             self._repair(walked)
-        if self._config.asks:
-            report.answer = answer(
-                self.context.survey,
-                backup=self._config.from_backup,
-                gtid_set=self._config.from_gtid_set,
-                from_lineage=self._config.from_lineage,
-                lineage=self._config.lineage,
-                defects=report.defects,
-            )
         return report
 
     # Lineages

@@ -31,8 +31,7 @@ from binlog2s3.inspect.verify.chain import (
     of_known,
 )
 from binlog2s3.inspect.verify.context import LineageContext
-from binlog2s3.inspect.verify.entry import is_sound_without_blocks, read_entry
-from binlog2s3.inspect.verify.open_binlog import OpenBinlog
+from binlog2s3.inspect.verify.one_binlog import OpenBinlog, is_sound_without_blocks, read_entry
 from binlog2s3.inspect.verify.report import Kind, LineageReport
 from binlog2s3.store.contract import ObjectInfo
 
