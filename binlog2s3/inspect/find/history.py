@@ -10,8 +10,9 @@ phase counts as not found.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.history import Leg
@@ -50,45 +51,30 @@ class SearchedHistory:
         self.named = named
         self.alone = alone
         self._survey = survey
-        self._helds: dict[int, _Held | None] = {}
-
-    def leg(self, number: int) -> Leg:
-        """The leg that a stretch belongs to."""
-        return self.route.leg(number)
-
-    def known(self, number: int) -> Known:
-        """What is known of a stretch's binlog."""
-        return self.route.known(number)
+        self._held = cache(self._find_held)
 
     def found(self, number: int) -> Found:
         """A stretch's binlog with what is needed to read it."""
         self.route.known(number)
-        return self._survey.find(self.leg(number).lineage.id, self.route.stretches[number].name)
+        return self._survey.find(
+            self.route.leg(number).lineage.id, self.route.stretches[number].name
+        )
 
     def size(self, number: int) -> int:
         """The bytes of a stretch's binlog that belong to this history, by the listing."""
         name = self.route.stretches[number].name
-        leg = self.leg(number)
+        leg = self.route.leg(number)
         size = self._survey.size(leg.lineage.id, name)
         return size if self.alone else leg.end_of(name, size)
 
     def end(self, number: int, known: Known) -> int:
         """The bytes of a binlog that belong to this history, by its entry or its bytes."""
-        return known.size if self.alone else self.leg(number).end_of(known.name, known.size)
+        return known.size if self.alone else self.route.leg(number).end_of(known.name, known.size)
 
     def spans(self, number: int) -> list[Span]:
         """The spans of a stretch that have to be searched."""
         found = self.found(number)
         return spans_of(found, min(self.end(number, found.known), found.known.transaction_end))
-
-    def load(self, numbers: Iterable[int]) -> None:
-        """Read the entries of these stretches together."""
-        wanted: dict[str, list[BinlogName]] = {}
-        for number in numbers:
-            names = wanted.setdefault(self.leg(number).lineage.id, [])
-            names.append(self.route.stretches[number].name)
-        for lineage, names in wanted.items():
-            self._survey.load(lineage, names)
 
     def duplicates(self, number: int) -> Callable[[Transaction], bool]:
         """A test whether an earlier leg already has a transaction of this stretch."""
@@ -96,7 +82,7 @@ class SearchedHistory:
         if self.alone or leg == 0:
             return lambda _: False
         before = list(filter(None, map(self._held, range(leg))))
-        shared = self.leg(number).begin if self._is_shared(number) else 0
+        shared = self.route.leg(number).begin if self._is_shared(number) else 0
 
         def double(one: Transaction) -> bool:
             if one.gtid is None:
@@ -115,12 +101,6 @@ class SearchedHistory:
         before, one = self.route.stretches[number - 1 : number + 1]
         return before.leg != one.leg and before.name == one.name
 
-    def _held(self, leg: int) -> "_Held | None":
-        """The result of `_find_held`, cached."""
-        if leg not in self._helds:
-            self._helds[leg] = self._find_held(leg)
-        return self._helds[leg]
-
     def _find_held(self, leg: int) -> "_Held | None":
         """GTIDs of a leg: all up to its cut, and those executed before its first binlog.
 
@@ -134,7 +114,7 @@ class SearchedHistory:
             return None
         flavour: Flavour = self.route.line.legs[leg].lineage.flavour
         try:
-            before = self.known(numbers[0]).gtids_before
+            before = self.route.known(numbers[0]).gtids_before
             upto = executed(parse(cut.gtid_set, flavour))
         except (ArchiveError, ValueError):
             return None
@@ -161,7 +141,7 @@ class XaPhases:
         self._line = line
         self._blocks = blocks
         self._numbers: dict[tuple[str, BinlogName], int] = {
-            (line.leg(number).lineage.id, line.route.stretches[number].name): number
+            (line.route.leg(number).lineage.id, line.route.stretches[number].name): number
             for number in line.numbers
         }
         self._searched = frozenset(line.numbers)

@@ -234,7 +234,7 @@ class TransactionSearch:
         for place, number in enumerate(line.numbers):
             if not at_once:
                 at_once = line.numbers[place : place + _BATCH]
-                line.load(at_once)
+                line.route.load(min(at_once), max(at_once) + 1)
             at_once.remove(number)
             if self._query.order == "newest":
                 yield from self._of_stretch(line, number)
@@ -268,7 +268,7 @@ class TransactionSearch:
         try:
             found = line.found(number)
         except ArchiveError as error:
-            stretch, lineage = line.route.stretches[number], line.leg(number).lineage.id
+            stretch, lineage = line.route.stretches[number], line.route.leg(number).lineage.id
             yield partial(self._warn, f"not searched: {stretch.name} of {lineage}: {error}")
             yield partial(self._pass, size)
             return
@@ -330,8 +330,8 @@ class TransactionSearch:
         high: int | None = None
         try:
             breaks = list(line.route.breaks(behind - 1, behind))
-            low = line.known(behind - 1).least_commit_us
-            high = line.known(behind).greatest_commit_us
+            low = line.route.known(behind - 1).least_commit_us
+            high = line.route.known(behind).greatest_commit_us
         except ArchiveError:
             breaks = [(behind, stretches[behind].broken, stretches[behind].missing)]
         query = self._query
