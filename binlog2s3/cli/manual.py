@@ -9,43 +9,12 @@ Law: pure. A page has only the words of the help, so that they cannot differ.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+
+from click import Argument, Command, Parameter
 
 SECTION = 1
 _HEADINGS = {"Examples": "EXAMPLES", "Exit codes": "EXIT STATUS"}
 _HELP = ("-h, --help", "Show the help and exit.")
-
-
-class Parameter(Protocol):
-    """What a page needs of an option or an argument of click."""
-
-    @property
-    def opts(self) -> list[str]:
-        """Its names, such as `-h` and `--help`."""
-
-    @property
-    def metavar(self) -> str | None:
-        """The placeholder of its value."""
-
-    @property
-    def param_type_name(self) -> str:
-        """`option` or `argument`."""
-
-
-class Command(Protocol):
-    """What a page needs of a command of click."""
-
-    @property
-    def help(self) -> str | None:
-        """What it does: a sentence, and paragraphs after it."""
-
-    @property
-    def epilog(self) -> str | None:
-        """The end of its help."""
-
-    @property
-    def params(self) -> Sequence[Parameter]:
-        """Its options and arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +47,11 @@ class Program:
     def page(self, name: str) -> str:
         """The page of one command. Raises KeyError if there is no such command."""
         command = self.commands[name]
-        arguments = [p for p in command.params if p.param_type_name == "argument"]
+        arguments = [p for p in command.params if isinstance(p, Argument)]
         words = [f"{self.name} {name}", *(str(p.metavar or p.opts[0].upper()) for p in arguments)]
         usage = " ".join([*words, "[OPTIONS]"])
         parts = self._begin(f"{self.name}-{name}", command, usage)
-        parts += _options([p for p in command.params if p.param_type_name == "option"])
+        parts += _options([p for p in command.params if not isinstance(p, Argument)])
         parts += _epilog(command.epilog or "")
         others = [self.name, *(f"{self.name}-{one}" for one in self.commands if one != name)]
         return "\n".join([*parts, *_see_also(others)]) + "\n"
