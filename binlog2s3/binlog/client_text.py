@@ -13,7 +13,7 @@ could execute the text after such a place as another statement, with the rights 
 import re
 from collections.abc import Callable
 
-from binlog2s3.binlog.compression import Sink, Zstd, decode_payload, mariadb_size, mariadb_text
+from binlog2s3.binlog.compression import Sink, mariadb_size, mariadb_text
 from binlog2s3.binlog.events import (
     CHECKSUM_SIZE,
     QUERIES,
@@ -24,7 +24,7 @@ from binlog2s3.binlog.events import (
     status_settings,
 )
 from binlog2s3.binlog.statements import ANSI_QUOTES, CHARSETS, NO_BACKSLASH_ESCAPES
-from binlog2s3.binlog.walk import HEAD_MOST, EventWalk, Inside, wanted_types
+from binlog2s3.binlog.walk import HEAD_MOST, EventWalk, payload_sink, wanted_types
 
 # None of these contains quotes, backslashes or control characters, with one exception: a comment to
 # the end of the line may have quotes, because the client ignores it, too. A comment of several
@@ -133,11 +133,7 @@ class NotForClients:
             if not is_plain_name(head[4 : 4 + size]) or size + 4 > len(head):
                 self._broken.append("the name of a user variable")
         elif event_type == EventType.TRANSACTION_PAYLOAD:
-            compressed, at, size = decode_payload(head)
-            inside = Inside(self._begin, self._take_end, wanted=_WANTED_OF_TEXT)
-            sink: Sink = Zstd(inside, size) if compressed else inside
-            sink.feed(head[at:])
-            return sink
+            return payload_sink(head, self._begin, self._take_end, wanted=_WANTED_OF_TEXT)
         return None
 
     def _take_end(self, whole: bool) -> None:

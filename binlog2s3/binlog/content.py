@@ -21,7 +21,6 @@ from typing import Literal, TypeAlias
 from binlog2s3.binlog.compression import (
     Sink,
     Zlib,
-    Zstd,
     decode_payload,
     mariadb_header_size,
     mariadb_size,
@@ -45,7 +44,7 @@ from binlog2s3.binlog.tables import (
     decode_table_map,
     table_id,
 )
-from binlog2s3.binlog.walk import UNDECODABLE, EventWalk, Inside, wanted_types
+from binlog2s3.binlog.walk import UNDECODABLE, EventWalk, payload_sink, wanted_types
 
 ChangeKind = Literal["insert", "update", "delete", "ddl", "other"]
 
@@ -322,17 +321,13 @@ class ContentReader:
         if self._is_inside:
             raise ValueError("a compressed transaction in a compressed transaction")
         self._is_inside = True
-        compressed, at, size = decode_payload(head)
-        self._compressed |= compressed
+        self._compressed |= decode_payload(head)[0]
 
         def done(whole: bool) -> None:
             self._is_inside = False
             self._is_lost |= not whole
 
-        inside = Inside(self._begin, done, wanted=_WANTED)
-        sink: Sink = Zstd(inside, size) if compressed else inside
-        sink.feed(head[at:])
-        return sink
+        return payload_sink(head, self._begin, done, wanted=_WANTED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple, TypeAlias
 
-from binlog2s3.binlog.compression import Sink
+from binlog2s3.binlog.compression import Sink, Zstd, decode_payload
 from binlog2s3.binlog.events import HEADER_SIZE, Buffer
 
 HEAD_MOST = 128 * 1024
@@ -202,7 +202,20 @@ class EventWalk:
             self.lost = True
 
 
-class Inside:
+def payload_sink(head: bytes, begin: Begin, done: Callable[[bool], None], *, wanted: bytes) -> Sink:
+    """A sink for the body of a TRANSACTION_PAYLOAD that begins with `head`, which it already has.
+
+    It passes the events in the payload to `begin`, and calls `done` with whether all could be read.
+    Raises ValueError if the head cannot be decoded.
+    """
+    compressed, at, size = decode_payload(head)
+    inside = _Inside(begin, done, wanted=wanted)
+    sink: Sink = Zstd(inside, size) if compressed else inside
+    sink.feed(head[at:])
+    return sink
+
+
+class _Inside:
     """The events in a compressed transaction, which have no checksums."""
 
     def __init__(self, begin: Begin, done: Callable[[bool], None], *, wanted: bytes) -> None:

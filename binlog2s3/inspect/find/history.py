@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cache
 
 from binlog2s3.archive.blocks import Blocks, Found
-from binlog2s3.archive.history import Leg
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.content import Xa

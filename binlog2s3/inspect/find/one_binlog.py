@@ -17,13 +17,13 @@ from typing import Literal
 
 from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.parts import BLOCK_SIZE
-from binlog2s3.binlog.compression import Sink, Zstd, decode_payload
+from binlog2s3.binlog.compression import Sink
 from binlog2s3.binlog.content import LOOKED_MOST, Content, ContentReader, Phase, Xa, statement_in
 from binlog2s3.binlog.events import CHECKSUM_SIZE, EventType, FormatEvent, decode_format
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.tables import database_name, decode_table_map
-from binlog2s3.binlog.walk import EventWalk, Inside, wanted_types
+from binlog2s3.binlog.walk import EventWalk, payload_sink, wanted_types
 from binlog2s3.config.points import parse_table
 from binlog2s3.errors import ArchiveError, DamageError
 from binlog2s3.inspect.find.match import Criteria, Hit, Match, Matcher, Tables, XaLink
@@ -340,11 +340,7 @@ class SimilarTables:
                     self._seen.add(head[6:])
                     self._names.add(decode_table_map(head, form.flavour).name)
             elif event_type == EventType.TRANSACTION_PAYLOAD:
-                compressed, at, size = decode_payload(head)
-                inside = Inside(begin, lambda _: None, wanted=_WANTED)
-                sink: Sink = Zstd(inside, size) if compressed else inside
-                sink.feed(head[at:])
-                return sink
+                return payload_sink(head, begin, lambda _: None, wanted=_WANTED)
             elif len(self._names) < _NAMES_MOST:
                 found = statement_in(event_type, head)
                 self._names.update(filter(None, found.tables if found is not None else ()))
