@@ -37,8 +37,7 @@ from binlog2s3.inspect.verify.context import (
     foreign_names,
     take_inventory,
 )
-from binlog2s3.inspect.verify.deep import read_all
-from binlog2s3.inspect.verify.repair import make_entry
+from binlog2s3.inspect.verify.deep import make_entry, read_all
 from binlog2s3.inspect.verify.report import (
     NO_WRITER,
     Defect,
