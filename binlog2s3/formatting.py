@@ -141,6 +141,15 @@ def cut(text: object, most: int) -> str:
     return found if len(found) <= most else f"{found[:most]}..."
 
 
+def one_line(text: str) -> str:
+    r"""A foreign text as one line, without characters that control a terminal.
+
+    >>> one_line(" a\n\x1b[31mb ")
+    'a [31mb'
+    """
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
 def brief(value: object, most: int = 160) -> str:
     """A value within a message, cut; "none" if there is none, or it is empty."""
     return ("" if value is None else cut(value, most)) or "none"

@@ -16,7 +16,7 @@ from binlog2s3.output import Coloured, Picture, Plain
 from binlog2s3.status.model import (
     ChildStatus,
     Gap,
-    History,
+    HistoryStatus,
     Lag,
     Purge,
     Rates,
@@ -94,7 +94,7 @@ IDLE = Status(
         newest_safe="mysql-bin.000041",
         to="mysql-bin.000042",
     ),
-    history=History(lineages=1, earliest=_ago(3 * 86400 + 9000), complete=False),
+    history=HistoryStatus(lineages=1, earliest=_ago(3 * 86400 + 9000), complete=False),
 )
 
 STREAMING = replace(
@@ -125,7 +125,7 @@ CATCHING_UP = replace(
     state="catching up",
     covered_until=_ago(41 * 60),
     lag=Lag(bytes=9 << 30, seconds=41 * 60.0),
-    history=History(
+    history=HistoryStatus(
         lineages=2,
         gaps=(
             Gap(

@@ -36,9 +36,9 @@ from binlog2s3.stream.resume import Doubt, Heading, Pilot
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import Spool, SpoolRun
-from binlog2s3.stream.standby import Bystander
+from binlog2s3.stream.standby import StandbyLoop
 from binlog2s3.stream.start import find
-from binlog2s3.stream.startup import Beginning, Begun, target
+from binlog2s3.stream.startup import StartResult, Startup, target
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.systemd import Notifier
 from binlog2s3.stream.tracking import Intake
@@ -302,13 +302,13 @@ def _no_finder(*_: object) -> NoReturn:
     raise AssertionError("nothing contradicts the archive here")
 
 
-class Starting(Beginning):
+class Starting(Startup):
     def _pilot(self) -> Pilot:
         return Steering(self._config, self.catalog)
 
-    def begun(self, shown: Shown, clock: Clock) -> Begun:
+    def begun(self, shown: Shown, clock: Clock) -> StartResult:
         """As `begin`, but for the server, which is asked of this one."""
-        bystander = Bystander(
+        bystander = StandbyLoop(
             store=self._store,
             layout=self._layout,
             spool=self._spool,

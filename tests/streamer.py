@@ -19,11 +19,12 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
+from binlog2s3.stream.adopt import adopt
+from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
 from binlog2s3.stream.continuation import GoOn, Tip, same_server
 from binlog2s3.stream.decide import Compare, Limits
 from binlog2s3.stream.remote import Looked
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
-from binlog2s3.stream.start import Known, adopt, known_end, tip_of, tip_of_archive
 from binlog2s3.stream.tail import Tailer, Track
 from binlog2s3.stream.uploader import Uploader, take
 from binlog2s3.stream.watermark import Coverage
@@ -166,7 +167,7 @@ class Streamer:
         self.workers = InlineWorkers(workers)
         self.spool = Spool(directory)
         self._catalog = Catalog(store, LAYOUT)
-        known = known_end(self._catalog, HISTORY)
+        known = archive_end(self._catalog, HISTORY)
         self.before = known.last
         self.coverage = Coverage(None, known.next_binlog)
         self.uploader = Uploader(
@@ -190,7 +191,7 @@ class Streamer:
         self._waiting: list[Track] = []
         self._open: list[Track] = []
         self._listing: tuple[float, str, list[str]] | None = None
-        for track in adopt(self.spool.runs(), grid=self.grid, known=known, catalog=self._catalog):
+        for track in adopt(self.spool.runs(), grid=self.grid, end=known, catalog=self._catalog):
             self._take_in(track)
         for name in {name for run in self.spool.runs() for name in run.files()}:
             if name < known.next_binlog:
@@ -198,12 +199,12 @@ class Streamer:
         self._begin_run(self._tip(known))
         self.born = self.run.directory
 
-    def _tip(self, known: Known | None = None) -> Tip | None:
+    def _tip(self, known: ArchiveEnd | None = None) -> Tip | None:
         """Where all ends that is known."""
         if self._last is not None:
             return tip_of(HISTORY, self._last, closed=self._last.closed)
         if known is None:
-            known = known_end(self._catalog, HISTORY)
+            known = archive_end(self._catalog, HISTORY)
         if known.last is None and not known.next_size:
             return None
         return tip_of_archive(self._catalog, self.store, LAYOUT, known)

@@ -1,6 +1,6 @@
 """The commands `status` and `health`: ask the streamer, or else read the bucket, and print.
 
-Place in the flow: under `commands`. `status.http` asks the streamer through the socket in its
+Place in the flow: under `commands`. `status.ask` asks the streamer through the socket in its
 spool, `status.from_bucket` reads the bucket. `status.text` has the texts, `status_watch` repeats
 the look, `status.nagios` makes the line for a monitor.
 
@@ -18,14 +18,14 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from binlog2s3.cli.status_watch import Observation, Pace, watch
+from binlog2s3.cli.status_watch import LookSchedule, Observation, watch
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.status import StatusConfig, Thresholds
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, ConfigError
 from binlog2s3.output import clean, page_on, say
+from binlog2s3.status.ask import Unanswered, ask, ask_health
 from binlog2s3.status.document import FORMAT, document
-from binlog2s3.status.http import Unanswered, ask, ask_health
 from binlog2s3.status.model import Status
 from binlog2s3.status.text import print_status, print_table
 from binlog2s3.workers import Workers
@@ -43,7 +43,7 @@ def show(config: StatusConfig) -> int:
     """
     with StatusSource(config) as looks:
         if config.output == "watch":
-            pace = Pace(interval_seconds=config.interval, count=config.count)
+            pace = LookSchedule(interval_seconds=config.interval, count=config.count)
             watch(looks.look, pace, sys.stdout)
             return 0
         seen = looks.look()

@@ -68,7 +68,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class LookSchedule:
     """Seconds from one look to the next, and the number of looks; None: no limit."""
 
     interval_seconds: float
@@ -213,7 +213,7 @@ def line_of_course(course: Course, *, now: datetime, at: float) -> str:
 # The loop
 
 
-def watch(look: Callable[[], Observation], pace: Pace, out: TextIO) -> None:
+def watch(look: Callable[[], Observation], pace: LookSchedule, out: TextIO) -> None:
     """Look and show, until `pace.count` looks, a signal, `q`, or the end of the reader.
 
     Raises the error of the first look, unless it is transient; later errors are shown.
@@ -237,7 +237,7 @@ def watch(look: Callable[[], Observation], pace: Pace, out: TextIO) -> None:
 
 
 def _watch_plainly(
-    course: Course, looks: "_LookThread", pace: Pace, bell: "_Bell", out: TextIO
+    course: Course, looks: "_LookThread", pace: LookSchedule, bell: "_Bell", out: TextIO
 ) -> None:
     """A line for each look, and one for each interval without an answer."""
     page, shown, patience = Plain(out), 0, pace.interval_seconds + _SILENT_SECONDS
@@ -256,7 +256,7 @@ def _watch_plainly(
 
 
 def _watch_terminal(
-    course: Course, looks: "_LookThread", pace: Pace, bell: "_Bell", out: TextIO
+    course: Course, looks: "_LookThread", pace: LookSchedule, bell: "_Bell", out: TextIO
 ) -> None:
     console = Console(file=out)
     shown = 0

@@ -1,9 +1,9 @@
 """A `Status` as a JSON document, and back.
 
-Place in the flow: `status --json`, /status and the writer's object in the bucket are this document;
-`from_bucket` and the socket's client read it back.
+Place in the flow: `status --json`, /status and the writer's object in the bucket contain this
+document; `from_bucket` and `ask` read it back.
 
-Law: pure. A document has every field; what a newer version adds is passed over. A Status that is
+Law: pure. A document has every field; a reader ignores fields of newer versions. A Status that is
 read back is judged as it was when it was written.
 """
 
@@ -21,7 +21,7 @@ FORMAT = 1
 
 
 def document(status: Status) -> dict[str, Any]:
-    """The document of --json, of /status and, without GTID sets, of the writer's object."""
+    """The document for --json, /status and, without GTID sets, for the writer's object."""
     found: dict[str, Any] = {"format": FORMAT, **_encode(status)}
     judgement = judged(status)
     found["troubles"] = [_encode(trouble) for trouble in judgement.troubles]
@@ -32,7 +32,7 @@ def document(status: Status) -> dict[str, Any]:
 
 
 def without_gtids(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A document whose GTID sets, which may be long, are empty: they stand beside it."""
+    """The document with empty GTID sets: they may be long, and are elsewhere in the same object."""
     short = dict(found)
     if short.get("durable"):
         short["durable"] = {**short["durable"], "gtid_set": ""}
@@ -43,13 +43,13 @@ def without_gtids(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_document(found: Mapping[str, Any]) -> Status:
-    """Read a document back; what a newer version adds is passed over. Raises ValueError."""
+    """Read a document back; fields of newer versions are ignored. Raises ValueError."""
     if found.get("format") != FORMAT:
-        raise ValueError(f"status of format {found.get('format')!r}, this version knows {FORMAT}")
+        raise ValueError(f"status of format {found.get('format')!r}, this version reads {FORMAT}")
     try:
         return _decode(Status, found)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"no status document: {type(error).__name__} {error}") from error
+        raise ValueError(f"not a status document: {type(error).__name__} {error}") from error
 
 
 def _encode(value: Any) -> Any:
@@ -66,9 +66,9 @@ T = TypeVar("T")
 
 
 def _decode(kind: type[T], value: Any) -> T:
-    """A dataclass out of a JSON object; fields that are not there have their defaults."""
+    """A dataclass from a JSON object; missing fields get their defaults."""
     if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r:.40} is no object")
+        raise TypeError(f"{value!r:.40} is not an object")
     hints = get_type_hints(kind)
     given = {
         one.name: _decoded(hints[one.name], value[one.name])
@@ -93,7 +93,7 @@ def _decoded(kind: Any, value: Any) -> Any:
     if plain is float and type(value) is int:
         return float(value)
     if not isinstance(value, plain):
-        raise TypeError(f"{value!r:.40} is no {plain.__name__}")
+        raise TypeError(f"{value!r:.40} is not a {plain.__name__}")
     return value
 
 

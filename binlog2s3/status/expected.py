@@ -1,8 +1,8 @@
-"""Which sources `status --all` must find, and which it leaves alone: the file of `--expect`.
+"""Which sources `status --all` must find, and which it ignores: the file of `--expect`.
 
 Place in the flow: read by `cli.status`, used by `from_bucket.look_all`.
 
-Law: a source is ignored only by its own name; a line that is not understood is an error.
+Law: a source is ignored only by its own name; a line that cannot be parsed is an error.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _SOURCE = BY_NAME["source"]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The sources that must be there, and those that are disused."""
+    """The sources that must exist, and those that are ignored."""
 
     names: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -28,11 +28,11 @@ NOTHING_EXPECTED = Expected()
 
 
 def read_expected(path: Path) -> Expected:
-    """The sources that a file names, one in a line, or `ignore NAME`; `#` begins a comment.
+    """Read a file with one source or `ignore NAME` per line; `#` begins a comment.
 
-    Raises ConfigError with every line that names none, and every source that is in both lists.
+    Raises ConfigError with every line that is wrong, and every source that is in both lists.
     """
-    hint = "one source in each line, or: ignore SOURCE; what follows a # is a comment"
+    hint = "write one source or `ignore SOURCE` per line; a # begins a comment"
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_EXPECTED_BYTES + 1)

@@ -1,14 +1,14 @@
-"""The Status of streams out of the bucket alone: what a writer said last, and what lies there.
+"""The Status of streams from the bucket alone: what the last writer said, and what is there.
 
-Place in the flow: below `cli`, beside `archive.listing`; `writer_state` judges the writer, `reach`
-what lies there. Where a daemon can be asked, its own Status is the better one.
+Place in the flow: under `cli`, beside `archive.listing`. `writer_state` judges the writer,
+`from_writer` makes the Status of its object, `reach` judges what the bucket has. If a daemon can be
+asked, its own Status is better.
 
-Law: it only reads, in the order of docs/format.md: writers, live/, archive/. What nobody can know
-(how far the source of a dead writer has gone on) is None. What cannot be read of one source hides
-no other one.
+Law: it only reads, in the order of docs/format.md: writers, live/, archive/. What cannot be known,
+for example what the source of a dead writer has written since, is None. An error in one source does
+not hide another source.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -28,22 +28,16 @@ from binlog2s3.archive.history import current_of
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import name_at
-from binlog2s3.archive.writers import Heartbeat, Position
-from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.timing import DEFAULT
-from binlog2s3.config.values import BY_NAME
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
 from binlog2s3.formatting import moment_of
 from binlog2s3.status.expected import NOTHING_EXPECTED, Expected
-from binlog2s3.status.lag import aged, counted, lag_bytes, lag_transactions, purge_seconds
+from binlog2s3.status.from_writer import status_of
 from binlog2s3.status.model import (
-    Lag,
-    SourceStatus,
     StandbyStatus,
     Status,
     Trouble,
-    WriterStatus,
     history_of,
     standby_status,
 )
@@ -54,10 +48,8 @@ from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
 _LOOKS = 3
-"""How often is listed for what the writer said is durable: the listing may have missed it."""
-_MOST_NAMES = 20
+"""Listings for what the writer said is durable: a single listing may have missed it."""
 _MOST_TROUBLES = 5
-_SOURCE = BY_NAME["source"]
 
 
 # Looking
@@ -72,9 +64,9 @@ def look(
     now: datetime,
     silent: Silent | None = None,
 ) -> Status:
-    """All that the bucket knows of one source; `silent`: its streamer here does not answer.
+    """The Status of one source; `silent`: its streamer on this host does not answer.
 
-    Raises ArchiveError where it knows nothing.
+    Raises ArchiveError if the bucket has nothing of it, and StoreError.
     """
     layout = Layout(prefix, source)
     catalog = Catalog(store, layout)
@@ -85,16 +77,16 @@ def look(
     if not (sign.exists or chunked or lineages or wrong or catalog.foreign):
         raise _nothing(store, prefix, source, target)
     wrong += [
-        f"there are chunks of lineage {id_}, but {layout.lineage(id_)} is not there"
+        f"there are chunks of lineage {id_}, but {layout.lineage(id_)} is missing"
         for id_ in sorted(chunked - lineages.keys())
         if not any(id_ in text for text in wrong)
     ]
-    looking = _Looking(store, catalog, layout, growing)
-    extent = looking.extent(lineages, current, sign)
+    reader = _ContentsReader(catalog, growing)
+    extent = reader.extent(lineages, current, sign)
     here = extent.here
     lineage = lineages.get(extent.current or "")
     blank = _blank(source, target, now)
-    status = _status(blank, sign, lineage, here, extent.durable())
+    status = status_of(blank, sign, lineage, here, extent.durable())
     status = replace(status, standbys=_standbys(sign, catalog))
     troubles = [*_troubles(sign, catalog, wrong, extent.current, lineages), *_lost(here, sign.beat)]
     history = history_of(lineages.values(), extent.current)
@@ -121,11 +113,10 @@ def look_all(
     now: datetime,
     expect: Expected = NOTHING_EXPECTED,
 ) -> list[Status]:
-    """Every source below the prefix, and those that should be there; the worst first.
+    """The Status of every source under the prefix, and of those that are expected; worst first.
 
-    Of each only the writers' objects and the lineages' documents are looked at, of those that are
-    ignored nothing. Raises StoreError where the bucket as a whole cannot be listed; one source that
-    cannot be read is `unknown`.
+    Reads only the writers' objects and the lineages' documents, and nothing of ignored sources.
+    Raises StoreError if the bucket cannot be listed; a source that cannot be read is `unknown`.
     """
     names = {*all_sources(store, prefix)[0]}
     ignored = names & {*expect.ignored}
@@ -148,14 +139,14 @@ def look_all(
 
 
 def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) -> Status:
-    """What its writer says, and how its lineages join: few requests."""
+    """A Status from few requests: what the writer says, and how the lineages join."""
     layout = Layout(prefix, source)
     catalog = Catalog(store, layout)
     sign = life_sign(catalog, now)
     lineages, wrong, current = _lineages(catalog, layout)
     durable = sign.beat.durable if sign.beat else None
     lineage = lineages.get(current or "")
-    status = _status(_blank(source, target, now), sign, lineage, None, durable)
+    status = status_of(_blank(source, target, now), sign, lineage, None, durable)
     status = replace(status, standbys=_standbys(sign, catalog))
     return replace(
         status,
@@ -169,8 +160,8 @@ def _absent(source: str, target: str, now: datetime) -> Status:
     trouble = Trouble(
         code="missing",
         level="critical",
-        text=f"source {source} is expected, and there is nothing of it below {target}",
-        hint="has its streamer ever been started, with this bucket and prefix?",
+        text=f"source {source} is expected, but {target} has nothing of it",
+        hint="check that its streamer was started with this bucket and prefix",
     )
     return replace(_blank(source, target, now), troubles=(trouble,))
 
@@ -194,152 +185,13 @@ def _in_order(troubles: Iterable[Trouble]) -> tuple[Trouble, ...]:
     return tuple(sorted(troubles, key=lambda trouble: trouble.level != "critical"))
 
 
-# What follows from the writer's object
-
-
-def _status(
-    blank: Status,
-    sign: LifeSign,
-    lineage: Lineage | None,
-    contents: Contents | None,
-    durable: Position | None,
-) -> Status:
-    """What the writer said, as far as it still holds, around what is durable now."""
-    beat = sign.beat
-    if beat is None:
-        return replace(blank, durable=durable)
-    base = sign.said or blank
-    flavour = lineage.flavour if lineage is not None else base.server.flavour
-    server = replace(
-        base.server,
-        uuid=beat.server_uuid,
-        flavour=flavour,
-        position=beat.server,
-        silent_seconds=None,  # how long the source was silent then says nothing of now
-    )
-    if not sign.alive:  # what ran then runs no more
-        base = replace(base, uploads=None, child=None, rates=None)
-        server = SourceStatus(
-            uuid=server.uuid,
-            flavour=server.flavour,
-            position=server.position,
-            asked_at=server.asked_at,
-        )
-    lag = _lag(sign, beat, flavour, contents, durable)
-    moments = [moment for moment in (beat.covered_until, base.latest) if moment is not None]
-    return replace(
-        base,
-        source=blank.source,
-        target=blank.target,
-        seen_from="bucket",
-        at=blank.at,
-        state=sign.state,
-        writer=WriterStatus(
-            host=beat.host,
-            pid=beat.pid,
-            version=beat.version,
-            since=beat.since,
-            generation=beat.generation,
-            heartbeat_at=sign.renewed_at,
-            heartbeat_interval_seconds=beat.interval,
-        ),
-        server=server,
-        durable=durable,
-        covered_until=beat.covered_until,
-        latest=max(moments, default=None),
-        lag=lag,
-        purge=replace(base.purge, seconds=purge_seconds(base.purge.expire_seconds, lag)),
-    )
-
-
-def _standbys(sign: LifeSign, catalog: Catalog) -> tuple[StandbyStatus, ...] | None:
-    """Who stands by: as the writer last saw it; without a living writer, as the bucket says."""
-    if sign.alive:
-        return sign.said.standbys if sign.said is not None else None
-    return tuple(standby_status(one, info.last_modified) for one, info in catalog.standbys())
-
-
-def _lag(
-    sign: LifeSign,
-    beat: Heartbeat,
-    flavour: Flavour | None,
-    contents: Contents | None,
-    durable: Position | None,
-) -> Lag:
-    """As the writer said, less what has become durable since; of a dead one only its age.
-
-    Its status may be of a moment before its positions: then these count. Where the source was at
-    the heartbeat bounds what it has now from below, and only as long as that is fresh from above.
-    """
-    covered, said = beat.covered_until, sign.said
-    if not sign.alive:  # nobody knows what the source has written since
-        since = _age(covered, sign.clock) if covered is not None else -math.inf
-        return Lag(seconds=max(0.0, since) if since > -DEFAULT.heartbeat_slack_seconds else None)
-    heard = _since_heard(sign, beat)
-    is_same = said is not None and _same(said.server.position, beat.server)
-    silent = (said.server.silent_seconds if said is not None else None) or 0.0
-    seconds = said.lag.seconds if said is not None else None
-    if said is not None and is_same and _same(said.durable, durable):
-        lag = said.lag
-    else:
-        there = contents.archived.binlogs if contents is not None else {}
-        sizes = {name: info.size for name, info in there.items()}
-        lag = _lag_since(beat, said if is_same else None, flavour, durable, sizes)
-        if seconds is None and covered is not None and _age(covered, beat.at) > -1:
-            seconds = max(0.0, _age(covered, beat.at))
-    if seconds is not None:
-        seconds += heard
-    return aged(replace(lag, seconds=seconds), heard + silent)
-
-
-def _lag_since(
-    beat: Heartbeat,
-    said: Status | None,
-    flavour: Flavour | None,
-    durable: Position | None,
-    sizes: Mapping[BinlogName, int],
-) -> Lag:
-    """Bytes and transactions from what is durable now to where the source was at the heartbeat."""
-    behind = waiting = None
-    if beat.server is not None and durable is not None:
-        behind = lag_bytes(durable.place, beat.server.place, sizes)
-    if behind is None and said is not None and said.lag.bytes is not None:
-        came = None
-        if said.durable is not None and durable is not None:
-            came = lag_bytes(said.durable.place, durable.place, sizes)
-        behind = max(0, said.lag.bytes - came) if came is not None else None
-    if _same(beat.durable, durable):  # else nobody tells the GTIDs of what has come since
-        ours = beat.durable.gtid_set if beat.durable is not None else ""
-        if beat.server is not None and flavour and ours:
-            waiting = lag_transactions(ours, beat.server.gtid_set, flavour)
-    return Lag(bytes=behind, transactions=counted(behind, waiting))
-
-
-def _since_heard(sign: LifeSign, beat: Heartbeat) -> float:
-    """How old what the writer said is: commits since then may not be durable, for all we know."""
-    age = _age(sign.renewed_at, sign.clock) if sign.renewed_at is not None else 0.0
-    before = _age(sign.said.at, beat.at) if sign.said is not None else 0.0
-    return max(0.0, age) + max(0.0, before)
-
-
-def _same(one: Position | None, other: Position | None) -> bool:
-    """Whether they are one place; a status has no GTIDs."""
-    if one is None or other is None:
-        return one is other
-    return (one.binlog, one.offset) == (other.binlog, other.offset)
-
-
-def _age(moment: datetime, now: datetime) -> float:
-    return (now - moment).total_seconds()
-
-
 # What lies in the bucket
 
 
 def _lineages(catalog: Catalog, layout: Layout) -> tuple[dict[str, Lineage], list[str], str | None]:
-    """Those that can be read, by id; what is wrong with the others, naming keys; the current one.
+    """The readable lineages by id; what is wrong with the others; the id of the current one.
 
-    That is None where there is none, and where what says so cannot be read.
+    The id is None if there is none, or if the turn that names it cannot be read.
     """
     unreadable: list[ArchiveError] = []
     turn, is_known = None, True
@@ -350,30 +202,26 @@ def _lineages(catalog: Catalog, layout: Layout) -> tuple[dict[str, Lineage], lis
         is_known = False
     readable = {lineage.id: lineage for lineage in catalog.lineages(unreadable)}
     bare = [key for key in catalog.foreign if layout.is_binlog(f"{key}binlogs/x.1")]
-    wrong = [*map(str, unreadable), *(f"{key}lineage.json is not there" for key in sorted(bare))]
+    wrong = [*map(str, unreadable), *(f"{key}lineage.json is missing" for key in sorted(bare))]
     current = current_of([*readable.values()], turn) if is_known else ""
     return readable, wrong, current or None
 
 
-class _Looking:
-    """What the lineages have: of each one listing of its first binlogs; of a longer one its end.
+class _ContentsReader:
+    """Lists what lineages have: the first binlogs, and of a long lineage also the last ones.
 
-    A binlog that is missing in the middle of a long lineage is not found: `verify` looks at all.
+    It does not find a binlog that is missing in the middle of a long lineage; `verify` does.
     """
 
-    def __init__(
-        self, store: Store, catalog: Catalog, layout: Layout, growing: Mapping[str, Growing]
-    ) -> None:
-        self._store = store
+    def __init__(self, catalog: Catalog, growing: Mapping[str, Growing]) -> None:
         self._catalog = catalog
-        self._layout = layout
         self._growing = growing
         self._passed: dict[str, BinlogName] = {}
 
     def extent(
         self, lineages: Mapping[str, Lineage], current: str | None, sign: LifeSign
     ) -> Extent:
-        """All that is needed of each lineage; the current one's end, and where others join."""
+        """What each lineage has at its end, or at the cut where its child begins."""
         cuts: dict[str, int] = {}
         for lineage in lineages.values():
             origin = lineage.parent
@@ -394,7 +242,7 @@ class _Looking:
         )
 
     def _contents(self, lineage: Lineage, beat: Heartbeat | None, cut: int | None) -> Contents:
-        """A lineage's binlogs; what falls short of the writer's word is looked at again."""
+        """A lineage's binlogs. Lists again if something that should be durable is missing."""
         contents = self._once(lineage, beat, cut)
         for _ in range(_LOOKS - 1):
             is_whole = not any(has_hole(chunks) for chunks in contents.open.values())
@@ -421,7 +269,7 @@ class _Looking:
 
     @staticmethod
     def _end(lineage: Lineage, beat: Heartbeat | None, cut: int | None, index: Index) -> int:
-        """The number of the binlog from which on all is listed."""
+        """The number of the binlog from which on everything is listed."""
         if beat is not None and beat.lineage == lineage.id and beat.durable is not None:
             durable = beat.durable.place[0].number - 1
             return max(0, durable if cut is None else min(cut, durable))
@@ -431,6 +279,13 @@ class _Looking:
         return last.last if last is not None else 0
 
 
+def _standbys(sign: LifeSign, catalog: Catalog) -> tuple[StandbyStatus, ...] | None:
+    """The standbys as the writer last saw them; without a living writer, as the bucket says."""
+    if sign.alive:
+        return sign.said.standbys if sign.said is not None else None
+    return tuple(standby_status(one, info.last_modified) for one, info in catalog.standbys())
+
+
 def _troubles(
     sign: LifeSign,
     catalog: Catalog,
@@ -438,14 +293,14 @@ def _troubles(
     current: str | None,
     lineages: Mapping[str, Lineage],
 ) -> Iterator[Trouble]:
-    """The writer's, and what cannot be read: critical of the lineage that is written."""
+    """The writer's troubles, and what cannot be read: critical only in the current lineage."""
     yield from sign.troubles
-    hint = "was it changed or deleted by hand, or written by a newer binlog2s3?"
+    hint = "somebody changed or deleted it, or a newer binlog2s3 wrote it"
     named = (current, sign.beat.lineage if sign.beat is not None else None)
     lost = next((id_ for id_ in named if id_ and id_ not in lineages), None)
     of_lost = [text for text in wrong if (lost and lost in text) or "/turns/" in text]
     if lost and not of_lost:
-        of_lost = [f"the lineage that is written, {lost}, has no lineage.json"]
+        of_lost = [f"the current lineage {lost} has no lineage.json"]
     for text in of_lost:
         yield Trouble(code="unreadable", level="critical", text=text, hint=hint)
     others = [text for text in wrong if text not in of_lost]
@@ -459,7 +314,7 @@ def _troubles(
 
 
 def _lost(contents: Contents | None, beat: Heartbeat | None) -> Iterator[Trouble]:
-    """What the writer said is durable, and is not there."""
+    """The trouble that something is missing that the writer said is durable."""
     short = short_of(contents, beat) if contents is not None else None
     if contents is None or short is None:
         return
@@ -467,25 +322,26 @@ def _lost(contents: Contents | None, beat: Heartbeat | None) -> Iterator[Trouble
     yield Trouble(
         code="lost",
         level="critical",
-        text=f"bytes {have} to {short.offset} of {short.binlog} were durable and are not there",
-        hint="who else deletes in this bucket? a streamer that still has them puts them again",
+        text=f"bytes {have} to {short.offset} of {short.binlog} were durable and are missing",
+        hint="find out who deletes in this bucket; a streamer that still has the bytes uploads "
+        "them again",
     )
 
 
 def _last_commit(catalog: Catalog, contents: Contents | None) -> datetime | None:
-    """The last moment that the last archived binlog proves, where no heartbeat tells of one."""
+    """The last commit of the last archived binlog, for a bucket without a heartbeat."""
     if contents is None:
         return None
     names = sorted(contents.archived.binlogs)
     entry = _described(catalog, contents.archived.lineage, names[::-1])
     if entry is None or entry.greatest_commit_us is None:
-        # all that was committed before a binlog is in the binlogs before
+        # what was committed before a binlog began is in the binlogs before it
         return entry.first_time if entry is not None else None
     return moment_of(entry.greatest_commit_us)
 
 
 def _described(catalog: Catalog, lineage: Lineage, names: Sequence[BinlogName]) -> Entry | None:
-    """The entry of the first of these binlogs that has one: it comes soon after the binlog."""
+    """The entry of the first of these binlogs that has one; it is written after the binlog."""
     for name in names[:_LOOKS]:
         try:
             return catalog.entry(lineage, name)
@@ -497,7 +353,7 @@ def _described(catalog: Catalog, lineage: Lineage, names: Sequence[BinlogName]) 
 
 
 def _earliest(catalog: Catalog, extent: Extent) -> datetime | None:
-    """When the first binlog was begun from which on nothing is missing, as far as that is known."""
+    """The creation time of the first binlog after which nothing is missing, as far as is known."""
     reach = extent.reach()
     if reach is None:
         return None

@@ -1,10 +1,10 @@
-"""How much that is committed is not durable, and how long the source keeps it.
+"""How much is committed but not durable, and how long the source keeps it.
 
-Place in the flow: under `stream.reporter` and `from_bucket`, which have looked at the source's
-position, at what is durable and at the clocks; `model.Lag` holds the result.
+Place in the flow: `stream.reporter` and `from_bucket` know the source's position, what is durable,
+and the clocks; `model.Lag` holds the result.
 
-Law: pure. `seconds` is an upper bound, or None. A position of the source counts as its present one
-for `Timing.fresh_seconds`; after that a difference to it is a lower bound, and 0 proves nothing.
+Law: pure. `seconds` is an upper bound, or None. A position of the source counts as current for
+`Timing.fresh_seconds`; after that a difference to it is a lower bound, and 0 proves nothing.
 """
 
 from collections.abc import Mapping
@@ -27,15 +27,15 @@ def lag_seconds(
     oldest_commit_age: float | None,
     timing: Timing = DEFAULT,
 ) -> float | None:
-    """The greatest age of a commit that is not durable; None where nothing bounds it.
+    """The greatest age of a commit that is not durable; None if unknown.
 
-    `answer_age`: of the source's last position; `all_durable`: that position is, and nothing in
-    the spool is not. `covered_age`: of the last moment up to which everything is durable.
-    `oldest_commit_age`: of the oldest transaction in the spool that is not.
+    `answer_age`: the age of the source's last position; `all_durable`: that position and the whole
+    spool are durable. `covered_age`: the age of the last moment up to which everything is durable.
+    `oldest_commit_age`: the age of the oldest transaction in the spool that is not durable.
     """
     if answer_age is not None and answer_age <= timing.fresh_seconds and all_durable:
         return 0.0
-    # what lies in the future was told by a clock that has been set since
+    # a moment in the future is from a clock that was set back since
     known = [age for age in (covered_age, oldest_commit_age) if age is not None and age > -_TICK]
     return max(0.0, min(known)) if known else None
 
@@ -62,7 +62,7 @@ def lag_bytes(
 
 
 def lag_transactions(durable: str, server: str, flavour: Flavour) -> int | None:
-    """Transactions of the server's GTIDs that the durable ones lack; None without GTIDs."""
+    """Transactions that the server has executed and that are not durable; None without GTIDs."""
     if not server:
         return None
     if durable == server:
@@ -73,7 +73,7 @@ def lag_transactions(durable: str, server: str, flavour: Flavour) -> int | None:
         return None
     if isinstance(ours, gtid.GtidSet) and isinstance(theirs, gtid.GtidSet):
         return (theirs - ours).count
-    assert isinstance(ours, MariadbGtidList)  # noqa: S101 - of one flavour
+    assert isinstance(ours, MariadbGtidList)  # noqa: S101 - both are of one flavour
     assert isinstance(theirs, MariadbGtidList)  # noqa: S101
     reached: dict[int, int] = {}
     for domain, _, number in ours.gtids():
@@ -99,10 +99,10 @@ def counted(behind_bytes: int | None, waiting_transactions: int | None) -> int |
 
 
 def purge_seconds(expire_seconds: float | None, lag: Lag) -> float | None:
-    """How long at least the source keeps what is not durable.
+    """How long the source still keeps what is not durable, at least.
 
-    It deletes a binlog so long after its last write, and what is not durable was written no
-    earlier than `lag.seconds` ago (https://dev.mysql.com/doc/refman/9.7/en/
+    It deletes a binlog `expire_seconds` after the last write, and what is not durable was written
+    at most `lag.seconds` ago (https://dev.mysql.com/doc/refman/9.7/en/
     replication-options-binary-log.html, binlog_expire_logs_seconds).
     """
     if expire_seconds is None or lag.seconds is None:
@@ -113,8 +113,8 @@ def purge_seconds(expire_seconds: float | None, lag: Lag) -> float | None:
 def aged(lag: Lag, position_age: float | None, timing: Timing = DEFAULT) -> Lag:
     """A lag whose bytes and transactions count up to a position of the source of this age.
 
-    The source has gone on since an old position: what is counted is then the least that is not
-    durable, and nothing counted is not known. `seconds` is an upper bound of this moment already.
+    The source may have written since an old position. Then the counts are lower bounds, and 0 means
+    unknown. `seconds` is already an upper bound for now.
     """
     if position_age is not None and position_age <= timing.fresh_seconds:
         return lag

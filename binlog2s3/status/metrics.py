@@ -1,10 +1,10 @@
-"""What Prometheus reads: a Status as metrics. The only module that imports prometheus_client.
+"""A Status as metrics for Prometheus. The only module that imports prometheus_client.
 
-Place in the flow: `http` answers /metrics with it. `METRICS` is the one list of what there is;
-docs/monitoring.md, the alert rules and the dashboard are held to it by tests.
+Place in the flow: `http` answers /metrics with it. `METRICS` is the one list of metrics; tests
+compare docs/monitoring.md, the alert rules and the dashboard with it.
 
-Law: a function of a Status, with nothing kept between two calls. What is not known is absent, for
-a 0 would be believed. A label has few values: no binlog's name, no GTID, no text of an error.
+Law: a function of a Status; nothing is kept between two calls. What is unknown is absent, because a
+0 would be believed. A label has few values: no binlog's name, no GTID, no error text.
 """
 
 from collections import Counter
@@ -28,9 +28,9 @@ Kind = Literal["gauge", "counter", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: `name` as it is shown, `field` of the /status document that it tells.
+    """One metric: its `name`, and the `field` of the /status document that it shows.
 
-    Each has the label `source`; `labels` come on top. Kind and unit stand in the name.
+    Each metric has the label `source`; `labels` are its others. The name shows kind and unit.
     """
 
     name: str
@@ -40,14 +40,14 @@ class Metric:
 
     @property
     def kind(self) -> Kind:
-        """What Prometheus calls its type; an info is a gauge that is always 1."""
+        """The metric type of Prometheus; an info is a gauge that is always 1."""
         if self.name.endswith("_info"):
             return "info"
         return "counter" if self.name.endswith("_total") else "gauge"
 
     @property
     def unit(self) -> str:
-        """Seconds, bytes, or nothing where it counts something."""
+        """Seconds, bytes, or "" for a count."""
         last = self.name.removesuffix("_total").rpartition("_")[2]
         return last if last in {"seconds", "bytes"} else ""
 
@@ -55,98 +55,98 @@ class Metric:
 # fmt: off
 METRICS = (
     Metric("binlog2s3_info", "target",
-           "Always 1; who streams what, where to.",
+           "Always 1; the labels say what is streamed, by whom, and where to.",
            ("target", "lineage", "host", "version", "server_uuid", "flavour")),
     Metric("binlog2s3_healthy", "healthy",
            "1 if nothing is critical or unknown, as /health says; else 0."),
     Metric("binlog2s3_state", "state",
-           "1 for the state that it is in, 0 for each other one.",
+           "1 for the current state, 0 for each other state.",
            ("state",)),
     Metric("binlog2s3_troubles", "troubles",
-           "Troubles there are, of each code and level; absent where there is none.",
+           "Number of troubles of each code and level; absent without troubles.",
            ("code", "level")),
     Metric("binlog2s3_status_timestamp_seconds", "at",
            "When this status was made."),
     Metric("binlog2s3_start_timestamp_seconds", "writer.since",
-           "Since when this streamer has been the writer."),
+           "When this streamer became the writer."),
     Metric("binlog2s3_heartbeat_timestamp_seconds", "writer.heartbeat_at",
            "When the writer's object in the bucket was last renewed."),
     Metric("binlog2s3_heartbeat_interval_seconds", "writer.heartbeat_interval_seconds",
-           "How often it is renewed."),
+           "How often that object is renewed."),
     Metric("binlog2s3_writer_generation", "writer.generation",
-           "Number of this writer among those that the source has had."),
+           "Generation of the writer: a later writer of a source has a greater one."),
     Metric("binlog2s3_standbys", "standbys",
-           "Processes that stand by to become the writer; a standby counts itself."),
+           "Standby processes; a standby counts itself."),
     Metric("binlog2s3_lag_seconds", "lag.seconds",
-           "Greatest age that a commit which is not in the bucket can have; 0 if all are in it."),
+           "Greatest possible age of a commit that is not in the bucket; 0 if all are in it."),
     Metric("binlog2s3_lag_bytes", "lag.bytes",
-           "Binlog that the source has and the bucket has not."),
+           "Bytes of binlogs on the source that are not in the bucket."),
     Metric("binlog2s3_lag_transactions", "lag.transactions",
-           "Transactions that the source has and the bucket has not, by their GTIDs."),
+           "Transactions on the source that are not in the bucket, by their GTIDs."),
     Metric("binlog2s3_covered_until_timestamp_seconds", "covered_until",
-           "Everything committed up to then is in the bucket, but for gaps; the source's clock."),
+           "Everything committed until then is in the bucket, except in gaps; the source's clock."),
     Metric("binlog2s3_latest_recoverable_timestamp_seconds", "latest",
-           "Latest moment that the bucket can bring back."),
+           "Latest time that can be recovered from the bucket."),
     Metric("binlog2s3_earliest_recoverable_timestamp_seconds", "history.earliest",
-           "Earliest moment from which it can without a gap."),
+           "Earliest time from which there is no gap."),
     Metric("binlog2s3_flush_interval_seconds", "flush_interval",
-           "As configured; 0: a binlog is durable only when it is closed."),
+           "The configured --flush-interval; 0: a binlog becomes durable only when it is closed."),
     Metric("binlog2s3_durable_binlog_number", "durable.binlog",
-           "Number of the binlog up to which all is in the bucket."),
+           "Number of the binlog up to which everything is in the bucket."),
     Metric("binlog2s3_durable_offset_bytes", "durable.offset",
-           "How far into that one."),
+           "Offset in that binlog."),
     Metric("binlog2s3_source_binlog_number", "server.position.binlog",
-           "Number of the binlog that the source writes."),
+           "Number of the binlog that the source is writing."),
     Metric("binlog2s3_source_offset_bytes", "server.position.offset",
-           "How far it has come in that one."),
+           "The source's offset in that binlog."),
     Metric("binlog2s3_source_silent_seconds", "server.silent_seconds",
-           "Since the source last told its position."),
+           "Time since the source last answered its position."),
     Metric("binlog2s3_source_read_only", "server.read_only",
            "1 if the source is read_only, else 0."),
     Metric("binlog2s3_expire_seconds", "purge.expire_seconds",
-           "How long the source keeps a binlog; absent if for ever or not known."),
+           "How long the source keeps a binlog; absent if forever or unknown."),
     Metric("binlog2s3_purge_seconds", "purge.seconds",
-           "For at least so long it keeps what is not in the bucket; absent likewise."),
+           "How long it still keeps what is not in the bucket, at least; absent likewise."),
     Metric("binlog2s3_spool_bytes", "spool.bytes",
-           "Disk space that the spool takes."),
+           "Disk space that the spool uses."),
     Metric("binlog2s3_spool_free_bytes", "spool.free_bytes",
            "Free space on its file system."),
     Metric("binlog2s3_spool_max_bytes", "spool.max_bytes",
-           "Most that the spool may take; absent without a limit."),
+           "Limit of the spool's size; absent without a limit."),
     Metric("binlog2s3_spool_min_free_bytes", "spool.min_free_bytes",
-           "Least that is to stay free."),
+           "Space on the file system that the spool leaves free."),
     Metric("binlog2s3_spool_paused", "spool.paused",
-           "1 while nothing is read because the spool has no room, else 0."),
+           "1 while nothing is read because the spool is full, else 0."),
     Metric("binlog2s3_spool_binlogs", "uploads.binlogs",
            "Binlogs in the spool."),
     Metric("binlog2s3_spool_closed_binlogs", "uploads.closed_binlogs",
-           "Those of them that wait for the archive."),
+           "Closed binlogs in the spool that are not archived yet."),
     Metric("binlog2s3_open_uploads", "uploads.open_uploads",
-           "Multipart uploads that are under way."),
+           "Multipart uploads in progress."),
     Metric("binlog2s3_chunks", "uploads.chunks",
-           "Chunks in the bucket, of binlogs in the spool."),
+           "Chunks in the bucket of binlogs in the spool."),
     Metric("binlog2s3_parts_in_flight", "uploads.parts_in_flight",
            "Parts that are being sent."),
     Metric("binlog2s3_requests_in_flight", "uploads.requests_in_flight",
-           "Requests to the store that are not answered yet."),
+           "Requests to the store without an answer so far."),
     Metric("binlog2s3_unsaved_bytes", "uploads.unsaved_bytes",
-           "What should be in the bucket by now and is not known to be."),
+           "Bytes that should be in the bucket by now, but are not known to be."),
     Metric("binlog2s3_child_restarts_total", "child.restarts",
-           "How often mysqlbinlog has ended."),
+           "How often mysqlbinlog has exited."),
     Metric("binlog2s3_child_last_error_timestamp_seconds", "child.last_error_at",
-           "When it last ended by an error."),
+           "When mysqlbinlog last exited with an error."),
     Metric("binlog2s3_store_errors_total", "store.errors",
-           "Requests to the store that have failed."),
+           "Failed requests to the store."),
     Metric("binlog2s3_store_last_error_timestamp_seconds", "store.last_error_at",
-           "When the last one of those did."),
+           "When a request to the store last failed."),
     Metric("binlog2s3_store_last_success_timestamp_seconds", "store.last_success_at",
-           "When one last succeeded."),
+           "When a request to the store last succeeded."),
     Metric("binlog2s3_read_bytes_total", "totals.read_bytes",
-           "Read from mysqlbinlog."),
+           "Bytes read from mysqlbinlog."),
     Metric("binlog2s3_sent_bytes_total", "totals.sent_bytes",
-           "Sent to the store as bodies, what was repeated too."),
+           "Bytes sent to the store as bodies, including retries."),
     Metric("binlog2s3_durable_bytes_total", "totals.durable_bytes",
-           "Binlog that has come into the bucket."),
+           "Bytes of binlogs that became durable in the bucket."),
     Metric("binlog2s3_transactions_total", "totals.transactions",
            "Transactions read."),
     Metric("binlog2s3_archived_binlogs_total", "totals.archived_binlogs",
@@ -162,16 +162,16 @@ METRICS = (
 def render(status: Status, *, process: bool = False) -> bytes:
     """All metrics in Prometheus' text format 0.0.4; `process` adds this process's own.
 
-    Those are CPU, memory and open files, under the names that every exporter gives them.
+    Those are CPU, memory and open files, under the usual names of exporters.
     """
     registry = CollectorRegistry()
-    registry.register(_Telling(status))
+    registry.register(_StatusCollector(status))
     if process:
         ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 
-class _Telling(Collector):
+class _StatusCollector(Collector):
     def __init__(self, status: Status) -> None:
         self._status = status
 
@@ -197,7 +197,7 @@ def _family(metric: Metric) -> Family:
 
 
 def _samples(metric: Metric, status: Status) -> Iterator[tuple[Mapping[str, str], float]]:
-    """The labels, beside `source`, and the value of each sample; none where nothing is known."""
+    """The labels, except `source`, and the value of each sample; no sample if it is unknown."""
     if metric.kind == "info":
         yield _info(status), 1.0
     elif metric.field == "state":
@@ -216,7 +216,7 @@ def _samples(metric: Metric, status: Status) -> Iterator[tuple[Mapping[str, str]
 
 
 def _info(status: Status) -> Mapping[str, str]:
-    """Who, what, where to; an empty label is one that is not there."""
+    """The labels of the info metric; Prometheus treats an empty label as absent."""
     return {
         "target": status.target,
         "lineage": status.lineage or "",
@@ -228,7 +228,7 @@ def _info(status: Status) -> Mapping[str, str]:
 
 
 def _found(status: Status, field: str) -> object:
-    """What stands at `a.b.c`; None if already `a` or `b` is."""
+    """The value at `a.b.c`; None if `a` or `a.b` is None."""
     found: object = status
     for name in field.split("."):
         if found is None:
@@ -238,7 +238,7 @@ def _found(status: Status, field: str) -> object:
 
 
 def _number(found: object) -> float | None:
-    """A value as a sample: a time in Unix seconds, a binlog by its number, a tuple's length."""
+    """A value as a number: a time in Unix seconds, a binlog's number, a tuple's length."""
     if found is None:
         return None
     if isinstance(found, datetime):
@@ -259,5 +259,5 @@ def _labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def _label(text: str) -> str:
-    """A text that can be encoded: a host's name may have bytes that are none in UTF-8."""
+    """A text that can be encoded as UTF-8: a host name may contain other bytes."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,11 +1,11 @@
-"""What can be said of one stream at one moment: the value that every rendering shows.
+"""The status of one stream at one moment: the value that every output shows.
 
-Place in the flow: the daemon makes one each second out of its `Vitals`, `from_bucket` makes one out
-of the bucket alone. `status`, `/metrics`, `/health`, the check for monitors and the writer's object
-in the bucket are renderings of it, so they cannot disagree.
+Place in the flow: the daemon makes one each second from its `Vitals`, `from_bucket` makes one from
+the bucket alone. `status`, `/metrics`, `/health`, `status --check` and the writer's object in the
+bucket all show this value, so they cannot disagree.
 
-Law: pure. What is not known is None, never 0; a lag is an upper bound, never a guess that flatters.
-Whether a stream is well is judged by what has become durable, not by what is running.
+Law: pure. What is unknown is None, never 0. A lag is an upper bound. A stream is healthy because of
+what has become durable, not because of what is running.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,13 +15,13 @@ from typing import Literal
 
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.history import line_of
-from binlog2s3.archive.writers import Position, Standby, WriterState
+from binlog2s3.archive.writers import Heartbeat, Position, Process, Standby, WriterState
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.timing import DEFAULT, Timing
 
 State = Literal[WriterState, "standby", "dead", "unknown"]
-"""What a writer says of itself. A process that waits beside another writer is `standby`. From the
-bucket also `dead` (its heartbeat is too old) and `unknown` (no writer's object could be read)."""
+"""A writer's own state, or `standby` for a process that waits beside another writer. From the
+bucket also `dead` (the heartbeat is too old) and `unknown` (no writer's object could be read)."""
 
 WELL = frozenset({"streaming", "idle", "catching up", "standby"})
 Level = Literal["warning", "critical"]
@@ -33,7 +33,7 @@ SilentKind = Literal["absent", "refused", "hangs", "expected", "unclear"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Something that is wrong. `code` is a fixed word; critical ones turn /health to 503."""
+    """A problem. `code` is a fixed word; a critical one makes /health answer 503."""
 
     code: str
     level: Level
@@ -43,7 +43,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterStatus:
-    """Who writes, and when its object in the bucket was renewed."""
+    """The writer, and when its object in the bucket was renewed."""
 
     host: str
     pid: int
@@ -58,7 +58,7 @@ class WriterStatus:
 class StandbyStatus:
     """A process that waits to become the writer.
 
-    `unsaved_bytes`: what its spool holds and the bucket is not known to have.
+    `unsaved_bytes`: bytes of its spool that are not known to be in the bucket.
     """
 
     host: str
@@ -72,7 +72,7 @@ class StandbyStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
-    """The server. `position` is from `asked_at`, by its own clock; `silent_seconds` since then."""
+    """The server. `position` is from `asked_at` by its clock, which is `silent_seconds` ago."""
 
     uuid: str = ""
     flavour: Flavour | None = None
@@ -85,9 +85,9 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """What is committed and not durable; each None where it is not known.
+    """What is committed and not durable; each field is None if unknown.
 
-    `seconds` is the greatest age that the oldest such commit can have, 0 when there is none.
+    `seconds` is the greatest age that the oldest such commit can have, 0 if there is none.
     `at_least`: the source's position is old, so `bytes` and `transactions` are lower bounds.
     """
 
@@ -99,7 +99,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolStatus:
-    """Bytes that the spool takes and that are free beside it; `paused`: it has no room."""
+    """Bytes of the spool, and free on its disk; `paused`: it is full, nothing is read."""
 
     directory: str = ""
     bytes: int = 0
@@ -111,11 +111,11 @@ class SpoolStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadStatus:
-    """What is on its way to the bucket.
+    """What is being uploaded.
 
-    `binlogs` are in the spool, `closed_binlogs` of them wait for the archive; `open_uploads` are
-    multipart uploads; `parts_in_flight` and `requests_in_flight` are requests; `unsaved_bytes`
-    should be in the bucket by now and are not known to be.
+    `binlogs` are in the spool, `closed_binlogs` of them wait for the archive. `open_uploads` are
+    multipart uploads. `parts_in_flight` and `requests_in_flight` are requests. `unsaved_bytes`
+    should be in the bucket by now, but are not known to be.
     """
 
     binlogs: int = 0
@@ -129,7 +129,7 @@ class UploadStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildStatus:
-    """mysqlbinlog. `restarts` counts its ends; `last_error`: why it ended, or did not begin."""
+    """mysqlbinlog. `restarts`: how often it exited; `last_error`: why it exited or never ran."""
 
     pid: int | None = None
     restarts: int = 0
@@ -139,7 +139,7 @@ class ChildStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatus:
-    """Requests to the store: when one last succeeded, what the last error was, how many failed."""
+    """Requests to the store: the last success, the last error, and how many failed."""
 
     last_success_at: datetime | None = None
     last_error: str = ""
@@ -149,7 +149,7 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Since the process began: bytes read from mysqlbinlog, sent as bodies, made durable."""
+    """Since the process started: bytes read from mysqlbinlog, sent as bodies, made durable."""
 
     read_bytes: int = 0
     sent_bytes: int = 0
@@ -170,12 +170,12 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purge:
-    """What the source deletes, and may.
+    """Which binlogs the source deletes by itself, and which may be deleted.
 
-    `expires`: whether it deletes by itself, None if not known. `expire_seconds`: how long it keeps
-    a closed binlog, None if for ever or not known. `seconds`: it keeps what is not durable for at
-    least so long from now on, None likewise; 0: it may delete it at any time. `to`: all of its
-    binlogs before this one are archived; `statement` deletes those there.
+    `expires`: whether the source deletes binlogs by itself, None if unknown. `expire_seconds`: how
+    long it keeps a closed binlog, None if forever or unknown. `seconds`: how long it still keeps
+    what is not durable, at least; None likewise, 0 if it may delete it at any time. `to`: all
+    binlogs before this one are archived; `statement` deletes them.
     """
 
     expires: bool | None = None
@@ -186,13 +186,13 @@ class Purge:
 
     @property
     def statement(self) -> str | None:
-        """What deletes on the source what the archive has; None where nothing is to be deleted."""
+        """The statement that deletes archived binlogs on the source; None if there are none."""
         return f"PURGE BINARY LOGS TO '{self.to}'" if self.to and self.newest_safe else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A place that no recovery can cross: what lies between two lineages, or is not there."""
+    """A place that no recovery can cross: between two lineages, or where binlogs are missing."""
 
     lineage: str
     join: str  # gap, unknown, missing
@@ -201,11 +201,11 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """The lineages in the bucket; `earliest` is the first moment that is reachable without a gap.
+class HistoryStatus:
+    """The lineages in the bucket; `earliest` is the first time that is reachable without a gap.
 
-    `complete`: every archived binlog of them was looked for; else how they join, and from the
-    bucket both ends of each.
+    `complete`: every archived binlog was checked for. Otherwise only the joins were checked, and
+    from the bucket also both ends of each lineage.
     """
 
     lineages: int = 0
@@ -216,9 +216,9 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """One stream at one moment. Sizes in bytes, times in UTC by the clock of who looked.
+    """One stream at one moment. Sizes in bytes; times in UTC, by the clock of the observer.
 
-    `ignored`: nobody is to be alarmed for this source, and nothing of it was looked at.
+    `ignored`: this source is to be ignored, and was not looked at.
     """
 
     source: str
@@ -243,7 +243,7 @@ class Status:
     totals: Totals | None = None
     rates: Rates | None = None
     purge: Purge = field(default_factory=Purge)
-    history: History | None = None
+    history: HistoryStatus | None = None
     ignored: bool = False
 
 
@@ -252,16 +252,16 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
-    """The daemon's own readings, from which state and troubles follow; ages in seconds.
+    """The daemon's measurements, which state and troubles follow from; ages in seconds.
 
-    `source_silent`: since the source last told its position (or since the process began).
-    `child_gone`: since mysqlbinlog was last running, 0 while it is and while nothing is to be read.
-    `unread`: it has not been running since the process began.
-    `store_failing`: since the first failure behind the last success, None while there is none.
-    `store_silent`: since nothing has come into the bucket that was due, 0 while nothing is.
-    `read_idle`: since a byte last came while the source had more, 0 else. `beat_late`: since the
-    writer's object should have been renewed. Of a standby, `unsaved_bytes`: what its spool holds
-    and the bucket is not known to have; `may_be_last_copy`: the writer does not reach the source.
+    `source_silent`: since the source last answered its position (or the process started).
+    `child_gone`: since mysqlbinlog last ran, 0 while it runs or nothing is to be read.
+    `unread`: it has not run since the process started.
+    `store_failing`: since the first failure after the last success, None without failures.
+    `store_silent`: how long nothing that is due has come into the bucket, 0 if nothing is due.
+    `read_idle`: since the last byte came although the source had more, else 0. `beat_late`: since
+    the writer's object should have been renewed. Of a standby, `unsaved_bytes`: bytes in its spool
+    that are not known to be in the bucket; `may_be_last_copy`: the writer cannot reach the source.
     """
 
     phase: Phase = "running"
@@ -286,13 +286,13 @@ class Vitals:
     may_be_last_copy: bool = False
 
     @property
-    def begun_in_vain(self) -> bool:
-        """Whether mysqlbinlog could not be run, not once: nobody waits to see whether it lasts."""
+    def never_ran(self) -> bool:
+        """Whether mysqlbinlog failed before it ran even once: then the trouble is shown at once."""
         return self.unread and bool(self.child_error)
 
 
 def judge(vitals: Vitals, timing: Timing = DEFAULT) -> tuple[State, tuple[Trouble, ...]]:
-    """The state's name, and what is wrong; a catch-up that goes on and idleness are well."""
+    """The state and the troubles. To be idle, or to catch up, is no trouble."""
     troubles = tuple(_troubles(vitals, timing))
     return _state(vitals, timing), troubles
 
@@ -304,7 +304,7 @@ def _state(vitals: Vitals, timing: Timing) -> State:
     silent = vitals.store_silent >= timing.store_failing_seconds
     silent = silent or vitals.beat_late >= timing.heartbeat_slack_seconds
     unheard = vitals.source_error or vitals.source_silent >= timing.source_seconds
-    gone = vitals.child_gone >= timing.soon_seconds or vitals.begun_in_vain
+    gone = vitals.child_gone >= timing.soon_seconds or vitals.never_ran
     stalled = vitals.read_idle >= timing.stall_seconds or vitals.loop_idle >= timing.loop_seconds
     rules: tuple[tuple[object, State], ...] = (
         (vitals.phase == "standby", "standby"),
@@ -328,7 +328,7 @@ def _trouble(code: str, since: float, limit: float, text: str, hint: str = "") -
 
 def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
     if vitals.phase == "stopping":
-        yield _trouble("stopping", 0, 0, "the streamer is ending")
+        yield _trouble("stopping", 0, 0, "the streamer is stopping")
     elif vitals.phase == "starting" or (vitals.unread and vitals.phase == "running"):
         text = f"not streaming yet, for {vitals.phase_seconds:.0f} s"
         failing = vitals.source_error or vitals.store_failing is not None
@@ -339,10 +339,10 @@ def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
         text = f"{what} (for {vitals.source_silent:.0f} s)"
         since, hint = vitals.source_silent, vitals.source_hint
         yield _trouble("source", since, timing.source_seconds, text, hint)
-    elif vitals.child_gone >= timing.soon_seconds or vitals.begun_in_vain:
+    elif vitals.child_gone >= timing.soon_seconds or vitals.never_ran:
         why = f": {vitals.child_error}" if vitals.child_error else ""
         text = f"mysqlbinlog has not been running for {vitals.child_gone:.0f} s{why}"
-        limit = 0 if vitals.begun_in_vain else timing.source_seconds
+        limit = 0 if vitals.never_ran else timing.source_seconds
         yield _trouble("source", vitals.child_gone, limit, text)
     yield from _store_troubles(vitals, timing)
     if vitals.unsaved_bytes:
@@ -351,16 +351,16 @@ def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
         hint += "streamer with --take-over, which uploads them"
         yield _trouble("unsaved", int(vitals.may_be_last_copy), 1, text, hint)
     if vitals.paused is not None:
-        text = "the spool has no room: nothing is read from the source"
-        hint = "it goes on when there is room; the source keeps its binlogs meanwhile"
+        text = "the spool is full: nothing is read from the source"
+        hint = "reading continues when there is space; the source keeps its binlogs meanwhile"
         yield _trouble("paused", vitals.paused, timing.paused_seconds, text, hint)
     unheard = vitals.source_error or vitals.source_silent >= timing.source_seconds
     if vitals.read_idle >= timing.soon_seconds and not unheard:
-        text = f"the source has more, and nothing has come for {vitals.read_idle:.0f} s"
+        text = f"the source has more to read, but nothing has come for {vitals.read_idle:.0f} s"
         yield _trouble("stalled", vitals.read_idle, timing.stall_seconds, text)
     if vitals.loop_idle >= timing.soon_seconds:
-        text = f"the streamer's loop has not gone round for {vitals.loop_idle:.0f} s"
-        hint = "does the spool's disk hang?"
+        text = f"the streamer's main loop has not run for {vitals.loop_idle:.0f} s"
+        hint = "check whether the spool's disk hangs"
         yield _trouble("stuck", vitals.loop_idle, timing.loop_seconds, text, hint)
 
 
@@ -369,13 +369,15 @@ def _store_troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
     waits = vitals.phase == "starting" and vitals.store_failing is not None
     if failing >= timing.soon_seconds or waits:
         text = f"{vitals.store_error} (for {failing:.0f} s)"
-        # requests that time out begin to fail when they have been silent for long
+        # a request that times out fails only after it has been silent for long
         silent = vitals.store_silent + timing.store_failing_seconds - timing.store_silent_seconds
         since = max(failing, silent)
         yield _trouble("store", since, timing.store_failing_seconds, text, vitals.store_hint)
     elif vitals.store_silent >= timing.store_failing_seconds:
-        text = f"nothing has become durable for {vitals.store_silent:.0f} s, though something waits"
-        hint = "is the way to the endpoint open, and wide enough?"
+        text = (
+            f"nothing has become durable for {vitals.store_silent:.0f} s, although uploads are due"
+        )
+        hint = "check the network connection to the endpoint, and its bandwidth"
         yield _trouble("store", vitals.store_silent, timing.store_silent_seconds, text, hint)
     if vitals.beat_late > 0:
         text = f"the heartbeat in the bucket is {vitals.beat_late:.0f} s late"
@@ -385,7 +387,7 @@ def _store_troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
 # History
 
 
-def history_of(lineages: Iterable[Lineage], current: str | None) -> History:
+def history_of(lineages: Iterable[Lineage], current: str | None) -> HistoryStatus:
     """The gaps that lineages record, and `earliest`: from when on `current` has none before it."""
     by_id = {lineage.id: lineage for lineage in lineages}
     gaps = []
@@ -406,11 +408,24 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> History:
         legs = line_of([*by_id.values()], current).legs
         after_gaps = [leg for leg in legs if leg.missing]
         earliest = (after_gaps or legs[:1])[-1].lineage.first_binlog_time
-    return History(lineages=len(by_id), gaps=tuple(gaps), earliest=earliest)
+    return HistoryStatus(lineages=len(by_id), gaps=tuple(gaps), earliest=earliest)
+
+
+def writer_status(process: Process, heartbeat_at: datetime | None) -> WriterStatus:
+    """The status of a writer; its object was renewed at that moment, None if never."""
+    return WriterStatus(
+        host=process.host,
+        pid=process.pid,
+        version=process.version,
+        since=process.since,
+        generation=process.generation if isinstance(process, Heartbeat) else 0,
+        heartbeat_at=heartbeat_at,
+        heartbeat_interval_seconds=process.interval,
+    )
 
 
 def standby_status(standby: Standby, heartbeat_at: datetime) -> StandbyStatus:
-    """What the object of a process that stands by says; it was renewed at that moment."""
+    """The status of a standby; its object was renewed at that moment."""
     return StandbyStatus(
         host=standby.host,
         pid=standby.pid,
@@ -420,6 +435,3 @@ def standby_status(standby: Standby, heartbeat_at: datetime) -> StandbyStatus:
         heartbeat_interval_seconds=standby.interval_seconds,
         unsaved_bytes=standby.unsaved_bytes,
     )
-
-
-# Words

@@ -1,10 +1,10 @@
-"""The line and the exit code of a monitoring plugin, out of a Status.
+"""The output line and the exit code of a monitoring plugin, for one or more Status.
 
-Place in the flow: under `cli.status`; a rendering of `model`, as Nagios and its kin want it
+Place in the flow: under `cli.status`; the format is that of Nagios and compatible monitors
 (https://nagios-plugins.org/doc/guidelines.html).
 
-Law: pure. It is never better than `severity.judged`; only the limits of its options make it worse.
-Foreign texts can end neither the line nor the message.
+Law: pure. The result is never better than `severity.judged`; only the limits of its options make it
+worse. Foreign texts can end neither the line nor the message.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC
 
 from binlog2s3.config.status import Thresholds
-from binlog2s3.formatting import duration_text
+from binlog2s3.formatting import duration_text, one_line
 from binlog2s3.status.model import Status
 from binlog2s3.status.severity import RISING, Severity, judged, severity_of, worst
 
@@ -23,8 +23,8 @@ _FORBIDDEN = str.maketrans({"|": "/", "'": "`"})
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a plugin ends with and prints."""
+class PluginResult:
+    """The exit code and the line that a plugin prints."""
 
     code: int
     line: str
@@ -36,19 +36,21 @@ class _Finding:
     text: str
 
 
-def verdict(status: Status, thresholds: Thresholds) -> Verdict:
+def verdict(status: Status, thresholds: Thresholds) -> PluginResult:
     """Judge one source."""
     findings = _findings(status, thresholds)
     found = _severity(status, findings)
     perfdata = " ".join(_perfdata(status, thresholds))
     line = f"{_head(found)} - {status.source}: {_text(status, findings)} | {perfdata}"
-    return Verdict(CODES[found], line)
+    return PluginResult(CODES[found], line)
 
 
-def verdict_of_all(statuses: Sequence[Status], thresholds: Thresholds) -> Verdict:
-    """Judge many sources: as badly off as the worst, which comes first."""
+def verdict_of_all(statuses: Sequence[Status], thresholds: Thresholds) -> PluginResult:
+    """Judge many sources: the result is that of the worst, which comes first."""
     if not statuses:
-        return Verdict(CODES["unknown"], f"{_head('unknown')} - there is no source | sources=0;;;0")
+        return PluginResult(
+            CODES["unknown"], f"{_head('unknown')} - there is no source | sources=0;;;0"
+        )
     found = [(status, _findings(status, thresholds)) for status in statuses]
     severities = [_severity(status, findings) for status, findings in found]
     whole = worst(severities)
@@ -83,7 +85,7 @@ def verdict_of_all(statuses: Sequence[Status], thresholds: Thresholds) -> Verdic
         *(f"{one}={len(by_severity[one])};;;0;{total}" for one in CODES),
         _metric("lag_seconds", max(lags, default=None), "s", limits),
     ]
-    return Verdict(CODES[whole], f"{_head(whole)} - {'; '.join(parts)} | {' '.join(perfdata)}")
+    return PluginResult(CODES[whole], f"{_head(whole)} - {'; '.join(parts)} | {' '.join(perfdata)}")
 
 
 def _severity(status: Status, findings: Sequence[_Finding]) -> Severity:
@@ -91,7 +93,7 @@ def _severity(status: Status, findings: Sequence[_Finding]) -> Severity:
 
 
 def _findings(status: Status, thresholds: Thresholds) -> list[_Finding]:
-    """What is wrong, the worst first."""
+    """The findings, the worst first."""
     if status.ignored:
         return []
     found = [
@@ -113,7 +115,7 @@ def _lag(status: Status, thresholds: Thresholds) -> Iterator[_Finding]:
     seconds = status.lag.seconds
     if seconds is None:
         if status.state != "standby":
-            yield _Finding("unknown", "the lag is not known")
+            yield _Finding("unknown", "the lag is unknown")
         return
     limits: tuple[tuple[Severity, float], ...] = (
         ("critical", thresholds.lag_critical),
@@ -127,7 +129,7 @@ def _lag(status: Status, thresholds: Thresholds) -> Iterator[_Finding]:
 
 
 def _purge_limits(status: Status, thresholds: Thresholds) -> tuple[float, float] | None:
-    """Warning and critical; None where the source deletes nothing, or when is not known."""
+    """The limits for warning and critical; None if the source deletes nothing, or if unknown."""
     expire = status.purge.expire_seconds
     if expire is None or expire <= 0:
         return None
@@ -145,7 +147,7 @@ def _purge(status: Status, thresholds: Thresholds) -> Iterator[_Finding]:
 
 
 def _spool_used(status: Status) -> float | None:
-    """How full the spool is, in percent of its limit."""
+    """The used part of the spool's limit in percent; None without a limit."""
     if status.spool is None or not status.spool.max_bytes:
         return None
     return 100.0 * status.spool.bytes / status.spool.max_bytes
@@ -166,7 +168,7 @@ def _head(severity: Severity) -> str:
 
 
 def _text(status: Status, findings: Sequence[_Finding]) -> str:
-    """State, what is wrong, and until when everything is there."""
+    """The state, the findings, and until when everything is in the bucket."""
     text = "; ".join(_clean(finding.text) for finding in findings)
     if len(text) > _MOST_TEXT:
         text = f"{text[:_MOST_TEXT]}..."
@@ -191,9 +193,8 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _clean(text: str) -> str:
-    """In one line, without what a monitor takes for its own."""
-    shown = "".join(char if char.isprintable() else " " for char in text.translate(_FORBIDDEN))
-    return " ".join(shown.split())
+    """One line, without the characters that have a meaning in a plugin's output."""
+    return one_line(text.translate(_FORBIDDEN))
 
 
 def _perfdata(status: Status, thresholds: Thresholds) -> Iterator[str]:
@@ -213,7 +214,7 @@ def _perfdata(status: Status, thresholds: Thresholds) -> Iterator[str]:
 
 
 def _metric(label: str, value: float | None, unit: str, limits: str = ";") -> str:
-    """`label=value[unit];warning;critical;least`; U where the value is not known."""
+    """`label=value[unit];warning;critical;minimum`; the value is U if unknown."""
     shown = "U" if value is None else f"{_number(value)}{unit}"
     return f"{label}={shown};{limits};0"
 
@@ -223,5 +224,5 @@ def _limits(warning: float, critical: float) -> str:
 
 
 def _number(value: float) -> str:
-    """Without an exponent, and with one decimal at most."""
+    """A number without an exponent, with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")

@@ -1,9 +1,9 @@
-"""How far a source's history reaches in the bucket: to where, from where, and what is missing.
+"""How far a source's history reaches in the bucket: from where, to where, and what is missing.
 
 Place in the flow: under `from_bucket`, over what `archive.catalog` has listed.
 
-Law: pure. A moment is called reachable only if every binlog between it and what is durable is there
-and every join on the way is exact. What a living writer has not come to yet is not missing.
+Law: pure. A time is reachable only if the bucket has every binlog from there to what is durable,
+and every join on the way is exact. What a living writer has not reached yet is not missing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +21,9 @@ from binlog2s3.status.model import Gap
 class Extent:
     """The lineages of a source with their contents, by id, and the last writer's object.
 
-    `current`: the lineage that is written, or was the last. `writing`: the writer lives. `passed`:
-    of a long lineage, the binlog at which its contents go on after the first ones; what lies
-    between was not looked at, and is taken to be there.
+    `current` is the current lineage. `writing`: its writer is alive. `passed`: of a long lineage,
+    the binlog at which its contents continue after the first ones; those between were not listed,
+    and count as present.
     """
 
     lineages: Mapping[str, Lineage]
@@ -35,11 +35,11 @@ class Extent:
 
     @property
     def here(self) -> Contents | None:
-        """What the current lineage has; None where it cannot be read."""
+        """What the current lineage has; None if it cannot be read."""
         return self.contents.get(self.current or "")
 
     def durable(self) -> Position | None:
-        """As far as the writer said, or further, where binlogs and chunks that came since go on."""
+        """What the writer said is durable, or more if binlogs and chunks continue from there."""
         here, said = self.here, self.beat.durable if self.beat is not None else None
         if here is None:
             return said
@@ -57,18 +57,18 @@ class Extent:
             if size := size_of(here, name):
                 end = max(end, (name, size))
             if name not in here.archived.binlogs:
-                break  # nobody but its writer knows whether that is all of it
+                break  # only its writer knows whether this is the complete binlog
             name = name.next()
         if end == start:
             return said
         return Position(binlog=str(end[0]), offset=end[1], gtid_set="")
 
     def gaps(self) -> list[Gap]:
-        """What is missing within the lineages, and where one should go on from another."""
+        """What is missing within lineages, and between a lineage and its parent."""
         return [gap for id_ in self.lineages for _, gap in self._breaks(id_) if gap is not None]
 
     def reach(self) -> tuple[Lineage, Sequence[BinlogName]] | None:
-        """The oldest lineage, and its binlogs, from which on nothing is missing up to `durable`."""
+        """The oldest lineage, with its binlogs, from which nothing is missing up to `durable`."""
         durable, lineage = self.durable(), self.lineages.get(self.current or "")
         upto = durable.place[0] if durable is not None else None
         found: tuple[Lineage, Sequence[BinlogName]] | None = None
@@ -87,22 +87,22 @@ class Extent:
         return found
 
     def _unbroken(self, id_: str, upto: BinlogName) -> list[BinlogName]:
-        """The binlogs up to this one, of those behind the last that is missing before it."""
+        """The binlogs up to this one, from the last missing one before it on."""
         begins = [behind for behind, _ in self._breaks(id_) if behind and behind <= upto]
         names = [name for name in self.contents[id_].names if name <= upto]
         return [name for name in names if not begins or name >= max(begins)]
 
     def _breaks(self, id_: str) -> Iterator[tuple[BinlogName | None, Gap | None]]:
-        """The binlogs of a lineage just before which something is not there; a gap, if it should.
+        """The binlogs of a lineage before which something is missing; and the gap, if it is one.
 
-        A beginning that is not there was deleted in order, as long as nothing older is there.
+        A missing beginning is no gap if nothing older exists: then it was deleted in order.
         """
         lineage, contents = self.lineages[id_], self.contents[id_]
         writer = self.beat if self.writing else None
         origin = self._origin(lineage)
         has_older = origin is not None and self._has_older(origin)
         if origin is not None and has_older and not self._joins(origin):
-            yield None, _gap(id_, f"goes on from {origin.place}, which is not there")
+            yield None, _gap(id_, f"continues from {origin.place}, which is missing")
         for missing in self._missing(lineage, contents.names, writer):
             behind = next(name for name in contents.names if name > missing.last)
             was_deleted = missing.first == lineage.first_binlog and not has_older
@@ -111,7 +111,7 @@ class Extent:
         for name, chunks in sorted(contents.open.items()):
             beyond = [chunk.begin for chunk in chunks if chunk.begin > chunks.end]
             if beyond:
-                text = f"bytes {chunks.end} to {min(beyond)} of {name} are not there"
+                text = f"bytes {chunks.end} to {min(beyond)} of {name} are missing"
                 under_way = (
                     writer is not None
                     and writer.lineage == id_
@@ -122,7 +122,7 @@ class Extent:
     def _missing(
         self, lineage: Lineage, names: Sequence[BinlogName], writer: Heartbeat | None
     ) -> Iterator[MissingBinlogs]:
-        """What is missing, of what was looked at."""
+        """What is missing of what was listed."""
         passed = self.passed.get(lineage.id)
         for missing in missing_binlogs(lineage, names, writer):
             behind = next((name for name in names if name > missing.last), None)
@@ -132,21 +132,21 @@ class Extent:
                 yield replace(missing, first=passed)
 
     def _origin(self, lineage: Lineage) -> Parent | None:
-        """Where the bytes before it are; None where exact joins lead to none in the bucket."""
+        """Where the bytes before a lineage are; None if exact joins lead to none in the bucket."""
         origin, _ = origin_of(lineage, self.lineages)
         if origin is None or origin.join != "exact" or origin.lineage not in self.lineages:
             return None
         return origin
 
     def _has_older(self, origin: Parent) -> bool:
-        """Whether any of the history up to there is in the bucket."""
+        """Whether the bucket has any binlog up to there."""
         names = self.contents[origin.lineage].names
         return origin.binlog is not None and any(
             name <= BinlogName.parse(origin.binlog) for name in names
         )
 
     def _joins(self, origin: Parent) -> bool:
-        """Whether the history up to there ends there, with all bytes of its last binlog."""
+        """Whether the bucket has all bytes of the binlog that ends there."""
         before = self.contents[origin.lineage]
         if origin.binlog is None:
             return False
@@ -155,14 +155,14 @@ class Extent:
 
 
 def size_of(contents: Contents, name: BinlogName) -> int:
-    """How many bytes of a binlog can be read."""
+    """Bytes of a binlog that can be read."""
     if name in contents.archived.binlogs:
         return contents.archived.binlogs[name].size
     return contents.open[name].end if name in contents.open else 0
 
 
 def short_of(contents: Contents, beat: Heartbeat | None) -> Position | None:
-    """What the writer said is durable, if it is not there."""
+    """What the writer said is durable, if it is missing; else None."""
     if beat is None or beat.durable is None or beat.lineage != contents.archived.lineage.id:
         return None
     name, offset = beat.durable.place
@@ -175,5 +175,5 @@ def _gap(lineage: str, text: str) -> Gap:
 
 def _missing_text(missing: MissingBinlogs) -> str:
     if missing.count == 1:
-        return f"{missing.first} is not there"
-    return f"{missing.first} to {missing.last} ({missing.count} binlogs) are not there"
+        return f"{missing.first} is missing"
+    return f"{missing.first} to {missing.last} ({missing.count} binlogs) are missing"

@@ -1,11 +1,11 @@
-"""How bad a stream's status is: the one judge that every rendering asks.
+"""The severity of a stream's status: the one judgement that every output uses.
 
-Place in the flow: over `model.Status`. /health, /metrics, `status` with `--all`, `--watch` and
-`--json`, and the check for monitors take severity and troubles from here, so they cannot disagree;
-`nagios` adds the limits that its options set, and nothing else does.
+Place in the flow: over `model.Status`. /health, /metrics, all forms of `status` and the check for
+monitors take severity and troubles from here, so they cannot disagree. Only `nagios` adds limits,
+those of its options.
 
-Law: pure. What could not be found out is unknown, never ok; what is critical already is no less so
-because something else is not known.
+Law: pure. What could not be found out is unknown, never ok. What is critical stays critical even if
+something else is unknown.
 """
 
 import math
@@ -17,28 +17,28 @@ from binlog2s3.status.model import WELL, Gap, Status, Trouble
 
 Severity = Literal["ok", "warning", "unknown", "critical"]
 RISING: tuple[Severity, ...] = ("ok", "warning", "unknown", "critical")
-"""Not to know may hide what is worse than a warning."""
+"""What is unknown may be worse than a warning."""
 
 _NEWS_SECONDS = 7 * 86400.0
-"""A gap between two lineages is a warning for so long; then it is history."""
+"""How long a gap between two lineages is a warning."""
 GAP_HINT = "take a new base backup: no recovery crosses a gap"
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The severity, and all that is wrong, the worst first."""
+    """The severity, and all troubles, the worst first."""
 
     severity: Severity
     troubles: tuple[Trouble, ...]
 
     @property
     def healthy(self) -> bool:
-        """What /health says: the streamer needs nobody at once."""
+        """What /health says: nobody has to act at once."""
         return self.severity in ("ok", "warning")
 
 
 def judged(status: Status) -> Judgement:
-    """Judge a status by its state, its troubles and its gaps; of one that is ignored, nothing."""
+    """Judge a status by its state, troubles and gaps. An ignored source is ok."""
     if status.ignored:
         return Judgement("ok", ())
     troubles = sorted(_troubles(status), key=lambda trouble: trouble.level != "critical")
@@ -49,21 +49,21 @@ def judged(status: Status) -> Judgement:
 
 
 def severity_of(trouble: Trouble, status: Status) -> Severity:
-    """How bad one trouble is: of a streamer of which nothing is known, nobody knows that."""
+    """The severity of one trouble: unknown if nothing is known of the streamer."""
     if trouble.level == "warning":
         return "warning"
     return "unknown" if status.state == "unknown" and trouble.code != "missing" else "critical"
 
 
 def worst(severities: list[Severity]) -> Severity:
-    """The worst of them; ok if there is none."""
+    """The worst severity; ok if there is none."""
     return max(severities, key=RISING.index, default="ok")
 
 
 def urgency(status: Status) -> tuple[int, float, str]:
-    """What to show first: the worst, then the greater lag; a lag that is not known is great.
+    """A sort key: the worst severity first, then the greatest lag; an unknown lag counts as great.
 
-    What is ignored comes last.
+    Ignored sources come last.
     """
     severity, lag = judged(status).severity, status.lag.seconds
     great = 0.0 if severity in ("ok", "warning") else -math.inf if lag is None else -lag
@@ -71,14 +71,14 @@ def urgency(status: Status) -> tuple[int, float, str]:
 
 
 def _troubles(status: Status) -> Iterator[Trouble]:
-    """What was found wrong, and what follows from the state and from the gaps."""
+    """The status's own troubles, and those that follow from its state and its gaps."""
     for trouble in status.troubles:
-        if trouble.code != "gap" or status.history is None:  # else judged from the gaps themselves
+        if trouble.code != "gap" or status.history is None:  # else judged by its gaps
             yield trouble
     if status.state == "unknown" and not status.troubles:
-        yield Trouble(code="unknown", level="critical", text="nothing is known of its streamer")
+        yield Trouble(code="unknown", level="critical", text="nothing is known about its streamer")
     elif status.state not in WELL and not status.troubles:
-        text = f"it does not stream, it is: {status.state}"
+        text = f"it is not streaming; its state is: {status.state}"
         yield Trouble(code="unknown", level="critical", text=text)
     news = [gap for gap in (status.history.gaps if status.history else ()) if is_news(gap, status)]
     if news:
@@ -88,7 +88,7 @@ def _troubles(status: Status) -> Iterator[Trouble]:
 
 
 def is_news(gap: Gap, status: Status) -> bool:
-    """Whether a gap is a warning: old joins are history, a missing binlog should be there still."""
+    """Whether a gap is a warning: an old join is not, a missing binlog always is."""
     if gap.join == "missing" or gap.at is None:
         return True
     return (status.at - gap.at).total_seconds() < _NEWS_SECONDS

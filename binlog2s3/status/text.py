@@ -1,10 +1,10 @@
-"""What a `Status` looks like to people: the page of one, the table of many, a line of each.
+"""A `Status` as text for people: a page for one source, a table for many, a line for each.
 
-Place in the flow: between `cli.status` and `output`; docs/reference.md and README.md show what this
-prints for fixed values, which a test compares.
+Place in the flow: between `cli.status` and `output`. A test compares the examples in
+docs/reference.md and README.md with this module's output.
 
-Law: pure, but for writing onto the page that is given. What is not known is called `unknown`; a lag
-is rounded up and what the source still keeps is rounded down, so that neither flatters.
+Law: pure, except for writing to the given page. What is not known is called `unknown`. A lag is
+rounded up, and the time that the source still keeps binlogs is rounded down.
 """
 
 import math
@@ -35,7 +35,7 @@ from binlog2s3.status.model import (
 from binlog2s3.status.severity import RISING, Severity, judged, worst
 
 Field = tuple[str, str, str]
-"""A name, its value, a style; without a name it goes on with what stands above."""
+"""A name, its value, a style; without a name it continues the field above."""
 
 _LABEL = 13
 _GAPS = 3
@@ -49,22 +49,22 @@ _LEAST_WIDTHS = (12, 11, 10)
 
 
 def time_text(moment: datetime | None) -> str:
-    """A time in UTC, to the second below."""
+    """A time in UTC, rounded down to the second."""
     return moment_text(moment).replace("T", " ") if moment else UNKNOWN
 
 
 def age_text(moment: datetime | None, now: datetime) -> str:
-    """How long ago that was; of a clock that runs ahead 0 s."""
+    """The time since that moment; 0 s if it is in the future."""
     return UNKNOWN if moment is None else duration_text((now - moment).total_seconds())
 
 
 def place_text(position: Position | None) -> str:
-    """A place in a binlog."""
+    """A position in a binlog."""
     return f"{position.binlog}:{position.offset}" if position else UNKNOWN
 
 
 def style_of(status: Status) -> str:
-    """Red where something is critical or nothing is known, yellow for a warning, else green."""
+    """Red if critical or unknown, yellow for a warning, else green."""
     return _STYLES[judged(status).severity]
 
 
@@ -72,13 +72,13 @@ def style_of(status: Status) -> str:
 
 
 def but_for_gaps(status: Status) -> str:
-    """What that sentence leaves out: what lies in a gap is nowhere."""
+    """The exception to that sentence: what is in a gap is nowhere."""
     count = len(status.history.gaps) if status.history is not None else 0
     return f", but for {count} {'gap' if count == 1 else 'gaps'}" if count else ""
 
 
 def head_of(status: Status) -> str:
-    """The most important in one line."""
+    """The most important facts in one line."""
     if status.state == "standby" and status.writer is not None:
         return f"{status.source}  standby  the writer is on {status.writer.host}"
     covered = (
@@ -91,7 +91,7 @@ def head_of(status: Status) -> str:
 
 
 def state_age(status: Status) -> str:
-    """How old the state is, where it is the writer's word of its last heartbeat."""
+    """How old the state is, if it is from the writer's last heartbeat."""
     beat = status.writer.heartbeat_at if status.writer else None
     if status.seen_from != "bucket" or beat is None or status.state not in WELL:
         return ""
@@ -100,7 +100,7 @@ def state_age(status: Status) -> str:
 
 
 def print_head(status: Status, page: Plain) -> None:
-    """The head line, and what is wrong."""
+    """Print the head line and the troubles."""
     page.line(head_of(status), style_of(status))
     for trouble in judged(status).troubles:
         style = _BAD if trouble.level == "critical" else _WARN
@@ -117,13 +117,13 @@ def print_status(status: Status, page: Plain, *, now: datetime, why: str = "") -
 
 
 def print_fields(fields: Sequence[Field], page: Plain) -> None:
-    """Names and values, aligned."""
+    """Print names and values, aligned."""
     for name, value, style in fields:
         page.field(name, value, _LABEL, style)
 
 
 def fields_of(status: Status) -> Iterator[Field]:
-    """All that is known of it, the most important first."""
+    """Everything that is known, the most important first."""
     if status.state == "standby" and status.seen_from == "daemon":
         yield from _source_of(status)
         yield _writer_of(status)
@@ -149,7 +149,7 @@ def fields_of(status: Status) -> Iterator[Field]:
 
 
 def lag_of(lag: Lag) -> Field:
-    """What is committed and not durable."""
+    """What is committed but not durable."""
     known = (lag.seconds, lag.bytes, lag.transactions)
     if known == (None, None, None):
         return "lag", UNKNOWN, ""
@@ -182,7 +182,7 @@ def _source_of(status: Status) -> Iterator[Field]:
 
 
 def spool_of(spool: SpoolStatus | None) -> Field:
-    """What the spool takes, and may."""
+    """The size of the spool, and its limits."""
     if spool is None:
         return "spool", UNKNOWN, ""
     most = ", no limit" if spool.max_bytes is None else f" of {size_text(spool.max_bytes)}"
@@ -196,7 +196,7 @@ def spool_of(spool: SpoolStatus | None) -> Field:
 
 
 def uploads_of(uploads: UploadStatus | None) -> Field:
-    """What is on its way."""
+    """What is being uploaded."""
     if uploads is None:
         return "uploads", UNKNOWN, ""
     parts = [f"{count_text(uploads.binlogs, 'binlog')} in the spool"]
@@ -233,7 +233,7 @@ def _store_of(store: StoreStatus | None, at: datetime) -> Iterator[Field]:
 
 
 def rates_of(status: Status) -> Field:
-    """What is done in a second."""
+    """The throughput per second."""
     rates = status.rates
     if rates is None:
         return "rates", UNKNOWN, ""
@@ -283,7 +283,7 @@ def _history_of(status: Status) -> Iterator[Field]:
         counts += " (not every binlog was looked for: `binlog2s3 verify` does)"
     yield "history", counts, _WARN if history.gaps else ""
     if history.earliest and status.latest and status.latest < history.earliest:
-        yield "", f"nothing is reachable yet behind the gap, {time_text(history.earliest)}", _WARN
+        yield "", f"nothing is reachable yet after the gap, {time_text(history.earliest)}", _WARN
     else:
         reach = f"from {time_text(history.earliest)} to {time_text(status.latest)}"
         yield "", f"reachable without a gap {reach}", ""
@@ -316,7 +316,7 @@ def _standbys_of(status: Status) -> Iterator[Field]:
 
 
 def seen_of(status: Status, now: datetime, why: str = "") -> Iterator[Field]:
-    """From where all this is known, and how old that is."""
+    """Where this status comes from, and how old it is."""
     beat = status.writer.heartbeat_at if status.writer else None
     heartbeat = f"heartbeat {age_text(beat, status.at)} ago"
     old = (now - status.at).total_seconds() >= _STALE_SECONDS
@@ -338,7 +338,7 @@ def seen_of(status: Status, now: datetime, why: str = "") -> Iterator[Field]:
 
 
 def counts_of(statuses: Sequence[Status]) -> str:
-    """How many are well."""
+    """How many sources have which severity."""
     found = [judged(status).severity for status in statuses if not status.ignored]
     counts = [
         f"{found.count(one)} {'well' if one == 'ok' else one}"
@@ -351,7 +351,7 @@ def counts_of(statuses: Sequence[Status]) -> str:
 
 
 def cells_of(status: Status) -> tuple[str, ...]:
-    """A source's row."""
+    """The cells of a source's row."""
     beat = status.writer.heartbeat_at if status.writer else None
     lag, purge, history = status.lag.seconds, status.purge.seconds, status.history
     return (
@@ -366,7 +366,7 @@ def cells_of(status: Status) -> tuple[str, ...]:
 
 
 def print_table(statuses: Sequence[Status], page: Plain, *, target: str, now: datetime) -> None:
-    """A row each, with what is wrong below it, in the order that is given."""
+    """Print a row for each, with its troubles below, in the given order."""
     style = _STYLES[worst([judged(status).severity for status in statuses])]
     page.line(f"{target}  {time_text(now)}  {counts_of(statuses)}", style)
     page.line("")
@@ -388,7 +388,7 @@ def _print_row(
     style = style_of(status)
     if widths is not None:
         page.row(cells, widths, [style, style], right=_RIGHT)
-    else:  # no room for columns
+    else:  # too narrow for columns
         page.line(f"{cells[0]}  {cells[1]}", style)
         rest = zip(_HEADINGS[_COVERED:], cells[_COVERED:], strict=True)
         page.field("", ", ".join(f"{name} {cell}" for name, cell in rest), 2)
@@ -398,9 +398,9 @@ def _print_row(
 
 
 def _fitting(widths: Sequence[int], room: int) -> list[int] | None:
-    """The columns' widths on a terminal of this width; None where they have no room."""
+    """The widths of the columns on a terminal of this width; None if it is too narrow."""
     chosen = list(widths)
-    for at in (_COVERED, 1, 0):  # the date above the clock, two words, then the name
+    for at in (_COVERED, 1, 0):  # first the date above the time, then two words, then the name
         over = sum(chosen) + 2 * len(chosen) - room
         if over > 0:
             chosen[at] = max(min(chosen[at], _LEAST_WIDTHS[at]), chosen[at] - over)
@@ -411,7 +411,7 @@ def _fitting(widths: Sequence[int], room: int) -> list[int] | None:
 
 
 def line_of(status: Status, now: datetime) -> str:
-    """One stream at one moment, in one line of words without blanks in them."""
+    """One stream at one moment, as one line of words without spaces in them."""
     spool, uploads, rates = status.spool, status.uploads, status.rates
     lag = status.lag.seconds
     words = {
@@ -438,7 +438,7 @@ def _seconds_word(seconds: float | None) -> str:
 
 
 def line_of_all(statuses: Sequence[Status], now: datetime) -> str:
-    """All sources in one line: how many are not well, the greatest lag, and which are worst."""
+    """All sources in one line: counts by severity, the greatest lag, the worst sources."""
     found = [judged(status).severity for status in statuses]
     lags = [status.lag.seconds for status in statuses if status.lag.seconds is not None]
     bad = [one.source for one, its in zip(statuses, found, strict=True) if its != "ok"]

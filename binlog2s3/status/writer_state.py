@@ -1,11 +1,12 @@
-"""What the last writer of a source says in its object in the bucket, and what that is worth now.
+"""The state of a source's last writer, judged by its object in the bucket.
 
-Place in the flow: under `from_bucket`; the object is from `stream.writer`, the status in it from
-`stream.reporter`.
+Place in the flow: under `from_bucket`. `stream.writer` writes the object, `stream.reporter` makes
+the status in it.
 
-Law: what a writer said holds as long as it renews its object, by the store's clock. One that ended
-without a word is dead after two intervals and some slack, or as soon as its own socket refuses us;
-one that said so, stopped. An object that cannot be read is neither: unknown.
+Law: what a writer says is valid as long as it renews its object, by the store's clock. A writer
+that does not is dead after two intervals and some slack, or at once if its socket refuses the
+connection. A writer that recorded its end is stopped. If the object cannot be read, the state is
+unknown.
 """
 
 import math
@@ -32,16 +33,16 @@ _CODES: Mapping[str, str] = {
     "source unreachable": "source",
     "store unreachable": "store",
 }
-"""The code of the trouble that stands for a state, where the writer told no troubles itself."""
+"""The trouble's code for a state, if the writer's object contains no status that can be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silent:
-    """A spool of this host whose streamer did not answer, and why not.
+    """A spool on this host whose streamer did not answer, and why.
 
-    `refused`: its socket is there, and no process listens. `hangs`: one does, and does not answer
-    in time. `absent`: there is no socket; `expected`: but there should be, the spool was named. Of
-    the others nothing follows.
+    `refused`: the socket exists, but no process listens. `hangs`: a process listens, but does not
+    answer in time. `absent`: there is no socket. `expected`: there is no socket, but the spool was
+    named by the user. Other kinds prove nothing.
     """
 
     host: str
@@ -51,21 +52,21 @@ class Silent:
 
     @property
     def matters(self) -> bool:
-        """Whether a streamer should answer and does not."""
+        """Whether a streamer should have answered."""
         return self.kind in ("refused", "hangs", "expected")
 
     def concerns(self, beat: Heartbeat, said: Status | None) -> bool:
-        """Whether it is the streamer that wrote this heartbeat."""
+        """Whether the streamer of this spool wrote this heartbeat."""
         directory = said.spool.directory if said is not None and said.spool is not None else ""
         return beat.host == self.host and directory == str(self.spool.absolute())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifeSign:
-    """The greatest writer's object, and what follows from it at this moment.
+    """The object of the writer with the greatest rank, and what follows from it now.
 
-    `exists`: there is one, readable or not. `said`: what it told of itself, None from an older
-    version. `clock`: now, as far as the store's clock does not prove that it is later already.
+    `exists`: there is an object, readable or not. `said`: the status in it, None if it has none
+    that can be read. `clock`: now, or the store's clock if that is later.
     """
 
     exists: bool
@@ -78,7 +79,7 @@ class LifeSign:
 
     @property
     def alive(self) -> bool:
-        """Whether it writes, so that what it said is of this moment."""
+        """Whether the writer works, so that what it said is valid now."""
         return self.beat is not None and self.state not in ("dead", "stopped")
 
 
@@ -101,8 +102,8 @@ def life_sign(
     trouble = Trouble(
         code="unknown",
         level="critical",
-        text=f"there is no writer's object below {catalog.layout.writers}: no streamer reports",
-        hint="a streamer puts one when it starts, and then at each heartbeat",
+        text=f"there is no writer's object under {catalog.layout.writers}: no streamer reports",
+        hint="a streamer writes it when it starts, and then at each heartbeat",
     )
     return LifeSign(exists=False, clock=now, troubles=(trouble,))
 
@@ -118,8 +119,8 @@ def _judged(
         troubles = (_unanswered(silent, beat, clock - renewed_at, is_ours=is_ours), *troubles)
     behind = (renewed_at - now).total_seconds()
     if behind > DEFAULT.heartbeat_slack_seconds:
-        text = f"this clock is {duration_text(behind)} or more behind the store's"
-        hint = "until it is set right, a streamer that dies is noticed too late"
+        text = f"the clock of this host is {duration_text(behind)} or more behind the store's"
+        hint = "set it right: until then, a dead streamer is noticed too late"
         troubles += (Trouble(code="clock", level="warning", text=text, hint=hint),)
     return LifeSign(
         exists=True,
@@ -133,46 +134,46 @@ def _judged(
 
 
 def _state(beat: Heartbeat, said: Status | None, age: float) -> tuple[State, tuple[Trouble, ...]]:
-    """What a writer is, whose object was renewed so long ago, and what is wrong with it."""
+    """The state and troubles of a writer whose object was renewed `age` seconds ago."""
     interval, where = beat.interval, f"on {beat.host} (process {beat.pid})"
     if beat.state == "stopped":
-        text = f"nobody streams: the streamer {where} was stopped {duration_text(age)} ago"
-        hint = "start it again, there or on another host"
+        text = f"no streamer runs: the one {where} was stopped {duration_text(age)} ago"
+        hint = "restart it, there or on another host"
         return "stopped", (Trouble(code="stopped", level="critical", text=text, hint=hint),)
     if age > 2 * interval + DEFAULT.heartbeat_slack_seconds:
         text = (
-            f"the streamer {where} has not renewed its heartbeat for {duration_text(age)}, "
-            f"it should each {interval:.0f} s; it said last that it is: {beat.state}"
+            f"the streamer {where} has not renewed its heartbeat for {duration_text(age)}; its "
+            f"interval is {interval:.0f} s, its last state was: {beat.state}"
         )
-        hint = "does it run, and does it reach the bucket? its log says more"
+        hint = "check that it runs and reaches the bucket; its log says more"
         return "dead", (Trouble(code="dead", level="critical", text=text, hint=hint),)
     for state in _STATES:
         if state == beat.state:
             return state, _told(beat, said)
-    text = f"the streamer {where} is in a state that this version does not know: {beat.state!r}"
-    hint = "a newer binlog2s3 wrote it: use that one"
+    text = f"the streamer {where} has a state that this version does not know: {beat.state!r}"
+    hint = "a newer binlog2s3 wrote it: use that version"
     return "unknown", (Trouble(code="unreadable", level="critical", text=text, hint=hint),)
 
 
 def _unanswered(silent: Silent, beat: Heartbeat, age: timedelta, *, is_ours: bool) -> Trouble:
-    """That the streamer of this host does not answer; a warning where another one writes."""
+    """The trouble that a streamer of this host does not answer; a warning if another one writes."""
     heard = f"{duration_text(max(0.0, age.total_seconds()))} ago"
     if is_ours and silent.kind == "refused":
         text = (
-            f"{silent.why}: the streamer on this host (process {beat.pid}) has ended without a "
-            f"word; its last heartbeat came {heard}"
+            f"{silent.why}: the streamer on this host (process {beat.pid}) died; its last "
+            f"heartbeat came {heard}"
         )
-        hint = "start it again; its log, or that of its service manager, says why it ended"
+        hint = "restart it; its log, or that of its service manager, says why it ended"
         return Trouble(code="dead", level="critical", text=text, hint=hint)
     where = "this host" if is_ours else f"{beat.host} (process {beat.pid})"
     text = f"{silent.why}; the last heartbeat came {heard}, from the streamer on {where}"
-    hint = "is a streamer meant to run here? if not, look with --from bucket"
+    hint = "if no streamer should run here, use --from bucket"
     level: Level = "critical" if is_ours and silent.kind == "hangs" else "warning"
     return Trouble(code="unanswered", level=level, text=text, hint=hint)
 
 
 def _said(beat: Heartbeat) -> Status | None:
-    """The status in a writer's object, if it has one that this version can read."""
+    """The status in a writer's object; None if it has none that this version can read."""
     if beat.status is None:
         return None
     try:
@@ -188,12 +189,12 @@ def _said(beat: Heartbeat) -> Status | None:
 
 
 def _is_amount(value: float | None) -> bool:
-    """Whether it is a number that JSON should have: NaN is none, and nothing is below 0."""
+    """Whether this is a finite number that is not negative; JSON may contain NaN."""
     return value is not None and math.isfinite(value) and value >= 0
 
 
 def _told(beat: Heartbeat, said: Status | None) -> tuple[Trouble, ...]:
-    """What the writer itself finds wrong; of an older one only its state tells that."""
+    """The writer's own troubles; without a readable status, one that follows from its state."""
     if said is not None:
         stale = (beat.at - said.at).total_seconds()
         troubles = [
@@ -214,6 +215,6 @@ def _told(beat: Heartbeat, said: Status | None) -> tuple[Trouble, ...]:
         Trouble(
             code=_CODES.get(beat.state, "unknown"),
             level="warning" if began else "critical",
-            text=f"the streamer on {beat.host} says that it is: {beat.state}",
+            text=f"the streamer on {beat.host} reports the state: {beat.state}",
         ),
     )

@@ -1,10 +1,10 @@
-"""How far two histories are the same: the source's bytes against the bucket's.
+"""Compares the source's bytes with the bucket's, to find how far two histories are the same.
 
-Place in the flow: asked by `resume` when the source contradicts the archive; the supervisor reads
+Place in the flow: `resume` calls this when the source contradicts the archive. The supervisor reads
 nothing meanwhile.
 
-Law: only equal bytes are proof. The last place where both have the same is named exactly, at the
-end of a transaction; where no transaction is shared, nothing is proved.
+Law: only equal bytes are proof. The result is the exact end of the last common transaction. If no
+transaction is common, nothing is proved.
 """
 
 import os
@@ -35,14 +35,14 @@ _BEGINNING = 64 << 10
 
 Scanned = TypeVar("Scanned")
 OpenProbe = Callable[[BinlogName], tuple[SpoolRun, Child]]
-"""Starts a mysqlbinlog that reads one binlog and ends."""
+"""Starts a mysqlbinlog that reads one binlog and exits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """The last place that both have: `offset` bytes of `binlog`, with the GTIDs executed there.
+    """The last common place: `offset` bytes of `binlog`, and the GTIDs executed there.
 
-    `whole`: all that the bucket has of this binlog, and the source has it as its own.
+    `whole`: the source has all bytes that the bucket has of this binlog.
     """
 
     binlog: BinlogName
@@ -55,8 +55,9 @@ class Common:
 class Finder:
     """Compares a source with a lineage.
 
-    `discard` takes a probe's run away; `stopped`: give up; `work` goes on with everything else for
-    so many seconds. Whether a binlog may be common is told by so many bytes of its `beginning`.
+    `discard` deletes the run of a probe; `stopped` returns whether to give up; `work` is called
+    with seconds, and does everything else meanwhile. The first `beginning` bytes of a binlog decide
+    whether it may be common.
     """
 
     def __init__(
@@ -79,14 +80,15 @@ class Finder:
         self._beginning = beginning
 
     def last_common(self, source_has: list[BinlogName]) -> Common | None:
-        """The last common place, None if no transaction is shared.
+        """The last common place, None if no transaction is common.
 
-        Raises SourceError where the source cannot be read, StoreError where the bucket cannot.
+        Raises SourceError if the source cannot be read, StoreError if the bucket cannot.
         """
         there = {listed.name for listed in self._catalog.readable(self._lineage)}
         names = sorted(name for name in source_has if name in there)
-        low, high = 0, len(names)  # histories part once: those before begin alike, those after not
-        step = 1  # and mostly not long ago
+        # Histories part only once: binlogs before that point begin alike, later ones differ.
+        low, high = 0, len(names)
+        step = 1  # most histories parted recently
         while low < high:
             middle = max(low, high - step)
             if self._compare(names[middle], self._beginning) is None:
@@ -103,9 +105,9 @@ class Finder:
         return None
 
     def _compare(self, name: BinlogName, most: int | None = None) -> Common | None:
-        """How far this binlog is the same on both sides; None if not even its format event is.
+        """How far this binlog is the same on both sides; None if its format event differs.
 
-        Looks at about so many bytes at `most`; then it is not known whether all are the same.
+        Compares about `most` bytes; then it is unknown whether the rest is the same.
         """
         scanner = Scanner()
 
@@ -129,9 +131,9 @@ class Finder:
         )
 
     def _is_whole(self, name: BinlogName, scanner: Scanner, most: int | None) -> bool:
-        """Whether all that the bucket has is the same; the scanner takes what is.
+        """Whether the source has all bytes of the bucket; the scanner gets the common ones.
 
-        Raises DamageError for what is the same, and damaged.
+        Raises DamageError if they are equal but damaged.
         """
         equal = 0
         with self._reading(name) as theirs:
@@ -157,7 +159,7 @@ class Finder:
             self._discard(run)
 
     def _bytes(self, path: Path, child: Child) -> Generator[bytes, None, None]:
-        """What the child writes, up to its end. Raises SourceError if it has failed."""
+        """The bytes that the child writes, until it exits. Raises SourceError if it fails."""
         file = -1
         heard = time.monotonic()
         try:
@@ -176,7 +178,7 @@ class Finder:
                 elif time.monotonic() - heard > _SILENCE_SECONDS:
                     raise SourceError(
                         f"no byte of {path.name} within {_SILENCE_SECONDS:g} s",
-                        hint="the server hangs, or the way to it is cut",
+                        hint="the server hangs, or the network connection is broken",
                         transient=True,
                     )
                 else:
@@ -189,9 +191,9 @@ class Finder:
 def cut(
     catalog: Catalog, lineage: Lineage, executed: Gtids
 ) -> tuple[BinlogName, int, Gtids] | None:
-    """The last place of a lineage up to which a server has executed everything, by its GTIDs.
+    """The last place of a lineage up to which a server has executed all GTIDs.
 
-    A binlog, an offset, the GTID set there; None if that cannot be told.
+    Returns a binlog, an offset and the GTID set there; None if it cannot be found.
     """
     for listed in reversed(catalog.readable(lineage)):
         try:
@@ -206,7 +208,7 @@ def cut(
 
 
 def _cut_within(binlog: Readable, executed: Gtids) -> tuple[int, Gtids] | None:
-    """As `cut`, of one binlog."""
+    """`cut` within one binlog."""
     end = _accepting(lambda scanner: _first_missing(scanner, binlog.blocks(), executed))
     if end is None:
         return None
@@ -222,9 +224,9 @@ def _fed(scanner: Scanner, blocks: Iterator[bytes]) -> Scanner:
 
 
 def _first_missing(scanner: Scanner, blocks: Iterator[bytes], executed: Gtids) -> int | None:
-    """Where the first transaction begins that is not among these GTIDs, else the end of the last.
+    """The begin of the first transaction that is not in these GTIDs, else the end of the last one.
 
-    None if already what came before this binlog is not, or is not known.
+    None if transactions before this binlog are missing too, or if that is unknown.
     """
     checked = False
     for block in blocks:
@@ -242,9 +244,9 @@ def _first_missing(scanner: Scanner, blocks: Iterator[bytes], executed: Gtids) -
 
 
 def _accepting(scan: Callable[[Scanner], Scanned]) -> Scanned:
-    """Scan, again and again with one event more that is taken as it is, for it is damaged there.
+    """Scan; after each damaged event scan again and accept that event as it is.
 
-    Raises DamageError where even so nothing can be made of it.
+    Raises DamageError if an accepted event still fails, or if there are too many.
     """
     accepted: set[int] = set()
     while True:
@@ -260,7 +262,7 @@ def _accepting(scan: Callable[[Scanner], Scanned]) -> Scanned:
 
 
 def _in_step(ours: Iterator[bytes], theirs: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Pieces of ours, and as much of theirs, which may be shorter at its end."""
+    """Blocks of ours, each with the same number of bytes of theirs, or fewer at its end."""
     held = b""
     for block in ours:
         while len(held) < len(block):
@@ -273,7 +275,7 @@ def _in_step(ours: Iterator[bytes], theirs: Iterator[bytes]) -> Iterator[tuple[b
 
 
 def _same(one: bytes, other: bytes) -> int:
-    """How many leading bytes are equal."""
+    """The number of equal leading bytes."""
     if one == other:
         return len(one)
     low, high = 0, min(len(one), len(other))

@@ -1,10 +1,10 @@
-"""Where a history goes on: one lineage, the next one, or nobody knows.
+"""How a history continues: in the same lineage, in a new one, or in a contradiction.
 
-Place in the flow: `resume` asks the source and the bucket, and decides with these. Pure.
+Place in the flow: `resume` asks the source and the bucket, and decides with these functions. Pure.
 
-Law: a lineage goes on only with what follows it by the server's own account (its uuid, its names,
-its GTIDs), and that account is then proved by the bytes. What is not proved is said not to be: a
-gap names what is missing, an unknown join is never crossed.
+Law: a lineage continues only with what follows it by the server's own account (UUID, binlog names,
+GTIDs), and the bytes must then prove that account. A join that is not proved says so: a gap names
+what is missing, an unknown join is never crossed.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,16 +17,17 @@ from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.stream.tail import Overlap
 
 Before = Callable[[BinlogName], str | None]
-"""The GTIDs before a binlog of the source began, None where it keeps none."""
+"""Returns the GTID set before a binlog of the source, None if the source keeps none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tip:
-    """Where what is known of a lineage ends: behind `size` bytes of `last`.
+    """The end of what is known of a lineage: after `size` bytes of the binlog `last`.
 
-    `last` is None while nothing of it is known, `closed` if `last` is known whole. `gtids` is the
-    set executed there and `gtids_before` the one where `last` began, None where it cannot be known.
-    `rotates_to` is what its ROTATE names. `overlap`: what a run brings again that goes on there.
+    `last` is None if nothing is known. `closed`: `last` is complete. `gtids` is the GTID set there,
+    and `gtids_before` the one at the begin of `last`; both are None if unknown. `rotates_to` is the
+    binlog that its rotate event names. `overlap`: the bytes that a run that continues here reads
+    again.
     """
 
     lineage: Lineage
@@ -46,7 +47,7 @@ class Tip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoOn:
-    """The lineage goes on with this binlog, `again` if some of it is known already."""
+    """The lineage continues with this binlog; `again`: a part of it is known already."""
 
     begin: BinlogName
     again: bool
@@ -54,7 +55,7 @@ class GoOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """A lineage begins with this binlog; `parent` as in lineage.json, None for the first of all."""
+    """A new lineage begins with this binlog; `parent` is None for the first lineage of a source."""
 
     begin: BinlogName
     parent: Parent | None = None
@@ -62,7 +63,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contradicts:
-    """The server cannot have this history: the bytes must tell how far it is the same."""
+    """The server cannot have this history: its bytes must be compared."""
 
     why: str
 
@@ -79,7 +80,7 @@ def parent(
     gtids: Gtids | None = None,
     missing: str = "",
 ) -> Parent:
-    """The parent of a lineage that begins behind this tip, or behind a place before it."""
+    """The parent of a lineage that begins after this tip, or after a place before it."""
     here = binlog or tip.last
     at = offset if offset is not None else tip.size
     executed = gtids if binlog is not None else tip.gtids
@@ -94,9 +95,9 @@ def parent(
 
 
 def same_server(tip: Tip, listed: Sequence[ServerBinlog], before: Before) -> Course:
-    """How the history of the server that wrote this lineage goes on, by its own account.
+    """How the history of the server that wrote this lineage continues, by its own account.
 
-    `listed` is what the server lists, oldest first, and is not empty.
+    `listed` are the server's binlogs, oldest first, at least one.
     """
     rows = {row.name: row for row in listed}
     last, following = tip.last, tip.following
@@ -114,13 +115,13 @@ def same_server(tip: Tip, listed: Sequence[ServerBinlog], before: Before) -> Cou
 
 
 def _elsewhere(tip: Tip, oldest: BinlogName, before: Before) -> Course:
-    """The server has neither the last binlog that is known nor the next one."""
+    """The server has neither the last known binlog nor the next one."""
     following = tip.following
     if oldest.prefix == following.prefix and oldest > following:
         return _behind_a_gap(tip, oldest, before)
-    if tip.last is None:  # described, and then nothing came: whatever it was, it left no byte
+    if tip.last is None:  # the lineage has no byte yet: replace it
         return Begin(begin=oldest, parent=tip.lineage.parent)
-    if oldest.prefix != following.prefix and tip.gtids:  # a RESET leaves the name, and no GTIDs
+    if oldest.prefix != following.prefix and tip.gtids:  # a RESET keeps the prefix, and no GTIDs
         previous = _parsed(before(oldest), tip.lineage.flavour)
         if previous is not None and tip.gtids <= previous:
             return _gap(tip, oldest, previous)
@@ -128,7 +129,7 @@ def _elsewhere(tip: Tip, oldest: BinlogName, before: Before) -> Course:
 
 
 def _next(tip: Tip, following: BinlogName, before: Before) -> Course:
-    """The server has the next binlog, and no longer the last one that is known."""
+    """The server has the next binlog, but no longer the last known one."""
     if tip.last is None:
         return GoOn(begin=following, again=False)
     previous = _parsed(before(following), tip.lineage.flavour)
@@ -145,7 +146,7 @@ def _next(tip: Tip, following: BinlogName, before: Before) -> Course:
 
 
 def _behind_a_gap(tip: Tip, oldest: BinlogName, before: Before) -> Course:
-    """The server's oldest binlog lies behind the one that would be next."""
+    """The server's oldest binlog comes after the one that would be next."""
     previous = _parsed(before(oldest), tip.lineage.flavour)
     if tip.gtids is not None and previous is not None and not tip.gtids <= previous:
         return Contradicts(why=f"its {oldest} begins after {previous or 'no GTIDs'}, what is "
@@ -159,9 +160,9 @@ def unservable(
     before: Before,
     unreadable: BinlogName | None = None,
 ) -> Begin | None:
-    """How it goes on where the server has the rest of the last binlog and cannot give it.
+    """How the history continues if the server cannot read out the rest of the last binlog.
 
-    Or cannot give a binlog behind that, which is `unreadable`. None if there is no later binlog.
+    Or a later binlog, which is `unreadable` then. None if there is no binlog after it.
     """
     behind = unreadable or tip.last
     later = [row.name for row in listed if behind is not None and row.name > behind]
@@ -171,7 +172,7 @@ def unservable(
 
 
 def _gap(tip: Tip, begin: BinlogName, previous: Gtids | None) -> Begin:
-    """A lineage that begins behind what the source no longer has."""
+    """A lineage that begins after what the source no longer has."""
     if tip.gtids is not None and previous is not None and (tip.gtids or previous):
         missing = _difference(previous, tip.gtids)
         join: Join = "gap" if missing else "exact"
@@ -180,7 +181,7 @@ def _gap(tip: Tip, begin: BinlogName, previous: Gtids | None) -> Begin:
 
 
 def _names(tip: Tip, begin: BinlogName) -> str:
-    """What lies between the tip and this binlog, by name."""
+    """The names of what is between the tip and this binlog."""
     first, last = tip.following, begin.number - 1
     names = [] if tip.closed or tip.last is None else [f"{tip.last} from {tip.size} on"]
     if first.number == last:
@@ -197,10 +198,10 @@ def _difference(larger: Gtids, smaller: Gtids) -> str:
 
 
 def acceptable(tip: Tip, executed: Gtids | None) -> bool:
-    """Whether another server has taken over: it has all up to the tip's last binlog.
+    """Whether another server has taken over: it has all transactions before the tip's last binlog.
 
-    And something that the lineage's own server has written: of one image cloned twice, both have
-    the same beginning, and neither is the other's successor.
+    It must also have a transaction of the lineage's own server: two clones of one image have the
+    same beginning, but neither is the successor of the other.
     """
     if executed is None or tip.gtids is None or not has(executed, tip.gtids_before):
         return False
@@ -221,7 +222,7 @@ def _shares_own(tip: Tip, executed: Gtids) -> bool:
 
 
 def has(executed: Gtids, gtids: Gtids | None) -> bool:
-    """Whether all of these GTIDs, if they are known, are among those executed."""
+    """Whether all of these GTIDs are executed; False if they are unknown (None)."""
     return gtids is not None and type(executed) is type(gtids) and gtids <= executed
 
 
@@ -235,8 +236,9 @@ def successor(
 ) -> Begin:
     """The lineage of another server, which has executed these GTIDs.
 
-    `cut` finds the last place of the known history of which the server has all, as a parent. The
-    new lineage begins with the server's newest binlog before which nothing else had come.
+    `cut` returns the last place of the known history up to which the server has everything, as a
+    parent. The new lineage begins with the server's newest binlog before which it had executed
+    nothing else.
     """
     oldest = listed[0].name
     whole = executed is not None and has(executed, tip.gtids)

@@ -24,12 +24,12 @@ from binlog2s3.log import Log
 from binlog2s3.status.http import Listener
 from binlog2s3.status.model import Status
 from binlog2s3.store.s3 import RetryPolicy, S3Store, StoreConfig
+from binlog2s3.stream.board import Board
 from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.ping import DeadMan
-from binlog2s3.stream.reporter import Board
 from binlog2s3.stream.shutdown import Signals, Stop
 from binlog2s3.stream.spool import Spool
-from binlog2s3.stream.startup import Beginning
+from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.systemd import Notifier, attend, of_environment
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class _Cycle:
         quick = replace(settings, connect_timeout_seconds=5.0, read_timeout_seconds=6.0)
         self._store = S3Store(quick, stop=stop.event, policy=RetryPolicy(attempts=2))
         self.stop = stop
-        self.start = Beginning(config, self._store, spool, stop, takes_over=takes_over)
+        self.start = Startup(config, self._store, spool, stop, takes_over=takes_over)
 
     def run(self, board: Board, notifier: Notifier) -> int:
         """Stream. Returns the exit status. Raises SupersededError if another writer works."""

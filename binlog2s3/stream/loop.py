@@ -35,22 +35,23 @@ from binlog2s3.server.login import resolve
 from binlog2s3.status.document import document, without_gtids
 from binlog2s3.status.model import Phase, Status, judge
 from binlog2s3.store.s3 import RetryPolicy, S3Store, Store
+from binlog2s3.stream.board import Board
 from binlog2s3.stream.decide import Limits
 from binlog2s3.stream.paging import Pager
-from binlog2s3.stream.reporter import Board, Pulse, Reporter, look_at_history
+from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history
 from binlog2s3.stream.retry import wait_for
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Reached, Watch
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import mend_entries, sweep_spool
-from binlog2s3.stream.startup import Begun, make_pilot, target
+from binlog2s3.stream.startup import StartResult, make_pilot, target
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.systemd import Notifier
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.upload_counts import Counts
 from binlog2s3.stream.uploader import Uploader, take
 from binlog2s3.stream.watermark import Coverage
-from binlog2s3.stream.writer import Progress, Vacancy, Writer
+from binlog2s3.stream.writer import StreamProgress, Vacancy, Writer
 from binlog2s3.workers import Workers
 
 _log = Log("daemon")
@@ -68,7 +69,7 @@ class Loop:
     _notifier = Notifier()  # tells nobody until `run`
 
     def __init__(
-        self, config: Config, begun: Begun, store: S3Store, spool: Spool, stop: Stop
+        self, config: Config, begun: StartResult, store: S3Store, spool: Spool, stop: Stop
     ) -> None:
         self._config = config
         self._found = found = begun.found
@@ -404,14 +405,14 @@ class Loop:
         if coverage is not None:
             coverage.seen(position)
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> StreamProgress:
         sight, lineage = self._watch.sight, self._intake.lineage or self._intake.left
         coverage, at = self._intake.coverage, sight.position
         server = None
         if at is not None:
             server = Position(binlog=str(at.binlog), offset=at.offset, gtid_set=at.gtid_set)
         status = document(self._board.current()) if self._board is not None else None
-        return Progress(
+        return StreamProgress(
             state=judge(self._reporter.vitals(), self._config.timing)[0],
             lineage=lineage.id if lineage else None,
             server_uuid=self._intake.server_uuid or self._server_uuid,

@@ -1,10 +1,11 @@
-"""A dead-man switch: a GET to a URL as long as what is committed becomes durable.
+"""A dead man's switch: sends GET requests to a URL as long as commits become durable.
 
-Place in the flow: told each Status by the board; asks a URL that somebody else watches
-(healthchecks.io, Dead Man's Snitch, an Uptime Kuma push monitor), which alarms when nothing comes.
+Place in the flow: the board passes each Status to it. It requests a URL of an external monitor
+(healthchecks.io, Dead Man's Snitch, an Uptime Kuma push monitor), which raises an alarm when no
+request comes.
 
-Law: silence is the alarm. It asks only for what has become durable, or for a source that was seen
-to be idle: never because the process lives. The URL may be a secret: of it only the host is shown.
+Law: silence is the alarm. It sends a request only if something became durable or the source is
+idle, never just because the process lives. The URL may be a secret: only its host is shown.
 """
 
 import threading
@@ -26,7 +27,7 @@ _MOST_BYTES = 4096
 
 
 def read_url(path: Path) -> str:
-    """The URL in a file. Raises ConfigError that does not repeat it."""
+    """The URL in a file. Raises ConfigError, which does not contain the URL."""
     try:
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES + 1).decode("ascii").strip()
@@ -42,15 +43,15 @@ def read_url(path: Path) -> str:
     if not usable or len(text) > _MOST_BYTES or not text.isprintable() or " " in text:
         raise ConfigError(
             [f"--heartbeat-url-file: {path} does not hold a URL of the form https://host/path"],
-            hint="the file holds the URL and nothing else",
+            hint="the file must contain the URL and nothing else",
         )
     return text
 
 
 class DeadMan:
-    """Asks the URL in a file, at most every `interval_seconds`, when a Status shows progress.
+    """Requests the URL in a file, at most every `interval_seconds`, when a Status shows progress.
 
-    The file is read at each time, so that it can be changed. A request has a thread of its own.
+    The file is read before each request, so that it can be changed. Requests have their own thread.
     """
 
     def __init__(
@@ -71,18 +72,18 @@ class DeadMan:
         self._thread = threading.Thread(target=self._run, name="deadman", daemon=True)
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop sending requests."""
         self._ended.set()
         self._wanted.set()
 
     def tell(self, status: Status) -> None:
-        """Take in a Status; if this process made more durable, or nothing is left to, it asks."""
+        """Take a Status. If it shows progress, or that everything is durable, a request is sent."""
         self._durable_bytes = status.totals.durable_bytes if status.totals else 0
-        self._asked_for = min(self._asked_for, self._durable_bytes)  # 0 again after standing by
+        self._asked_for = min(self._asked_for, self._durable_bytes)  # 0 after standing by
         if status.lag.seconds == 0 or self._durable_bytes > self._asked_for:
             self._wanted.set()
         else:
@@ -117,8 +118,8 @@ class DeadMan:
 
 
 def ask(url: str) -> None:
-    """One GET; raises OSError (URLError, HTTPError), HTTPException or ValueError if it fails."""
-    request = urllib.request.Request(  # noqa: S310 - its scheme was looked at
+    """Send one GET. Raises OSError (URLError, HTTPError), HTTPException or ValueError."""
+    request = urllib.request.Request(  # noqa: S310 - `read_url` checked its scheme
         url, headers={"User-Agent": f"binlog2s3/{__version__}"}
     )
     with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
@@ -126,7 +127,7 @@ def ask(url: str) -> None:
 
 
 def _why(error: BaseException) -> str:
-    """What went wrong, without the URL."""
+    """The error as a text, without the URL."""
     if isinstance(error, ConfigError):
         return str(error)
     if isinstance(error, urllib.error.HTTPError):

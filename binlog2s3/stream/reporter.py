@@ -1,15 +1,14 @@
-"""Keeps the daemon's current `Status`: reads the parts of the stream, and takes a look each second.
+"""Makes the daemon's `Status` from the parts of the stream.
 
-Place in the flow: beside the daemon's loop, which has its stock taken about once a second; a thread
-of its own makes the Status out of that, so that a loop that hangs, or a store that does not answer,
-is seen and told. `status.http` shows it, the heartbeat takes it along.
+Place in the flow: the daemon's loop calls `round`, which counts what is in progress about once a
+second. The `board`'s thread makes the Status from that, so that a loop that hangs or a store that
+does not answer becomes visible.
 
-Law: looking changes nothing and never waits for the store, the source or the spool's disk.
+Law: reporting changes nothing and never waits for the store, the source or the spool's disk.
 """
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -31,11 +30,10 @@ from binlog2s3.status.lag import (
 )
 from binlog2s3.status.model import (
     ChildStatus,
-    History,
+    HistoryStatus,
     Lag,
     Phase,
     Purge,
-    Rates,
     SourceStatus,
     SpoolStatus,
     Status,
@@ -43,9 +41,9 @@ from binlog2s3.status.model import (
     Totals,
     UploadStatus,
     Vitals,
-    WriterStatus,
     history_of,
     judge,
+    writer_status,
 )
 from binlog2s3.stream.source_watch import Sight, Watch
 from binlog2s3.stream.spool import Spool
@@ -56,15 +54,14 @@ from binlog2s3.stream.writer import Writer
 
 _log = Log("board")
 _LOOK_SECONDS = 1.0
-_RATE_SECONDS = 15.0
 _BEAT_SLACK_SECONDS = 5.0
 
 
 class Pulse:
-    """What became of requests that are tried again and again; told from any thread.
+    """The failures of requests that are being retried. Thread-safe.
 
-    A thread makes one request at a time, so its failure ends with that request. All of them end
-    when a request brings bytes or an entry into the bucket.
+    A thread makes one request at a time, so its failure ends with that request. All failures end
+    when any request brings bytes or an entry into the bucket.
     """
 
     def __init__(self) -> None:
@@ -76,28 +73,28 @@ class Pulse:
 
     @property
     def failing_since(self) -> float | None:
-        """Since when the request that has been failing for longest has been; None without one."""
+        """When the request that has been failing for longest began to fail; None without one."""
         return min(self._failing.copy().values(), default=None)
 
     def failed(self, error: StoreError, now: float) -> None:
-        """The request of the calling thread failed and is tried again."""
+        """The calling thread's request failed and is retried."""
         self._failing.setdefault(threading.get_ident(), now)
         self.error, self.hint = str(error), error.hint
         self.error_at = datetime.now(UTC)
         self.errors += 1
 
     def over(self) -> None:
-        """The request of the calling thread has succeeded, or was given up."""
+        """The calling thread's request succeeded or was given up."""
         self._failing.pop(threading.get_ident(), None)
 
     def succeeded(self) -> None:
-        """A request that brings something into the bucket was answered."""
+        """A request brought something into the bucket."""
         self._failing.clear()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stock:
-    """What the loop knows of itself, taken by the loop."""
+    """What the loop has counted, at one moment."""
 
     at: float
     uploads: UploadStatus
@@ -109,7 +106,7 @@ class _Stock:
 
 
 class Reporter:
-    """Reads a stream's parts. `round` and `take_stock` are the loop's, the others any thread's."""
+    """Reports on a stream. The loop calls `round` and `take_stock`, any thread calls the others."""
 
     def __init__(
         self,
@@ -150,19 +147,19 @@ class Reporter:
         self._answered_at = now
         self._ahead_since: float | None = None
         self._paused_since: float | None = None
-        self.history: History | None = None
+        self.history: HistoryStatus | None = None
 
-    # by the loop
+    # Called by the loop
 
     def round(self) -> None:
-        """The loop has gone round; about once a second its stock is taken."""
+        """Note that the loop runs; about once a second, count what is in progress."""
         self._round_at = now = self._clock()
         if now >= self._stock_due:
             self.take_stock()
             self._stock_due = self._clock() + _LOOK_SECONDS
 
     def take_stock(self) -> None:
-        """Count what is on its way, what is in the spool, and what has been done."""
+        """Count what is in progress, what the spool has, and what was done."""
         now, before = self._clock(), self._stock
         counts = self._counts
         tallies = [uploader.tally() for uploader in self._intake.uploaders()]
@@ -204,10 +201,10 @@ class Reporter:
             min_free_bytes=room.min_free,
         )
 
-    # by any thread
+    # Called by any thread
 
     def vitals(self) -> Vitals:
-        """The readings from which state and troubles follow."""
+        """The measurements that state and troubles follow from."""
         now, sight = self._clock(), self._watch.sight
         at, reached = sight.position, self._supervisor.reached()
         place = (at.binlog, at.offset) if at is not None else None
@@ -230,12 +227,12 @@ class Reporter:
             phase_seconds=now - self._began,
             paused=self._since(now, self._paused_since, self._act_at) if paused else None,
             child_gone=now - self._running_at,
-            child_error=child_error[1] if child_error is not None else "",
+            child_error=child_error[1] if child_error else "",
             unread=not (self._has_run or paused),
             idle=place is not None and reached == place and not due,
             behind=due > self._config.s3.part_size or self._behind(reached, place),
-            source_error=str(sight.error) if sight.error is not None else "",
-            source_hint=sight.error.hint if sight.error is not None else "",
+            source_error=str(sight.error or ""),
+            source_hint=getattr(sight.error, "hint", ""),
             source_silent=now - self._answered_at,
             read_idle=self._since(now, self._ahead_since, self._supervisor.read_at),
             store_error=self._store_error()[0],
@@ -250,7 +247,7 @@ class Reporter:
 
     @staticmethod
     def _since(now: float, begun: float | None, later: float | None) -> float:
-        """Seconds since the later of the two; 0 where nothing has begun."""
+        """Seconds since the later of the two; 0 if `begun` is None."""
         return 0.0 if begun is None else now - max(begun, later or begun)
 
     def _behind(
@@ -261,7 +258,7 @@ class Reporter:
         return reached[0] < place[0] or place[1] - reached[1] > self._config.s3.part_size
 
     def _store_error(self) -> tuple[str, datetime | None]:
-        """The last that was heard, from requests that are repeated or from those that are not."""
+        """The last error of a request, and when it was; "" and None if there is none."""
         last = [self._counts.last_error] if self._counts.last_error else []
         if self._pulse.error_at is not None:
             last.append((self._pulse.error_at, self._pulse.error))
@@ -271,7 +268,7 @@ class Reporter:
         return text, moment
 
     def status(self) -> Status:
-        """All of it, at this moment."""
+        """The status at this moment."""
         now, sight, stock, config = self._clock(), self._watch.sight, self._stock, self._config
         state, troubles = judge(self.vitals(), config.timing)
         coverage = self._intake.coverage
@@ -280,7 +277,7 @@ class Reporter:
         named = lineage.id if lineage is not None else None
         covered = self._writer.furthest_covered(named, self._intake.covered_until())
         lag = self._lag(now, sight, stock, durable, covered)
-        me, beaten = self._writer.me, self._writer.beaten_at is not None
+        me = self._writer.me
         text, moment = self._store_error()
         child, run, source = self._supervisor, self._supervisor.run, self._source(now, sight)
         paused = child.pressure.paused
@@ -293,15 +290,7 @@ class Reporter:
             at=datetime.now(UTC),
             state=state,
             troubles=troubles,
-            writer=WriterStatus(
-                host=me.host,
-                pid=me.pid,
-                version=me.version,
-                since=me.since,
-                generation=me.generation,
-                heartbeat_at=me.at if beaten else None,
-                heartbeat_interval_seconds=me.interval_seconds,
-            ),
+            writer=writer_status(me, me.at if self._writer.beaten_at is not None else None),
             standbys=self._writer.standbys,
             server=source,
             lineage=named,
@@ -345,7 +334,7 @@ class Reporter:
             asked_at=at.asked_at if at is not None else None,
             silent_seconds=now - sight.position_at if at is not None else None,
             read_only=sight.read_only,
-            error=str(sight.error) if sight.error is not None else "",
+            error=str(sight.error or ""),
         )
 
     def _lag(
@@ -359,7 +348,7 @@ class Reporter:
         at, coverage = sight.position, self._intake.coverage
         lineage, timing = self._intake.lineage, self._config.timing
         answer_age = now - sight.position_at if at is not None and sight.error is None else None
-        # by the source's clock, to which all commit times belong
+        # commit times are by the source's clock
         there = datetime.now(UTC)
         if at is not None:
             there = at.asked_at + timedelta(seconds=now - sight.position_at)
@@ -386,7 +375,7 @@ class Reporter:
         if coverage.contradictions > 1:
             return Lag(seconds=seconds)
         sizes = {row.name: row.size for row in sight.listed}
-        # what was read since is committed, too
+        # what was read since then is committed, too
         place = max((at.binlog, at.offset), self._supervisor.reached() or (at.binlog, at.offset))
         behind = lag_bytes(here or (coverage.following, 0), place, sizes)
         waiting = None
@@ -402,7 +391,7 @@ class Reporter:
             return Purge(
                 expires=sight.expires, expire_seconds=sight.expire_seconds, seconds=seconds
             )
-        # older ones than the lineage's first are not in its archive, and would be deleted too
+        # older ones than the lineage's first are not in its archive, but would be deleted too
         lineage = self._intake.lineage
         ours = lineage is not None and names[0] >= lineage.first_binlog
         archived = [name for name in names if ours and coverage.has(name)]
@@ -435,90 +424,13 @@ def _least(values: Sequence[N | None]) -> N | None:
     return min((value for value in values if value is not None), default=None)
 
 
-class Board:
-    """The latest Status, which `look` makes: each second, by a thread of its own."""
-
-    def __init__(
-        self, look: Callable[[], Status], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._look = look
-        self._clock = clock
-        self._told: list[Callable[[Status], object]] = []
-        self._samples: deque[tuple[float, Totals]] = deque()
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="board", daemon=True)
-        self._current = look()
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Look no more."""
-        self._ended.set()
-
-    def tell(self, told: Callable[[Status], object]) -> None:
-        """Have this called with each Status, by the board's thread."""
-        self._told.append(told)
-
-    def watch(self, look: Callable[[], Status]) -> None:
-        """Look at something else from now on."""
-        with self._lock:
-            self._look = look
-            self._samples.clear()
-        self.refresh()
-
-    def current(self) -> Status:
-        """The latest; made within the last second, while the process is well."""
-        return self._current
-
-    def refresh(self) -> None:
-        """Take a look now."""
-        with self._lock:
-            status = self._look()
-            self._current = replace(status, rates=self._rates(status.totals))
-
-    def _rates(self, totals: Totals | None) -> Rates | None:
-        if totals is None:
-            return None
-        now, samples = self._clock(), self._samples
-        samples.append((now, totals))
-        while len(samples) > 2 and samples[1][0] <= now - _RATE_SECONDS:
-            samples.popleft()
-        then, before = samples[0]
-        window = now - then
-        if window <= 0:
-            return None
-
-        def rate(name: str) -> float:
-            gained: int = getattr(totals, name) - getattr(before, name)
-            return round(max(0, gained) / window, 3)
-
-        return Rates(
-            window_seconds=round(window, 3),
-            read_bytes=rate("read_bytes"),
-            durable_bytes=rate("durable_bytes"),
-            transactions=rate("transactions"),
-        )
-
-    def _run(self) -> None:
-        while not self._ended.wait(_LOOK_SECONDS):
-            try:
-                self.refresh()
-                for told in self._told:
-                    told(self._current)
-            except Exception as error:  # noqa: BLE001 - the stream goes on; /health sees the age
-                _log.error("no status could be made", error)
-
-
 _HISTORY_SECONDS = 600.0
 
 
 def look_at_history(
     reporter: Reporter, catalog: Catalog, intake: Intake, ended: threading.Event
 ) -> None:
-    """See which lineages there are, when another one is written and every ten minutes."""
+    """Read the lineages when the current one changes, and every ten minutes."""
     seen: str | None = None
     next_look = 0.0
     while not ended.wait(_LOOK_SECONDS):

@@ -1,8 +1,8 @@
-"""Why a stream ends: a signal, or a thread that cannot go on.
+"""Why a stream ends: a signal, or a thread that failed.
 
-Place in the flow: under `daemon`; every wait of the streamer is on the event of a `Stop`. A process
-that stands by and becomes the writer, or the reverse, has a new `Stop` each time, so that a thread
-of before ends and can end nothing but itself.
+Place in the flow: under `daemon`; every wait of the streamer waits on the event of a `Stop`. When a
+standby becomes the writer, or a writer a standby, the process gets a new `Stop`. So threads from
+before end, and can no longer end anything else.
 """
 
 import os
@@ -20,9 +20,10 @@ def _nothing() -> None:
 
 
 class Stop:
-    """Set by a signal, or by a thread that cannot go on.
+    """Set by a signal, or by a thread that failed.
 
-    `signal`: the signal that ends the process, 0 before there is one.
+    `signal` is the number of the signal that ends the process, 0 if none came. `wake` wakes the
+    main loop.
     """
 
     def __init__(self) -> None:
@@ -33,18 +34,21 @@ class Stop:
 
     @property
     def status(self) -> int:
-        """Exit status of an end that was asked for: 0 after SIGTERM, 130 after SIGINT."""
+        """The exit status after a signal: 0 after SIGTERM, 130 after SIGINT."""
         return 130 if self.signal == signal.SIGINT else 0
 
     def fail(self, error: BaseException) -> None:
-        """End with this error; the first one counts."""
+        """End the stream with this error; only the first error counts."""
         self.error = self.error or error
         self.event.set()
         self.wake()
 
 
 class Signals:
-    """Takes the process's signals, and sets the latest `stop`."""
+    """Receives SIGTERM, SIGINT and SIGHUP, and sets the latest `stop`.
+
+    A second signal ends the process at once, with 128 plus its number.
+    """
 
     def __init__(self) -> None:
         self.stop = Stop()
@@ -53,13 +57,13 @@ class Signals:
         if threading.current_thread() is threading.main_thread():
             threading.Thread(target=self._obey, name="signals", daemon=True).start()
             heard = [signal.SIGTERM, signal.SIGINT]
-            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
                 heard.append(signal.SIGHUP)
             for number in heard:
                 signal.signal(number, self._on_signal)
 
     def renew(self) -> Stop:
-        """A new `stop`, for a process that goes on; set already if a signal has come."""
+        """A new `stop` for a process that continues; it is set already if a signal has come."""
         self.stop = stop = Stop()
         if self._signal:  # read after the line above: a signal from now on finds the new one
             stop.signal = self._signal
@@ -69,12 +73,12 @@ class Signals:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         failed = self.stop.event.is_set() and not isinstance(self.stop.error, SupersededError)
         if self._signal or failed:
-            os._exit(128 + number)  # the second one does not wait
+            os._exit(128 + number)  # do not wait for an orderly end
         self._signal = number
         self._signals.put(number)
 
     def _obey(self) -> None:
-        """Beside the handler, which may have interrupted a wait that holds the event's lock."""
+        """Set the stop in a thread: the handler may have interrupted a wait that holds its lock."""
         number = self._signals.get()
         stop = self.stop
         stop.signal = number

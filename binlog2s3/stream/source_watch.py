@@ -1,11 +1,11 @@
-"""Watches the source from beside: where it stands, which binlogs it lists, whether it answers.
+"""Asks the source beside the stream: its position, its list of binlogs, and whether it answers.
 
-Place in the flow: a thread of its own with a connection of its own, so that a server that is slow
-to answer never holds up the bytes. The daemon reads the latest answer.
+Place in the flow: it has its own thread and connection, so that a slow server never delays the
+stream. The daemon reads the latest answers.
 
-Law: an answer is used only if it comes from the server that is streamed (its uuid); no answer is
-not an answer, a refusal is one. SHOW BINARY LOGS takes a lock on the server, so it is asked for at
-the start, when the daemon wants it, at a rotation and every five minutes.
+Law: an answer is used only if it comes from the server that is streamed (same UUID). A refusal is
+an answer, silence is not. SHOW BINARY LOGS takes a lock on the server, so it is sent only at the
+start, when the daemon asks for it, after a rotation, and every five minutes.
 """
 
 import math
@@ -28,12 +28,12 @@ Reached = tuple[BinlogName, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """The latest answers. `error` is set while the server does not answer, or refuses to.
+    """The latest answers. `error` is set while the server does not answer, or refuses.
 
-    `heard_at`: when it last answered anything (monotonic seconds), a refusal too. `stranger`: the
-    uuid of another server that answers in its place. `behind`: so often in a row the server stood
-    before a place that had been read already. `position_at`: when the position was told (monotonic
-    seconds). `expires`: whether it deletes binlogs by itself, None until it was asked;
+    `heard_at`: the last answer or refusal (monotonic seconds). `stranger`: the UUID of another
+    server that answers in its place. `behind`: how many times in a row the server's position was
+    before one that was read already. `position_at`: when `position` was answered (monotonic
+    seconds). `expires`: whether the server deletes binlogs by itself, None if unknown;
     `expire_seconds`: after how long.
     """
 
@@ -50,11 +50,11 @@ class Sight:
 
 
 class Watch:
-    """Asks every `interval_seconds`; `sight` is always the latest.
+    """Asks every `interval_seconds`; `sight` has the latest answers.
 
-    `reached` says how far the stream has come; it is called before the server is asked. `seen` is
-    told each position but those before that: they are of another history. It begins to ask again
-    within `patience_seconds`, however long the server takes.
+    `reached` returns how far the stream has read; it is called before the server is asked. `seen`
+    is called with each position that is not before that: an earlier one is of another history.
+    A look ends within `patience_seconds`, however slow the server is.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Watch:
         self.patience_seconds = patience_seconds
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start the thread."""
         self._thread.start()
 
     def follow(self, server_uuid: str, listed: tuple[ServerBinlog, ...]) -> None:
-        """Ask about this server from now on; what was seen of another one is forgotten."""
+        """Ask about this server from now on, and forget the answers of another one."""
         with self._lock:
             if server_uuid != self._uuid:
                 self.sight = Sight(listed=listed)
@@ -99,19 +99,19 @@ class Watch:
 
     @property
     def heard_at(self) -> float:
-        """When the server last answered anything, a refusal too; monotonic seconds."""
+        """When the server last answered or refused; monotonic seconds."""
         return max(self.sight.heard_at, self._server.heard_at)
 
     def list_again(self) -> None:
-        """Have the server's list asked for at the next look."""
+        """Ask for the server's list of binlogs at the next look."""
         self._wanted.set()
 
     def streams(self, server_uuid: str) -> bool:
-        """Whether it is this server that is followed, and answers."""
+        """Whether this server is followed, and no other one answers in its place."""
         return self._uuid == server_uuid and not self.sight.stranger
 
     def listed(self) -> dict[BinlogName, ServerBinlog]:
-        """The server's binlogs by name, as last listed."""
+        """The server's binlogs by name, as it last listed them."""
         return {row.name: row for row in self.sight.listed}
 
     def _run(self) -> None:
@@ -129,7 +129,7 @@ class Watch:
                 if self._stop.wait(self._interval):
                     self._server.close()
                     return
-        except BaseException as error:  # noqa: BLE001 - the daemon ends the process with it
+        except BaseException as error:  # noqa: BLE001 - the daemon ends the process
             self._failed(error)
 
     def _ask(self, *, with_list: bool) -> bool:
@@ -175,7 +175,7 @@ class Watch:
         return True
 
     def _set(self, uuid: str, sight: Sight) -> bool:
-        """Keep an answer, unless another server is followed by now."""
+        """Keep an answer, unless another server is followed meanwhile; whether it was kept."""
         with self._lock:
             if uuid != self._uuid:
                 return False

@@ -1,12 +1,12 @@
 """Waits beside another writer of the same source, until that writer's place is free.
 
-Place in the flow: `startup` waits here before it reads bucket and spool; `writer` claims with the
-`Vacancy` that comes back, and refuses if it no longer holds.
+Place in the flow: `startup` waits here before it reads the bucket and the spool. `writer` claims
+with the `Vacancy` that is returned, and refuses if it no longer holds.
 
-Law: a standby writes nothing but its own object below `live/<source>/standbys/`, deletes nothing
-but that, changes nothing in its spool, and never runs mysqlbinlog, which would evict the writer's.
-When to take over is a heuristic: the archive stays right whoever writes, so a wrong answer costs
-work and never data.
+Law: a standby writes and deletes only its own object under `live/<source>/standbys/`, changes
+nothing in its spool, and never runs mysqlbinlog, which would disconnect the writer's. When to take
+over is a heuristic. The archive stays correct whoever writes, so a wrong answer costs work but
+never data.
 """
 
 import threading
@@ -21,26 +21,26 @@ from binlog2s3.archive.writers import DEFAULT_INTERVAL, Heartbeat, Standby
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, SourceError, SpoolError, StoreError, SupersededError
 from binlog2s3.log import Log
-from binlog2s3.status.model import StandbyStatus, WriterStatus, standby_status
+from binlog2s3.status.model import StandbyStatus, WriterStatus, standby_status, writer_status
 from binlog2s3.store.contract import ObjectInfo, Store
 from binlog2s3.stream.spool import Rank, Spool
 from binlog2s3.stream.writer import Vacancy, this_process, where
 
 _log = Log("standby")
 SILENT_INTERVALS = 3
-"""A writer whose object was not renewed for so many of its heartbeat intervals is dead."""
+"""A writer is dead if it does not renew its object for this many heartbeat intervals."""
 _LEAST_PATIENCE_SECONDS = 5.0
-_CLOCK_SECONDS = 2.0  # the store's clock shows whole seconds, and may differ between its nodes
+_CLOCK_SECONDS = 2.0  # the store's clock has whole seconds, and its nodes may differ
 _PAUSES = (0.25, 10.0)
 _LOOKS_EACH_INTERVAL = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """The greatest writer's object at one moment.
+    """The object of the writer with the greatest rank, at one moment.
 
-    `beat` is None where it cannot be read. `store_now`: the store's clock, None where it is not
-    known. `reached`: the uuid of the server that this process reaches, "" if it reaches none.
+    `beat` is None if it cannot be read. `store_now` is the store's clock, None if unknown.
+    `reached` is the UUID of the server that this process reaches, "" if it reaches none.
     """
 
     rank: Rank
@@ -50,11 +50,11 @@ class Sighting:
     reached: str = ""
 
 
-class Vigil:
-    """Judges from sightings whether the writer's place is free. Pure; `now` is monotonic seconds.
+class FailureDetector:
+    """Decides from sightings whether the writer's place is free. Pure; `now` is monotonic seconds.
 
-    `own` is the writer that this spool's streamer was last: its process is dead, because this one
-    holds the spool's lock. `is_alive`: the writer's object was seen to change.
+    `own` is the rank of the last writer on this spool. Its process is dead, because this process
+    holds the spool's lock. `is_alive`: the writer's object has changed since the first sighting.
     """
 
     def __init__(self, own: Rank | None) -> None:
@@ -65,11 +65,11 @@ class Vigil:
         self.is_alive = False
 
     def judge(self, seen: Sighting | None, now: float) -> Vacancy | None:
-        """The vacancy, or None while another writer works, or may."""
+        """The vacancy, or None while another writer works or may work."""
         if seen is None:
-            return Vacancy(why="nobody writes")
+            return Vacancy(why="there is no writer")
         if seen.rank == self._own:
-            return Vacancy(rank=seen.rank, why="it was this spool's own streamer")
+            return Vacancy(rank=seen.rank, why="it was the last streamer on this spool")
         self._follow(seen, now)
         if seen.beat is not None and seen.beat.state == "stopped":
             return Vacancy(rank=seen.rank, info=seen.info, why="it has stopped")
@@ -101,15 +101,15 @@ class Vigil:
 
 
 def patience_of(beat: Heartbeat | None) -> float:
-    """How long a writer may be silent; bounded, whatever its object says."""
+    """Seconds that a writer may be silent; bounded, whatever its object says."""
     interval = beat.interval if beat is not None else DEFAULT_INTERVAL
     return max(SILENT_INTERVALS * interval, _LEAST_PATIENCE_SECONDS)
 
 
-class Bystander:
-    """One process that waits. `wait` may be called again after a StoreError: it goes on.
+class StandbyLoop:
+    """Stands by for this process. `wait` may be called again after a StoreError: it continues.
 
-    `reach` asks the source who it is and raises SourceError; it is asked in a thread of its own, at
+    `reach` returns the UUID of the source or raises SourceError; a thread of its own calls it at
     each heartbeat. `refuses` says which of its errors end a start.
     """
 
@@ -135,48 +135,42 @@ class Bystander:
         self._refuses = refuses
         self._stop = stop
         self._clock = clock
-        self._vigil = Vigil(spool.last_claim(layout.source, target))
+        self._detector = FailureDetector(spool.last_claim(layout.source, target))
         self._seen: Sighting | None = None
         self._sizes: dict[str, dict[BinlogName, int]] = {}
         self._due = 0.0
         self.is_standing = False
         self.store_error: tuple[float, StoreError] | None = None
-        self.source = Reach(reach, interval_seconds, clock)
+        self.source = SourceProbe(reach, interval_seconds, clock)
         self.me = Standby(**asdict(this_process(layout.source, interval_seconds)))
 
     @property
     def writer(self) -> WriterStatus | None:
-        """The writer that is waited for; None where its object cannot be read."""
-        seen = self._seen
-        if seen is None or seen.beat is None:
+        """The other writer; None if its object cannot be read."""
+        if self._seen is None or self._seen.beat is None:
             return None
-        beat = seen.beat
-        return WriterStatus(
-            host=beat.host,
-            pid=beat.pid,
-            version=beat.version,
-            since=beat.since,
-            generation=beat.generation,
-            heartbeat_at=seen.info.last_modified,
-            heartbeat_interval_seconds=beat.interval,
-        )
+        return writer_status(self._seen.beat, self._seen.info.last_modified)
+
+    @property
+    def _beat(self) -> Heartbeat | None:
+        """The other writer's heartbeat, None if there is none that can be read."""
+        return self._seen.beat if self._seen is not None else None
 
     @property
     def status(self) -> StandbyStatus:
-        """What there is to say of this process."""
+        """What the status shows of this process."""
         return standby_status(self.me, self.me.at)
 
     @property
     def may_be_last_copy(self) -> bool:
-        """Whether what the bucket lacks may be in this spool alone: the writer has no source."""
-        beat = self._seen.beat if self._seen is not None else None
-        return beat is None or beat.state == "source unreachable"
+        """Whether what is missing in the bucket may be only here: the writer has no source."""
+        return self._beat is None or self._beat.state == "source unreachable"
 
     def wait(self) -> Vacancy:
         """Return when the writer's place is free.
 
-        Raises SupersededError at a stop, and where another writer works and this process exits for
-        that; StoreError before it stands by, not later; SourceError that `refuses` a start.
+        Raises SupersededError at a stop, and if another writer works and this process is to exit
+        then; StoreError only before it stands by; SourceError if `refuses` says so.
         """
         try:
             while True:
@@ -187,17 +181,17 @@ class Bystander:
                         _log.info("the other writer is gone", host=host, why=vacancy.why)
                     return vacancy
                 if self._stop.wait(self._pause()):
-                    raise SupersededError("it was stopped while it stood by")
+                    raise SupersededError("this standby was stopped")
         finally:
             self._leave()
 
     def _look(self) -> Vacancy | None:
-        """One look at the writers, and a heartbeat of our own if one is due."""
+        """Look at the writers once, and renew our object if that is due."""
         try:
             vacancy = self._judge(None)
             if vacancy is None:
                 self._stand()
-                vacancy = self._beat()
+                vacancy = self._renew()
         except StoreError as error:
             if not self.is_standing:
                 raise
@@ -216,24 +210,24 @@ class Bystander:
         if writers:
             rank = max(writers)
             info = writers[rank]
-            beat = before.beat if before is not None else None
-            if before is None or (before.rank, before.info) != (rank, info):
+            if before is not None and (before.rank, before.info) == (rank, info):
+                beat = before.beat
+            else:
                 beat = next(iter(self._catalog.heartbeats([rank])), None)
-            reached = self.source.uuid
             self._seen = Sighting(
-                rank=rank, info=info, beat=beat, store_now=store_now, reached=reached
+                rank=rank, info=info, beat=beat, store_now=store_now, reached=self.source.uuid
             )
-        return self._vigil.judge(self._seen, self._clock())
+        return self._detector.judge(self._seen, self._clock())
 
     def _stand(self) -> None:
-        """Stand by from now on, or say why not."""
+        """Stand by from now on. Raises SupersededError or SourceError if this process must not."""
         seen = self._seen
         assert seen is not None  # noqa: S101 - without a writer there is a vacancy
-        if self._exits and self._vigil.is_alive:
+        if self._exits and self._detector.is_alive:
             raise SupersededError(
                 f"another writer of {self._layout.source} works{where(seen.beat)}: "
                 f"generation {seen.rank[0]}",
-                hint="without --exit-on-other-writer this one would stand by",
+                hint="without --exit-on-other-writer this process would stand by",
             )
         if self.is_standing:
             return
@@ -252,8 +246,8 @@ class Bystander:
             seconds=patience_of(beat),
         )
 
-    def _beat(self) -> Vacancy | None:
-        """Renew our object. The store's answer has its clock: a writer may be long dead."""
+    def _renew(self) -> Vacancy | None:
+        """Renew our object, and judge again by the store's clock, which its answer contains."""
         now = self._clock()
         if now < self._due:
             return None
@@ -266,15 +260,14 @@ class Bystander:
         return self._judge(info.last_modified)
 
     def _pause(self) -> float:
-        """Until the next look."""
+        """Seconds until the next look."""
         least, most = _PAUSES
-        beat = self._seen.beat if self._seen is not None else None
-        interval = patience_of(beat) / SILENT_INTERVALS
+        interval = patience_of(self._beat) / SILENT_INTERVALS
         interval = min(interval, self.me.interval_seconds)
         return min(max(interval / _LOOKS_EACH_INTERVAL, least), most)
 
     def _leave(self) -> None:
-        """Delete our object; a store that fails keeps it, and the writer deletes it later."""
+        """Delete our object. If the store fails, the writer deletes it later."""
         if not self.is_standing:
             return
         self.is_standing, self._due = False, 0.0
@@ -285,7 +278,7 @@ class Bystander:
             _log.warning("the standby's object was not deleted", error=error)
 
     def _unsaved(self) -> int:
-        """How many bytes of the spool the bucket is not known to have."""
+        """Bytes of the spool that are not known to be in the bucket."""
         ends: dict[tuple[str, BinlogName], int] = {}
         for run in self._spool.runs():
             lineage = run.facts.lineage or self._lineage_of(run.facts.server_uuid)
@@ -294,17 +287,17 @@ class Bystander:
         return sum(max(0, end - self._durable(*place)) for place, end in ends.items())
 
     def _lineage_of(self, server_uuid: str) -> str:
-        """The lineage of a run that ended before it knew: the writer's, if of its server."""
-        beat = self._seen.beat if self._seen is not None else None
+        """The lineage of a run that ended before it had one: the writer's, if on its server."""
+        beat = self._beat
         return (beat.lineage or "") if beat is not None and beat.server_uuid == server_uuid else ""
 
     def _durable(self, lineage: str, name: BinlogName) -> int:
-        """How much of a binlog is in the bucket: as the writer says of the lineage it writes."""
-        beat = self._seen.beat if self._seen is not None else None
+        """Bytes of a binlog that are in the bucket; of the writer's own lineage, as it says."""
+        beat = self._beat
         if beat is not None and beat.lineage == lineage and beat.durable is not None:
             last, offset = beat.durable.place
             return 1 << 62 if name < last else offset if name == last else 0
-        if lineage and lineage not in self._sizes:  # nobody writes it any more
+        if lineage and lineage not in self._sizes:  # a lineage that nobody writes any more
             try:
                 known = [one for one in self._catalog.lineages([]) if one.id == lineage]
             except ArchiveError:
@@ -314,8 +307,11 @@ class Bystander:
         return self._sizes.get(lineage, {}).get(name, 0)
 
 
-class Reach:
-    """Asks the source who it is, from a thread of its own, at each interval."""
+class SourceProbe:
+    """Asks the source for its UUID at each interval, in a thread of its own.
+
+    `uuid` is "" and `error` is set while it does not answer; `silent_since` is monotonic seconds.
+    """
 
     def __init__(
         self, ask: Callable[[], str], interval_seconds: float, clock: Callable[[], float]
@@ -339,7 +335,7 @@ class Reach:
             self.uuid, self.error = "", error
 
     def start(self) -> None:
-        """Go on asking."""
+        """Begin to ask at each interval."""
         self._ended = ended = threading.Event()
 
         def run() -> None:
@@ -349,5 +345,5 @@ class Reach:
         threading.Thread(target=run, name="reach", daemon=True).start()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._ended.set()

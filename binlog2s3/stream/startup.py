@@ -1,20 +1,17 @@
-"""How a streamer begins: what is there, what speaks against it, where to go on.
+"""The startup of a streamer: waits for its turn, reads bucket, spool and source, refuses early.
 
-Place in the flow: `daemon` has it begin, and streams with what it found; `start` reads the bucket
-and the spool, `resume` asks the source.
+Place in the flow: `daemon` calls `Startup.begin` and streams from the `StartResult`. `standby`
+waits for another writer, `start` reads the bucket and the spool, `resume` asks the source.
 
-Law: everything that can be refused is refused before anything is written to the bucket. A store or
-a source that cannot be reached is waited for.
+Law: everything that can be refused is refused before anything is written to the bucket. A startup
+waits for a store or a source that cannot be reached.
 """
 
-import os
-import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from binlog2s3 import __version__
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.layout import Layout
@@ -26,56 +23,48 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerFacts
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool
-from binlog2s3.status.model import SourceStatus, Status, Vitals, WriterStatus, judge
+from binlog2s3.status.model import SourceStatus, Status, Vitals, judge, writer_status
 from binlog2s3.store.s3 import MendableError, Store
+from binlog2s3.stream.adopt import proved
+from binlog2s3.stream.archive_end import archive_end, tip_of, tip_of_archive
 from binlog2s3.stream.compare import Finder
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.resume import Heading, Pilot
 from binlog2s3.stream.retry import may_be_mended, wait_for
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
-from binlog2s3.stream.standby import Bystander
-from binlog2s3.stream.start import (
-    PROBE,
-    Found,
-    find,
-    known_end,
-    proved,
-    tip_of,
-    tip_of_archive,
-)
-from binlog2s3.stream.writer import Vacancy
+from binlog2s3.stream.standby import StandbyLoop
+from binlog2s3.stream.start import PROBE, StartState, find
+from binlog2s3.stream.writer import Vacancy, this_process
 
 _log = Log("beginning")
 
 
 def target(config: Config) -> str:
-    """Where the archive lies, for people and for the spool's own notes."""
+    """The URL of the archive, for people and for the spool's records."""
     return f"s3://{config.s3.bucket}/{config.s3.prefix}".rstrip("/")
 
 
-class Begun:
-    """What a start found: `tip` is None for a source that is new to the bucket.
+@dataclass(frozen=True, slots=True)
+class StartResult:
+    """What a startup found.
 
-    `heading` is None where the source could not be asked, and the spool has what the bucket lacks.
-    `refusal`: what the spool has is brought in, and then this ends it.
+    `tip` is None for a source that is new to the bucket. `heading` is None if the source could not
+    be asked and the spool has what is missing in the bucket. `refusal` ends the stream as soon as
+    that is uploaded.
     """
 
-    def __init__(
-        self,
-        found: Found,
-        tip: Tip | None,
-        heading: Heading | None,
-        refusal: SourceError | None = None,
-    ) -> None:
-        self.found = found
-        self.tip = tip
-        self.heading = heading
-        self.refusal = refusal
+    found: StartState
+    tip: Tip | None
+    heading: Heading | None
+    refusal: SourceError | None = None
 
 
-class Beginning:
-    """Everything that can be refused, refused before anything is written to the bucket."""
+class Startup:
+    """One startup. Any thread may read `status` and `waits` meanwhile.
+
+    `takes_over`: do not wait for another writer.
+    """
 
     def __init__(
         self, config: Config, store: Store, spool: Spool, stop: Stop, *, takes_over: bool = False
@@ -87,23 +76,23 @@ class Beginning:
         self._layout = Layout(config.s3.prefix, config.stream.source)
         self.catalog = Catalog(store, self._layout)
         self._grid = Grid(config.s3.part_size)
-        self._since = datetime.now(UTC)
+        self._me = this_process(config.stream.source, config.stream.heartbeat_interval)
         self._began = time.monotonic()
         self._source_error: BaseException | None = None
         self._store_error: StoreError | None = None
         self._failing_since = 0.0
-        self._bystander = None if takes_over else self._stands_by()
+        self._standby = None if takes_over else self._standby_loop()
         self.vacancy: Vacancy | None = None
 
-    def _stands_by(self) -> Bystander:
-        """Who waits for as long as another writer of this source works."""
+    def _standby_loop(self) -> StandbyLoop:
+        """Waits while another writer of this source works."""
         stream, login = self._config.stream, lambda: resolve(self._config.mysql)
 
         def reach() -> str:
             with Server(login) as server:
                 return server.facts().uuid
 
-        return Bystander(
+        return StandbyLoop(
             store=self._store,
             layout=self._layout,
             spool=self._spool,
@@ -116,19 +105,10 @@ class Beginning:
         )
 
     def status(self) -> Status:
-        """Until the stream begins: how long it has been starting, and what it waits for."""
+        """The status until the stream begins: how long it has been starting, what it waits for."""
         now, standing = time.monotonic(), self._standing()
-        vitals = self._vitals(now)
-        if standing is not None:
-            vitals = self._standby_vitals(now, standing)
+        vitals = self._vitals(now) if standing is None else self._standby_vitals(now, standing)
         state, troubles = judge(vitals, self._config.timing)
-        me = WriterStatus(
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            version=__version__,
-            since=self._since,
-            heartbeat_interval_seconds=self._config.stream.heartbeat_interval,
-        )
         return Status(
             source=self._layout.source,
             target=target(self._config),
@@ -136,7 +116,7 @@ class Beginning:
             at=datetime.now(UTC),
             state=state,
             troubles=troubles,
-            writer=standing.writer if standing is not None else me,
+            writer=standing.writer if standing is not None else writer_status(self._me, None),
             standbys=(standing.status,) if standing is not None else None,
             server=SourceStatus(
                 uuid=standing.source.uuid if standing is not None else "",
@@ -145,47 +125,48 @@ class Beginning:
             flush_interval=self._config.stream.flush_interval,
         )
 
-    def _standing(self) -> Bystander | None:
-        """The bystander, while it stands by."""
-        bystander = self._bystander
-        return bystander if bystander is not None and bystander.is_standing else None
+    def _standing(self) -> StandbyLoop | None:
+        """The standby loop while it waits, else None."""
+        standby = self._standby
+        return standby if standby is not None and standby.is_standing else None
 
     def _vitals(self, now: float) -> Vitals:
         seconds, error, failed = now - self._began, self._source_error, self._store_error
         return Vitals(
             phase="starting",
             phase_seconds=seconds,
-            source_error=str(error) if error is not None else "",
+            source_error=str(error or ""),
             source_hint=getattr(error, "hint", ""),
             source_silent=seconds if error is not None else 0.0,
-            store_error=str(failed) if failed is not None else "",
-            store_hint=failed.hint if failed is not None else "",
+            store_error=str(failed or ""),
+            store_hint=getattr(failed, "hint", ""),
             store_failing=now - self._failing_since if failed is not None else None,
         )
 
     @staticmethod
-    def _standby_vitals(now: float, standing: Bystander) -> Vitals:
-        error, failed = standing.source.error, standing.store_error
+    def _standby_vitals(now: float, standing: StandbyLoop) -> Vitals:
+        error = standing.source.error
+        since, failed = standing.store_error or (now, None)
         return Vitals(
             phase="standby",
-            source_error=str(error) if error is not None else "",
-            source_hint=error.hint if error is not None else "",
+            source_error=str(error or ""),
+            source_hint=getattr(error, "hint", ""),
             source_silent=now - standing.source.silent_since if error is not None else 0.0,
-            store_error=str(failed[1]) if failed is not None else "",
-            store_hint=failed[1].hint if failed is not None else "",
-            store_failing=now - failed[0] if failed is not None else None,
+            store_error=str(failed or ""),
+            store_hint=getattr(failed, "hint", ""),
+            store_failing=now - since if failed is not None else None,
             unsaved_bytes=standing.me.unsaved_bytes,
             may_be_last_copy=standing.may_be_last_copy,
         )
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for the store, the source, or its turn to write."""
+        """Whether the startup waits for the store, the source, or another writer."""
         failing = self._source_error is not None or self._store_error is not None
         return failing or self._standing() is not None
 
     def waits_for(self, error: BaseException | None) -> None:
-        """It waits, for this; None: the store has answered."""
+        """Note the error that the startup waits to end; None: the store has answered."""
         if isinstance(error, StoreError):
             self._failing_since = self._failing_since if self._store_error else time.monotonic()
             self._store_error = error
@@ -194,14 +175,14 @@ class Beginning:
         else:
             self._source_error = error
 
-    def begin(self) -> Begun:
-        """Stand by while another writer works; then find the way.
+    def begin(self) -> StartResult:
+        """Stand by while another writer works; then decide where the stream continues.
 
-        A store that cannot be reached is waited for, and then all is looked at from the beginning:
-        what was found before would be old. One that refuses is waited for only by a spool that has
-        something: else somebody looks on.
+        If the store cannot be reached, wait, and then read everything again, because what was found
+        before would be out of date. If it refuses, wait only if the spool has binlogs: otherwise
+        this is a first start, and its user is watching. Raises Binlog2s3Error for what is refused.
         """
-        begun = wait_for(
+        result = wait_for(
             self._look,
             self._stop.event,
             tell=self.waits_for,
@@ -209,26 +190,26 @@ class Beginning:
             timing=self._config.timing,
         )
         self._source_error = None
-        return begun
+        return result
 
     def passes(self, error: BaseException) -> bool:
-        """Whether it is waited for: the store cannot be reached, or refuses what it did not."""
+        """Whether to wait: the store cannot be reached, or refuses what it allowed before."""
         if not isinstance(error, StoreError):
             return False
         return error.transient or (self._is_used() and isinstance(error, MendableError))
 
     def _is_used(self) -> bool:
-        """Whether the spool has anything: else this is the first start here, and somebody looks."""
+        """Whether the spool has binlogs; if not, this is a first start and its user is watching."""
         return any(run.files() for run in self._spool.runs())
 
-    def _look(self) -> Begun:
-        """In this order: what is found would be old after the wait for the other writer.
+    def _look(self) -> StartResult:
+        """Wait for another writer first: what is read before the wait would be out of date.
 
-        And mysqlbinlog must not be started while that one works, which it would evict.
+        Also, mysqlbinlog would disconnect that writer's mysqlbinlog.
         """
         spool = self._spool
-        if self._bystander is not None:
-            self.vacancy = self._waited(self._bystander)
+        if self._standby is not None:
+            self.vacancy = self._waited(self._standby)
         spool.drop_prefixes()
         with Server(lambda: resolve(self._config.mysql)) as server:
             unheard = self._try_server(server)
@@ -241,10 +222,10 @@ class Beginning:
             self.waits_for(None)
             return self._begin(server, found, unheard)
 
-    def _waited(self, bystander: Bystander) -> Vacancy:
-        """Wait for the other writer. If store and source both refuse, the source's error counts."""
+    def _waited(self, standby: StandbyLoop) -> Vacancy:
+        """Wait for another writer. If store and source both refuse, raise the source's error."""
         try:
-            return bystander.wait()
+            return standby.wait()
         except StoreError as error:
             if self.passes(error):
                 raise
@@ -255,7 +236,7 @@ class Beginning:
             raise unheard from error
 
     def _try_server(self, server: Server) -> SourceError | None:
-        """What speaks against the source from the first: told before what else is wrong."""
+        """The source's error, None if it answers. It is shown before any other error."""
         try:
             server.facts()
         except SourceError as error:
@@ -263,7 +244,7 @@ class Beginning:
         self._source_error = None
         return None
 
-    def _begin(self, server: Server, found: Found, unheard: SourceError | None) -> Begun:
+    def _begin(self, server: Server, found: StartState, unheard: SourceError | None) -> StartResult:
         new = found.known is None or not found.described
         empty = not self._is_used()
         if new and empty:
@@ -273,20 +254,20 @@ class Beginning:
         found = self._proved(server, found)
         tip, pilot = self._tip(found), self._pilot()
         try:
-            return Begun(found, tip, pilot.heading(server, tip))
+            return StartResult(found, tip, pilot.heading(server, tip))
         except (SourceError, GapError) as error:
             if found.tracks:
                 _log.warning(
-                    "the source cannot go on; what the spool has is brought in",
+                    "the source cannot continue; uploading what the spool has",
                     error=error,
                     hint=error.hint,
                 )
                 if isinstance(error, SourceError) and error.refused:
-                    return Begun(found, tip, None, refusal=error)
-                return Begun(found, tip, None)
+                    return StartResult(found, tip, None, refusal=error)
+                return StartResult(found, tip, None)
             if isinstance(error, GapError) or error.refused:
                 raise
-            if (new or empty) and not error.transient:  # the first start here: somebody looks on
+            if (new or empty) and not error.transient:  # a first start: its user is watching
                 raise
         heading = wait_for(
             lambda: pilot.heading(server, tip),
@@ -295,13 +276,14 @@ class Beginning:
             passes=_passes_by_itself if new else may_be_mended,
             timing=self._config.timing,
         )
-        return Begun(found, tip, heading)
+        return StartResult(found, tip, heading)
 
-    def _proved(self, server: Server, found: Found) -> Found:
-        """What was found, without what the spool has behind a binlog that nothing has ended.
+    def _proved(self, server: Server, found: StartState) -> StartState:
+        """What was found, without the spool's binlogs after one that has no end of its own.
 
-        After a RESET the names go on, and equal GTIDs may: it is read again, and compared. A server
-        that cannot be asked is not waited for: what is here may be nowhere else.
+        After a RESET, names and even GTIDs may continue from there, so such a binlog is read again
+        and compared. This does not wait for a server that does not answer: the spool may have the
+        only copy.
         """
         endless = any(not track.scanner.ended for track in found.tracks[:-1])
         if found.lineage is None or not endless:
@@ -314,7 +296,7 @@ class Beginning:
             return found
         return replace(found, tracks=tracks)
 
-    def _tip(self, found: Found) -> Tip | None:
+    def _tip(self, found: StartState) -> Tip | None:
         if found.known is None or not (found.described or found.tracks):
             return None
         if found.tracks:
@@ -342,9 +324,9 @@ def make_pilot(  # noqa: PLR0917
     stop: Stop,
     work: Callable[[float], object],
 ) -> Pilot:
-    """A pilot whose probes run in the spool, into directories that are discarded.
+    """A pilot whose probes run in the spool, in directories that are discarded.
 
-    `work` is what goes on meanwhile, for so many seconds.
+    `work` is called with seconds, and does everything else meanwhile.
     """
 
     def finder(facts: ServerFacts, tool: Tool, lineage: Lineage) -> Finder:
@@ -382,7 +364,7 @@ def make_pilot(  # noqa: PLR0917
     def others(uuid: str) -> Sequence[Tip]:
         ours = [lineage for lineage in catalog.lineages() if lineage.server_uuid == uuid]
         return [
-            tip_of_archive(catalog, store, layout, known_end(catalog, lineage))
+            tip_of_archive(catalog, store, layout, archive_end(catalog, lineage))
             for lineage in reversed(ours)
         ]
 

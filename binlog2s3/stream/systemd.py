@@ -1,12 +1,12 @@
-"""Tells the service manager how it goes: ready, one line of status, stopping, still alive.
+"""Notifies the service manager: ready, a status line, stopping, and the watchdog.
 
-Place in the flow: the daemon makes one `Notifier` of the environment that systemd sets; its main
-loop says that it goes round, the board's thread says how the stream is. The protocol is
-sd_notify(3): one datagram a message, to the socket that NOTIFY_SOCKET names.
+Place in the flow: the daemon makes one `Notifier` from the environment variables of systemd. The
+main loop feeds the watchdog, the board's thread sends the status. The protocol is sd_notify(3): one
+datagram per message, to the socket in NOTIFY_SOCKET.
 
-Law: nobody waits for the service manager: what its socket does not take at once is not sent, and
-is tried again at the next occasion. What systemd tells this process is for it alone: the variables
-are taken out of the environment, so that no child inherits them.
+Law: nothing waits for the service manager. A message that its socket does not take at once is sent
+at the next opportunity. The variables are removed from the environment, so that no child process
+inherits them.
 """
 
 import os
@@ -17,25 +17,27 @@ from collections.abc import Callable, MutableMapping
 from contextlib import closing, suppress
 from typing import Generic, TypeVar
 
+from binlog2s3.formatting import one_line
 from binlog2s3.log import Log
 from binlog2s3.status.model import Status
 
 _log = Log("notify")
 _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-_FEEDS = 6.0  # times in a watchdog's interval; it asks for two at least
+_FEEDS = 6.0  # per watchdog interval; systemd recommends at least two
 _STATUS_SECONDS = 0.9
 _MOST_TEXT = 300
 _POLL_SECONDS = 0.05
-_READY_SECONDS = 10.0  # a start that takes longer is not waited for by the service manager
-_STILL_SECONDS = 120.0  # longer than any request or question of a start may take
+_READY_SECONDS = 10.0  # after this time the service manager no longer waits for the start
+_STILL_SECONDS = 120.0  # longer than any request or query of a start may take
 _LEAVE_SECONDS = 7.0
 T = TypeVar("T")
 
 
 class Notifier:
-    """One service manager's ear, or none: then nothing is sent. From any thread.
+    """The connection to the service manager; without an address nothing is sent. Thread-safe.
 
-    `watchdog_seconds`: kill us when nothing was heard for so long; None where it does not watch.
+    `watchdog_seconds`: the service manager kills this process after so long without a message;
+    None: it has no watchdog.
     """
 
     def __init__(
@@ -54,17 +56,17 @@ class Notifier:
         self._failed = False
 
     def ready(self) -> None:
-        """The configuration is valid and the loops run; said once."""
+        """Send that the configuration is valid and the loops run; once."""
         self._tell("READY=1")
 
     def stopping(self) -> None:
-        """The end has begun; said once."""
+        """Send that the process is stopping; once."""
         self._tell("STOPPING=1\nSTATUS=stopping")
 
     def show(self, status: Status) -> None:
-        """Say how the stream is, where it is not what was last said, about once a second at most.
+        """Send the status line if it has changed, at most about once a second.
 
-        Nothing more is said once the end has begun.
+        Nothing is sent after `stopping`.
         """
         text, now = line(status), self._clock()
         with self._lock:
@@ -76,7 +78,7 @@ class Notifier:
                 self._shown = (text, now)
 
     def feed(self) -> None:
-        """The loop has gone round: tell the watchdog, a few times in its interval."""
+        """Feed the watchdog, a few times per interval. Called each time the loop has run."""
         seconds, now = self.watchdog_seconds, self._clock()
         if seconds is None:
             return
@@ -91,7 +93,7 @@ class Notifier:
                 self._told.add(message)
 
     def _send(self, message: str) -> bool:
-        """Whether it was taken; where nobody listens, it was."""
+        """Whether the message was taken; True if there is no service manager."""
         if not self._address:
             return True
         try:
@@ -99,24 +101,24 @@ class Notifier:
                 out.setblocking(False)
                 out.sendto(message.encode("utf-8", "replace"), self._address)
         except BlockingIOError:
-            return False  # its queue is full: the next occasion comes
+            return False  # its queue is full: sent again later
         except OSError as error:
             if not self._failed:
                 self._failed = True
-                _log.warning("the service manager cannot be told", error=error)
+                _log.warning("the service manager cannot be notified", error=error)
             return False
         return True
 
 
 def of_environment(environment: MutableMapping[str, str], pid: int | None = None) -> Notifier:
-    """The service manager that these variables name, which are taken out of them.
+    """The service manager in these variables, which are removed from `environment`.
 
-    A watchdog of another process is not ours. Only sockets of AF_UNIX are known.
+    A watchdog of another process is ignored. Only Unix sockets are supported.
     """
     address, usec, of_pid = (environment.pop(name, "") for name in _VARIABLES)
     if not address.startswith(("/", "@")):
         if address:
-            _log.warning("the service manager cannot be told", error=f"NOTIFY_SOCKET={address}")
+            _log.warning("the service manager cannot be notified", error=f"NOTIFY_SOCKET={address}")
         return Notifier()
     ours = not of_pid or of_pid == str(os.getpid() if pid is None else pid)
     seconds = int(usec) / 1e6 if ours and usec.isdecimal() and int(usec) else None
@@ -132,11 +134,11 @@ def attend(
     leave_seconds: float = _LEAVE_SECONDS,
     still_seconds: float = _STILL_SECONDS,
 ) -> T | None:
-    """What a step gives that may take minutes, or wait for hours; it raises what the step raises.
+    """Run a step that may take minutes or wait for hours; its result, or it raises its error.
 
-    The step has a thread of its own: a host's name that is looked up cannot be interrupted. Here
-    the watchdog is fed as long as that thread does anything, and we are ready where the step
-    `waits`, or takes long. None where `stop` is set and the step has had its time to end.
+    The step has its own thread, because a host name lookup cannot be interrupted. The watchdog is
+    fed as long as that thread does anything. READY is sent when the step `waits` or takes long.
+    Returns None if `stop` is set and the step does not end within `leave_seconds`.
     """
     still = _Step(step)
     begun, stopped_at = time.monotonic(), None
@@ -146,7 +148,7 @@ def attend(
             notifier.stopping()
             stopped_at = stopped_at or now
             if now - stopped_at > leave_seconds:
-                _log.warning("the start does not end", seconds=round(now - stopped_at, 1))
+                _log.warning("the startup does not end", seconds=round(now - stopped_at, 1))
                 return None
         if still.idle_seconds() < still_seconds:
             notifier.feed()
@@ -160,7 +162,7 @@ def attend(
 
 
 class _Step(Generic[T]):
-    """A thread that does one thing; whether it does anything is told by its processor time."""
+    """A thread that runs one function; its CPU time shows whether it is doing anything."""
 
     def __init__(self, step: Callable[[], T]) -> None:
         self.ended = threading.Event()
@@ -172,9 +174,9 @@ class _Step(Generic[T]):
         threading.Thread(target=self._run, name="start", daemon=True).start()
 
     def idle_seconds(self) -> float:
-        """Since it was last seen to have done anything."""
+        """Seconds since its CPU time last changed."""
         now = time.monotonic()
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the thread has ended
             used = time.clock_gettime(self._clock) if self._clock is not None else 0.0
             if used > self._used:
                 self._used, self._used_at = used, now
@@ -184,13 +186,13 @@ class _Step(Generic[T]):
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             self.value = self._step()
-        except BaseException as error:  # noqa: BLE001 - raised by whoever attends
+        except BaseException as error:  # noqa: BLE001 - raised by `attend`
             self.error = error
         self.ended.set()
 
 
 def line(status: Status) -> str:
-    """A status in a few words: what `systemctl status` shows beside the unit."""
+    """A status in a few words, which `systemctl status` shows beside the unit."""
     texts = {trouble.code: trouble.text for trouble in status.troubles}
     server = "MariaDB" if status.server.flavour == "mariadb" else "MySQL"
     waits = [who for who, code in (("the store", "store"), (server, "source")) if code in texts]
@@ -198,21 +200,21 @@ def line(status: Status) -> str:
     if status.state in ("store unreachable", "source unreachable") and waits:
         text = f"waiting for {' and '.join(waits)}: {why}"
     elif status.state in ("streaming", "catching up", "idle"):
-        text = _going(status)
+        text = _streaming(status)
     else:
         text = texts.get(_CODES.get(status.state, status.state), "") or status.state
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    text = one_line(text)
     return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 3]}..."
 
 
 _CODES = {"stopped": "stopping"}
 
 
-def _going(status: Status) -> str:
+def _streaming(status: Status) -> str:
     durable, lag = status.durable, status.lag
     where = f" {durable.binlog}" if durable is not None else ""
     if lag.seconds is None:
-        how = "not known how far it is durable"
+        how = "durable position unknown"
     elif lag.seconds == 0:
         how = "all durable"
     else:

@@ -1,14 +1,13 @@
-"""The writer's own object in the bucket: its claim, its heartbeat, and who writes.
+"""The writer's object in the bucket: how a process claims to be the writer, and its heartbeat.
 
-Place in the flow: the daemon claims it as the last step before its first other write. Then a
-thread of its own renews it, so that a slow upload does not look like a dead writer. `standby` waits
-until a claim is due.
+Place in the flow: the daemon claims before anything else is written. Then a thread renews the
+object, so that a slow upload does not look like a dead writer. `standby` waits until this process
+may claim.
 
-Law: the greatest (generation, token) is the writer. A process that sees a greater one stops
-writing. There is no lease: correctness does not depend on it, it only ends the waste of two
-writers. Of two claims of one generation the later process has the greater token: a claim that a
-killed process left on its way to the store, and that arrives when the next one has claimed, ends
-nobody.
+Law: the object with the greatest (generation, token) belongs to the writer. A process that sees a
+greater one stops writing. There is no lease: correctness does not depend on it, it only ends the
+waste of two writers. Of two claims with one generation, the later process has the greater token.
+So a claim of a killed process that reaches the store late supersedes nobody.
 """
 
 import os
@@ -42,17 +41,17 @@ from binlog2s3.stream.spool import Rank, Spool
 
 _log = Log("writer")
 _DEAD_INTERVALS = 10
-"""A standby whose object was not renewed for so many of its intervals is dead."""
+"""A standby is dead if it does not renew its object for this many of its intervals."""
 _AUDIT_EVERY = 10
 _MOST_TURNS = 10
-_AGAIN_SECONDS = 5.0  # after a heartbeat that could not be put
-_FIRST_BEAT_SECONDS = 3.0  # by then it is known what the bucket has
-_HINT = "if this one is to be the writer, start it with --take-over"
+_AGAIN_SECONDS = 5.0  # after a heartbeat that failed
+_FIRST_BEAT_SECONDS = 3.0  # by then the streamer knows what the bucket has
+_HINT = "to make this process the writer, start it with --take-over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """What a heartbeat says of the stream, taken at one moment."""
+class StreamProgress:
+    """The state of the stream at one moment, for the heartbeat."""
 
     state: str
     lineage: str | None
@@ -67,8 +66,9 @@ class Progress:
 class Vacancy:
     """The writer's place is free, and why.
 
-    `rank`: the greatest writer that there is, None if there is none. `info`: its object; a renewal
-    would prove that it works after all. None where it may be renewed: it is known to be useless.
+    `rank` is the greatest one in the bucket, None if there is none. `info` is its object: if that
+    is renewed, its writer works after all. `info` is None if the object may be renewed, because
+    its writer is known to be useless.
     """
 
     why: str
@@ -76,7 +76,7 @@ class Vacancy:
     info: ObjectInfo | None = None
 
     def holds(self, writers: Mapping[Rank, ObjectInfo]) -> bool:
-        """Whether it is still so, with these writers."""
+        """Whether the place is still free, with these writers in the bucket."""
         greatest = max(writers, default=None)
         if greatest is None or (self.rank is not None and greatest < self.rank):
             return True
@@ -84,7 +84,12 @@ class Vacancy:
 
 
 class Writer:
-    """One process as a writer of a source. `failed` is called from its thread, once."""
+    """Writes the heartbeat of this process, which is the writer of a source once it has claimed.
+
+    `progress` returns what the heartbeat says. `audit` gets the keys of all chunks and when they
+    were listed. `failed` is called once from the heartbeat's thread, with what ended it.
+    `beaten_at` (monotonic seconds) is when the object was last put, None if never.
+    """
 
     def __init__(
         self,
@@ -94,7 +99,7 @@ class Writer:
         spool: Spool,
         target: str,
         interval_seconds: float,
-        progress: Callable[[], Progress],
+        progress: Callable[[], StreamProgress],
         audit: Callable[[list[str], float], None],
         failed: Callable[[BaseException], None],
         stop: threading.Event,
@@ -125,12 +130,12 @@ class Writer:
         )
 
     def claim(self, store: Store, vacancy: Vacancy | None = None) -> None:
-        """Become the writer: put an object of a generation greater than any seen.
+        """Become the writer: put an object with a generation greater than any in the bucket.
 
-        What earlier writers proved (covered until, durable) is carried over. The spool has a record
-        of the claim first, so that a restart after kill -9 knows its own. Raises SupersededError if
-        the vacancy holds no longer (None: whoever works is taken over from), StoreError if `store`
-        refuses, ArchiveError if no generation is greater than one that was seen.
+        Keeps what earlier writers proved (covered until, durable). Records the claim in the spool
+        first, so that a restart after kill -9 recognizes its own. Raises SupersededError if the
+        vacancy no longer holds (None: take over from any writer), StoreError if `store` refuses,
+        ArchiveError if there is no greater generation.
         """
         catalog = Catalog(store, self._layout)
         found = catalog.writers()
@@ -143,17 +148,12 @@ class Writer:
                 self._carried[beat.lineage] = max(before, beat.covered_until)
             if beat.lineage and beat.durable:
                 self._carried_durable = (beat.lineage, beat.durable)
-        generation = max((generation for generation, _ in found), default=0) + 1
-        if generation > GENERATION_MOST:
-            raise ArchiveError(
-                f"no writer can have a generation greater than {GENERATION_MOST}, which "
-                f"{self._layout.writer(*max(others))} has",
-                hint="no streamer has put that object: delete it",
-            )
+        last = max(found, default=(0, ""))
+        generation = _after(last[0], self._layout.writer(*last))
         self._me = replace(self._me, generation=generation)
         try:
             self._spool.note_claim(self._layout.source, self._target, self._me.rank)
-        except SpoolError as error:  # a full disk, say: a restart after kill -9 waits, that is all
+        except SpoolError as error:  # a full disk, for example: a restart after kill -9 waits
             _log.warning("the claim could not be recorded", error=error)
         self._put(store)
         _log.info("writer", generation=generation, token=self._me.token, host=self._me.host)
@@ -163,7 +163,7 @@ class Writer:
         self._thread.start()
 
     def look(self, store: Store) -> dict[tuple[int, str], ObjectInfo]:
-        """The writers that there are. Raises SupersededError if one is greater than we."""
+        """The writers in the bucket. Raises SupersededError if one is greater than this one."""
         others = Catalog(store, self._layout).writers()
         self._give_way_to_greater(store, others)
         return others
@@ -174,23 +174,18 @@ class Writer:
             raise self._superseded(store, max(greater))
 
     def take_turn(self, store: Store, lineage: str) -> None:
-        """Say, for ever, that this lineage is written from here on: before its first byte.
+        """Record permanently that this lineage is the current one, before its first byte is put.
 
-        A turn of a writer before us that arrives late finds its number taken. Raises
-        SupersededError if somebody is greater than we, StoreError if `store` refuses, ArchiveError
-        if no number is greater than one that was seen.
+        A turn of an earlier writer that arrives late finds its number taken. Raises SupersededError
+        if there is a greater writer, StoreError if `store` refuses, ArchiveError if there is no
+        greater number.
         """
         catalog = Catalog(store, self._layout)
         for _ in range(_MOST_TURNS):
             last = catalog.turn()
             self.look(store)
-            number = last.number + 1 if last is not None else 1
-            if number > GENERATION_MOST:
-                raise ArchiveError(
-                    f"no turn can have a number greater than {GENERATION_MOST}, which "
-                    f"{self._layout.turn(GENERATION_MOST)} has",
-                    hint="no streamer has put that object: delete it",
-                )
+            before = last.number if last is not None else 0
+            number = _after(before, self._layout.turn(before))
             turn = Turn(
                 number=number,
                 lineage=lineage,
@@ -201,20 +196,20 @@ class Writer:
             try:
                 where_absent(partial(_put_turn, store, key, turn.to_json()))
             except PreconditionError:
-                if read(store, key, Turn) != turn:  # else ours, where an answer was lost
+                if read(store, key, Turn) != turn:  # otherwise it is ours, and the answer was lost
                     continue
             _log.info("turn", number=number, lineage=lineage)
             return
         raise StoreError(
-            f"others take the turn of {self._layout.source} again and again",
+            f"other writers of {self._layout.source} took {_MOST_TURNS} turns in a row",
             hint=_HINT,
             transient=True,
         )
 
     def beat(self) -> None:
-        """Look for a greater writer, renew our object, delete those of the dead.
+        """Look for a greater writer, renew our object, delete the objects of dead processes.
 
-        Every tenth time, and the first, the same listing shows all chunks, for the audit.
+        The first time, and then every tenth time, the same listing shows all chunks to the audit.
         """
         asked_at = time.monotonic()
         if self._beats % _AUDIT_EVERY == 0:
@@ -235,14 +230,14 @@ class Writer:
             self._store.delete([self._layout.writer(*rank) for rank in older])
 
     def finish(self, store: Store) -> None:
-        """Say that this writer has stopped; a store that does not answer is not waited for."""
+        """Record that this writer has stopped. A failure is logged, not raised."""
         try:
             self._put(store, state="stopped")
         except Binlog2s3Error as error:
             _log.warning("last heartbeat not written", error=error)
 
     def _put(self, store: Store, state: WriterState | None = None) -> datetime:
-        """Put our object; the store's clock."""
+        """Put our object; returns the store's clock."""
         now = self._progress()
         self._me = replace(
             self._me,
@@ -261,22 +256,22 @@ class Writer:
 
     @property
     def me(self) -> Heartbeat:
-        """What was last put, or is to be."""
+        """The object that was last put, or will be put first."""
         return self._me
 
     def furthest_covered(self, lineage: str | None, until: datetime | None) -> datetime | None:
-        """Up to when all is covered; until we know it, what the writers before us proved of it."""
+        """`until`, or if that is unknown, what earlier writers proved of this lineage."""
         return until if until is not None else self._carried.get(lineage or "")
 
     def told_time(self, moment: datetime) -> None:
-        """The source's clock. What was proved by a later one is of no use any more."""
+        """Take the source's clock. What was proved by a later clock is dropped."""
         for lineage, until in [*self._carried.items()]:
             if until > moment:
                 _log.warning("the source's clock was set back", covered_until=until, now=moment)
                 del self._carried[lineage]
 
-    def _furthest(self, now: Progress) -> Position | None:
-        """What is durable; not less than the writer before us said of the same lineage."""
+    def _furthest(self, now: StreamProgress) -> Position | None:
+        """What is durable, but not less than the last writer said of the same lineage."""
         if self._carried_durable is None or self._carried_durable[0] != now.lineage:
             return now.durable
         carried = self._carried_durable[1]
@@ -304,9 +299,19 @@ class Writer:
                     return
                 wait = min(wait, _AGAIN_SECONDS)
                 _log.recurring("heartbeat not written", error=error, hint=error.hint)
-            except BaseException as error:  # noqa: BLE001 - the daemon ends the process with it
+            except BaseException as error:  # noqa: BLE001 - the daemon ends the process
                 self._failed(error)
                 return
+
+
+def _after(number: int, key: str) -> int:
+    """The next generation or number of a turn. Raises ArchiveError if `key` has the greatest."""
+    if number >= GENERATION_MOST:
+        raise ArchiveError(
+            f"{key} has the greatest number that is possible, and no other can follow",
+            hint="no streamer has put that object: delete it",
+        )
+    return number + 1
 
 
 def _put_turn(store: Store, key: str, document: bytes, if_absent: bool) -> None:
@@ -314,7 +319,7 @@ def _put_turn(store: Store, key: str, document: bytes, if_absent: bool) -> None:
 
 
 def this_process(source: str, interval_seconds: float) -> Process:
-    """What a heartbeat and a standby's object say of this process, as of now, with a new token."""
+    """What a heartbeat or a standby's object says of this process, with a new token."""
     now = datetime.now(UTC)
     return Process(
         token=new_token(now),
@@ -329,7 +334,7 @@ def this_process(source: str, interval_seconds: float) -> Process:
 
 
 def new_token(now: datetime) -> str:
-    """16 hex digits: the milliseconds since 1970, which make later ones greater, and chance."""
+    """16 hex digits: milliseconds since 1970, so that later ones are greater, then random bits."""
     return f"{int(now.timestamp() * 1000):011x}{secrets.randbits(20):05x}"
 
 
@@ -338,7 +343,7 @@ def _is_dead(standby: Standby, age: timedelta) -> bool:
 
 
 def where(beat: Heartbeat | None) -> str:
-    """On which host a writer runs, for a message; "" if its object cannot be read."""
+    """Where a writer runs, for a message; "" if its object cannot be read."""
     if beat is None:
         return ""
     return f" on {beat.host} (process {beat.pid}, since {beat.since:%Y-%m-%d %H:%M:%SZ})"

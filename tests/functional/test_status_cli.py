@@ -28,8 +28,9 @@ from binlog2s3.cli.status import StatusSource
 from binlog2s3.config.given import Given
 from binlog2s3.config.status import STATUS
 from binlog2s3.errors import ConfigError
+from binlog2s3.status.ask import SOCKET
 from binlog2s3.status.document import document
-from binlog2s3.status.http import SOCKET, Listener
+from binlog2s3.status.http import Listener
 from binlog2s3.status.model import Lag, Purge, Status, Trouble
 from lab.s3 import REGION, MotoServer
 from lab.status_examples import IDLE

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from binlog2s3.config.timing import DEFAULT, Timing
-from binlog2s3.status.http import ask, ask_health
+from binlog2s3.status.ask import ask, ask_health
 from binlog2s3.status.model import Status
 from binlog2s3.status.severity import judged
 from lab.fault import Answer, on
@@ -246,7 +246,7 @@ def test_a_restart_on_its_own_spool_does_not_wait(scene: Scene) -> None:
     write(scene.server, 1)
     a.kill()
     again = scene.start(spool=a.spool, options=options)
-    again.wait_for_event("the other writer is gone", why="it was this spool's own streamer")
+    again.wait_for_event("the other writer is gone", why="it was the last streamer on this spool")
     again.wait_for_event("streaming")
     assert not again.events("standing by")
     write_binlog(scene.server, 1)

@@ -20,8 +20,8 @@ from rich.console import Console
 from binlog2s3.cli.monitor import ForMonitors
 from binlog2s3.cli.status_watch import (
     Course,
+    LookSchedule,
     Observation,
-    Pace,
     line_of_course,
     print_screen,
     watch,
@@ -31,7 +31,7 @@ from binlog2s3.config.status import STATUS, StatusConfig, Thresholds
 from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.formatting import duration_text, short_text, size_text
 from binlog2s3.output import Coloured, Picture, Plain
-from binlog2s3.status.model import Gap, History, Lag, Purge, Rates, Status, Totals, Trouble
+from binlog2s3.status.model import Gap, HistoryStatus, Lag, Purge, Rates, Status, Totals, Trouble
 from binlog2s3.status.text import line_of, line_of_all, print_status, print_table
 from lab.status_examples import CATCHING_UP, DEAD, IDLE, NOW, STREAMING, TARGET
 
@@ -487,7 +487,7 @@ class Looking:
 
 def watched(look: Looking, count: int) -> list[str]:
     out = StringIO()
-    watch(look, Pace(interval_seconds=0.01, count=count), out)
+    watch(look, LookSchedule(interval_seconds=0.01, count=count), out)
     return [line.split(" ", 1)[1] for line in out.getvalue().splitlines()]
 
 
@@ -606,7 +606,7 @@ def test_every_level_and_join_has_its_words() -> None:
         Gap(lineage=f"L{number}", join=join, text=f"what {number}")
         for number, join in enumerate(("gap", "unknown", "missing", "gap", "unknown"))
     )
-    status = replace(IDLE, history=History(lineages=6, gaps=gaps, complete=True))
+    status = replace(IDLE, history=HistoryStatus(lineages=6, gaps=gaps, complete=True))
     assert shown(status, "history") == [
         "6 lineages, 5 gaps",
         "reachable without a gap from unknown to 2026-01-02 12:03:27Z",
@@ -623,6 +623,6 @@ def test_behind_a_fresh_gap_nothing_is_reachable_yet() -> None:
     latest = IDLE.latest
     assert latest is not None
     begun = latest + timedelta(seconds=2)
-    status = replace(IDLE, history=History(lineages=2, complete=True, earliest=begun))
+    status = replace(IDLE, history=HistoryStatus(lineages=2, complete=True, earliest=begun))
     (_, reach, *_) = shown(status, "history")
-    assert reach == "nothing is reachable yet behind the gap, 2026-01-02 12:03:29Z"
+    assert reach == "nothing is reachable yet after the gap, 2026-01-02 12:03:29Z"

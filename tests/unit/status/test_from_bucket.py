@@ -356,7 +356,7 @@ def test_a_writer_whose_own_socket_refuses_is_dead_at_once() -> None:
     bucket = streamed(saying(state="idle", lag=Lag(bytes=0, transactions=0, seconds=0.0)))
     status = told(bucket, silent("refused"), BEAT_AT + timedelta(seconds=3))
     assert (status.state, codes(status)) == ("dead", [("dead", "critical")])
-    assert f"(process {LAST.pid}) has ended without a word" in status.troubles[0].text
+    assert f"(process {LAST.pid}) died" in status.troubles[0].text
     assert "its last heartbeat came 3 s ago" in status.troubles[0].text
     assert status.lag == Lag(seconds=5.0)
     assert (status.uploads, status.child, status.rates) == (None, None, None)
@@ -472,14 +472,14 @@ def test_the_end_of_a_long_lineage_is_looked_at() -> None:
     reached = bucket.look().durable
     assert reached == Position(binlog=str(numbered(MANY + 2)), offset=70, gtid_set="")
     bucket.store.delete([LAYOUT.binlog(ID, numbered(MANY))])
-    assert [text for *_, text in bucket.gaps()] == [f"{numbered(MANY)} is not there"]
+    assert [text for *_, text in bucket.gaps()] == [f"{numbered(MANY)} is missing"]
 
 
 def test_the_beginning_of_a_long_lineage_is_looked_at() -> None:
     """A binlog that is missing among its first thousand; one in the middle is for verify."""
     bucket = long()
     bucket.store.delete([LAYOUT.binlog(ID, numbered(700))])
-    assert [text for *_, text in bucket.gaps()] == [f"{numbered(700)} is not there"]
+    assert [text for *_, text in bucket.gaps()] == [f"{numbered(700)} is missing"]
     whole = long()
     whole.store.delete([LAYOUT.binlog(ID, numbered(MANY // 2))])
     assert whole.gaps() == []
@@ -714,7 +714,7 @@ def test_an_exact_join_is_crossed() -> None:
     bucket = failed_over()
     bucket.archive(5)
     assert bucket.earliest() == TIME
-    assert bucket.gaps() == [(ID, "missing", f"{NAMES[4]} is not there")]
+    assert bucket.gaps() == [(ID, "missing", f"{NAMES[4]} is missing")]
 
 
 @pytest.mark.parametrize("join", ["gap", "unknown"])
@@ -777,7 +777,7 @@ def test_a_binlog_that_lacks_in_the_middle_is_a_gap() -> None:
     bucket.archive(1, 4, 5)
     bucket.chunk(6, (0, 10))
     bucket.beat(replace(LAST, durable=Position(binlog=NAMES[6], offset=10, gtid_set="")))
-    text = f"{NAMES[2]} to {NAMES[3]} (2 binlogs) are not there"
+    text = f"{NAMES[2]} to {NAMES[3]} (2 binlogs) are missing"
     assert bucket.gaps() == [(ID, "missing", text)]
     assert bucket.earliest() == TIME + timedelta(hours=4)
 
@@ -805,7 +805,7 @@ def test_a_hole_in_a_history_that_was_left_is_a_gap() -> None:
     """Nobody brings what is missing there, and nothing of it is needed."""
     bucket = failed_over()
     bucket.chunk(3, (800, 900))
-    assert bucket.gaps() == [(ID, "missing", f"bytes 700 to 800 of {NAMES[3]} are not there")]
+    assert bucket.gaps() == [(ID, "missing", f"bytes 700 to 800 of {NAMES[3]} are missing")]
     assert bucket.earliest() == TIME
 
 
@@ -816,8 +816,8 @@ def test_what_a_living_writer_has_not_come_to_is_under_way() -> None:
     bucket.archive(4)
     assert (bucket.gaps(), bucket.earliest()) == ([], TIME)
     assert bucket.gaps(NOW + timedelta(hours=1)) == [
-        (ID, "missing", f"{NAMES[3]} is not there"),
-        (ID, "missing", f"bytes 500 to 600 of {NAMES[2]} are not there"),
+        (ID, "missing", f"{NAMES[3]} is missing"),
+        (ID, "missing", f"bytes 500 to 600 of {NAMES[2]} are missing"),
     ]
 
 
@@ -827,7 +827,7 @@ def test_a_hole_in_what_was_durable_is_a_gap() -> None:
     bucket.archive(1)
     bucket.chunk(2, (0, 100), (200, 500))
     bucket.beat()
-    assert bucket.gaps() == [(ID, "missing", f"bytes 100 to 200 of {NAMES[2]} are not there")]
+    assert bucket.gaps() == [(ID, "missing", f"bytes 100 to 200 of {NAMES[2]} are missing")]
     assert codes(bucket.look()) == [("lost", "critical")]
 
 
@@ -857,7 +857,7 @@ def test_a_beginning_that_lacks_behind_an_older_history_is_a_gap() -> None:
     bucket = failed_over()
     name = BinlogName.parse(NAMES[1])
     bucket.store.delete([LAYOUT.binlog(CHILD, name), LAYOUT.entry(CHILD, name)])
-    assert bucket.gaps() == [(CHILD, "missing", f"{NAMES[1]} is not there")]
+    assert bucket.gaps() == [(CHILD, "missing", f"{NAMES[1]} is missing")]
     assert bucket.earliest() is None  # of an open binlog nobody knows when it began
 
 

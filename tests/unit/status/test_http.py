@@ -22,15 +22,11 @@ import pytest
 
 from binlog2s3.errors import ConfigError, SpoolError
 from binlog2s3.log import configure
+from binlog2s3.status import ask as client
 from binlog2s3.status import http as endpoint
+from binlog2s3.status.ask import SOCKET, Unanswered
 from binlog2s3.status.document import document
-from binlog2s3.status.http import (
-    CONNECTIONS,
-    SOCKET,
-    STALE_SECONDS,
-    Listener,
-    Unanswered,
-)
+from binlog2s3.status.http import CONNECTIONS, STALE_SECONDS, Listener
 from binlog2s3.status.model import Lag, Status, Trouble
 from binlog2s3.status.severity import judged
 from tests.waiting import wait_until
@@ -44,8 +40,8 @@ WELL = Status(
     state="streaming",
     lag=Lag(bytes=12, transactions=1, seconds=0.5),
 )
-ask = partial(endpoint.ask, timeout_seconds=60.0)
-ask_health = partial(endpoint.ask_health, timeout_seconds=60.0)
+ask = partial(client.ask, timeout_seconds=60.0)
+ask_health = partial(client.ask_health, timeout_seconds=60.0)
 PAUSED = Trouble(code="paused", level="critical", text="the spool\nhas no \x1b[31mroom")
 HEARTBEAT = Trouble(code="heartbeat", level="warning", text="late")
 
@@ -150,7 +146,7 @@ def test_live_is_503_where_it_hangs(
     port = serve(lambda: replace(WELL, troubles=(HEARTBEAT, trouble))).listen_tcp("127.0.0.1", 0)
     found, _, body = request(port, "/live")
     assert found == expected
-    assert body == (b"for 40 s\n" if expected == 503 else b"it goes round\n")
+    assert body == (b"for 40 s\n" if expected == 503 else b"the main loop is running\n")
     assert request(port, "/health")[0] == (200 if level == "warning" else 503)
 
 
@@ -229,7 +225,7 @@ def test_other_paths_are_not_found(serve: Callable[..., Listener], path: str) ->
     port = serve().listen_tcp("127.0.0.1", 0)
     head, _, body = raw(port, f"GET {path} HTTP/1.1\r\n\r\n".encode()).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 404 ")
-    assert body == b"there are /health, /live, /metrics and /status\n"
+    assert body == b"the paths are /health, /live, /metrics and /status\n"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
@@ -313,10 +309,10 @@ def test_a_status_that_cannot_be_made_is_an_answer(
     for path in ("/health", "/metrics", "/status"):
         code, headers, body = request(port, path)
         assert (code, headers["Content-Type"]) == (503, "text/plain; charset=utf-8")
-        assert body == b"there is no status to show: KeyError: 'no\\nstatus'\n"
+        assert body == b"the status could not be made: KeyError: 'no\\nstatus'\n"
     assert request(port, "/")[0] == 200
     assert [line["event"] for line in lines(log) if line["level"] == "warning"] == [
-        "no status to show"
+        "status could not be made"
     ] * 3
     assert capfd.readouterr() == ("", "")
 
@@ -534,7 +530,7 @@ def test_the_end_leaves_the_socket_of_a_later_streamer(
 def test_what_is_no_socket_stays(serve: Callable[..., Listener], tmp_path: Path) -> None:
     """A file under that name is somebody's."""
     (tmp_path / SOCKET).write_text("mine")
-    with pytest.raises(SpoolError, match="is there and is no socket"):
+    with pytest.raises(SpoolError, match="exists and is not a socket"):
         serve().listen_socket(tmp_path)
     assert (tmp_path / SOCKET).read_text() == "mine"
     with pytest.raises(SpoolError, match="no such file or directory"):
@@ -589,13 +585,16 @@ def answer(tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
-        (b"", "is no streamer"),
-        (b"SSH-2.0-OpenSSH\r\n", "is no streamer"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{", "is cut short"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "is no streamer"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{", "is no streamer of this version"),
-        (b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"format":9}', "is no streamer"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n\xff\xfe", "is no streamer of this version"),
+        (b"", "is not a streamer"),
+        (b"SSH-2.0-OpenSSH\r\n", "is not a streamer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{", "is incomplete"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "is not a streamer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{", "is not a streamer of this version"),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"format":9}', "is not a streamer"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n\xff\xfe",
+            "is not a streamer of this version",
+        ),
         (b"HTTP/1.1 503 x\r\nContent-Length: 4\r\n\r\nbusy", "busy"),
     ],
 )
@@ -750,6 +749,6 @@ def test_the_log_tells_who_asked_what(serve: Callable[..., Listener], log: io.St
 
 def test_who_only_asks_does_not_load_what_answers() -> None:
     """A container's health check runs each few seconds."""
-    code = "import sys, binlog2s3.status.http; print('prometheus_client' in sys.modules)"
+    code = "import sys, binlog2s3.status.ask; print('prometheus_client' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"

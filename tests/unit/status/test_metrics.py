@@ -19,7 +19,7 @@ from binlog2s3.status.metrics import METRICS, render
 from binlog2s3.status.model import (
     ChildStatus,
     Gap,
-    History,
+    HistoryStatus,
     Lag,
     Purge,
     Rates,
@@ -92,7 +92,7 @@ FULL = replace(
     ),
     rates=Rates(window_seconds=15, read_bytes=1, durable_bytes=1, transactions=1),
     purge=Purge(expire_seconds=2_592_000.0, seconds=2_591_997.75),
-    history=History(
+    history=HistoryStatus(
         lineages=61,
         gaps=(Gap(lineage="x", join="gap", text=""), Gap(lineage="y", join="unknown", text="")),
         earliest=AT - timedelta(days=30),

@@ -22,7 +22,7 @@ from binlog2s3.status.lag import (
 from binlog2s3.status.model import (
     ChildStatus,
     Gap,
-    History,
+    HistoryStatus,
     Lag,
     Purge,
     Rates,
@@ -73,7 +73,7 @@ FULL = Status(
     totals=Totals(read_bytes=5, sent_bytes=6, durable_bytes=4, transactions=3, archived_binlogs=1),
     rates=Rates(window_seconds=10.0, read_bytes=1.5, durable_bytes=1.0, transactions=0.5),
     purge=Purge(expire_seconds=3600.0, seconds=3598.0, newest_safe="b.000001", to="b.000002"),
-    history=History(
+    history=HistoryStatus(
         lineages=2, gaps=(Gap(lineage="l", join="gap", text="lost", at=TIME),), earliest=TIME
     ),
 )
@@ -357,7 +357,7 @@ def test_the_earliest_moment_is_behind_the_last_gap() -> None:
     assert history_of([one, two], two.id).earliest == one.first_binlog_time
     assert history_of([two], two.id).earliest == two.first_binlog_time
     assert history_of([one], None).earliest is None
-    assert history_of([], "x") == History()
+    assert history_of([], "x") == HistoryStatus()
 
 
 def test_parents_in_a_circle_end() -> None:

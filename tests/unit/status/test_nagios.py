@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlog2s3.status.model import Gap, History, Lag, Purge, SpoolStatus, Status, Trouble
-from binlog2s3.status.nagios import Thresholds, Verdict, verdict, verdict_of_all
+from binlog2s3.status.model import Gap, HistoryStatus, Lag, Purge, SpoolStatus, Status, Trouble
+from binlog2s3.status.nagios import PluginResult, Thresholds, verdict, verdict_of_all
 
 NOW = datetime(2026, 1, 2, 12, 3, 30, tzinfo=UTC)
 DAY = 86400.0
@@ -25,7 +25,7 @@ IDLE = Status(
     covered_until=NOW - timedelta(seconds=3),
     lag=Lag(bytes=0, transactions=0, seconds=0.0),
     purge=Purge(expire_seconds=30 * DAY, seconds=30 * DAY),
-    history=History(lineages=1, complete=True),
+    history=HistoryStatus(lineages=1, complete=True),
 )
 PERFDATUM = re.compile(
     r"[a-z_]+=(U|-?[0-9.]+(s|%|B)?)"  # label=value[unit]
@@ -33,7 +33,7 @@ PERFDATUM = re.compile(
 )
 
 
-def judged(status: Status = IDLE, limits: Thresholds = LIMITS, **changed: Any) -> Verdict:
+def judged(status: Status = IDLE, limits: Thresholds = LIMITS, **changed: Any) -> PluginResult:
     return verdict(replace(status, **changed), limits)
 
 
@@ -41,7 +41,7 @@ def trouble(level: Any, code: str = "source", text: str = "the source is away") 
     return Trouble(code=code, level=level, text=text)
 
 
-def perfdata(found: Verdict) -> dict[str, str]:
+def perfdata(found: PluginResult) -> dict[str, str]:
     """By label; each as the guidelines have it."""
     message, mark, data = found.line.partition(" | ")
     assert mark
@@ -52,7 +52,7 @@ def perfdata(found: Verdict) -> dict[str, str]:
 
 def test_a_stream_that_is_well_is_ok() -> None:
     """The whole line."""
-    assert judged() == Verdict(
+    assert judged() == PluginResult(
         0,
         "BINLOG2S3 OK - orders-primary: idle, everything until 12:03:27Z is in the bucket | "
         "lag_seconds=0s;60;300;0 lag_bytes=0B;;;0 lag_transactions=0;;;0 "
@@ -175,7 +175,7 @@ def test_a_young_gap_alarms(join: str, days: float | None, code: int) -> None:
     """An old one is history, but what lacks within a lineage should be there still."""
     at = NOW - timedelta(days=days) if days is not None else None
     gap = Gap(lineage="L", join=join, text="a|b is not there", at=at)
-    found = judged(history=History(lineages=2, gaps=(gap,)))
+    found = judged(history=HistoryStatus(lineages=2, gaps=(gap,)))
     assert found.code == code
     assert ("gap in L: a/b is not there; take a new base backup" in found.line) == (code > 0)
     assert perfdata(found)["gaps"] == "1;;;0"
@@ -217,7 +217,7 @@ def test_the_worst_comes_first_and_nothing_is_left_out() -> None:
         lag=Lag(),
         troubles=(trouble("warning", text="one"), trouble("critical", text="two")),
     )
-    assert "streaming, two; the lag is not known; one, everything" in found.line
+    assert "streaming, two; the lag is unknown; one, everything" in found.line
 
 
 @given(text=st.text(), state=st.sampled_from(["dead", "streaming"]))
@@ -225,7 +225,10 @@ def test_no_text_can_break_the_line(text: str, state: Any) -> None:
     """Neither end it, nor begin the performance data, nor quote; and it has an end."""
     gap = Gap(lineage=text, join="missing", text=text)
     status = replace(
-        IDLE, state=state, troubles=(trouble("critical", text=text),), history=History(gaps=(gap,))
+        IDLE,
+        state=state,
+        troubles=(trouble("critical", text=text),),
+        history=HistoryStatus(gaps=(gap,)),
     )
     for found in (verdict(status, LIMITS), verdict_of_all([status, IDLE], LIMITS)):
         assert found.line.isprintable()
@@ -259,7 +262,7 @@ def many(*codes: int) -> Sequence[Status]:
 def test_all_that_are_well_are_ok() -> None:
     """How many they are, and the greatest lag."""
     statuses = [*many(0, 0), replace(IDLE, lag=Lag(seconds=1.25))]
-    assert verdict_of_all(statuses, LIMITS) == Verdict(
+    assert verdict_of_all(statuses, LIMITS) == PluginResult(
         0,
         "BINLOG2S3 OK - 3 sources well | sources=3;;;0 ok=3;;;0;3 warning=0;;;0;3 "
         "critical=0;;;0;3 unknown=0;;;0;3 lag_seconds=1.2s;60;300;0",

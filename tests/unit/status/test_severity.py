@@ -14,12 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from binlog2s3.output import Plain
 from binlog2s3.status import metrics
+from binlog2s3.status.ask import ask_health
 from binlog2s3.status.document import document, from_document
-from binlog2s3.status.http import Listener, ask_health
+from binlog2s3.status.http import Listener
 from binlog2s3.status.model import (
     WELL,
     Gap,
-    History,
+    HistoryStatus,
     Lag,
     State,
     Status,
@@ -76,7 +77,7 @@ STATUSES = st.builds(
         heartbeat_at=st.floats(0, 1000).map(lambda age: NOW - timedelta(seconds=age)),
     ),
     lag=st.builds(Lag, seconds=st.floats(0.0, 60.0)),  # within the limits of --check
-    history=st.none() | st.builds(History, gaps=GAPS.map(tuple)),
+    history=st.none() | st.builds(HistoryStatus, gaps=GAPS.map(tuple)),
 )
 
 
@@ -166,7 +167,7 @@ def test_a_gap_is_a_warning_with_what_to_do(
         at=NOW,
         state="idle",
         lag=Lag(seconds=0.0),
-        history=History(lineages=2, gaps=(gap(join, days),)),
+        history=HistoryStatus(lineages=2, gaps=(gap(join, days),)),
     )
     assert [one.code for one in judged(status).troubles] == (["gap"] if is_news else [])
     hints = [one["hint"] for one in document(status)["troubles"]]

@@ -17,7 +17,8 @@ from binlog2s3.errors import SourceError, SpoolError, StoreError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.status.model import Phase, Status, Totals
 from binlog2s3.status.severity import judged
-from binlog2s3.stream.reporter import Board, Pulse, Reporter, look_at_history
+from binlog2s3.stream.board import Board
+from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history
 from binlog2s3.stream.source_watch import Sight
 from binlog2s3.stream.spool import Room
 from binlog2s3.stream.upload_counts import Counts, UploadTally

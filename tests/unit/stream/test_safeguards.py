@@ -45,11 +45,11 @@ from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
-from binlog2s3.stream.startup import Beginning
+from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tail import Tailer, Track, TrackState
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.writer import Progress, Writer
+from binlog2s3.stream.writer import StreamProgress, Writer
 from tests.binlog_writer import UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import BEAT
 from tests.login import ROOT
@@ -729,7 +729,7 @@ def test_a_new_writer_carries_on_what_was_proved(tmp_path: Path) -> None:
         spool=spool,
         target="t",
         interval_seconds=30.0,
-        progress=lambda: Progress(
+        progress=lambda: StreamProgress(
             state="streaming",
             lineage=BEAT.lineage,
             server_uuid=UUID_A,
@@ -893,7 +893,7 @@ def test_a_start_that_fails_has_written_nothing(tmp_path: Path) -> None:
     stop: Any = SimpleNamespace(event=threading.Event(), signal=0)
     stop.event.set()  # else it would wait for the source
     with pytest.raises(SourceError, match=r"127\.0\.0\.1"):
-        Beginning(config, store, spool, stop).begin()
+        Startup(config, store, spool, stop).begin()
     assert store.objects == {}
     assert store.calls["check_access"] == 1, "it has come as far as the bucket"
     assert not {name for name in store.calls if name.startswith(("put", "delete", "create"))}

@@ -15,7 +15,7 @@ from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError, StoreError, SupersededError
 from binlog2s3.stream.spool import Floor, RunFacts, Spool
-from binlog2s3.stream.standby import Bystander
+from binlog2s3.stream.standby import StandbyLoop
 from binlog2s3.stream.writer import Vacancy
 from tests.binlog_writer import BinlogWriter
 from tests.documents import BEAT, ID, LINEAGE, UUID
@@ -68,7 +68,7 @@ def later(beat: Heartbeat, seconds: float) -> Heartbeat:
     return replace(beat, at=beat.at + timedelta(seconds=seconds))
 
 
-def bystander(store: MemoryStore, time: Time, spool: Spool, **other: Any) -> Bystander:
+def bystander(store: MemoryStore, time: Time, spool: Spool, **other: Any) -> StandbyLoop:
     """One that reaches the writer's source."""
     chosen: dict[str, Any] = {
         "interval_seconds": 30.0,
@@ -77,7 +77,7 @@ def bystander(store: MemoryStore, time: Time, spool: Spool, **other: Any) -> Bys
         "refuses": lambda _: False,
         **other,
     }
-    return Bystander(
+    return StandbyLoop(
         store=store, layout=LAYOUT, spool=spool, target=TARGET, stop=time, clock=time, **chosen
     )
 

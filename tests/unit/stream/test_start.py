@@ -21,23 +21,17 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, SpoolError
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.contract import Body
+from binlog2s3.stream.adopt import adopt, proved
+from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
 from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
 from binlog2s3.stream.start import (
     PROBE,
-    Known,
-    adopt,
-    advance,
     check_spool,
-    current,
+    current_end,
     find,
-    gtids_at_end,
-    known_end,
-    proved,
     read_back,
     read_undescribed,
     sweep_spool,
-    tip_of,
-    tip_of_archive,
 )
 from binlog2s3.stream.tail import Track, TrackState
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
@@ -106,9 +100,9 @@ def archive(
     return Catalog(store, LAYOUT)
 
 
-def known(catalog: Catalog, lineage: Lineage = LINEAGE) -> Known:
+def known(catalog: Catalog, lineage: Lineage = LINEAGE) -> ArchiveEnd:
     """Where that lineage's archive ends."""
-    return known_end(catalog, lineage)
+    return archive_end(catalog, lineage)
 
 
 @pytest.fixture
@@ -163,8 +157,8 @@ def test_objects_without_entry_count_if_they_follow(store: MemoryStore) -> None:
     put_binlog(store, 5, rotate_to="b.000006", before=f"{UUID_A}:1-7")
     found = read_undescribed(store, LAYOUT, end)
     assert [track.name for track in found] == [name(4), name(5)]
-    assert advance(end, found).next_binlog == name(6)
-    assert read_undescribed(store, LAYOUT, advance(end, found)) == []
+    assert end.after(found).next_binlog == name(6)
+    assert read_undescribed(store, LAYOUT, end.after(found)) == []
 
 
 @pytest.mark.parametrize(
@@ -194,12 +188,12 @@ def test_an_entry_without_its_binlog_is_not_counted(store: MemoryStore) -> None:
 def test_gtids_where_the_archive_ends(store: MemoryStore) -> None:
     """Before and added together; unknown without an entry or with anonymous transactions."""
     end = known(archive(store, [2, 3]))
-    assert str(gtids_at_end(end)) == f"{UUID_A}:1-7"
-    assert gtids_at_end(replace(end, end=None)) is None
+    assert str(end.gtids) == f"{UUID_A}:1-7"
+    assert replace(end, end=None).gtids is None
     mariadb = replace(LINEAGE, flavour="mariadb", gtid_set="0-1-5")
     assert end.end is not None
     later = replace(end.end, gtid_set_before="0-1-5,1-1-9", gtid_set_added="0-1-7,0-2-8")
-    at_end = gtids_at_end(replace(end, lineage=mariadb, end=later))
+    at_end = replace(end, lineage=mariadb, end=later).gtids
     assert str(at_end) == "0-1-7,0-2-8,1-1-9"
 
 
@@ -246,7 +240,7 @@ def test_an_object_that_is_no_whole_binlog_gets_no_entry(
     store.put(key, bytes(data))
     assert read_back(store, key, name(2)) is None
     assert key in caplog.records[-1].fields["key"]
-    known = Known(lineage=LINEAGE, next_binlog=name(2), last=None, end=None)
+    known = ArchiveEnd(lineage=LINEAGE, next_binlog=name(2), last=None, end=None)
     assert read_undescribed(store, LAYOUT, known) == []
     assert store.get(key) == bytes(data)
 
@@ -280,14 +274,14 @@ def put_lineages(store: MemoryStore, *lineages: Lineage) -> Catalog:
 
 
 def chosen(catalog: Catalog) -> str:
-    found = current(catalog, catalog.lineages())
+    found = current_end(catalog, catalog.lineages())
     assert found is not None
     return found.lineage.id
 
 
 def test_a_source_that_is_new_to_the_bucket_has_no_history(store: MemoryStore) -> None:
     """Nothing has been written yet."""
-    assert current(Catalog(store, LAYOUT), []) is None
+    assert current_end(Catalog(store, LAYOUT), []) is None
 
 
 def test_the_history_is_the_one_that_the_last_writer_wrote(store: MemoryStore) -> None:
@@ -370,9 +364,9 @@ def catalog(store: MemoryStore) -> Catalog:
     return put_lineages(store, first)
 
 
-def known_of(catalog: Catalog) -> Known:
+def known_of(catalog: Catalog) -> ArchiveEnd:
     (lineage,) = catalog.lineages()
-    return known_end(catalog, lineage)
+    return archive_end(catalog, lineage)
 
 
 def test_an_open_binlog_ends_the_archive(store: MemoryStore, catalog: Catalog) -> None:
@@ -460,7 +454,7 @@ def put_run(spool: Spool, files: dict[int, bytes], **facts: Any) -> SpoolRun:
 
 
 def adopted(spool: Spool, catalog: Catalog) -> list[Track]:
-    return adopt(spool.runs(), grid=Grid(64), known=known_of(catalog), catalog=catalog)
+    return adopt(spool.runs(), grid=Grid(64), end=known_of(catalog), catalog=catalog)
 
 
 def bytes_of(body: Body) -> bytes:

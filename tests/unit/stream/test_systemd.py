@@ -165,7 +165,7 @@ def test_the_variables_are_ours_alone(usec: str, pid: str, seconds: float | None
     ("status", "text"),
     [
         (AT, "streaming mysql-bin.000012, durable 1.2 s ago"),
-        (replace(AT, lag=Lag()), "streaming mysql-bin.000012, not known how far it is durable"),
+        (replace(AT, lag=Lag()), "streaming mysql-bin.000012, durable position unknown"),
         (replace(AT, durable=None, lag=Lag(seconds=0.0)), "streaming, all durable"),
         (
             replace(AT, state="catching up"),

@@ -10,8 +10,8 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.errors import FloorError, ForkError, SpoolError, StoreError
 from binlog2s3.store.contract import Body, ObjectInfo, PartInfo
+from binlog2s3.stream.archive_end import archive_end
 from binlog2s3.stream.decide import Action, Complete, CopyPart, Flush, PutChunk, PutPart, PutWhole
-from binlog2s3.stream.start import known_end
 from binlog2s3.stream.upload_counts import ChunkPace
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Source, Streamer
@@ -151,9 +151,9 @@ def test_entries_are_made_in_order(tmp_path: Path, length: int) -> None:
     assert LAYOUT.binlog(LINEAGE, FIRST) not in archived
     assert LAYOUT.binlog(LINEAGE, FIRST.next()) in archived
     assert not any("/entries/" in key for key in archived)
-    assert known_end(Catalog(store, LAYOUT), HISTORY).next_binlog == FIRST
+    assert archive_end(Catalog(store, LAYOUT), HISTORY).next_binlog == FIRST
     settle(streamer, now)
-    assert known_end(Catalog(store, LAYOUT), HISTORY).last == FIRST.next().next()
+    assert archive_end(Catalog(store, LAYOUT), HISTORY).last == FIRST.next().next()
     streamer.close()
 
 

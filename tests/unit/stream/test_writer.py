@@ -15,7 +15,7 @@ from binlog2s3.archive.writers import Heartbeat, Standby, Turn
 from binlog2s3.errors import ArchiveError, PreconditionError, StoreError, SupersededError
 from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.stream.spool import Spool
-from binlog2s3.stream.writer import Progress, Vacancy, Writer, new_token
+from binlog2s3.stream.writer import StreamProgress, Vacancy, Writer, new_token
 from tests.documents import BEAT, ID
 from tests.memory_store import MemoryStore
 from tests.waiting import wait_until
@@ -46,7 +46,7 @@ def writer(store: MemoryStore, spool: Spool) -> Writer:
         spool=spool,
         target="s3://b/p",
         interval_seconds=30.0,
-        progress=lambda: Progress(
+        progress=lambda: StreamProgress(
             state="idle",
             lineage=None,
             server_uuid=BEAT.server_uuid,

@@ -7,7 +7,7 @@ import pytest
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.store.contract import ObjectInfo
-from binlog2s3.stream.start import known_end
+from binlog2s3.stream.archive_end import archive_end
 from tests.documents import ID, LINEAGE
 from tests.memory_store import MemoryStore
 from tests.paged import LAYOUT, lineage_in
@@ -30,7 +30,7 @@ def test_the_end_is_the_same_with_pages(count: int, pages: Collection[int]) -> N
     """Wherever the pages end, and whichever are missing."""
     store = Listing()
     lineage_in(store, LINEAGE, count, pages=pages)
-    known = known_end(Catalog(store, LAYOUT), LINEAGE)
+    known = archive_end(Catalog(store, LAYOUT), LINEAGE)
     assert known.last == name_at(LINEAGE, count)
     assert known.next_binlog == name_at(LINEAGE, count + 1)
     assert known.end is not None
@@ -49,7 +49,7 @@ def test_a_page_is_no_proof_of_the_end(what: str, gone: int) -> None:
         store.delete([LAYOUT.binlog(ID, name) for name in names])
     if what in {"entry", "both"}:
         store.delete([LAYOUT.entry(ID, name) for name in names])
-    known = known_end(Catalog(store, LAYOUT), LINEAGE)
+    known = archive_end(Catalog(store, LAYOUT), LINEAGE)
     assert known.next_binlog == names[-1]
     assert known.last == name_at(LINEAGE, SPAN - 1 - gone)
 
@@ -59,5 +59,5 @@ def test_a_hole_before_the_last_page_does_not_end_the_history() -> None:
     store = MemoryStore()
     lineage_in(store, LINEAGE, SPAN + 5)
     store.delete([LAYOUT.binlog(ID, name_at(LINEAGE, 7)), LAYOUT.entry(ID, name_at(LINEAGE, 7))])
-    known = known_end(Catalog(store, LAYOUT), LINEAGE)
+    known = archive_end(Catalog(store, LAYOUT), LINEAGE)
     assert known.next_binlog == name_at(LINEAGE, SPAN + 6)

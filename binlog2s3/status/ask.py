@@ -1,0 +1,154 @@
+"""Asks the streamer of a spool for its status or its health, over the spool's Unix socket.
+
+Place in the flow: `status` and `health` ask here; `http` answers, and uses this module's address of
+the socket. Only the streamer's own user can open `<spool>/status.sock`.
+
+Law: an answer has one deadline as a whole, and a limit of its size. What answers and is not a
+streamer of this version is never taken for one.
+"""
+
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+
+from binlog2s3.formatting import one_line
+from binlog2s3.status.document import from_document
+from binlog2s3.status.model import SilentKind, Status
+
+SOCKET = "status.sock"
+_MOST_ANSWER = 64 << 20
+_LONGEST_ADDRESS = 107  # sun_path in unix(7), without its terminating null byte
+
+
+@contextmanager
+def address_in(directory: Path) -> Iterator[str]:
+    """The address of the directory's socket. It is short enough for bind() and connect().
+
+    Raises OSError if the path is too long and the directory cannot be opened.
+    """
+    plain = os.fspath(directory / SOCKET)
+    if len(os.fsencode(plain)) <= _LONGEST_ADDRESS:
+        yield plain
+        return
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
+    finally:
+        os.close(descriptor)
+
+
+def limit_to(deadline: float, connection: socket.socket) -> None:
+    """Let the next call on a socket last until the deadline. Raises TimeoutError if it is over."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    connection.settimeout(left)
+
+
+class Unanswered(Exception):  # noqa: N818 - `ask` also returns it as a value
+    """Why there is no answer.
+
+    `kind`: `absent` (there is no socket), `refused` (no process listens on it), `hangs` (no answer
+    came in time), `unclear` (permission denied, or the answer is not understood).
+    """
+
+    def __init__(self, text: str, kind: SilentKind) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def ask(directory: Path, *, timeout_seconds: float = 5.0) -> Status | Unanswered:
+    """The Status of the streamer that uses this spool, or why there is none."""
+    path = directory / SOCKET
+    try:
+        code, body = _get(path, "/status", timeout_seconds)
+        if code != HTTPStatus.OK:
+            return Unanswered(_said(body) or f"{path} answers {code}", "unclear")
+        found = json.loads(body)
+        if not isinstance(found, dict):
+            return Unanswered(f"what answers on {path} is not a streamer", "unclear")
+        return from_document(found)
+    except Unanswered as error:
+        return error
+    except (ValueError, RecursionError) as error:
+        text = one_line(f"what answers on {path} is not a streamer of this version: {error}")
+        return Unanswered(text, "unclear")
+
+
+def ask_health(directory: Path, *, timeout_seconds: float = 5.0) -> tuple[bool, str]:
+    """Whether the streamer that uses this spool is healthy, and one line: its state, or why not."""
+    path = directory / SOCKET
+    try:
+        code, body = _get(path, "/health", timeout_seconds)
+        found = json.loads(body)
+        said = f"{found['source']}: {found['state']}"
+        troubles = [(trouble["level"], trouble["text"]) for trouble in found["troubles"]]
+        grave = [text for level, text in troubles if level == "critical"]
+        told = grave or [text for _, text in troubles]
+    except Unanswered as error:
+        return False, str(error)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        said = _said(body) if code != HTTPStatus.OK else ""
+        return False, said or f"what answers on {path} is not a streamer"
+    return code == HTTPStatus.OK, one_line("; ".join([said, *map(str, told)]))
+
+
+def _said(body: bytes) -> str:
+    return one_line(body[:1000].decode("utf-8", "replace"))
+
+
+def _get(path: Path, target: str, timeout_seconds: float) -> tuple[int, bytes]:
+    """The status code and the body of the answer. Raises Unanswered."""
+    try:
+        with (
+            address_in(path.parent) as address,
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client,
+        ):
+            deadline = time.monotonic() + timeout_seconds
+            _connect(client, address, deadline)
+            limit_to(deadline, client)
+            client.sendall(f"GET {target} HTTP/1.0\r\n\r\n".encode("ascii"))
+            taken = bytearray()
+            while len(taken) <= _MOST_ANSWER:
+                limit_to(deadline, client)
+                more = client.recv(1 << 16)
+                if not more:
+                    break
+                taken += more
+    except TimeoutError:
+        raise Unanswered(f"no answer within {timeout_seconds:g} s on {path}", "hangs") from None
+    except PermissionError:
+        raise Unanswered(f"permission denied: {path}", "unclear") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise Unanswered(f"no streamer answers on {path}", "absent") from None
+    except ConnectionError:
+        raise Unanswered(f"no streamer answers on {path}", "refused") from None
+    except OSError as error:
+        text = f"{path}: {(error.strerror or str(error)).lower()}"
+        raise Unanswered(text, "unclear") from None
+    head, _, body = bytes(taken).partition(b"\r\n\r\n")
+    line = re.match(rb"HTTP/1\.[01] ([0-9]{3}) ", head)
+    size = re.search(rb"\r\nContent-Length: ([0-9]{1,12})", head)
+    if line is None or size is None:
+        raise Unanswered(f"what answers on {path} is not a streamer", "unclear")
+    if len(body) != int(size[1]):
+        raise Unanswered(f"the answer on {path} is incomplete", "unclear")
+    return int(line[1]), body
+
+
+def _connect(client: socket.socket, address: str, deadline: float) -> None:
+    """Connect. Waits while the queue of a process that accepts nothing is full."""
+    while True:
+        limit_to(deadline, client)
+        try:
+            client.connect(address)
+        except BlockingIOError:
+            time.sleep(0.05)
+        else:
+            return

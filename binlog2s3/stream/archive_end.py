@@ -1,0 +1,202 @@
+"""Where the archive of a lineage ends, and which binlog may follow there.
+
+Place in the flow: `start` and `adopt` ask at a startup, `resume` continues at the `Tip`.
+
+Law: only what the bucket has counts. A binlog follows the archive only if nothing that is known of
+both contradicts it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from binlog2s3.archive.catalog import Archived, Catalog
+from binlog2s3.archive.documents import EntryEnd, Lineage
+from binlog2s3.archive.index import Index
+from binlog2s3.archive.inventory import inventory
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.pages import name_at
+from binlog2s3.archive.reading import BinlogReading
+from binlog2s3.archive.writers import Position
+from binlog2s3.binlog.checksum import crc64_of_blocks
+from binlog2s3.binlog.gtid import Gtids, joined, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, DamageError
+from binlog2s3.log import Log
+from binlog2s3.store.s3 import Store
+from binlog2s3.stream.continuation import Tip
+from binlog2s3.stream.tail import Overlap, overlap_of
+
+_log = Log("start")
+_LAST_FEW = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveEnd:
+    """The end of a lineage's archive: `next_binlog` is the first binlog that is not in it.
+
+    `last` is the binlog before that and `end` the end of its entry; both are None if nothing is
+    archived. The bucket has `next_size` bytes of the next binlog as chunks. `in_parts`: which of
+    the last few binlogs were multipart uploads, whose clean-up may have been interrupted.
+    """
+
+    lineage: Lineage
+    next_binlog: BinlogName
+    last: BinlogName | None
+    end: EntryEnd | None
+    next_size: int = 0
+    in_parts: tuple[BinlogName, ...] = ()
+
+    @property
+    def gtids(self) -> Gtids | None:
+        """The GTID set at the end, None if it cannot be known."""
+        flavour, end = self.lineage.flavour, self.end
+        if self.last is None:
+            return parse(self.lineage.gtid_set, flavour)
+        if end is None or end.anonymous_transactions:
+            return None
+        return joined(parse(end.gtid_set_before, flavour), parse(end.gtid_set_added, flavour))
+
+    @property
+    def position(self) -> Position | None:
+        """The end as a position in the history; None if nothing is archived."""
+        if self.last is None or self.end is None:
+            return None
+        gtids = "" if self.gtids is None else str(self.gtids)
+        return Position(binlog=str(self.last), offset=self.end.size, gtid_set=gtids)
+
+    def after(self, binlogs: Iterable[BinlogReading]) -> "ArchiveEnd":
+        """The end once these complete binlogs, which follow in order, are archived too."""
+        moved = self
+        for binlog in binlogs:
+            name, end = binlog.name, binlog.entry_end()
+            moved = replace(moved, next_binlog=name.next(), last=name, end=end, next_size=0)
+        return moved
+
+    def contradiction(self, binlog: BinlogReading) -> str:
+        """Why a binlog cannot be the one that follows; "" if it can."""
+        name, end, lineage = binlog.name, self.end, self.lineage
+        begun = binlog.created_at
+        if name == lineage.first_binlog and begun != lineage.first_binlog_time:
+            return f"it was created at {begun}, the lineage's at {lineage.first_binlog_time}"
+        if binlog.next_binlog not in (None, str(name.next())):
+            return f"it ends with a rotation to {binlog.next_binlog}"
+        if end is not None and end.next_binlog not in (None, str(name)):
+            return f"{self.last} ends with a rotation to {end.next_binlog}"
+        before, expected = binlog.gtids_before(), self.gtids
+        if before is not None and expected is not None and before != expected:
+            return f"it begins after {before or 'no GTIDs'}, not after {expected or 'none'}"
+        return ""
+
+
+def archive_end(catalog: Catalog, lineage: Lineage) -> ArchiveEnd:
+    """The end of the unbroken sequence of archived binlogs that begins with the lineage's first.
+
+    A binlog that exists only as chunks ends it, unless an archived one begins exactly where the
+    chunks end: then the source could not finish that binlog, and the lineage continued. Up to the
+    end of the last page this was checked before the page was written.
+    """
+    there = inventory(catalog, lineage, partial(Index, catalog, lineage))
+    growing = {name: chunks.end for name, chunks in there.open.items() if chunks.end}
+    name, archived = _search_from(there.index)
+    last: BinlogName | None = None
+    in_parts: list[BinlogName] = []
+    while name in archived.binlogs or name in growing:
+        if name not in archived.binlogs:
+            if name.next() not in archived.entries or not _lost_end(catalog, lineage, name):
+                break
+        elif name not in archived.entries:
+            break
+        elif "-" in archived.binlogs[name].etag:
+            in_parts.append(name)
+        name, last = name.next(), name
+    return ArchiveEnd(
+        lineage=lineage,
+        next_binlog=name,
+        last=last,
+        end=catalog.entry_end(lineage, last) if last in archived.entries and last else None,
+        next_size=growing.get(name, 0) if name not in archived.binlogs else 0,
+        in_parts=tuple(in_parts[-_LAST_FEW:]),
+    )
+
+
+def _search_from(index: Index) -> tuple[BinlogName, Archived]:
+    """The binlog to search the end from, and what is archived from there on.
+
+    A few binlogs before the end of the last page, if the page's last binlog has object and entry.
+    """
+    page, first = index.last_page(), index.lineage.first_binlog
+    if page is not None:
+        begin = max(page.last + 1 - _LAST_FEW, first.number)
+        there, last = index.tail(begin - 1), name_at(index.lineage, page.last)
+        if last in there.binlogs and last in there.entries:
+            return name_at(index.lineage, begin), there
+    return first, index.tail(first.number - 1)
+
+
+def _lost_end(catalog: Catalog, lineage: Lineage, name: BinlogName) -> bool:
+    """Whether the binlog after this one begins with exactly the GTIDs at the end of its chunks."""
+    chunks = read_chunks(catalog, lineage, name)
+    after = chunks.gtids_after()
+    if after is None or chunks.scanner.ended:
+        return False
+    following = catalog.entry_end(lineage, name.next())
+    return parse(following.gtid_set_before, lineage.flavour) == after
+
+
+def tip_of_archive(catalog: Catalog, store: Store, layout: Layout, end: ArchiveEnd) -> Tip:
+    """Where a lineage ends in the bucket, including its chunks."""
+    lineage, last = end.lineage, end.end
+    if end.next_size:
+        chunks = read_chunks(catalog, lineage, end.next_binlog)
+        return replace(tip_of(lineage, chunks, closed=False), overlap=None)
+    if end.last is None or last is None:
+        return Tip(lineage=lineage, gtids=end.gtids)
+    return Tip(
+        lineage=lineage,
+        last=end.last,
+        size=last.size,
+        closed=True,
+        gtids=end.gtids,
+        gtids_before=parse(last.gtid_set_before, lineage.flavour),
+        rotates_to=last.next_binlog,
+        overlap=_archived_overlap(catalog, store, layout, lineage, end.last),
+    )
+
+
+def tip_of(lineage: Lineage, binlog: BinlogReading, *, closed: bool) -> Tip:
+    """Where a history ends with this binlog, which may still grow if it is not closed."""
+    return Tip(
+        lineage=lineage,
+        last=binlog.name,
+        size=binlog.size,
+        closed=closed,
+        gtids=binlog.gtids_after(),
+        gtids_before=binlog.gtids_before(),
+        rotates_to=binlog.next_binlog,
+        overlap=overlap_of(binlog),
+    )
+
+
+def _archived_overlap(
+    catalog: Catalog, store: Store, layout: Layout, lineage: Lineage, name: BinlogName
+) -> Overlap:
+    """The last bytes of an archived binlog, from the begin of a transaction, for comparison."""
+    entry = catalog.entry(lineage, name)
+    starts = [b.first_offset for b in entry.blocks if b.first_offset and b.first_offset < 1 << 32]
+    begin = starts[-1] if starts else 0
+    if begin == 0:
+        return Overlap(binlog=name, begin=0, end=entry.size, crc64=entry.crc64)
+    crc64 = crc64_of_blocks(store.open(layout.binlog(lineage.id, name), begin, entry.size))
+    return Overlap(binlog=name, begin=begin, end=entry.size, crc64=crc64)
+
+
+def read_chunks(catalog: Catalog, lineage: Lineage, name: BinlogName) -> BinlogReading:
+    """Read what the bucket has of a binlog, up to the first damage."""
+    reading = BinlogReading(name)
+    try:
+        for block in catalog.binlog(lineage, name).blocks():
+            reading.feed(memoryview(block))
+    except (ArchiveError, DamageError) as error:  # the source is read again and compared
+        _log.warning("the bucket has damage", lineage=lineage.id, binlog=name, error=error)
+    return reading

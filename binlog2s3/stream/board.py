@@ -1,0 +1,97 @@
+"""Keeps the streamer's current `Status`: a thread of its own makes a new one each second.
+
+Place in the flow: the daemon gives it `Reporter.status`, or `Startup.status` until the stream
+begins. `status.http` shows the latest, the heartbeat carries it, `systemd` and `ping` are told.
+
+Law: a main loop that hangs does not stop it.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from binlog2s3.log import Log
+from binlog2s3.status.model import Rates, Status, Totals
+
+_log = Log("board")
+_LOOK_SECONDS = 1.0
+_RATE_SECONDS = 15.0
+
+
+class Board:
+    """The latest Status, which its thread makes each second by calling `look`."""
+
+    def __init__(
+        self, look: Callable[[], Status], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._look = look
+        self._clock = clock
+        self._told: list[Callable[[Status], object]] = []
+        self._samples: deque[tuple[float, Totals]] = deque()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="board", daemon=True)
+        self._current = look()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._ended.set()
+
+    def tell(self, told: Callable[[Status], object]) -> None:
+        """Call this with each Status, in the board's thread."""
+        self._told.append(told)
+
+    def watch(self, look: Callable[[], Status]) -> None:
+        """Call another `look` from now on."""
+        with self._lock:
+            self._look = look
+            self._samples.clear()
+        self.refresh()
+
+    def current(self) -> Status:
+        """The latest Status; about a second old at most, unless something hangs."""
+        return self._current
+
+    def refresh(self) -> None:
+        """Make a Status now."""
+        with self._lock:
+            status = self._look()
+            self._current = replace(status, rates=self._rates(status.totals))
+
+    def _rates(self, totals: Totals | None) -> Rates | None:
+        if totals is None:
+            return None
+        now, samples = self._clock(), self._samples
+        samples.append((now, totals))
+        while len(samples) > 2 and samples[1][0] <= now - _RATE_SECONDS:
+            samples.popleft()
+        then, before = samples[0]
+        window = now - then
+        if window <= 0:
+            return None
+
+        def rate(name: str) -> float:
+            gained: int = getattr(totals, name) - getattr(before, name)
+            return round(max(0, gained) / window, 3)
+
+        return Rates(
+            window_seconds=round(window, 3),
+            read_bytes=rate("read_bytes"),
+            durable_bytes=rate("durable_bytes"),
+            transactions=rate("transactions"),
+        )
+
+    def _run(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            try:
+                self.refresh()
+                for told in self._told:
+                    told(self._current)
+            except Exception as error:  # noqa: BLE001 - the stream continues; /health shows the age
+                _log.error("no status could be made", error)
