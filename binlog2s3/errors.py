@@ -40,7 +40,8 @@ class SourceError(Binlog2s3Error):
     """The MySQL or MariaDB server, its privileges and settings, or mysqlbinlog.
 
     `answered`: the server, or its host, answered with an error. `unservable`: it cannot send the
-    binlog from this position. `refused`: binlog2s3 refuses this server.
+    binlog from this position. `refused`: binlog2s3 refuses this server. `lacks_privilege`: the
+    account is missing a privilege.
     """
 
     exit_code = 4
@@ -54,11 +55,13 @@ class SourceError(Binlog2s3Error):
         answered: bool = False,
         unservable: bool = False,
         refused: bool = False,
+        lacks_privilege: bool = False,
     ) -> None:
         super().__init__(message, hint=hint, transient=transient)
         self.answered = answered
         self.unservable = unservable
         self.refused = refused
+        self.lacks_privilege = lacks_privilege
 
 
 class SpoolError(Binlog2s3Error):

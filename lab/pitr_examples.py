@@ -14,7 +14,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.config.points import parse_time
 from binlog2s3.output import Coloured
-from binlog2s3.recover.model import BeforeGtid, Piece, Place, Plan, Reach, Shown
+from binlog2s3.recover.model import BeforeGtid, BinlogPosition, Plan, PlanPiece, Reachable, Shown
 from binlog2s3.recover.view import About, Result, print_plan, print_result
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -49,9 +49,9 @@ PLAN = Plan(
     server_version="9.7.0",
     lineage=LINEAGE,
     goal=BeforeGtid(f"{UUID}:48213"),
-    stop=Place(lineage=LINEAGE, binlog=_LAST, offset=1234567),
+    stop=BinlogPosition(lineage=LINEAGE, binlog=_LAST, offset=1234567),
     pieces=(
-        Piece(
+        PlanPiece(
             lineage=LINEAGE,
             binlog=_FIRST,
             begin=73400102,
@@ -60,7 +60,7 @@ PLAN = Plan(
             gtids=GtidSet.parse(f"{UUID}:15202-46208"),
             greatest_commit_us=_DROPPED_AT - 912 * 10**6 - 80417,
         ),
-        Piece(
+        PlanPiece(
             lineage=LINEAGE,
             binlog=_LAST,
             begin=197,
@@ -98,9 +98,11 @@ PLAN = Plan(
         ),
     ),
     commit_exact=True,
-    reach=Reach(
-        first=Place(lineage=LINEAGE, binlog=BinlogName.parse("mysql-bin.000001"), offset=4),
-        last=Place(lineage=LINEAGE, binlog=_LAST, offset=1240311),
+    reach=Reachable(
+        first=BinlogPosition(
+            lineage=LINEAGE, binlog=BinlogName.parse("mysql-bin.000001"), offset=4
+        ),
+        last=BinlogPosition(lineage=LINEAGE, binlog=_LAST, offset=1240311),
         earliest_us=parse_time("2025-12-30T09:33:30Z"),
         latest_us=parse_time("2026-01-02T12:03:27Z"),
         gtids=GtidSet.parse(f"{UUID}:1-48220"),

@@ -8,15 +8,23 @@ from pathlib import Path
 from binlog2s3.binlog import gtid
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner, Transaction
-from binlog2s3.recover.model import Checked, Latest, Piece, Place, Plan, Reach, Stream
+from binlog2s3.recover.model import (
+    BinlogPosition,
+    Checked,
+    Latest,
+    Plan,
+    PlanPiece,
+    Reachable,
+    Stream,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
     """Pieces of a server's binlogs, and what is in them."""
 
-    pieces: tuple[Piece, ...]
-    transactions: tuple[tuple[Piece, Transaction], ...]
+    pieces: tuple[PlanPiece, ...]
+    transactions: tuple[tuple[PlanPiece, Transaction], ...]
     directory: Path
     cut: int
 
@@ -34,12 +42,12 @@ class Own:
             yield piece, self._checked(piece)
 
     def opened(
-        self, pieces: Sequence[Piece]
-    ) -> Generator[tuple[Piece, Iterator[Checked]], None, None]:
+        self, pieces: Sequence[PlanPiece]
+    ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
         """As `Extract.stream`, of these pieces."""
         yield from replace(self, pieces=tuple(pieces)).stream()
 
-    def _checked(self, piece: Piece) -> Iterator[Checked]:
+    def _checked(self, piece: PlanPiece) -> Iterator[Checked]:
         data = (self.directory / str(piece.binlog)).read_bytes()
         scanner = Scanner()
         scanner.feed(data[: 1 << 16] if len(data) > 1 << 16 else data)
@@ -75,7 +83,7 @@ def own(
         out = tuple((t.begin, t.end) for t in mine if t.gtid in skip)
         kept = [t for t in mine if t.gtid not in skip]
         flavour = scanner.flavour or "mysql"
-        piece = Piece(
+        piece = PlanPiece(
             lineage="own",
             binlog=BinlogName.parse(name),
             begin=first,
@@ -91,7 +99,7 @@ def own(
 
 def without(files: Own, numbers: Sequence[int]) -> Own:
     """The same, these transactions left out."""
-    pieces: dict[int, Piece] = {}
+    pieces: dict[int, PlanPiece] = {}
     for piece in files.pieces:
         mine = [(n, one) for n, (where, one) in enumerate(files.transactions) if where is piece]
         out = [one for n, one in mine if n in numbers]
@@ -111,7 +119,7 @@ def without(files: Own, numbers: Sequence[int]) -> Own:
 def planned(files: Own, server_version: str = "9.7.4") -> Plan:
     """A plan of these pieces: as much of it as whoever carries it out looks at."""
     last = files.pieces[-1]
-    stop = Place(lineage=last.lineage, binlog=last.binlog, offset=last.end)
+    stop = BinlogPosition(lineage=last.lineage, binlog=last.binlog, offset=last.end)
     flavour: gtid.Flavour = "mariadb" if "mariadb" in server_version.lower() else "mysql"
     return Plan(
         flavour=flavour,
@@ -126,5 +134,5 @@ def planned(files: Own, server_version: str = "9.7.4") -> Plan:
         kept=(),
         left_out=(),
         commit_exact=True,
-        reach=Reach(first=stop, last=stop, earliest_us=0, latest_us=None, gtids=None),
+        reach=Reachable(first=stop, last=stop, earliest_us=0, latest_us=None, gtids=None),
     )

@@ -17,7 +17,7 @@ from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.recover import target
-from binlog2s3.recover.model import Place, Progress
+from binlog2s3.recover.model import BinlogPosition, ProgressReport
 from binlog2s3.recover.replicate import Replication, left_over, settle
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
@@ -83,13 +83,13 @@ def _rest(
     return own(Path(told["directory"]), names, skip=skip, cut=told.get("cut", 1 << 16)), state
 
 
-def _write(note: Path, place: Place) -> None:
+def _write(note: Path, place: BinlogPosition) -> None:
     beside = note.with_name("beside")
     beside.write_text(str(place))
     beside.rename(note)
 
 
-def _tell(at: Progress) -> None:
+def _tell(at: ProgressReport) -> None:
     sys.stdout.write(f"{at.transactions}\n")
     sys.stdout.flush()
 

@@ -18,8 +18,8 @@ from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner, Transaction
 from binlog2s3.errors import ObjectMissingError
-from binlog2s3.recover.model import Checked, Piece
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.model import Checked, PlanPiece
+from binlog2s3.recover.snapshot import Advance, Survey
 from binlog2s3.workers import Workers
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, LINEAGE, NAME, TIME, turn_of
@@ -100,8 +100,8 @@ class Bucket(MemoryStore):
         if beat.lineage is not None:
             self.put(LAYOUT.turn(beat.generation), turn_of(beat).to_json())
 
-    def survey(self) -> Survey:
-        return Survey(self, Catalog(self, LAYOUT), workers())
+    def survey(self, advance: Advance = lambda _, __: None) -> Survey:
+        return Survey(self, Catalog(self, LAYOUT), workers(), advance=advance)
 
 
 class Leaky(Bucket):
@@ -138,10 +138,10 @@ def piece_of(
     without: Sequence[int] = (),
     name: BinlogName = NAME,
     lineage: str = ID,
-) -> Piece:
+) -> PlanPiece:
     """Transactions first to last (exclusive), by number, but for some."""
     kept = [transactions[n] for n in range(first, last) if n not in without]
-    return Piece(
+    return PlanPiece(
         lineage=lineage,
         binlog=name,
         begin=transactions[first].begin,
@@ -152,7 +152,7 @@ def piece_of(
     )
 
 
-def expected(data: bytes | bytearray, piece: Piece, head: int = 4) -> bytes:
+def expected(data: bytes | bytearray, piece: PlanPiece, head: int = 4) -> bytes:
     """The magic, the format event, and the piece's bytes."""
     size = HEADER.unpack_from(data, head)[3]
     bounds = [piece.begin, *(at for pair in piece.left_out for at in pair), piece.end]

@@ -344,3 +344,15 @@ def either(gtids: Gtids, others: Gtids) -> Gtids:
     if isinstance(gtids, MariadbGtidList) and isinstance(others, MariadbGtidList):
         return gtids | others
     raise TypeError
+
+
+def intersection(gtids: Gtids, others: Gtids) -> Gtids:
+    """What is in both; of MariaDB's, the last of each server that both have."""
+    if isinstance(gtids, GtidSet) and isinstance(others, GtidSet):
+        return gtids & others
+    if isinstance(gtids, MariadbGtidList) and isinstance(others, MariadbGtidList):
+        last = {(d, s): n for d, s, n in others.gtids()}
+        return MariadbGtidList(
+            {(d, s): n for d, s, n in gtids.gtids() if n <= last.get((d, s), -1)}
+        )
+    raise TypeError

@@ -1,10 +1,10 @@
-"""A plan, brought into a target: reached, applied, proved.
+"""Applies a plan to a target, and compares the result with the plan.
 
-Place in the flow: under `pitr`, which planned and asked; `replicate` has the target fetch the plan
-from here. `interrupted` knows what a run that was cut off has left, and that nothing is done twice.
+Place in the flow: under `pitr`, which planned and asked the operator. `replicate` has the target
+fetch the plan from this process. `interrupted` knows what an interrupted run has left.
 
-Law: it ends well only if the target was seen to have what the plan says. Nothing of the target is
-changed before it was seen to reach this process.
+Law: it succeeds only if the target has what the plan says. Nothing in the target is changed before
+the target has connected to this process once.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -20,7 +20,7 @@ from binlog2s3.recover import target
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.listen import bound, listen
 from binlog2s3.recover.model import OnProgress, Plan
-from binlog2s3.recover.obstacle import obstacles
+from binlog2s3.recover.preflight import obstacles
 from binlog2s3.recover.replicate import Replication, left_over
 from binlog2s3.recover.serve import OpenStream
 from binlog2s3.recover.target import TargetFacts
@@ -28,44 +28,41 @@ from binlog2s3.recover.view import Result
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 
-_AGAIN = "the same command again goes on from there"
+_AGAIN = "run the same command again: it continues from there"
 
 
 @dataclass(frozen=True, slots=True)
-class At:
-    """A target: a way to ask it, and how to log in."""
+class Target:
+    """A target: the connection to ask it, and how to log in."""
 
     server: Server
     login: Callable[[], Login]
 
 
 class Apply:
-    """Brings plans into one target. `facts` were asked before; nothing is changed until `run`.
+    """Applies plans to one target. `facts` were asked before; nothing is changed until `run`.
 
-    `standing`: where it stands.
+    `standing`: where an interrupted run left it.
     """
 
-    def __init__(self, config: PitrConfig, at: At, facts: TargetFacts) -> None:
+    def __init__(self, config: PitrConfig, at: Target, facts: TargetFacts) -> None:
         self._config = config
         self._at = at
         self._facts = facts
         self.standing = Standing(at.server, facts)
 
     def check(self, plan: Plan, server_ids: Collection[int], state: MariadbGtidList | None) -> None:
-        """See that the target may be a replica of this plan. Raises RecoveryError.
+        """See that the target can be a replica of this plan. Raises RecoveryError.
 
         `server_ids`: of the servers that wrote these binlogs, as far as they are known. `state`:
-        what a MariaDB has before the plan.
+        the GTIDs before the plan, for MariaDB.
         """
         there = listen(self._at.login(), self._config.serve_address)
         bound(there.host, there.port).close()
         for obstacle in obstacles(
             self._at.server, self._facts, plan, server_ids=server_ids, state=state
         ):
-            raise RecoveryError(
-                f"the target, {self._facts.address}, cannot be a replica: {obstacle.why}",
-                hint=obstacle.hint,
-            )
+            raise obstacle
 
     def run(
         self,
@@ -76,9 +73,9 @@ class Apply:
         asked: str,
         state: MariadbGtidList | None = None,
     ) -> Result:
-        """Apply it all, and prove it. Raises RecoveryError, and what reading the bucket raises.
+        """Apply all of it, and compare. Raises RecoveryError, and what reading the bucket raises.
 
-        `asked`: what the operator said of the beginning. `state`: as for `check`.
+        `asked`: what the operator said about the start. `state`: as for `check`.
         """
         began = monotonic()
         if plan.pieces:
@@ -154,13 +151,13 @@ class Apply:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Errors from elsewhere say what has become of the target, and what to do next."""
+    """Add to errors from elsewhere what happened to the target, and what to do next."""
     try:
         yield
     except ArchiveError as error:
         raise RecoveryError(
             f"{error}; what comes before it was applied",
-            hint=f"{error.hint}; a goal before it, or once it is mended {_AGAIN}",
+            hint=f"{error.hint}; choose a goal before it, or fix it and {_AGAIN}",
         ) from error
     except (StoreError, SourceError) as error:
         error.hint = f"{error.hint}; {_AGAIN}" if error.hint else _AGAIN

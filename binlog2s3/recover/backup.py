@@ -1,13 +1,12 @@
-"""Where a base backup stands: the one place that opens a backup's files.
+"""Where a base backup ends: finds, opens and decompresses the backup's files.
 
-Place: `pitr --from-backup PATH` asks `read_backup`, and the plan begins at the point it answers.
-What the files say is judged in `backup_format` and `dump_header`; here they are found, opened and
-decompressed.
+Place in the flow: `pitr` and `verify` ask here where a recovery from the backup starts.
+`backup_format` and `dump_header` interpret what the files say.
 
-Law: nothing is read as a whole that may be large. Of each file the first `LIMIT` bytes count,
-decompressed, and of a dump that is not compressed the last `TAIL` too; no more than that is ever in
-memory, whatever a file claims to be. Compression is told by content, never by name. What
-cannot be read or does not tell is a `RecoveryError` that names the file.
+Law: a file that may be large is never read as a whole. The first `LIMIT` bytes of each file count,
+decompressed, and the last `TAIL` of an uncompressed dump; no more is ever in memory, whatever a
+file claims to be. Compression is recognized by content, never by name. A file that cannot be read,
+or does not say where the backup ends, is a `RecoveryError` that names it.
 """
 
 import os
@@ -20,6 +19,7 @@ from typing import BinaryIO, cast
 
 import zstandard
 
+from binlog2s3.binlog.gtid import Flavour, parse
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.backup_format import (
     BackupPoint,
@@ -32,15 +32,16 @@ from binlog2s3.recover.backup_format import (
     refusal,
 )
 from binlog2s3.recover.dump_header import parse_dump
+from binlog2s3.recover.model import Base, Start
 
 __all__ = ["LIMIT", "TAIL", "BackupPoint", "Tool", "read_backup"]
 
 LIMIT = 8 << 20
-"""Bytes at a file's beginning, decompressed, within which it must tell where the backup stands."""
+"""The bytes at a file's beginning, decompressed, that must say where the backup ends."""
 TAIL = 1 << 20
-"""Bytes at the end of a dump: MariaDB's GTIDs, and the line that says that it is complete."""
+"""The bytes at the end of a dump: MariaDB's GTIDs, and the line that says it is complete."""
 LONG_WINDOW = 128 << 20
-"""The most memory that decompressing may take: what `zstd` itself accepts without --long=31."""
+"""The most memory for decompression: what `zstd` itself accepts without --long=31."""
 PIECE = 1 << 16
 
 SHELL = "@.json"
@@ -52,14 +53,14 @@ UNREAD = (".qp", ".lz4", ".xbcrypt", ".zst.xbcrypt", ".lz4.xbcrypt", ".qp.xbcryp
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
-_ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # behind one byte of 0x50 to 0x5f; pzstd begins its files so
+_ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # after one byte of 0x50 to 0x5f; pzstd begins its files so
 _FOREIGN = {
     b"BZh": "compressed with bzip2",
     b"\xfd7zXZ\x00": "compressed with xz",
     b"\x04\x22\x4d\x18": "compressed with lz4",
     b"qpress10": "compressed with qpress",
     b"PK\x03\x04": "a zip archive",
-    b"XBSTCK01": "an xbstream: unpack it, the file with its position is among its last ones",
+    b"XBSTCK01": "an xbstream: unpack it; the file with the position is one of its last",
     b"\xfebin": "a binlog",
     b"<?xml": "XML",
     b"\xff\xfe": "UTF-16, as PowerShell writes it",
@@ -67,18 +68,71 @@ _FOREIGN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Text:
-    """How a file begins, and, where that can be had for little, how it ends."""
+class _FileText:
+    """How a file begins, and how it ends if that can be read without reading everything."""
 
     begin: str
     whole: bool
     tail: str | None = None
 
 
-def read_backup(path: Path) -> BackupPoint:
-    """Where the base backup at `path` stands: its directory, or the file in it that tells.
+def start_of_backup(path: Path, flavour: Flavour) -> tuple[Start, str, tuple[str, ...]]:
+    """Where a recovery from the base backup at `path` starts, the backup in words, its warnings.
 
-    Raises RecoveryError with a hint what to give instead.
+    Raises RecoveryError if it cannot be read, is of a server of the other flavour, or has neither
+    GTIDs nor a position.
+    """
+    point = read_backup(path)
+    server = f" of server {point.server_uuid}" if point.server_uuid else ""
+    return (
+        _start(point, flavour, path),
+        f"the {point.tool} backup {path}{server}",
+        tuple(f"{path}: {one}" for one in point.warnings),
+    )
+
+
+def start_of_gtids(text: str, flavour: Flavour) -> Start:
+    """Where a recovery starts from a base backup that has these GTIDs.
+
+    Raises RecoveryError if they are not GTIDs of the history's flavour.
+    """
+    try:
+        gtids = parse(text, flavour)
+    except ValueError as error:
+        raise RecoveryError(
+            f"the history is {flavour}'s and needs GTIDs of {flavour}: {error}",
+            hint="is --source the right one?",
+        ) from None
+    return Start(gtids=gtids, base=Base(gtids=gtids))
+
+
+def _start(point: BackupPoint, flavour: Flavour, path: Path) -> Start:
+    """GTIDs name transactions on every server; a position only on the server that was dumped."""
+    if point.flavour not in (None, flavour):
+        raise RecoveryError(
+            f"the backup is of a {point.flavour} server, the history is {flavour}'s",
+            hint="is --source the right one?",
+        )
+    place = None
+    if point.binlog is not None and point.position is not None:
+        place = (point.binlog, point.position)
+    if point.gtid_set is not None:
+        gtids = start_of_gtids(point.gtid_set, flavour).gtids
+        return Start(gtids=gtids, base=Base(gtids=gtids, place=place))
+    if place is None:
+        raise RecoveryError(
+            f"{path} has neither GTIDs nor a position",
+            hint="say where the backup ends: --from-gtid-set, or, for pitr, --from-binlog and "
+            "--from-position",
+        )
+    server = (point.server_uuid or "") if flavour == "mysql" else ""  # MariaDB has no server_uuid
+    return Start(place=place, server=server, base=Base(place=place))
+
+
+def read_backup(path: Path) -> BackupPoint:
+    """Where the base backup at `path` ends; its directory, or the file in it that says so.
+
+    Raises RecoveryError with a hint what to pass instead.
     """
     if stat.S_ISDIR(_mode(path)):
         return _read_directory(path)
@@ -88,7 +142,7 @@ def read_backup(path: Path) -> BackupPoint:
 
 
 def _read_file(path: Path) -> BackupPoint:
-    """A file of any name, by what is in it."""
+    """A file of any name, by its content."""
     text = _read(path)
     if text.begin.lstrip()[:1] == "{":
         return parse_shell(str(path), text.begin, _done(path))
@@ -126,7 +180,7 @@ def _read_directory(directory: Path) -> BackupPoint:
 
 
 def _why_unknown(directory: Path) -> str:
-    """What a directory is that holds no file that tells where it stands."""
+    """What a directory is that has no file that says where the backup ends."""
     if _there(directory / f"{METADATA}.partial"):
         return "the dump by mydumper did not finish: there is only metadata.partial"
     for prefix in PREFIXES:
@@ -139,7 +193,7 @@ def _why_unknown(directory: Path) -> str:
                 f"a backup without {prefix}binlog_info: the server had no binary log, or a part of "
                 "the backup is missing"
             )
-    return "no backup of a kind that is known: there is no xtrabackup_binlog_info, metadata, @.json"
+    return "not a known kind of backup: there is no xtrabackup_binlog_info, metadata or @.json"
 
 
 def _shell(path: Path) -> BackupPoint:
@@ -147,7 +201,7 @@ def _shell(path: Path) -> BackupPoint:
 
 
 def _done(path: Path) -> str | None:
-    """What stands beside `@.json` when the dump has ended; None where there is no such file."""
+    """The text of the file beside `@.json` that ends a dump; None if there is none."""
     done = path.parent / SHELL_DONE
     return _whole(done) if _there(done) else None
 
@@ -158,7 +212,7 @@ def _is_binlog_info(name: str) -> bool:
 
 
 def _xtrabackup(directory: Path, binlog_info: Path) -> BackupPoint:
-    """A backup by xtrabackup or mariabackup, with what stands beside its position."""
+    """A backup by xtrabackup or mariabackup, with the files beside its position."""
     prefix = next(prefix for prefix in PREFIXES if binlog_info.name.startswith(prefix))
     info = _find(directory, f"{prefix}info")
     my_cnf = _find(directory, "backup-my.cnf")
@@ -173,7 +227,7 @@ def _xtrabackup(directory: Path, binlog_info: Path) -> BackupPoint:
 
 
 def _find(directory: Path, name: str) -> Path | None:
-    """The file of this name, as it is or compressed; decompressed ones come first."""
+    """The file of this name, plain or compressed; a plain one comes first."""
     names = [name, *(name + ending for ending in COMPRESSED)]
     return next((directory / name for name in names if _there(directory / name)), None)
 
@@ -198,15 +252,15 @@ def _unreadable(path: Path, error: Exception) -> RecoveryError:
 
 
 def _whole(path: Path) -> str:
-    """The text of a file that is small; raises where it is not."""
+    """The text of a small file; raises if it is large."""
     text = _read(path)
     if not text.whole:
-        raise refusal(str(path), f"it is larger than {LIMIT} bytes, and such a file never is")
+        raise refusal(str(path), f"it is larger than {LIMIT} bytes, which such a file never is")
     return text.begin
 
 
 class _Beginning:
-    """The first bytes of a file: no file can make a decompressor read on and on for nothing."""
+    """The first bytes of a file, so that a decompressor does not read on without output."""
 
     def __init__(self, file: BinaryIO, limit: int) -> None:
         self._file = file
@@ -218,8 +272,8 @@ class _Beginning:
         return data
 
 
-def _read(path: Path) -> _Text:
-    """A file's beginning, decompressed, and its end where that costs nothing."""
+def _read(path: Path) -> _FileText:
+    """A file's beginning, decompressed, and its end if it is not compressed."""
     if not stat.S_ISREG(_mode(path)):
         raise refusal(str(path), "neither a file nor a directory")
     try:
@@ -228,28 +282,30 @@ def _read(path: Path) -> _Text:
             file.seek(0)
             for begin, what in _FOREIGN.items():
                 if magic.startswith(begin):
-                    raise refusal(str(path), f"it is {what}; plain files, gzip and zstd are read")
+                    raise refusal(
+                        str(path), f"it is {what}; only plain files, gzip and zstd can be read"
+                    )
             if magic.startswith((_GZIP, _ZSTD)) or magic[1:4] == _ZSTD_SKIPPABLE:
                 data = _decompressed(path, file, gzipped=magic.startswith(_GZIP))
-                return _Text(begin=_decoded(data[:LIMIT]), whole=_ended(file, data))
+                return _FileText(begin=_decoded(data[:LIMIT]), whole=_ended(file, data))
             data = file.read(LIMIT)
             whole = _ended(file, data)
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - TAIL))
-            return _Text(begin=_decoded(data), whole=whole, tail=_decoded(file.read(TAIL)))
+            return _FileText(begin=_decoded(data), whole=whole, tail=_decoded(file.read(TAIL)))
     except OSError as error:
         raise _unreadable(path, error) from None
 
 
 def _ended(file: BinaryIO, data: bytes) -> bool:
-    """Whether these data are all that the file holds."""
+    """Whether these data are the whole file."""
     return len(data) <= LIMIT and not file.read(1)
 
 
 def _decompressed(path: Path, file: BinaryIO, *, gzipped: bool) -> bytes:
-    """The first bytes that a compressed file holds, one more than `LIMIT` where there are more.
+    """The first bytes of a compressed file, one more than `LIMIT` if there are more.
 
-    One that ends in the middle gives what came before: the text then lacks its end.
+    From a file that was cut off, what came before; the text then lacks its end.
     """
     source = cast("BinaryIO", _Beginning(file, 2 * LIMIT))
     data = bytearray()
@@ -264,7 +320,7 @@ def _decompressed(path: Path, file: BinaryIO, *, gzipped: bool) -> bytes:
 
 
 def _gunzip(source: BinaryIO) -> Iterator[bytes]:
-    """What is in all members; `gzip` would keep back what it has where a file ends too early."""
+    """The content of all members; `gzip` would return nothing of a file that was cut off."""
     member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     while piece := source.read(PIECE):
         out = b""
@@ -278,7 +334,7 @@ def _gunzip(source: BinaryIO) -> Iterator[bytes]:
 
 
 def _unzstd(source: BinaryIO) -> Iterator[bytes]:
-    """What is in all frames, as far as they go."""
+    """The content of all frames, as far as they go."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=LONG_WINDOW)
     reader = decompressor.stream_reader(source, read_across_frames=True, closefd=False)
     while piece := reader.read(PIECE):
@@ -286,6 +342,6 @@ def _unzstd(source: BinaryIO) -> Iterator[bytes]:
 
 
 def _decoded(data: bytes) -> str:
-    """Text whatever it is: what is no UTF-8 becomes something that no name and no number has."""
+    """Any bytes as text: what is not UTF-8 becomes something that no name or number has."""
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     return text.replace("\r\n", "\n")

@@ -1,12 +1,12 @@
-"""What the files of a base backup say about where it stands: text in, `BackupPoint` out. No I/O.
+"""What the files of a base backup say about where it ends: text in, `BackupPoint` out. No I/O.
 
-Place: `backup` finds the files and reads their text; a recovery begins at the point. Dumps that are
-SQL have a module of their own, `dump_header`.
+Place in the flow: `backup` finds the files and reads their text. Dumps in SQL have a module of
+their own, `dump_header`.
 
-Law: a point is what the tool wrote about the server that was *dumped*, whole and without a
-contradiction; everything else raises `RecoveryError`. What makes it doubtful is in its warnings.
-An empty GTID set counts as none: without GTIDs tools write one too, and "from the very first
-transaction" must not be understood where nothing was meant.
+Law: a point is what the tool wrote about the server that was *dumped*, complete and without
+contradiction; everything else raises `RecoveryError`. Doubts are in its warnings. An empty GTID set
+counts as none: tools write one without GTIDs too, and it must not mean "from the very first
+transaction on".
 """
 
 import json
@@ -25,22 +25,22 @@ Tool: TypeAlias = Literal[
 ]
 
 HINT = (
-    "say where the backup stands: --from-gtid-set SET, or, for pitr, --from-binlog NAME and "
+    "say where the backup ends: --from-gtid-set SET, or, for pitr, --from-binlog NAME and "
     "--from-position N"
 )
 MOST_GTIDS = 1 << 20
-"""Characters of a GTID set: one of a thousand servers with a hundred gaps each is shorter."""
+"""The most characters of a GTID set; one of 1,000 servers with 100 gaps each is shorter."""
 FIRST_POSITION = 4
-"""Behind the magic: no event begins earlier."""
+"""After the magic: no event begins earlier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupPoint:
-    """Where a base backup stands: all up to here is in it.
+    """Where a base backup ends: it has everything up to here.
 
     `gtid_set` is canonical text (see `gtid`). `server_uuid` is that of the server that was dumped.
-    `began_at` and `finished_at` are what the clock of the machine that made the backup showed. No
-    tool tells its time zone, so they have none, and cannot be compared with a commit's time.
+    `began_at` and `finished_at` are by the clock of the machine that made the backup. No tool
+    writes its time zone, so they have none and cannot be compared with commit times.
     """
 
     tool: Tool
@@ -55,7 +55,7 @@ class BackupPoint:
 
 
 Coordinates: TypeAlias = tuple[str, str]
-"""Name of a binlog and position, as they were written."""
+"""Name of a binlog and position, as the tool wrote them."""
 
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T]+(\d{1,2}):(\d\d):(\d\d)")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -64,17 +64,17 @@ _MARIADB_GTID = re.compile(r"\s*[0-9]+-[0-9]+-[0-9]+\s*(?:,|\Z)")
 
 
 def refusal(where: str, why: str) -> RecoveryError:
-    """The error for a file that does not tell where the backup stands."""
+    """The error for a file that does not say where the backup ends."""
     return RecoveryError(f"{where}: {why}", hint=HINT)
 
 
 def shown(text: str) -> str:
-    """A piece of a foreign file that fits into a message."""
+    """A part of a file that fits into a message."""
     return ascii(text if len(text) <= 80 else text[:77] + "...")
 
 
 def flavour_of_version(version: str) -> Flavour:
-    """Whose version of a server this is."""
+    """The flavour of a server with this version."""
     return "mariadb" if "mariadb" in version.lower() else "mysql"
 
 
@@ -119,20 +119,20 @@ def point(
     began_at: datetime | None = None,
     finished_at: datetime | None = None,
 ) -> BackupPoint:
-    """The point, with everything checked; raises where it names neither binlog nor GTIDs."""
+    """The point, with everything checked; raises if it has neither binlog nor GTIDs."""
     binlog, position = _place(where, coordinates)
     gtid_set = None
     if gtids.strip(" \t\r\n,"):
         looks: Flavour = "mariadb" if _MARIADB_GTID.match(gtids) else "mysql"
         flavour = flavour or looks
         if len(gtids) > MOST_GTIDS:
-            raise refusal(where, f"GTIDs of {len(gtids)} characters: no server has so many")
+            raise refusal(where, f"its GTIDs have {len(gtids)} characters: no server has so many")
         try:
             gtid_set = str(parse(gtids, flavour)) or None
         except ValueError as error:
-            raise refusal(where, f"GTIDs of {flavour} are wanted: {shown(str(error))}") from None
+            raise refusal(where, f"not GTIDs of {flavour}: {shown(str(error))}") from None
     if binlog is None and gtid_set is None:
-        raise refusal(where, f"a backup by {tool} that tells neither binlog nor GTIDs")
+        raise refusal(where, f"a backup by {tool} that has neither binlog nor GTIDs")
     return BackupPoint(
         tool=tool,
         flavour=flavour,
@@ -147,7 +147,7 @@ def point(
 
 
 def only(where: str, what: str, values: Iterable[Any]) -> Any:
-    """The only value, None if there is none; raises where there are two."""
+    """The only value, None if there is none; raises if there are two."""
     distinct = list(dict.fromkeys(values))
     if len(distinct) > 1:
         several = " and ".join(shown(str(value)) for value in distinct[:2])
@@ -156,18 +156,18 @@ def only(where: str, what: str, values: Iterable[Any]) -> Any:
 
 
 def of_the_source(what: str) -> str:
-    """The warning for what tells only where a replica stood in its source's binlogs."""
+    """The warning for a position in the binlogs of a replica's source."""
     return (
-        f"{what} are those of the source of the server that was dumped: right only where the "
-        "archive is that source's"
+        f"{what} are those of the source of the server that was dumped: they are right only if "
+        "the archive is that source's"
     )
 
 
 def set_aside(what: str) -> str:
-    """The warning for what was told of a replica's source besides the replica's own place."""
+    """The warning for a position of a replica's source beside the replica's own."""
     return (
         f"the server was a replica: {what} are its source's and are not used; the dumped server's "
-        "own count, so the archive has to be that server's, or go by GTIDs"
+        "own are used, so the archive must be that server's, or the recovery go by GTIDs"
     )
 
 
@@ -183,7 +183,7 @@ def looks_like_binlog_info(text: str) -> bool:
 
 
 def _setting(text: str, name: str) -> str:
-    """What stands behind `name =`; "" if there is no such line."""
+    """The value after `name =`; "" if there is no such line."""
     match = re.search(rf"^{name}[ \t]*=[ \t]*(.*)$", text, re.MULTILINE)
     return match[1].strip() if match else ""
 
@@ -199,8 +199,8 @@ def parse_xtrabackup(
 ) -> BackupPoint:
     """What a backup by xtrabackup or mariabackup says.
 
-    `info` is `xtrabackup_info` and `my_cnf` is `backup-my.cnf`, where they are; `of_replica`:
-    `xtrabackup_slave_info` is there too. The `uuid` in `info` names the backup; the server's own is
+    `info` is `xtrabackup_info` and `my_cnf` is `backup-my.cnf`, "" if missing; `of_replica`:
+    `xtrabackup_slave_info` exists. The `uuid` in `info` names the backup; the server's own is
     in `my_cnf`. (Source: `storage/innobase/xtrabackup/src/backup_mysql.cc`.)
     """
     if not binlog_info.strip():
@@ -223,7 +223,7 @@ def parse_xtrabackup(
     if re.search(r"(?:^|\s)--no[-_]lock\b(?!=0)", _setting(info, "tool_command")):
         warnings.append("it was made with --no-lock: its position may not be that of its data")
     if _setting(info, "partial") == "Y":
-        warnings.append("it holds some tables only: transactions on others cannot be applied")
+        warnings.append("it has only some tables: transactions on others cannot be applied")
     version = _setting(info, "server_version")
     flavour = flavour_of_version(version) if version else None
     gtids_of_mariadb = _MARIADB_GTID.match(gtids) is not None
@@ -252,7 +252,7 @@ _SECTION = re.compile(
     r"|SHOW (?:(?P<own_status>MASTER)|(?P<source_status>SLAVE)) STATUS:)",
     re.MULTILINE | re.IGNORECASE,
 )
-# a value goes on over the next lines while they end with a comma
+# a value continues on the next lines while they end with a comma
 _KEY = re.compile(
     r"^[ \t]*(?P<comment>#?)[ \t]*(?:(?P<name>file|log|(?:source|master)_log_file)"
     r"|(?P<position>position|pos|(?:source|master)_log_pos)"
@@ -273,10 +273,10 @@ def looks_like_mydumper(text: str) -> bool:
 
 
 def _sections(text: str) -> Iterator[tuple[bool, dict[str, str]]]:
-    """(whether it is of the dumped server's source, its values) of each section that tells.
+    """(whether it is of the dumped server's source, its values) of each known section.
 
-    In a section of a source the comments repeat SHOW REPLICA STATUS, so only what is no comment
-    counts there; in the server's own, what is commented out is as true as the rest.
+    In a section of a source the comments repeat SHOW REPLICA STATUS, so comments do not count
+    there; in the server's own, comments are as true as the rest.
     """
     begins = _SECTION.finditer(text)
     section = next(begins, None)
@@ -315,7 +315,8 @@ def parse_mydumper(where: str, text: str, *, whole: bool) -> BackupPoint:
         warnings.append(of_the_source("the coordinates"))
     if not own and not source:
         raise refusal(
-            where, "mydumper's metadata without binlog and GTIDs: a dump wants --source-data"
+            where,
+            "mydumper's metadata has neither binlog nor GTIDs: make the dump with --source-data",
         )
     name, position, gtids = only(where, "positions", own or source)
     started, finished = _STARTED.search(text), _FINISHED.search(text)
@@ -347,7 +348,7 @@ def _document(where: str, text: str) -> dict[str, Any]:
 
 
 def parse_shell(where: str, text: str, done: str | None) -> BackupPoint:
-    """What MySQL Shell's `@.json` says; `done` is `@.done.json`, None if it is not there.
+    """What MySQL Shell's `@.json` says; `done` is `@.done.json`, None if it is missing.
 
     (Source: `modules/util/common/dump/dump_info.cc` and `server_info.cc`.)
     """
@@ -364,7 +365,7 @@ def parse_shell(where: str, text: str, done: str | None) -> BackupPoint:
         for holder, key in places:
             value = holder.get(key)
             if value is not None and not kind(value):
-                raise refusal(where, f"not what {key} is: {shown(str(value))}")
+                raise refusal(where, f"not a valid {key}: {shown(str(value))}")
             if value is not None:
                 return value
         return None
@@ -401,7 +402,7 @@ def parse_shell(where: str, text: str, done: str | None) -> BackupPoint:
 
 def _doubts_of_shell(document: dict[str, Any], done: str | None) -> Iterator[str]:
     if document.get("consistent") is False:
-        yield "it was made with consistent: false: its tables are of different moments"
+        yield "it was made with consistent: false: its tables are from different moments"
     if document.get("gtidExecutedInconsistent") is True:
         yield "MySQL Shell says that its GTID set may not be that of its data"
     if document.get("origin") in ("dumpSchemas", "dumpTables"):
@@ -410,4 +411,4 @@ def _doubts_of_shell(document: dict[str, Any], done: str | None) -> Iterator[str
             "what it restores"
         )
     if done is None:
-        yield "there is no @.done.json: the dump did not finish, or only a part was copied"
+        yield "there is no @.done.json: the dump did not finish, or was copied only in part"

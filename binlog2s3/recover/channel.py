@@ -1,10 +1,9 @@
-"""The replica channel at the target: what it is told, what it says. One class for each flavour.
+"""The replica channel at the target: how it is set up, what it reports. One class for each flavour.
 
-Place in the flow: `replicate` drives it, `interrupted` asks what a run that was cut off has left.
+Place in the flow: `replicate` drives it, `interrupted` asks what an interrupted run has left.
 
-Law: nothing that would let the target connect again by itself is stored where the server can do
-without; and the place that a stopped channel says to have reached is one up to which all is
-applied, and behind which nothing is.
+Law: if the server can do without, it stores nothing that would let it connect again by itself. At
+the place that a stopped channel has reached, everything before is applied, and nothing after.
 """
 
 import re
@@ -18,20 +17,21 @@ from typing import Any, Final
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.recover.model import Piece, Place, Plan
-from binlog2s3.recover.protocol import Account, Plugin
+from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece
+from binlog2s3.recover.protocol import Account
+from binlog2s3.recover.queries import Plugin
 from binlog2s3.recover.target import CHANNEL, TargetFacts, numbers
 from binlog2s3.server.connection import Server
 
 _STOP_SECONDS = 90.0
-"""A server waits for 60 s for the rest of a transaction of which a part has come."""
+"""A server waits 60 s for the rest of a transaction that it has received in part."""
 _POLL_SECONDS = 0.1
 _HAS_READ_ALL = re.compile(r"has read all relay log")
 _SOURCE_LOG = re.compile(r"(?:source|master) log (\S+), end_log_pos (\d+)")
 _NEW_WORDS = (8, 0, 26)
-"""From here on MySQL says REPLICA and SOURCE (from 8.4 on only so); before, SLAVE and MASTER."""
+"""From here on MySQL says REPLICA and SOURCE (from 8.4 on only these); before, SLAVE and MASTER."""
 _SHA2 = (8,)
-"""From here on every MySQL has caching_sha2_password; MySQL 9 has nothing older."""
+"""From here on every MySQL has caching_sha2_password; MySQL 9 has no older plugin."""
 _TRANSACTION = re.compile(r"transaction '([^']+)'")
 _FILTERS = (
     "Replicate_Do_DB",
@@ -47,16 +47,16 @@ _FILTERS = (
 )
 
 
-def name_of(piece: Piece) -> str:
-    """What the target knows a piece's binlog as; never the same for two of them."""
+def name_of(piece: PlanPiece) -> str:
+    """The name of a piece's binlog at the target, different for each piece."""
     return f"{piece.lineage}.{piece.binlog}"
 
 
-def place_of(name: str, offset: int) -> Place | None:
-    """The place that such a name and an offset tell; None where it is no such name."""
+def place_of(name: str, offset: int) -> BinlogPosition | None:
+    """The position that such a name and an offset mean; None if it is no such name."""
     lineage, _, binlog = name.partition(".")
     try:
-        return Place(lineage=lineage, binlog=BinlogName.parse(binlog), offset=offset)
+        return BinlogPosition(lineage=lineage, binlog=BinlogName.parse(binlog), offset=offset)
     except ValueError:
         return None
 
@@ -65,9 +65,9 @@ def place_of(name: str, offset: int) -> Place | None:
 class State:
     """What the server says of the channel.
 
-    `receives`, `applies`: its threads run. `waits`: the applier has read all that there is.
-    `log`, `offset`: where the server's own bookkeeping stands, which may lag behind what is
-    applied. `receive_error`, `apply_error`: the codes and texts of what stopped them, 0 and "".
+    `receives`, `applies`: its threads run. `waits`: the applier has read all that was received.
+    `log`, `offset`: the position that the server has recorded, which may lag what is applied.
+    `receive_error`, `apply_error`: code and text of what stopped the thread; 0 and "" if nothing.
     """
 
     ours: bool
@@ -82,64 +82,64 @@ class State:
 
     @property
     def runs(self) -> bool:
-        """Whether any of its threads does."""
+        """Whether any of its threads runs."""
         return self.receives or self.applies
 
     @property
-    def place(self) -> Place | None:
-        """The same place, in the history."""
+    def place(self) -> BinlogPosition | None:
+        """The recorded position, in the history."""
         return place_of(self.log, self.offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """What stopped the applier: the server's words, and what they say of the transaction."""
+class ApplierFailure:
+    """What stopped the applier: the server's message, and what it says of the transaction."""
 
     code: int
     text: str
     gtid: str | None
-    place: Place | None
+    place: BinlogPosition | None
 
 
 class Channel(ABC):
-    """The channel at one target, whether it is there or not."""
+    """The channel at one target, whether it exists or not."""
 
     workers: str
-    """The setting that says how many appliers there are."""
+    """The setting for the number of appliers."""
     one_by_one: int
-    """Its value for one transaction after the other."""
+    """Its value for one transaction at a time."""
     settings: tuple[str, ...]
-    """The settings of the whole server that a run may change for a while."""
+    """The global settings that a run may change for a while."""
     plugin: Plugin
-    """What the target can log in with."""
+    """The authentication plugin that the target can use."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     @abstractmethod
     def state(self) -> State | None:
-        """What it is; None where there is no channel of that name."""
+        """Its state; None if there is no channel of that name."""
 
     @abstractmethod
     def create(
-        self, address: tuple[str, int], account: Account, begin: Place | None, *, tls: bool
+        self, address: tuple[str, int], account: Account, begin: BinlogPosition | None, *, tls: bool
     ) -> None:
-        """Make it. `begin`: where it begins; None where GTIDs tell."""
+        """Create it. `begin`: where it begins; None if GTIDs tell."""
 
     @abstractmethod
     def start(self, account: Account, *, receive_only: bool = False) -> None:
-        """Start it, with its applier or without."""
+        """Start it, with its applier unless `receive_only`."""
 
     def stop(self) -> None:
-        """Stop it, between two transactions. RecoveryError where one of them takes too long."""
-        with suppress(SourceError):  # it may wait for longer than the connection does
+        """Stop it, between two transactions. RecoveryError if a transaction takes too long."""
+        with suppress(SourceError):  # it may take longer than the connection's timeout
             self._stop()
         deadline = time.monotonic() + _STOP_SECONDS
         while (state := self.state()) is not None and state.runs:
             if time.monotonic() > deadline:
                 raise RecoveryError(
-                    "the target's applier is within a long transaction, and stops only behind it",
-                    hint="it stops by itself then; run the same command again later",
+                    "the target's applier is in a long transaction and stops only after it",
+                    hint="it then stops by itself; run the same command again later",
                     transient=True,
                 )
             time.sleep(_POLL_SECONDS)
@@ -152,29 +152,29 @@ class Channel(ABC):
         """Remove it, stopped, with its relay logs."""
 
     def rehearse(self) -> None:
-        """Ask and do, where there is no channel, what will have to be asked and done with it.
+        """Try, while there is no channel, what will be asked and done with it.
 
-        Raises SourceError where the account lacks a privilege.
+        Raises SourceError if the account is missing a privilege.
         """
         self.is_busy()
         self.reached()
         try:
             self.remove()
         except SourceError as error:
-            if "lacks the privilege" in str(error) or not error.answered:
+            if error.lacks_privilege or not error.answered:
                 raise
 
     def setting(self, name: str) -> object:
-        """What one of `settings` is now."""
+        """The present value of one of `settings`."""
         value: object = self._rows(f"SELECT @@global.{name} AS it")[0]["it"]
         return value
 
     def set_global(self, name: str, value: object) -> None:
-        """Set one of `settings` for all of the server."""
+        """Set one of `settings` globally."""
         self._rows(f"SET @@global.{name} = %s", (value,))
 
     def restore(self, before: Mapping[str, str]) -> None:
-        """Set what a note says that it was; only `settings`, and only if they have changed."""
+        """Restore the values of a note; only those of `settings`, and only if they have changed."""
         for name, value in before.items():
             if name in self.settings and str(self.setting(name)) != value:
                 self.set_global(name, int(value) if value.isdecimal() else value)
@@ -184,27 +184,27 @@ class Channel(ABC):
 
     @abstractmethod
     def keeps_order(self, plan: Plan) -> bool:
-        """Whether several workers commit in the source's order, so that one place tells how far."""
+        """Whether several workers commit in the source's order, so that one position is enough."""
 
     @abstractmethod
-    def failure(self, state: State) -> Failure | None:
-        """What stopped the applier; None where it did not fail."""
+    def failure(self, state: State) -> ApplierFailure | None:
+        """What stopped the applier; None if it did not fail."""
 
     @abstractmethod
-    def reached(self) -> Place | None:
-        """The place up to which all is applied. It is stopped, and has one commit order."""
+    def reached(self) -> BinlogPosition | None:
+        """The place up to which all is applied. The channel is stopped and kept the order."""
 
     @abstractmethod
     def is_busy(self) -> bool:
-        """Whether it is within a transaction."""
+        """Whether it is in the middle of a transaction."""
 
     def shows_threads(self) -> bool:
-        """Whether the account sees the channel's running threads, where `is_busy` looks at them."""
+        """Whether the account sees the channel's running threads, if `is_busy` needs them."""
         return True
 
 
 class MysqlChannel(Channel):
-    """Of MySQL, from 5.7 on."""
+    """The channel of MySQL, from 5.7 on."""
 
     workers = "replica_parallel_workers"
     one_by_one = 1
@@ -243,9 +243,9 @@ class MysqlChannel(Channel):
         )
 
     def create(
-        self, address: tuple[str, int], account: Account, begin: Place | None, *, tls: bool
+        self, address: tuple[str, int], account: Account, begin: BinlogPosition | None, *, tls: bool
     ) -> None:
-        """See `Channel`. Neither user nor password is kept."""
+        """See `Channel`. MySQL stores neither user nor password."""
         del account
         where, values = "SOURCE_AUTO_POSITION = 1", []
         if begin is not None:
@@ -273,11 +273,11 @@ class MysqlChannel(Channel):
         """See `Channel`."""
         self._rows(f"RESET REPLICA ALL {self._for}")
 
-    def reached(self) -> Place | None:
-        """See `Channel`. Where the server's bookkeeping lags its workers' places count.
+    def reached(self) -> BinlogPosition | None:
+        """See `Channel`. After an error or a crash, the positions of the workers count.
 
-        That is behind an error or a crash. Of a channel that the server could not set up when it
-        started its tables still tell.
+        The server's own record may lag them. If the server could not set up the channel when it
+        started, its tables still have the positions.
         """
         state = self.state()
         found = [state.place] if state is not None and state.ours else []
@@ -290,7 +290,7 @@ class MysqlChannel(Channel):
         )
         found += [place_of(_text(row["name"]), int(row["at"])) for row in rows]
         places = [one for one in found if one is not None]
-        # lineages have their time in front, and those of one line follow each other
+        # a lineage's id begins with its time, and those of one line follow each other
         return max(places, key=lambda at: (at.lineage, at.binlog, at.offset)) if places else None
 
     def is_busy(self) -> bool:
@@ -317,7 +317,7 @@ class MysqlChannel(Channel):
         row = self._rows("SELECT @@global.replica_preserve_commit_order AS it")[0]
         return bool(int(row["it"]))
 
-    def failure(self, state: State) -> Failure | None:
+    def failure(self, state: State) -> ApplierFailure | None:
         """See `Channel`: the first worker's that failed, else the coordinator's."""
         rows: Sequence[Mapping[str, Any]] = ()
         with suppress(SourceError):
@@ -359,9 +359,9 @@ class MariadbChannel(Channel):
         )
 
     def create(
-        self, address: tuple[str, int], account: Account, begin: Place | None, *, tls: bool
+        self, address: tuple[str, int], account: Account, begin: BinlogPosition | None, *, tls: bool
     ) -> None:
-        """See `Channel`. MariaDB keeps the password, which is good for this one run."""
+        """See `Channel`. MariaDB stores the password, which is valid for this run only."""
         del begin
         self._server.rows(
             f"CHANGE MASTER '{CHANNEL}' TO MASTER_HOST = %s, MASTER_PORT = %s, MASTER_USER = %s, "
@@ -382,12 +382,12 @@ class MariadbChannel(Channel):
         """See `Channel`."""
         self._server.rows(f"RESET SLAVE '{CHANNEL}' ALL")
 
-    def reached(self) -> Place | None:
-        """See `Channel`: its GTIDs tell, no place does."""
+    def reached(self) -> BinlogPosition | None:
+        """See `Channel`: its GTIDs tell, so no position does."""
         return None
 
     def keeps_order(self, plan: Plan) -> bool:
-        """See `Channel`: only within a domain, and what is in two may depend on each other."""
+        """See `Channel`: only within a domain; transactions of two may depend on each other."""
         lists = [one.gtids for one in plan.pieces if isinstance(one.gtids, MariadbGtidList)]
         return len({domain for one in lists for domain, _, _ in one.gtids()}) <= 1
 
@@ -401,20 +401,20 @@ class MariadbChannel(Channel):
         """See `Channel`."""
         return _has_thread(self._server, "TRUE")
 
-    def failure(self, state: State) -> Failure | None:
+    def failure(self, state: State) -> ApplierFailure | None:
         """See `Channel`."""
         return _failure(*state.apply_error) if state.apply_error[0] else None
 
 
 def channel_of(server: Server, facts: TargetFacts) -> Channel:
-    """The one of this target."""
+    """The channel of this target."""
     if facts.flavour == "mysql":
         return MysqlChannel(server, facts.version)
     return MariadbChannel(server)
 
 
 def _has_thread(server: Server, which: str) -> bool:
-    """Whether there is a thread of replication like this, that the account may see."""
+    """Whether the account sees a replication thread for which this condition is true."""
     return bool(
         server.rows(
             "SELECT 1 FROM information_schema.processlist "  # noqa: S608 - constants
@@ -424,7 +424,7 @@ def _has_thread(server: Server, which: str) -> bool:
 
 
 def _old_words(statement: str) -> str:
-    """The same in the words of a MySQL before 8.0.26."""
+    """The statement in the words of a MySQL before 8.0.26."""
     for new, old in (
         ("REPLICATION SOURCE", "MASTER"),
         ("SOURCE_", "MASTER_"),
@@ -436,7 +436,7 @@ def _old_words(statement: str) -> str:
 
 
 def _new_words(name: str) -> str:
-    """A column's name in the words of later ones."""
+    """A column's name in the words of later versions."""
     return name.replace("Slave", "Replica").replace("Master", "Source")
 
 
@@ -451,11 +451,11 @@ def _filters(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _failure(code: int, text: str) -> Failure:
+def _failure(code: int, text: str) -> ApplierFailure:
     where = _SOURCE_LOG.search(text)
     named = _TRANSACTION.search(text)
     gtid = named[1] if named and named[1] not in ("ANONYMOUS", "NOT_YET_DETERMINED") else None
-    return Failure(
+    return ApplierFailure(
         code=code,
         text=_SOURCE_LOG.sub(_readable, text),
         gtid=gtid,

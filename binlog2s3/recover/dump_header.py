@@ -1,10 +1,10 @@
-"""What a dump by mysqldump or mariadb-dump says about where it stands. No I/O.
+"""What a dump by mysqldump or mariadb-dump says about where it ends. No I/O.
 
-Place: one of the kinds of base backup, the only one that is SQL; see `backup_format`.
+Place in the flow: one of the kinds of base backup, the only one in SQL; see `backup_format`.
 
-Law: only what stands before the first database or table counts, and what stands behind the last
-one: everything between is the dump's data, and data can look like anything. Several dumps in one
-file have one point only if each of them tells the same one.
+Law: only what comes before the first database or table counts, and what comes after the last one:
+everything between is the dump's data, and data can look like anything. Several dumps in one file
+have one point only if all of them say the same.
 """
 
 import re
@@ -28,17 +28,17 @@ from binlog2s3.recover.backup_format import (
 )
 
 MOST_STATEMENTS = 100
-"""Statements of one kind in a header; a replica with more channels than that is none."""
+"""The most statements of one kind in a header; no replica has more channels."""
 
-# What begins the first database or table; everything that tells the position comes before it, or,
-# from some versions, behind the last one.
+# What begins the first database or table. The position comes before it, or, in some versions,
+# after the last one.
 _DATA = re.compile(
     r"^(?:/\*M?![0-9]+ )?"
     r"(?:CREATE|INSERT|REPLACE|DROP|ALTER|LOCK|UNLOCK|USE|DELIMITER|END|COMMIT)\b",
     re.MULTILINE,
 )
 _TITLE = re.compile(r"^-- (?P<dump>MySQL|MariaDB) dump (?P<rest>.*)$", re.MULTILINE)
-# How a dump begins; what is compact has neither, and then begins with its coordinates.
+# How a dump begins; a compact one has neither, and begins with its coordinates.
 _BEGIN = re.compile(
     r"^(?:-- (?:MySQL|MariaDB) dump \d|/\*!40101 SET @OLD_CHARACTER_SET_CLIENT=)", re.MULTILINE
 )
@@ -75,7 +75,7 @@ _SLAVE_POS_BODY = re.compile(r"\s*'([^']*)'\s*;")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Statement:
-    """A statement of a dump: how it begins, what is in it, whose state it tells."""
+    """A statement of a dump: how it begins, its body, and whose state it says."""
 
     begin: "re.Match[str]"
     body: str
@@ -85,7 +85,7 @@ class _Statement:
 def _statements(
     where: str, text: str, begin: "re.Pattern[str]", body: "re.Pattern[str]"
 ) -> Iterator[_Statement]:
-    """The whole statements that begin so; raises where one is cut off."""
+    """The whole statements that begin like this; raises if one is cut off."""
     if begin.search(text) is None:
         return
     headings = [
@@ -104,7 +104,7 @@ def _statements(
 def _coordinates_of_dump(
     where: str, header: str, warnings: list[str], *, gtids: bool
 ) -> Coordinates | None:
-    """What the CHANGE statements say: the dumped server's own place, else that of its source."""
+    """What the CHANGE statements say: the dumped server's own position, else its source's."""
     own: list[Coordinates] = []
     source: list[Coordinates] = []
     for statement in _statements(where, header, _CHANGE, _CHANGE_BODY):
@@ -133,7 +133,7 @@ def _coordinates_of_dump(
 def _gtids_of_dump(
     where: str, header: str, behind: str, warnings: list[str]
 ) -> tuple[str, Flavour | None]:
-    """The GTIDs, and whose they are by the statement that sets them."""
+    """The GTIDs, and their flavour by the statement that sets them."""
     purged = list(_statements(where, header, _PURGED, _PURGED_BODY))
     late = list(_statements(where, behind, _PURGED, _PURGED_BODY))
     slave_pos = [
@@ -152,14 +152,14 @@ def _gtids_of_dump(
         if any(found.begin["comment"] for found in purged):
             warnings.append(
                 "its GTIDs are in a comment (--set-gtid-purged=COMMENTED): unless somebody set "
-                "gtid_purged by hand, the restored server's @@gtid_executed lacks them"
+                "gtid_purged, the restored server's @@gtid_executed lacks them"
             )
         body: str = only(where, "GTID sets", (found.body.removeprefix("+") for found in purged))
         return body, "mysql"
     if any(found.body.strip("+ \n") for found in late):
         warnings.append(
-            "the GTID set behind the last table is not used: mysqldump may have read it when the "
-            "dump had ended, with transactions in it that the dump lacks"
+            "the GTID set after the last table is not used: mysqldump may have read it after the "
+            "dump, with transactions that the dump lacks"
         )
     return "", "mysql" if late else None
 
@@ -167,14 +167,14 @@ def _gtids_of_dump(
 def parse_dump(where: str, text: str, tail: str | None, *, whole: bool) -> BackupPoint:
     """What a dump by mysqldump or mariadb-dump says, or several in one file that agree.
 
-    `text` is how it begins, all of it if it is `whole`. `tail` is how it ends, None where that
+    `text` is how it begins, or all of it if it is `whole`. `tail` is how it ends, None if that
     cannot be read without reading everything. (Source: `client/mysqldump.cc`; MariaDB's
     `client/mysqldump.c`.)
     """
     parts = _dumps(text)
     if whole:
         return _one_point(where, [_parse_one(where, part, None, whole=True) for part in parts])
-    # of what is too large to be looked at: a dump that ends in `tail`, and those that begin there
+    # of a larger file: the dump that ends in `tail`, and those that begin there
     last, *more = _dumps(tail.partition("\n")[2], begun=True) if tail is not None else [None]
     points = [_parse_one(where, part, None, whole=True) for part in parts[:-1]]
     points.append(_parse_one(where, parts[-1], last, whole=False))
@@ -183,10 +183,10 @@ def parse_dump(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
 
 
 def _dumps(text: str, *, begun: bool = False) -> list[str]:
-    """The dumps that a text is made of; `begun`: it begins in the middle of the first one."""
+    """The dumps in a text; `begun`: it begins in the middle of the first one."""
     headings = _BEGIN if begun or _BEGIN.search(_header(text)) else _CHANGE
     begins: list[int] = []
-    data_at = -1  # where the data of the dump before begins; nothing in its header is another one
+    data_at = -1  # where the previous dump's data begins; its header is no other dump
     if not begun:
         first = _DATA.search(text)
         data_at = first.start() if first else len(text)
@@ -199,13 +199,13 @@ def _dumps(text: str, *, begun: bool = False) -> list[str]:
 
 
 def _header(text: str) -> str:
-    """What stands before a dump's first database or table."""
+    """What comes before a dump's first database or table."""
     first = _DATA.search(text)
     return text[: first.start()] if first else text
 
 
 def _one_point(where: str, points: Sequence[BackupPoint]) -> BackupPoint:
-    """The point of all dumps of one file; raises where they stand at different ones."""
+    """The point of all dumps of one file; raises if they differ."""
     first, *more = points
     for other in more:
         if (other.binlog, other.position, other.gtid_set) != (
@@ -215,8 +215,8 @@ def _one_point(where: str, points: Sequence[BackupPoint]) -> BackupPoint:
         ):
             raise refusal(
                 where,
-                f"it holds {len(points)} dumps that stand at different places, {_stands(first)} "
-                f"and {_stands(other)}: no point is right for both",
+                f"it has {len(points)} dumps that end at different places, {_stands(first)} and "
+                f"{_stands(other)}: no place is right for both",
             )
     return replace(first, warnings=tuple(dict.fromkeys(w for one in points for w in one.warnings)))
 
@@ -229,7 +229,7 @@ def _stands(point: BackupPoint) -> str:
 def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> BackupPoint:
     """What one dump says; the arguments are those of `parse_dump`."""
     if _PUMP.search(text):
-        raise refusal(where, "a dump by mysqlpump: they are not read")
+        raise refusal(where, "a dump by mysqlpump, which cannot be read")
     first, header = _DATA.search(text), _header(text)
     if whole and first:
         tail = text[first.start() :]
@@ -242,7 +242,7 @@ def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
     gtids, by_statement = _gtids_of_dump(where, header, behind, warnings)
     coordinates = _coordinates_of_dump(where, header, warnings, gtids=bool(gtids))
     if not (title or gtids or coordinates or _PREAMBLE.search(header)):
-        raise refusal(where, "not a base backup of a kind that is known")
+        raise refusal(where, "not a known kind of base backup")
     of_mariadb = "mariadb" in title[0].lower() if title else "/*M!" in header
     tool: Tool = "mariadb-dump" if of_mariadb else "mysqldump"
     version = _VERSION.search(header)
@@ -270,11 +270,11 @@ def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
 
 def _why_nothing(tool: Tool, warnings: Sequence[str], *, header_ends: bool) -> str:
     if not header_ends:
-        return "no table begins in what was read of it, and no position stands before"
+        return "the part that was read has neither a table nor a position"
     option = "--master-data" if tool == "mariadb-dump" else "--source-data"
     more = "".join(f"; {warning}" for warning in warnings)
     return (
-        f"its header tells neither binlog nor GTIDs: a dump for recoveries wants {option}=2 "
+        f"its header has neither binlog nor GTIDs: make dumps for recoveries with {option}=2 "
         f"--single-transaction{more}"
     )
 
@@ -288,21 +288,21 @@ def _doubts_of_dump(
     tail_known: bool,
     whole: bool,
 ) -> Iterator[str]:
-    """What a header says between its lines."""
+    """Doubts that follow from what the header has and lacks."""
     if not coordinates and tool == "mysqldump":
         yield (
-            "no binlog coordinates in it: it does not say whether it was made with "
-            "--single-transaction or --source-data; without, its rows are later than its GTIDs"
+            "it has no binlog coordinates, so it does not say whether it was made with "
+            "--single-transaction or --source-data; without them, its rows are later than its GTIDs"
         )
     if tool == "mariadb-dump" and not gtids and not tail_known:
         yield (
-            "MariaDB's GTIDs stand at the end of a dump, which is not read of a compressed one: "
-            "binlog and position count"
+            "MariaDB's GTIDs are at the end of a dump, which is not read if it is compressed: "
+            "binlog and position are used"
         )
     database = _DATABASE.search(header)
     if database:
         yield (
             f"it was made of database {shown(database[1].rstrip())}: transactions on others cannot "
             "be applied to what it restores"
-            + ("" if whole else "; whether dumps of others follow in the file is not known")
+            + ("" if whole else "; it is unknown whether dumps of others follow in the file")
         )

@@ -1,13 +1,12 @@
-"""A recovery that is not applied: written as files, for mysqlbinlog.
+"""Writes a recovery as files for mysqlbinlog, instead of applying it.
 
-Place in the flow: `pitr` hands a plan and the stream of its pieces here where --output-dir was
-given; `apply` brings them into a target otherwise.
+Place in the flow: `pitr` passes the plan and the stream of its pieces here with --output-dir;
+otherwise `apply` applies them to a target.
 
 Law: nothing is overwritten, and no link is followed: every file is made in a directory that was
-made here, through that directory's descriptor. A file has its name only when all of it is on the
-disk; README.txt is the last one, so a directory without it is not whole. What was written is
-counted, and compared with the plan: another number of transactions, or other GTIDs, is an error,
-never a result.
+made here, through that directory's descriptor. A file gets its name only when all of it is on the
+disk. README.txt is the last one, so a directory without it is incomplete. What was written is
+counted and compared with the plan; a difference is an error.
 """
 
 import errno
@@ -23,14 +22,14 @@ from typing import Self
 from binlog2s3.archive.fields import LINEAGE_ID
 from binlog2s3.binlog.client_text import NotForClients
 from binlog2s3.binlog.events import decode_format
-from binlog2s3.binlog.executed import Gathering
 from binlog2s3.binlog.gtid import Flavour, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import time_text
 from binlog2s3.output import clean
-from binlog2s3.recover.model import Checked, OnProgress, Piece, Plan, Progress, Stream
+from binlog2s3.recover.extract import PieceTally, contradicts
+from binlog2s3.recover.model import Checked, OnProgress, Plan, PlanPiece, ProgressReport, Stream
 from binlog2s3.recover.view import About, Result, goal_text, stop_text
 
 README = "README.txt"
@@ -44,10 +43,10 @@ _TOOLS: Mapping[Flavour, tuple[str, str]] = {
 }
 _RISK = (
     "The risk: mysqlbinlog prints statements as text, and the client and the server do not agree",
-    "on where each string and comment ends. Whoever could create a table on the source could so",
-    "have SQL of theirs executed with the rights of whoever runs the line above. Files in which",
-    "that was found, or could not be ruled out, are marked UNSAFE. `binlog2s3 pitr` with a target",
-    "does not go through text, and has no such risk.",
+    "on where each string and comment ends. So anybody who may create a table on the source could",
+    "have SQL executed with the rights of the user who runs the command above. Files in which this",
+    "was found, or could not be ruled out, are marked UNSAFE. `binlog2s3 pitr` with a target does",
+    "not go through text and has no such risk.",
 )
 
 
@@ -61,12 +60,12 @@ def to_directory(
 ) -> Result:
     """Write a file for each piece, and README.txt; the result.
 
-    The directory must be empty, or not there. Raises RecoveryError where it is not, where it
-    cannot be written, and where the stream is not what the plan says.
+    The directory must be empty, or not exist. Raises RecoveryError if it is not empty, if it cannot
+    be written, or if the stream is not what the plan says.
     """
     began = time.monotonic()
     prepare(directory)
-    counted = _Counted(plan, on_progress)
+    counted = _WrittenCount(plan, on_progress)
     files: list[str] = []
     unclear: dict[str, str] = {}
     with ExitStack() as stack:
@@ -89,31 +88,31 @@ def to_directory(
         transactions=counted.transactions,
         size=counted.size,
         seconds=time.monotonic() - began,
-        proved="transactions and GTIDs of what was written are those of the plan",
+        proved="the transactions and GTIDs that were written are those of the plan",
         files=tuple(files),
     )
 
 
 def prepare(directory: Path) -> None:
-    """Make the directory; RecoveryError if there is something in it, or it cannot be written."""
+    """Make the directory; RecoveryError if it is not empty, or cannot be written."""
     with _errors(directory):
         _make(directory)
         first = next(directory.iterdir(), None)
     if first is not None:
         raise RecoveryError(
             f"{directory} is not empty: {first.name} is in it",
-            hint="give a directory that is empty or not there yet; nothing is overwritten",
+            hint="pass a directory that is empty or does not exist; nothing is overwritten",
         )
 
 
-def _lineage_of(piece: Piece) -> str:
+def _lineage_of(piece: PlanPiece) -> str:
     """The name of a piece's directory."""
     if not LINEAGE_ID.fullmatch(piece.lineage):
         raise _no_name(piece.lineage)
     return piece.lineage
 
 
-def _binlog_of(piece: Piece) -> str:
+def _binlog_of(piece: PlanPiece) -> str:
     """The name of a piece's file."""
     try:
         return str(BinlogName.parse(str(piece.binlog)))
@@ -123,16 +122,16 @@ def _binlog_of(piece: Piece) -> str:
 
 def _no_name(text: str) -> RecoveryError:
     return RecoveryError(
-        f"the plan has the name {text!r:.100}, which is none",
-        hint="was the bucket changed by hand? `binlog2s3 verify` names what is wrong",
+        f"the plan has the invalid name {text!r:.100}",
+        hint="did somebody change the bucket? `binlog2s3 verify` names what is wrong",
     )
 
 
 # What passes
 
 
-class _Counted:
-    """Counts what passes, piece by piece, and compares it with the plan."""
+class _WrittenCount:
+    """Counts what is written, piece by piece, and compares it with the plan."""
 
     def __init__(self, plan: Plan, on_progress: OnProgress) -> None:
         self._plan = plan
@@ -143,49 +142,41 @@ class _Counted:
         self.size = 0
 
     def pieces(self, stream: Stream) -> Stream:
-        """The same stream. Raises RecoveryError behind a piece that is not as planned."""
+        """The same stream. Raises RecoveryError after a piece that is not as planned."""
         for piece, checked in stream:
             if self._plan.pieces[self._pieces : self._pieces + 1] != (piece,):
-                raise _unlike(piece, "it is not the next one")
+                raise contradicts(piece, "it is not the next one")
             yield piece, self._checked(piece, checked)
             self._pieces += 1
 
-    def _checked(self, piece: Piece, checked: Iterator[Checked]) -> Iterator[Checked]:
-        gtids = Gathering(self._plan.flavour)
-        count, size, commit_us = 0, 0, None
+    def _checked(self, piece: PlanPiece, checked: Iterator[Checked]) -> Iterator[Checked]:
+        tally, size, commit_us = PieceTally(piece), 0, None
         for number, part in enumerate(checked):
             yield part
-            for transaction in part.done:
-                if transaction.gtid is not None:
-                    gtids.add(transaction.gtid)
-                commit_us = transaction.commit_us
-            count += len(part.done)
+            tally.add(part.done)
+            if part.done:
+                commit_us = part.done[-1].commit_us
             if number:  # the first one is the head: magic and format event
                 size += len(part.data)
-            self._show(self.size + size, self.transactions + count, commit_us)
-        if (count, size) != (piece.transactions, piece.size):
-            raise _unlike(
-                piece,
-                f"{count} transactions in {size} bytes came, and not {piece.transactions} in "
-                f"{piece.size}",
-            )
-        if gtids.build() != piece.gtids:
-            raise _unlike(piece, "other GTIDs came")
-        self.transactions += count
+            self._show(self.size + size, self.transactions + tally.count, commit_us)
+        tally.finish()
+        if size != piece.size:
+            raise contradicts(piece, f"{size} bytes came, the plan says {piece.size}")
+        self.transactions += tally.count
         self.size += size
 
     def check_end(self) -> None:
-        """RecoveryError if there should have been more."""
+        """Raise RecoveryError if pieces are missing."""
         if self._pieces != len(self._plan.pieces) or self.size != self._plan.size:
             number = min(self._pieces, len(self._plan.pieces) - 1)
-            raise _unlike(self._plan.pieces[number], "not all of it came")
+            raise contradicts(self._plan.pieces[number], "not all of it came")
 
     def _show(self, size: int, transactions: int, commit_us: int | None) -> None:
         if time.monotonic() - self._shown_at < _SHOW_SECONDS:
             return
         self._shown_at = time.monotonic()
         self._on_progress(
-            Progress(
+            ProgressReport(
                 size=size,
                 of_size=self._plan.size,
                 transactions=transactions,
@@ -193,13 +184,6 @@ class _Counted:
                 commit_us=commit_us,
             )
         )
-
-
-def _unlike(piece: Piece, what: str) -> RecoveryError:
-    return RecoveryError(
-        f"{piece.binlog} of lineage {piece.lineage} is not as planned: {what}",
-        hint="what was written is not whole; run it again with another directory",
-    )
 
 
 # Files
@@ -210,15 +194,15 @@ def _errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        first = "make room, then " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        first = "free some space, then " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise RecoveryError(
             f"cannot write {path}: {(error.strerror or str(error)).lower()}",
-            hint=f"{first}give a directory that is empty or not there yet",
+            hint=f"{first}pass a directory that is empty or does not exist",
         ) from error
 
 
 def _make(directory: Path) -> None:
-    """A directory that is there after a crash, too; where it was not, of this user alone."""
+    """Make a directory that survives a crash; a new one is for this user only."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
@@ -235,10 +219,10 @@ def _sync(directory: Path) -> None:
 
 
 class _Folder:
-    """A directory that is written through its descriptor, whatever its path leads to later."""
+    """A directory that is written through its descriptor, even if its path changes later."""
 
     def __init__(self, path: Path, parent: int | None = None) -> None:
-        """Open it; by its last name alone where the parent's descriptor is given."""
+        """Open it; by its last name only if the parent's descriptor is given."""
         self._path = path
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         with _errors(path):
@@ -254,16 +238,16 @@ class _Folder:
         os.close(self._descriptor)
 
     def new(self, name: str) -> "_Folder":
-        """A new directory in it; RecoveryError if there is anything of that name."""
+        """A new directory in it; RecoveryError if the name exists."""
         with _errors(self._path / name):
             os.mkdir(name, mode=0o700, dir_fd=self._descriptor)
             os.fsync(self._descriptor)
         return _Folder(self._path / name, self._descriptor)
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
-        """A file that has its name when all of it is on the disk.
+        """Write a file that gets its name when all of it is on the disk.
 
-        Only its own failures are of the directory: what `parts` raises comes out as it is.
+        Errors of the file are RecoveryErrors; what `parts` raises is raised unchanged.
         """
         folder, partial, path = self._descriptor, name + PARTIAL, self._path / (name + PARTIAL)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -288,21 +272,21 @@ class _Folder:
             raise
 
     def _must_lack(self, name: str) -> None:
-        """A rename would replace what has the name."""
+        """Raise if the name exists: a rename would replace the file."""
         with suppress(FileNotFoundError):
             os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
 
 def _put(descriptor: int, data: bytes) -> None:
-    """All of it: a write may be short."""
+    """Write all of it: a single write may be short."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def _to_commit_empty(plan: Plan, about: About) -> list[bytes] | Iterator[bytes]:
-    """SQL that commits the skipped GTIDs empty; nothing where that is not wanted, or cannot be."""
+    """SQL that commits the skipped GTIDs empty; nothing if it is not wanted or not possible."""
     if about.leaves_hole or not isinstance(plan.skipped, GtidSet) or not plan.skipped:
         return []
     return _empty_transactions(plan.skipped)
@@ -318,7 +302,7 @@ def _empty_transactions(gtids: GtidSet) -> Iterator[bytes]:
 
 
 def _looked_at(name: str, checked: Iterator[Checked], unclear: dict[str, str]) -> Iterator[bytes]:
-    """The same bytes; `unclear` gets the first in them that a client may take otherwise."""
+    """The same bytes; `unclear` gets the first text that a client may read differently."""
     texts: NotForClients | None = None
     for part in checked:
         if texts is None:
@@ -347,7 +331,7 @@ def _readme(
         f"transactions {plan.transactions} in {plan.size} bytes",
     ]
     if plan.before is not None:
-        lines.append(f"wants        {plan.before or 'no GTIDs'}")
+        lines.append(f"needs        {plan.before or 'no GTIDs'}")
     if plan.adds:
         lines.append(f"GTIDs        {plan.adds}")
     if plan.skipped:
@@ -368,20 +352,20 @@ def _readme(
             f"    {client} < {SKIPPED}",
         ]
     elif plan.skipped:
-        lines += ["", "The GTIDs of the skipped transactions stay free."]
+        lines += ["", "The GTIDs of the skipped transactions stay unused."]
     return "\n".join(lines) + "\n"
 
 
 def _from_text(plan: Plan, about: About) -> str:
     if not plan.pieces:
-        return "nothing is to be applied"
+        return "nothing to apply"
     first = plan.pieces[0]
     return f"{first.binlog}:{first.begin}" + (f" ({about.start})" if about.start else "")
 
 
 def _how_to(directory: Path, tool: str, client: str, binlogs: list[str]) -> list[str]:
     if not binlogs:
-        return ["There is nothing to be applied: the start has all of it."]
+        return ["There is nothing to apply: the base backup has all of it."]
     return [
         "To apply them, all in one run and in this order, with bash:",
         "",
@@ -391,12 +375,12 @@ def _how_to(directory: Path, tool: str, client: str, binlogs: list[str]) -> list
         *(f"        {shlex.quote(name)} \\" for name in binlogs),
         f"    | {client} --binary-mode --max-allowed-packet=1G",
         "",
-        "Each file begins with the server's own head (magic, format event), then has the",
-        "transactions that are wanted and no others; do not give offsets. LOAD DATA in statement",
-        "format needs --local-infile=1, with which the text may read this machine's files.",
+        "Each file begins with the server's own head (magic, format event), followed by exactly",
+        "the transactions to apply; do not pass offsets. LOAD DATA in statement format needs",
+        "--local-infile=1, which lets the text read files of this machine.",
         "",
-        "If it stops half-way: with gtid_mode=ON mend what the error says and run it again, what",
-        "was applied is passed over; without GTIDs restore the base backup and begin again.",
+        "If it stops half-way: with gtid_mode=ON fix the cause and run it again; what was applied",
+        "is skipped. Without GTIDs restore the base backup and begin again.",
         *(
             ["On a server without gtid_mode=ON add --skip-gtids to mysqlbinlog."]
             if tool == "mysqlbinlog"

@@ -1,15 +1,15 @@
-"""The bytes of a plan's pieces, as mysqlbinlog wants them: whole binlogs, proved, one by one.
+"""The bytes of a plan's pieces: whole binlogs, checked, one after the other.
 
-Place in the flow: `pitr` makes it from what `snapshot` knows; `serve` and `export` take what comes
-out. Blocks are fetched ahead, over the pieces' edges; nothing is written anywhere.
+Place in the flow: `pitr` makes it from what `snapshot` knows; `serve` and `export` take its stream.
+It fetches blocks ahead, across pieces, and writes nothing.
 
-Law: no byte is handed on before its block's checksum is right and, of the end of an event, that
-event's too; nor the last bytes of a piece before its transactions are those that the plan names.
+Law: no byte is passed on before the checksum of its block is right, and no last byte of an event
+before that event's checksum is; nor the last bytes of a piece before its transactions are those
+that the plan names.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 
 from binlog2s3.archive.blocks import MOST_AHEAD, MOST_THREADS, Ahead, Blocks, Found, event_at
@@ -18,7 +18,7 @@ from binlog2s3.binlog.executed import Gathering, executed
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.errors import ArchiveError, DamageError, RecoveryError
-from binlog2s3.recover.model import Checked, Piece
+from binlog2s3.recover.model import Checked, PlanPiece
 
 _HINT = "the bucket has changed since the plan was made, or the plan is wrong: make it again"
 
@@ -26,7 +26,7 @@ _HINT = "the bucket has changed since the plan was made, or the plan is wrong: m
 class Extract:
     """Reads pieces. `blocks` are those of the survey that the plan was made from.
 
-    At most `concurrency` blocks of 4 MiB are fetched at a time, and no more than nine are held.
+    It fetches at most `concurrency` blocks of 4 MiB at a time, and holds at most nine.
     """
 
     def __init__(self, blocks: Blocks, *, concurrency: int = MOST_THREADS) -> None:
@@ -35,124 +35,91 @@ class Extract:
         self._most = min(self._threads + 2, MOST_AHEAD)
 
     def stream(
-        self, pieces: Sequence[Piece]
-    ) -> Generator[tuple[Piece, Iterator[Checked]], None, None]:
+        self, pieces: Sequence[PlanPiece]
+    ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
         """Piece by piece: the magic and the format event, then the bytes; a `model.Stream`.
 
-        Each piece is to be read to its end before the next one. Close it to end it early. Raises
-        ArchiveError where the bucket's bytes are not what they were, RecoveryError where they are
-        but the plan says otherwise; both before the bytes that are wrong.
+        Read each piece to its end before the next one; close it to end it early. Raises
+        ArchiveError if the bucket's bytes are not what they were, RecoveryError if they are but the
+        plan says otherwise; both before the bytes that are wrong.
         """
-        parts = [_Parts.of(one, self._blocks.find(one.lineage, one.binlog)) for one in pieces]
+        readers = [
+            _PieceReader(one, self._blocks.find(one.lineage, one.binlog), self._blocks)
+            for one in pieces
+        ]
         self._blocks.forget()
-        with closing(Ahead(self._tasks(parts), threads=self._threads, most=self._most)) as ahead:
-            for part in parts:
-                reading = _Reading(part, self._blocks, ahead)
-                yield part.piece, reading.run()
+        with closing(Ahead(self._tasks(readers), threads=self._threads, most=self._most)) as ahead:
+            for reading in readers:
+                yield reading.piece, reading.run(ahead)
                 if not reading.ended:
-                    raise RecoveryError(f"{part.piece.binlog} was not read to its end")
+                    raise RecoveryError(f"{reading.piece.binlog} was not read to its end")
 
-    def _tasks(self, all_parts: Sequence["_Parts"]) -> Iterator[Callable[[], memoryview]]:
-        for parts in all_parts:
-            for number in parts.numbers:
-                yield partial(self._blocks.block, parts.found, number)
+    def _tasks(self, readers: Sequence["_PieceReader"]) -> Iterator[Callable[[], memoryview]]:
+        for reader in readers:
+            for number in reader.numbers:
+                yield partial(self._blocks.block, reader.found, number)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts:
-    """How a piece lies in its binlog.
+class _PieceReader:
+    """Reads one piece. `ended`: all of it was passed on.
 
-    Scanning begins at `start`, a boundary, in the first of the blocks `numbers`. `sections` are
-    (end, whether it is handed on), from there on; at each end no transaction may be open.
+    Scanning begins at a boundary in the first of the blocks `numbers`. Raises RecoveryError if the
+    piece cannot be one of this binlog, ArchiveError if it has damaged bytes.
     """
 
-    piece: Piece
-    found: Found
-    start: int
-    numbers: range
-    sections: tuple[tuple[int, bool], ...]
-
-    @classmethod
-    def of(cls, piece: Piece, found: Found) -> "_Parts":
-        """Raises where a piece cannot be one of this binlog, or is not to be handed on."""
-        known = found.known
-        bounds = [piece.begin, *(at for pair in piece.left_out for at in pair), piece.end]
-        if bounds != sorted(bounds) or bounds[0] < 0 or bounds[-1] > known.size:
-            raise _contradicts(piece, f"{known.size} bytes of it are known")
-        start = found.boundary(piece.begin)
-        begins = range(start // BLOCK_SIZE, -(-piece.end // BLOCK_SIZE))
-        sections = [(piece.begin, False)]
-        for begin, end in piece.left_out:
-            sections += [(begin, True), (end, False)]
-        sections.append((piece.end, True))
-        at = piece.begin
-        for end, is_kept in sections:
-            for low, high in known.damaged:
-                if is_kept and low < end and high > at:
-                    raise ArchiveError(
-                        f"{piece.binlog} of {piece.lineage} is damaged from {low} to {high}",
-                        hint="stop before there, or leave the transaction out by --skip-gtid",
-                    )
-            at = end
-        return cls(piece=piece, found=found, start=start, numbers=begins, sections=tuple(sections))
-
-
-class _Reading:
-    """One piece on its way. `ended`: all of it was handed on."""
-
-    def __init__(self, parts: _Parts, blocks: Blocks, ahead: Iterator[memoryview]) -> None:
-        self._parts = parts
-        self._piece = parts.piece
-        self._blocks = blocks
-        self._ahead = ahead
-        self._tally = _Tally(parts.piece)
-        self._at = parts.start
-        self._left = list(reversed(parts.sections))
+    def __init__(self, piece: PlanPiece, found: Found, blocks: Blocks) -> None:
+        self.piece = piece
+        self.found = found
         self.ended = False
+        self._blocks = blocks
+        self._tally = PieceTally(piece)
+        self._at = self._start = found.boundary(piece.begin)
+        self.numbers = range(self._start // BLOCK_SIZE, -(-piece.end // BLOCK_SIZE))
+        self._left = _sections(piece, found)[::-1]
 
-    def run(self) -> Iterator[Checked]:
-        parts = self._parts
+    def run(self, ahead: Iterator[memoryview]) -> Iterator[Checked]:
+        """Its bytes; `ahead` gives its blocks."""
         head: bytes | None = None
         scanner: Scanner | None = None
-        for number in parts.numbers:
-            data = next(self._ahead)
+        for number in self.numbers:
+            data = next(ahead)
             if head is None or scanner is None:
                 head = self._head(data)
                 yield Checked(data=MAGIC + head)
                 scanner = self._scanner(head)
-            view = data[self._at - number * BLOCK_SIZE : self._piece.end - number * BLOCK_SIZE]
+            view = data[self._at - number * BLOCK_SIZE : self.piece.end - number * BLOCK_SIZE]
             out, done = self._take(scanner, view, head)
             self._tally.add(done)
-            if number == parts.numbers[-1]:
+            if number == self.numbers[-1]:
                 self._tally.finish()
             if out or done:
                 yield Checked(data=b"".join(out), done=tuple(done))
         if head is None:
             self._tally.finish()
-            yield Checked(data=MAGIC + self._blocks.head(parts.found, self._piece.begin))
+            yield Checked(data=MAGIC + self._blocks.head(self.found, self.piece.begin))
         self.ended = True
 
     def _scanner(self, head: bytes) -> Scanner:
-        """It begins a little before the piece does, where perhaps another format event holds."""
-        found, start = self._parts.found, self._parts.start
-        is_same = found.format_at(start) == found.format_at(self._piece.begin)
+        """It begins a little before the piece, where another format event may apply."""
+        found, start = self.found, self._start
+        is_same = found.format_at(start) == found.format_at(self.piece.begin)
         return self._blocks.scanner(found, start, head if is_same else None)
 
     def _head(self, first: memoryview) -> bytes:
-        """The format event that holds where the piece begins."""
-        at = self._parts.found.format_at(self._piece.begin)
-        if self._parts.numbers[0] == 0 and at == len(MAGIC):
+        """The format event that applies where the piece begins."""
+        at = self.found.format_at(self.piece.begin)
+        if self.numbers[0] == 0 and at == len(MAGIC):
             return event_at(first, at)
-        return self._blocks.head(self._parts.found, self._piece.begin)
+        return self._blocks.head(self.found, self.piece.begin)
 
     def _take(
         self, scanner: Scanner, view: memoryview, head: bytes
     ) -> tuple[list[memoryview], list[Transaction]]:
-        """Check the next bytes; those of them that are handed on, and whose transactions end."""
+        """Check the next bytes; those that are passed on, and the transactions that end in them."""
         out: list[memoryview] = []
         done: list[Transaction] = []
-        # what came with the head already
-        behind_head = self._parts.found.format_at(self._piece.begin) + len(head)
+        # the head was passed on already
+        after_head = self.found.format_at(self.piece.begin) + len(head)
         while True:
             end, is_kept = self._left[-1]
             part = view[: end - self._at]
@@ -160,33 +127,58 @@ class _Reading:
             try:
                 transactions = scanner.feed(part)
             except DamageError as error:
-                raise _contradicts(self._piece, str(error)) from error
+                raise contradicts(self.piece, str(error)) from error
             if is_kept:
-                out.append(part[max(0, behind_head - self._at) :])
+                out.append(part[max(0, after_head - self._at) :])
                 done += transactions
             self._at += len(part)
             if self._at < end:
                 return out, done
             if end > len(MAGIC) and not scanner.event_end == end == scanner.transaction_end:
-                raise _contradicts(self._piece, f"{end} is not between two transactions")
+                raise contradicts(self.piece, f"{end} is not between two transactions")
             if len(self._left) == 1:
                 return out, done
             self._left.pop()
 
 
-class _Tally:
-    """What a piece turns out to have, compared with what the plan says of it."""
+def _sections(piece: PlanPiece, found: Found) -> list[tuple[int, bool]]:
+    """(end, whether it is passed on) of each section; no transaction may be open at an end."""
+    known = found.known
+    bounds = [piece.begin, *(at for pair in piece.left_out for at in pair), piece.end]
+    if bounds != sorted(bounds) or bounds[0] < 0 or bounds[-1] > known.size:
+        raise contradicts(piece, f"{known.size} bytes of it are known")
+    sections = [(piece.begin, False)]
+    for begin, end in piece.left_out:
+        sections += [(begin, True), (end, False)]
+    sections.append((piece.end, True))
+    at = piece.begin
+    for end, is_kept in sections:
+        for low, high in known.damaged:
+            if is_kept and low < end and high > at:
+                raise ArchiveError(
+                    f"{piece.binlog} of {piece.lineage} is damaged from {low} to {high}",
+                    hint="stop before there, or leave the transaction out with --skip-gtid",
+                )
+        at = end
+    return sections
 
-    def __init__(self, piece: Piece) -> None:
+
+class PieceTally:
+    """Compares what a piece has with what the plan says of it. `count`: of its transactions.
+
+    Raises RecoveryError.
+    """
+
+    def __init__(self, piece: PlanPiece) -> None:
         self._piece = piece
-        self._count = 0
+        self.count = 0
         self._gtids = Gathering("mysql" if isinstance(piece.gtids, GtidSet) else "mariadb")
         self._expected = executed(piece.gtids)
 
     def add(self, done: Sequence[Transaction]) -> None:
-        """Count these; raises as soon as one shows that the plan is wrong."""
-        self._count += len(done)
-        if self._count > self._piece.transactions:
+        """Count these transactions; raises as soon as one shows that the plan is wrong."""
+        self.count += len(done)
+        if self.count > self._piece.transactions:
             raise self._others()
         for transaction in done:
             self._note(transaction.gtid)
@@ -195,29 +187,31 @@ class _Tally:
         if gtid is None:
             return
         if not self._expected.has(gtid):
-            raise _contradicts(self._piece, f"the plan does not know {gtid} in it")
+            raise contradicts(self._piece, f"the plan does not have {gtid} in it")
         self._gtids.add(gtid)
 
     def finish(self) -> None:
-        """Raises if anything lacks."""
+        """Raises if anything is missing."""
         expected, found = self._piece.gtids, self._gtids.build()
-        if self._count != self._piece.transactions:
+        if self.count != self._piece.transactions:
             raise self._others()
         if found != expected:
-            raise _contradicts(
+            raise contradicts(
                 self._piece, f"it has the GTIDs {found or 'none'}, the plan says {expected}"
             )
 
     def _others(self) -> RecoveryError:
-        return _contradicts(
+        return contradicts(
             self._piece,
-            f"{self._count} or more transactions are in it, the plan says "
+            f"{self.count} or more transactions are in it, the plan says "
             f"{self._piece.transactions}",
         )
 
 
-def _contradicts(piece: Piece, what: str) -> RecoveryError:
+def contradicts(piece: PlanPiece, what: str) -> RecoveryError:
+    """The error for a piece that is not as planned."""
     return RecoveryError(
-        f"{piece.binlog} of {piece.lineage}, bytes {piece.begin} to {piece.end}: {what}",
+        f"{piece.binlog} of {piece.lineage}, bytes {piece.begin} to {piece.end}, is not as "
+        f"planned: {what}",
         hint=_HINT,
     )

@@ -1,14 +1,14 @@
 """A recovery's stream as a replication source sends it, event by event. Pure.
 
-Place in the flow: `serve` sends what comes out here; `extract` brings the stream.
+Place in the flow: `extract` makes the stream, `serve` sends what comes out here.
 
-Law: nothing is sent but whole transactions of the plan, and the events that a replica needs to know
-where it is. A replica counts the bytes that it gets: after everything that is left out, a rotate
-event with the true position and a format event follow, so that a reconnect by position asks for the
-right place.
-Memory is one part of the stream and one event of up to 64 KiB.
+Law: only whole transactions of the plan are sent, and the events that tell a replica where it is. A
+replica counts the bytes that it gets: after everything that is left out, a rotate event with the
+true position and a format event follow, so that a reconnect by position asks for the right place.
+Memory is bounded by one part of the stream and one event of up to 64 KiB.
 """
 
+import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -28,11 +28,11 @@ from binlog2s3.binlog.executed import Executed
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.binlog.walk import EventPart, EventSplitter
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.recover.model import Checked, Piece, Stream
-from binlog2s3.recover.protocol import rotate_event
+from binlog2s3.recover.model import Checked, PlanPiece, Stream
+from binlog2s3.recover.queries import lenenc
 
 WHOLE_MOST = 1 << 16
-"""Events up to this size come whole, larger ones in parts as they arrive."""
+"""Events up to this size are sent whole, larger ones in parts as they arrive."""
 
 _WRAP = 1 << 32
 _FLAGS = HEADER_SIZE - 2
@@ -46,19 +46,19 @@ GTID_EVENTS = frozenset(
 
 @dataclass(slots=True)
 class Feed:
-    """What one dump sends. `name_of`: what the replica knows a piece's binlog as.
+    """What one dump sends.
 
-    `server_id`: the source's own. `checksum`: as the replica was answered; the first rotate event
-    is made so, later ones as the format event before them says. `has`: transactions that the
-    replica has; None where it names a position. `at`: where that is, as (name, offset).
-    `not_of`: the replica's server_id; events of it, which it would pass over, are refused.
-    `sent` is the number of the stream's bytes that were handed on or left out so far; `name` and
-    `position` are where the replica is after them.
+    `server_id`: the source's own. `checksum`: as the replica was told; the first rotate event is
+    made so, later ones as the format event before them says. `name_of`: the name of a piece's
+    binlog at the replica. `has`: transactions that the replica has; None if it names a position.
+    `at`: that position, as (name, offset). `not_of`: the replica's server_id; events with it, which
+    the replica would skip, are refused. `sent` is how many bytes of the stream were sent or left
+    out so far; `name` and `position` are where the replica is after them.
     """
 
     server_id: int
     checksum: bool
-    name_of: Callable[[Piece], str]
+    name_of: Callable[[PlanPiece], str]
     has: Executed | None = None
     at: tuple[str, int] | None = None
     not_of: int | None = None
@@ -67,11 +67,11 @@ class Feed:
     sent: int = 0
     _skipping: bool = field(default=False, init=False)
     _format: bytes = field(default=b"", init=False)
-    _told: int = field(default=0, init=False)  # where the replica takes itself to be
+    _told: int = field(default=0, init=False)  # where the replica believes to be
 
     def parts(self, stream: Stream) -> Iterator[EventPart]:
-        """All that is sent. Raises what the stream raises, ArchiveError for bytes that are none."""
-        before: Piece | None = None
+        """All that is sent. Raises what the stream raises, and ArchiveError for bad events."""
+        before: PlanPiece | None = None
         for piece, data in stream:
             checked = iter(data)
             head = next(checked).data
@@ -86,15 +86,15 @@ class Feed:
             yield from self.settled()
 
     def settled(self) -> Iterator[EventPart]:
-        """What tells the replica where it is, if something was left out since it was told."""
+        """The events that tell the replica where it is, if something was left out."""
         if self._told != self.position:
             yield self._rotate(self.position)
             yield EventPart(self._format, len(self._format))  # MariaDB forgets its own at a rotate
 
-    def _begin(self, piece: Piece, head: bytes) -> Iterator[EventPart]:
+    def _begin(self, piece: PlanPiece, head: bytes) -> Iterator[EventPart]:
         """The rotate and the format event that every binlog begins with at the replica."""
         self.name = self.name_of(piece)
-        starts = piece.begin < len(head)  # the binlog's own first bytes are part of the piece
+        starts = piece.begin < len(head)  # the piece has the binlog's own first bytes
         self.position = len(MAGIC) if starts else piece.begin
         is_asked = self.at is not None and self.at[0] == self.name
         yield self._rotate(self.at[1] if self.at and is_asked else self.position)
@@ -134,7 +134,7 @@ class Feed:
         self.position += size
 
     def _another_format(self, event: bytes) -> EventPart:
-        """A binlog can have one in its middle; nothing was started there."""
+        """A format event in the middle of a binlog; no server was started there."""
         self._format = format_event(event, is_start=False, in_place=False)
         self.checksum = decode_format(event, offset=len(MAGIC)).checksum == "crc32"
         return EventPart(format_event(event, is_start=False, in_place=True), len(event))
@@ -145,7 +145,7 @@ class Feed:
         return EventPart(event, len(event))
 
     def _is_before(self, name: str, offset: int) -> bool:
-        """Whether the event that begins here lies before where the replica wants to begin."""
+        """Whether the event that begins here is before the place where the replica begins."""
         if name != self.name or self.position < offset:
             return True
         if self.position > offset:
@@ -167,29 +167,27 @@ class Feed:
 
 
 class NotServedError(RecoveryError):
-    """A replica asked for a place that is not part of what is served."""
+    """A replica asked for a place that is not served."""
 
 
 def _own_event(server_id: int, name: str, position: int) -> RecoveryError:
     return RecoveryError(
         f"the event at {name}:{position} is of server_id {server_id}, which is the target's own: "
-        "it would pass over it",
-        hint="SET GLOBAL server_id = N at the target, one that nobody had; then run the same "
-        "command again",
+        "it would skip it",
+        hint="SET GLOBAL server_id = N at the target, with a number that no server of the archive "
+        "had; then run the same command again",
     )
 
 
 def _not_between(name: str, offset: int) -> NotServedError:
-    return NotServedError(
-        f"{name[:100]}:{offset} is not between two transactions of what is served"
-    )
+    return NotServedError(f"{name[:100]}:{offset} is not between two transactions that are served")
 
 
 def format_event(event: bytes, *, is_start: bool, in_place: bool) -> bytes:
     """A format event as a source sends it.
 
-    `is_start`: the replica drops the temporary tables of the server that was before. `in_place`:
-    it is the binlog's first event; one that is sent in front of a later position has none.
+    `is_start`: the server was started there, so the replica drops its temporary tables. `in_place`:
+    it is sent at its own position; one that is sent before a later position has none.
     """
     changed = bytearray(event)
     wrote = decode_format(event, offset=len(MAGIC))
@@ -217,3 +215,48 @@ def events(data: Iterable[Checked]) -> Iterator[EventPart]:
             raise ArchiveError(str(error)) from error
     if not splitter.is_between:
         raise ArchiveError("the bytes of a piece end within an event")
+
+
+# Events that are in no binlog
+
+
+def artificial_event(
+    event_type: int, body: bytes, *, server_id: int, position: int, flags: int, checksum: bool
+) -> bytes:
+    """An event that is in no binlog: time 0, the position modulo 2**32."""
+    size = 19 + len(body) + (4 if checksum else 0)
+    head = struct.pack("<IBIIIH", 0, event_type, server_id, size, position & 0xFFFFFFFF, flags)
+    event = head + body
+    return event + struct.pack("<I", zlib.crc32(event)) if checksum else event
+
+
+def rotate_event(name: str, position: int, *, server_id: int, checksum: bool) -> bytes:
+    """Says that what follows is at `position` of `name`; sent first, and after what is left out.
+
+    `checksum`: as the format event before it says, or for the first event as the client was told.
+    """
+    return artificial_event(
+        EventType.ROTATE,
+        struct.pack("<Q", position) + name.encode(),
+        server_id=server_id,
+        position=0,
+        flags=0x20,  # LOG_EVENT_ARTIFICIAL_F
+        checksum=checksum,
+    )
+
+
+def heartbeat_event(
+    name: str, position: int, *, server_id: int, checksum: bool, version_2: bool = False
+) -> bytes:
+    """Says that there is nothing new after `position` of `name`, the client's current place.
+
+    Version 2, if the client asked for it, can hold positions from 4 GiB on.
+    """
+    raw, event_type = name.encode(), int(EventType.HEARTBEAT)
+    if version_2 and position >= 1 << 32:
+        event_type = int(EventType.HEARTBEAT_V2)
+        place = b"\xfe" + struct.pack("<Q", position)
+        raw = b"\x01" + lenenc(raw) + b"\x02" + lenenc(place) + b"\0"
+    return artificial_event(
+        event_type, raw, server_id=server_id, position=position, flags=0, checksum=checksum
+    )

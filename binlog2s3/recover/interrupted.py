@@ -1,31 +1,131 @@
-"""Where a run that was cut off left a target: what it had applied by then, and what it left there.
+"""Where an interrupted run left a target: what it had applied, and what it left there.
 
-Place in the flow: `apply` asks here before it begins, and notes here how far it comes.
+Place in the flow: `apply` asks here before it begins, and notes here how far it gets. The note is a
+row in a database of its own in the target, which no binlog has; it is removed at the end.
 
-Law: the target says itself how far it is, by its GTIDs, by its channel's position, or by a note
-that was made before the channel went; what may have been applied already is not applied again.
+Law: the target itself says how far it is, by its GTIDs, by its channel's position, or by a note
+made before the channel was removed. What may have been applied already is not applied again. A note
+is data: anybody who can write to the target can write one, so nothing in it is executed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.recover import replicate, target
 from binlog2s3.recover.channel import channel_of, place_of
-from binlog2s3.recover.model import Place, Plan, Start
-from binlog2s3.recover.note import Note, Notes
-from binlog2s3.recover.target import TargetFacts
+from binlog2s3.recover.model import BinlogPosition, Plan, Start
+from binlog2s3.recover.target import DATABASE, TargetFacts
 from binlog2s3.server.connection import Server
 
 _BY_GTIDS = "its GTIDs"
-"""In place of a place: the target's GTIDs tell what was applied. The lineage stands behind it."""
+"""In a note, instead of a position: the target's GTIDs tell what was applied, in this lineage."""
 _TRIES = 10
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What a run says of itself while it works.
+
+    `asked`: what the operator said about the start. `started`: when the server was started.
+    Everything before `reached` was applied and nothing after it, except what a channel of that run
+    has applied since. `settings`: the server's settings that the run has changed, as they were.
+    """
+
+    asked: str
+    reached: str
+    started: str
+    begun: str
+    settings: str
+
+    @property
+    def before(self) -> dict[str, str]:
+        """The settings by name."""
+        pairs = (one.partition("=") for one in self.settings.split(",") if one)
+        return {name: value for name, _, value in pairs}
+
+    @property
+    def is_by_gtids(self) -> bool:
+        """Whether the target's GTIDs tell what was applied."""
+        return self.reached.startswith(_BY_GTIDS)
+
+    @property
+    def follows(self) -> str | None:
+        """The lineage that a run by GTIDs followed; None if the note does not name it."""
+        return self.reached.removeprefix(_BY_GTIDS).removeprefix(" of ") or None
+
+
+class Notes:
+    """The note at one target.
+
+    If the target keeps no GTIDs it says how far the run got: a second run from the same place would
+    apply transactions twice.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def find(self) -> Note | None:
+        """The note that is there; None if there is none."""
+        rows = self._server.rows(
+            "SELECT COUNT(*) AS it FROM information_schema.tables "
+            "WHERE table_schema = %s AND table_name = 'run'",
+            (DATABASE,),
+        )
+        if not int(rows[0]["it"]):
+            return None
+        rows = self._server.rows(f"SELECT * FROM {DATABASE}.run LIMIT 1")  # noqa: S608 - a constant
+        if not rows:
+            return None
+        return Note(**{name: str(rows[0][name]) for name in Note.__slots__})
+
+    def write(self, *, asked: str, reached: str, started: str) -> None:
+        """Write it before the first byte is applied. The settings of an older note stay in it."""
+        self._unlogged(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+        self._unlogged(
+            f"CREATE TABLE IF NOT EXISTS {DATABASE}.run (id INT PRIMARY KEY, asked VARCHAR(500) "
+            "CHARACTER SET utf8mb4, reached VARCHAR(500) CHARACTER SET utf8mb4, "
+            "started VARCHAR(40), begun VARCHAR(40), settings VARCHAR(500)) ENGINE=InnoDB"
+        )
+        self._unlogged(
+            f"INSERT INTO {DATABASE}.run VALUES "  # noqa: S608 - a constant
+            "(1, %s, %s, %s, CONCAT(UTC_TIMESTAMP(), ' UTC'), '') ON DUPLICATE KEY UPDATE "
+            "asked = VALUES(asked), reached = VALUES(reached), started = VALUES(started), "
+            "begun = VALUES(begun)",
+            (asked[:500], reached[:500], started),
+        )
+
+    def reach(self, reached: str) -> None:
+        """Note how far the run is, before the channel is removed, which knows it too."""
+        self._unlogged(
+            f"UPDATE {DATABASE}.run SET reached = %s",  # noqa: S608 - a constant
+            (reached[:500],),
+        )
+
+    def keep(self, before: Mapping[str, object]) -> None:
+        """Note the settings that the run changes now, as they are; none once they are restored."""
+        self._unlogged(
+            f"UPDATE {DATABASE}.run SET settings = %s",  # noqa: S608 - a constant
+            (",".join(f"{name}={value}" for name, value in before.items()),),
+        )
+
+    def remove(self) -> None:
+        """Remove it: everything is done."""
+        self._unlogged(f"DROP DATABASE IF EXISTS {DATABASE}")
+
+    def _unlogged(self, statement: str, values: tuple[str, ...] = ()) -> None:
+        """Over a new connection: the old one may have been idle for hours."""
+        self._server.close()
+        self._server.rows("SET SESSION sql_log_bin = 0")
+        self._server.rows(statement, values)
+        self._server.close()
+
+
 class Standing:
-    """Of one target. Nothing is changed by questions."""
+    """Where one target stands. Questions change nothing."""
 
     def __init__(self, server: Server, facts: TargetFacts) -> None:
         self._server = server
@@ -34,27 +134,26 @@ class Standing:
         self._follows = ""
 
     def start(self, asked: str) -> Start | None:
-        """Where a run that was cut off left the target, if it was the same one.
+        """Where an interrupted run left the target, if it was started like this one.
 
-        None as well where gtid_executed tells it. `asked` is what the operator said of the
-        beginning, then and now.
+        None as well if gtid_executed tells it. `asked` is what the operator said about the start,
+        then and now.
         """
         note = None if self._facts.keeps_gtids else self._notes.find()
         if note is None or note.asked != asked:
             return None
-        if _is_by_gtids(note):
-            follows = note.reached.removeprefix(_BY_GTIDS).removeprefix(" of ")
-            return Start(gtids=self._slave_pos(), lineage=follows or None)
+        if note.is_by_gtids:
+            return Start(gtids=self._slave_pos(), lineage=note.follows)
         reached = self._reached(note)
         if reached is None:
             return None
         return Start(place=(reached.binlog, reached.offset), lineage=reached.lineage)
 
     def check(self, plan: Plan, asked: Start, *, allow_non_transactional: bool) -> None:
-        """Refuse what a run that was cut off may have applied already. Raises RecoveryError.
+        """Refuse what an interrupted run may have applied already. Raises RecoveryError.
 
-        Torn tables are refused even where nothing is left to apply: after a crash the target goes
-        on by itself with what it had received.
+        Tables that a crash may have damaged are refused even if nothing is left to apply: after a
+        crash the target continues by itself with what it had received.
         """
         note = self._notes.find()
         if note is None:
@@ -63,7 +162,7 @@ class Standing:
             self._refuse_restarted(note)
         if self._facts.keeps_gtids or not plan.pieces:
             return
-        if _is_by_gtids(note):
+        if note.is_by_gtids:
             if asked.gtids != self._slave_pos() or asked.place is not None:
                 raise _stands_elsewhere(note, f"gtid_slave_pos {self._slave_pos()}", "")
             return
@@ -79,16 +178,15 @@ class Standing:
     def _refuse_restarted(self, note: Note) -> None:
         if note.started != (started := self._server_start()):
             raise RecoveryError(
-                f"a run that began at {note.begun} was cut off, the target was started again since "
-                f"({started} UTC), and has tables without transactions: "
-                f"{target.some(self._facts.not_transactional)}; what of it reached these nobody "
-                "knows",
-                hint="restore the base backup again and DROP DATABASE "
-                f"{target.DATABASE}, or --allow-non-transactional if their rows do not matter",
+                f"a run that began at {note.begun} was interrupted, the target was restarted since "
+                f"({started} UTC), and it has tables without transactions: "
+                f"{target.some(self._facts.not_transactional)}; it is unknown what reached them",
+                hint=f"restore the base backup again and DROP DATABASE {DATABASE}, or "
+                "--allow-non-transactional if their rows do not matter",
             )
 
     def _server_start(self) -> str:
-        """When the server was started, in UTC, by its own clock: to the second, always the same."""
+        """When the server was started, in UTC, by its own clock; the same second every time."""
         for _ in range(_TRIES):  # both must be of one second
             before = self._server.rows("SELECT UTC_TIMESTAMP() AS it")[0]["it"]
             up = int(self._server.rows("SHOW GLOBAL STATUS LIKE 'Uptime'")[0]["Value"])
@@ -102,21 +200,21 @@ class Standing:
         row = self._server.rows("SELECT @@global.gtid_slave_pos AS it")[0]
         return MariadbGtidList.parse(str(row["it"]))
 
-    def _reached(self, note: Note) -> Place | None:
+    def _reached(self, note: Note) -> BinlogPosition | None:
         left = replicate.left_over(self._server, self._facts)
         return (left.reached() if left is not None else None) or _place(note.reached)
 
     def goes_on(self) -> bool:
-        """Whether its GTIDs tell where a run was cut off."""
+        """Whether this run continues an interrupted one from where the target's GTIDs say."""
         note = self._notes.find()
-        return note is not None and _is_by_gtids(note)
+        return note is not None and note.is_by_gtids
 
     @contextmanager
     def noted(self, plan: Plan, asked: str, *, is_untouched: Callable[[], bool]) -> Iterator[None]:
-        """As long as this lasts a note in the target says that somebody is at work on it.
+        """Note that a run works here, until it ends well.
 
-        What an earlier run left is put away first. After an error it stays, unless
-        `is_untouched()`: then it is as if this had never begun.
+        An earlier run's leftovers are removed first. After an error the note stays, unless
+        `is_untouched()`: then the target is as before the run.
         """
         before = self._notes.find()
         self._follows = f"{_BY_GTIDS} of {plan.lineage}"
@@ -127,7 +225,7 @@ class Standing:
             reached=self._follows if by_gtids else _text(plan.begin),
         )
         try:
-            self._settle()  # the note says how far it came
+            self._settle()  # the note says how far the earlier run came
             yield
         except BaseException:
             if before is None and is_untouched():
@@ -140,16 +238,16 @@ class Standing:
         """Note that from now on gtid_slave_pos tells what was applied."""
         self._notes.reach(self._follows)
 
-    def reach(self, place: Place) -> None:
-        """Note that all before it was applied, and nothing behind: the channel goes now."""
+    def reach(self, place: BinlogPosition) -> None:
+        """Note that everything before it was applied, and nothing after: the channel goes now."""
         self._notes.reach(_text(place))
 
     def keep(self, before: Mapping[str, object]) -> None:
-        """Note the settings of the server that are changed now, as they are before."""
+        """Note the settings of the server that are changed now, as they are."""
         self._notes.keep(before)
 
     def _settle(self) -> None:
-        """Remove the channel, and restore the settings, that a run which was cut off has left."""
+        """Remove the channel of an interrupted run, and restore the settings that it changed."""
         replicate.settle(self._server, self._facts)
         note = self._notes.find()
         if note is not None and note.before:
@@ -157,9 +255,9 @@ class Standing:
             self._notes.keep({})
 
     def put_away(self) -> None:
-        """What a run left that was cut off, where all that it had to do is done."""
+        """Remove what an interrupted run left, when everything it had to do is done."""
         note = self._notes.find()
-        if note is not None and not _is_by_gtids(note):
+        if note is not None and not note.is_by_gtids:
             reached = self._reached(note)
             if reached is not None:
                 self.reach(reached)
@@ -170,23 +268,19 @@ class Standing:
 
 def _stands_elsewhere(note: Note, where: str, other: str) -> RecoveryError:
     return RecoveryError(
-        f"the target stands at {where}, where a run that began at {note.begun} was cut off, and "
-        "not where this one is to begin",
-        hint=f"the same command as then goes on from there{other}; if the base backup was restored "
-        f"again since: DROP DATABASE {target.DATABASE}",
+        f"the target stands at {where}, where a run that began at {note.begun} was interrupted; "
+        "this run would begin elsewhere",
+        hint=f"run the same command as then: it continues from there{other}; if the base backup "
+        f"was restored again since: DROP DATABASE {DATABASE}",
     )
 
 
-def _is_by_gtids(note: Note) -> bool:
-    return note.reached.startswith(_BY_GTIDS)
-
-
-def _text(place: Place) -> str:
-    """A place, for a marker in the target."""
+def _text(place: BinlogPosition) -> str:
+    """A position, for a note."""
     return f"{place.lineage}.{place}"
 
 
-def _place(text: str) -> Place | None:
-    """The place that a marker names; None where it names none."""
+def _place(text: str) -> BinlogPosition | None:
+    """The position that a note names; None if it names none."""
     name, _, offset = text.rpartition(":")
     return place_of(name, int(offset)) if offset.isdigit() else None

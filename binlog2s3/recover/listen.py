@@ -1,9 +1,9 @@
-"""Where a recovery's target finds this process: the address, and TLS wherever others can listen in.
+"""Where a recovery's target finds this process: the address, and TLS if others could listen in.
 
-Place in the flow: `apply` asks here, `replicate` listens there.
+Place in the flow: `apply` asks for the address, `replicate` listens there.
 
-Law: outside this machine's own loopback nothing is sent without TLS. The key lives in memory for
-one run, but for the moment in which the TLS library reads it from a file of this user alone.
+Law: nothing leaves this machine's loopback without TLS. The key is made for one run and is only in
+memory, except while the TLS library reads it from a file that only this user can read.
 """
 
 import ipaddress
@@ -31,21 +31,21 @@ _VALID = timedelta(days=400)  # clocks differ, and a recovery may take days
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
-    """Where to listen, and be found: an IP address of this machine; port 0 takes a free one."""
+    """Where to listen: an IP address of this machine; port 0 takes a free one."""
 
     host: str = "127.0.0.1"
     port: int = 0
 
     @property
     def needs_tls(self) -> bool:
-        """Whether others can listen in."""
+        """Whether others could listen in."""
         return not ipaddress.ip_address(self.host).is_loopback
 
 
 def listen(login: Login, wanted: str | None) -> Listen:
-    """Where the target of this login finds this process; `wanted` as `--serve-address` has it.
+    """Where the target of this login finds this process; `wanted` is `--serve-address`.
 
-    Raises RecoveryError where nobody said so, and the target is not on this machine.
+    Raises RecoveryError if that is None and the target is not on this machine.
     """
     if wanted is not None:
         host, port = split_serve_address(wanted)
@@ -54,38 +54,38 @@ def listen(login: Login, wanted: str | None) -> Listen:
         return Listen()
     own = _towards(login.host, login.port)
     raise RecoveryError(
-        f"the target, {login.address}, is not on this machine, and will have to connect to it",
-        hint=f"{_OPTION} HOST[:PORT] is an address of this machine that the target reaches"
-        + (f": {_OPTION} {own} maybe" if own else ""),
+        f"the target, {login.address}, is not on this machine and must be able to connect to it",
+        hint=f"pass an address of this machine that the target reaches: {_OPTION} HOST[:PORT]"
+        + (f", perhaps {_OPTION} {own}" if own else ""),
     )
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises RecoveryError where there can be none."""
+    """A listening socket. Raises RecoveryError if it cannot be opened."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=4)
     except OSError as error:
         raise RecoveryError(
             f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}",
-            hint=f"name another address with {_OPTION}",
+            hint=f"pass another address with {_OPTION}",
         ) from error
 
 
 def _own(host: str) -> str:
-    """The IP address that a name has. Raises RecoveryError."""
+    """The IP address of a name. Raises RecoveryError."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no host's name"
+        why = error.strerror if isinstance(error, OSError) else "it is not a host name"
         raise RecoveryError(
-            f"{_OPTION} {host}: {why}", hint="an IP address of this machine is best"
+            f"{_OPTION} {host}: {why}", hint="pass an IP address of this machine"
         ) from error
     first = str(found[0][4][0])
     if ipaddress.ip_address(first).is_unspecified:
         raise RecoveryError(
-            f"{_OPTION} {host} is no address that the target could connect to",
-            hint="name the one of this machine that the target reaches",
+            f"{_OPTION} {host} is not an address that the target can connect to",
+            hint="pass an address of this machine that the target reaches",
         )
     return first
 
@@ -98,7 +98,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _towards(host: str, port: int) -> str:
-    """The address of this machine that leads there, "" where none does. Sends nothing."""
+    """The address of this machine that it would connect from; "" if unknown. Sends nothing."""
     with suppress(OSError, UnicodeError):
         family, kind, number, _, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with closing(socket.socket(family, kind, number)) as probe:
@@ -108,7 +108,7 @@ def _towards(host: str, port: int) -> str:
 
 
 def tls_for(host: str) -> ssl.SSLContext:
-    """TLS with a new key, and a certificate for this address that it has signed itself."""
+    """TLS with a new key and a self-signed certificate for this address."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "binlog2s3")])
     now = datetime.now(UTC)

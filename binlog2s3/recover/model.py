@@ -1,11 +1,10 @@
-"""The words of a point-in-time recovery: what is wanted, what is planned. Values only.
+"""The values of a point-in-time recovery: what is asked for, what is planned. Values only.
 
-Place in the flow: `pitr` makes a `Request`, `plan` turns it and what the bucket has
-into a `Plan`, `extract` reads a plan's pieces, `serve` and `export` bring them to where they are
-wanted.
+Place in the flow: `pitr` makes a `Request`, `plan` makes a `Plan` from it and from what the bucket
+has, `extract` reads the plan's pieces, `serve` and `export` pass them on.
 
-Law: a plan names exact byte ranges that begin and end between transactions, and the GTIDs in them:
-whoever carries it out needs to decide nothing, and can prove at the end that it was done.
+Law: a plan names exact byte ranges that begin and end between transactions, and the GTIDs in them.
+To carry it out, nothing more has to be decided, and at the end the result can be compared with it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +34,7 @@ class ToTime:
 
 @dataclass(frozen=True, slots=True)
 class ToGtid:
-    """Stop behind this transaction: "uuid:5", "uuid:tag:5", MariaDB's "0-1-5"."""
+    """Stop after this transaction: "uuid:5", "uuid:tag:5", MariaDB's "0-1-5"."""
 
     gtid: str
 
@@ -49,7 +48,7 @@ class BeforeGtid:
 
 @dataclass(frozen=True, slots=True)
 class ToPosition:
-    """Stop at this offset of a binlog, which must lie between two transactions."""
+    """Stop at this offset of a binlog, which must be between two transactions."""
 
     binlog: BinlogName
     offset: int
@@ -57,7 +56,7 @@ class ToPosition:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """All that is in the bucket."""
+    """Stop at the end of what is in the bucket."""
 
 
 Goal = ToTime | ToGtid | BeforeGtid | ToPosition | Latest
@@ -65,7 +64,7 @@ Goal = ToTime | ToGtid | BeforeGtid | ToPosition | Latest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """All that the operator, or the base backup itself, says of where that stands."""
+    """Where the base backup ends, as the operator or the backup itself says."""
 
     gtids: Gtids | None = None
     place: tuple[BinlogName, int] | None = None
@@ -73,14 +72,14 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What the target has already.
+    """What the target already has.
 
-    `gtids`: all that it has executed; None where it keeps none or nobody asked. `place`: name and
-    offset of the binlog that its base backup goes up to. Neither: nothing, all is applied from the
-    first binlog of the history on. `server`: the server_uuid of the server that the backup is of,
-    "" if the backup does not tell, None if no backup names the place. `lineage`: which one that is
-    of, where several have such a place, or such GTIDs. `base`: what is said of the base backup
-    itself, which the target may be ahead of; None where only the target tells.
+    `gtids`: all that it has executed; None if it keeps none, or was not asked. `place`: binlog and
+    offset up to which its base backup goes. If both are None it has nothing, and everything from
+    the first binlog of the history on is applied. `server`: the server_uuid of the backup's server,
+    "" if the backup does not name it, None if the place is not a backup's. `lineage`: the lineage
+    of the place or the GTIDs, if several have them. `base`: what is said of the base backup itself,
+    which the target may be ahead of; None if only the target says what it has.
     """
 
     gtids: Gtids | None = None
@@ -92,10 +91,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is wanted, from what on, and what may be done on the way.
+    """Where to stop, where to start, and what is allowed in between.
 
     `skip` are GTID sets to leave out (MariaDB: lists of single GTIDs). `lineage` chooses the
-    history that ends with that one, None: the last writer's.
+    history that ends with that lineage; None: the last writer's.
     """
 
     goal: Goal
@@ -106,8 +105,8 @@ class Request:
     allow_extra_gtids: bool = False
 
 
-class History(Protocol):
-    """What a plan asks about the bucket; `snapshot.Survey` answers from a real one."""
+class BucketHistory(Protocol):
+    """What a plan asks about the bucket; `snapshot.Survey` answers from a real bucket."""
 
     @property
     def lineages(self) -> Sequence[Lineage]:
@@ -119,46 +118,46 @@ class History(Protocol):
 
     @property
     def covered_us(self) -> int | None:
-        """All that was committed until then in the current lineage is in the bucket."""
+        """The time up to which all commits of the current lineage are in the bucket."""
 
     def names(self, lineage: str) -> Sequence[BinlogName]:
-        """The binlogs of a lineage of which something can be read, in their order."""
+        """The binlogs of a lineage from which an event can be read, in their order."""
 
     def lost_end(self, lineage: str) -> str:
-        """What was durable behind these, and is not there any more; "" where nothing is lost."""
+        """What was durable after these, and is missing now; "" if nothing is."""
 
     def load(self, lineage: str, names: Sequence[BinlogName]) -> None:
-        """Say that these will be asked for, so that they are looked at together."""
+        """Read the entries of these binlogs, which will be asked for."""
 
     def known(self, lineage: str, name: BinlogName) -> Known:
-        """What is known of one of them."""
+        """What is known of one binlog."""
 
     @property
     def doubts(self) -> int:
-        """How often something was not as `names` or the four below said: ask them again."""
+        """How often `names` or the four below were wrong: then ask them again."""
 
     def brief(self, lineage: str, name: BinlogName) -> Known:
-        """What a cache says of a binlog, perhaps without its blocks; else what is known."""
+        """What a cache says of a binlog, perhaps without its blocks; without one, what is known."""
 
     def first_later(self, lineage: str, at_us: int, begin: BinlogName) -> BinlogName | None:
         """By the same cache: the first one from `begin` on with a commit later than this.
 
-        None if none has. What has no entry is not looked at.
+        None if none has. Binlogs without an entry are not looked at.
         """
 
     def not_later(self, lineage: str, at_us: int, begin: BinlogName) -> Iterator[BinlogName]:
-        """By the same cache: those from `begin` on that may have a commit until then, in order."""
+        """By the same cache: those from `begin` on that may have a commit up to this time."""
 
     def unbroken_to(self, lineage: str, name: BinlogName) -> BinlogName:
-        """By the same cache: one to which GTIDs lead from this one, binlog by binlog."""
+        """By the same cache: the last one to which GTIDs lead from this one, binlog by binlog."""
 
     def transactions(
         self, lineage: str, name: BinlogName, begin: int = 0, end: int | None = None
     ) -> Iterator[Transaction]:
-        """The whole transactions that begin at or behind `begin` and before `end`, in order.
+        """The whole transactions that begin in [`begin`, `end`), in order.
 
-        Reads only the blocks that they lie in. Damaged events are passed over: a transaction that
-        has such is among them all the same, as far as its bounds can be told.
+        Reads only their blocks. Damaged events are skipped: a transaction with such an event is
+        included if its bounds can be found.
         """
 
     def content(self, lineage: str, name: BinlogName, transaction: Transaction) -> Content:
@@ -172,7 +171,7 @@ class History(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class BinlogPosition:
     """A place in a history, between two transactions."""
 
     lineage: str
@@ -184,11 +183,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """The part of one binlog that is applied: bytes [begin, end) but for the ranges `left_out`.
+class PlanPiece:
+    """The part of one binlog that is applied: bytes [begin, end) except the ranges `left_out`.
 
-    Both ends, and those of the ranges, lie between transactions. `transactions` of them, with
-    these GTIDs (empty where they have none).
+    Both ends, and those of the ranges, are between transactions. It has so many `transactions`,
+    with these GTIDs (empty if they have none).
     """
 
     lineage: str
@@ -202,13 +201,13 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """Bytes that are applied."""
+        """How many bytes are applied."""
         return self.end - self.begin - sum(end - begin for begin, end in self.left_out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """One transaction, for people to recognize."""
+    """One transaction, shown so that people recognize it."""
 
     lineage: str
     binlog: BinlogName
@@ -217,15 +216,15 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """What can be reached at all in the history that was chosen. Times in microseconds, UTC.
+class Reachable:
+    """What can be reached in the history that was chosen. Times in microseconds, UTC.
 
-    From the first binlog that is there without a break up to the newest. `latest_us` is None where
-    nothing was ever committed in it and nobody vouches for more.
+    From the first binlog after the last break up to the newest. `latest_us` is None if it has no
+    commit and its writer guarantees no time.
     """
 
-    first: Place
-    last: Place
+    first: BinlogPosition
+    last: BinlogPosition
     earliest_us: int
     latest_us: int | None
     gtids: Gtids | None
@@ -233,34 +232,35 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What will be done, exactly.
+    """Exactly what will be done.
 
-    `before`: the GTIDs that the target has; `adds`: those that the pieces bring; `skipped`: those
-    left out by wish. All None where the history has no GTIDs. `kept` are the last transactions that
-    are applied (or were, in the target), `left_out` the first that are not, at most three each.
+    `before`: the GTIDs that the target has; `adds`: those that the pieces add; `skipped`: those
+    that --skip-gtid leaves out. All are None if the history has no GTIDs. `kept` are the last
+    transactions that are applied, or that the target has; `left_out` the first that are not; at
+    most three each.
     """
 
     flavour: Flavour
     server_version: str
     lineage: str
     goal: Goal
-    stop: Place
-    pieces: tuple[Piece, ...]
+    stop: BinlogPosition
+    pieces: tuple[PlanPiece, ...]
     before: Gtids | None
     adds: Gtids | None
     skipped: Gtids | None
     kept: tuple[Shown, ...]
     left_out: tuple[Shown, ...]
     commit_exact: bool
-    reach: Reach
+    reach: Reachable
     warnings: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
 
     @property
-    def begin(self) -> Place:
-        """Where the first piece begins; there has to be one."""
+    def begin(self) -> BinlogPosition:
+        """Where the first piece begins; there must be one."""
         first = self.pieces[0]
-        return Place(lineage=first.lineage, binlog=first.binlog, offset=first.begin)
+        return BinlogPosition(lineage=first.lineage, binlog=first.binlog, offset=first.begin)
 
     @property
     def transactions(self) -> int:
@@ -278,19 +278,19 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The next bytes of a piece for mysqlbinlog, proved; `done`: transactions that end in them."""
+    """The next bytes of a piece, checked; `done`: the transactions that end in them."""
 
     data: bytes
     done: tuple[Transaction, ...] = ()
 
 
-Stream = Iterator[tuple[Piece, Iterator[Checked]]]
-"""Piece by piece, its bytes: the magic and the format event first, as a binlog begins."""
+Stream = Iterator[tuple[PlanPiece, Iterator[Checked]]]
+"""The bytes of each piece: the magic and the format event first, as a binlog begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far an apply is: bytes and transactions that were handed on, of how many."""
+class ProgressReport:
+    """How far the work is: bytes and transactions that are done, and of how many."""
 
     size: int
     of_size: int
@@ -299,4 +299,4 @@ class Progress:
     commit_us: int | None
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[ProgressReport], None]

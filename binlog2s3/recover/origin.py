@@ -1,10 +1,10 @@
-"""Of which history a base backup is, where its GTIDs alone do not tell.
+"""Which history a base backup is of, if its GTIDs alone do not tell.
 
-Place in the flow: `plan` asks here. After a RESET, or on a server that was put back, the same GTIDs
+Place in the flow: `plan` asks here. After a RESET, or on a server that was restored, the same GTIDs
 are given to other transactions, in another lineage. Pure but for what it asks the history.
 
-Law: nobody guesses between two histories. File, position and GTIDs of a backup together name a
-lineage only if the binlog has exactly these GTIDs at exactly this place.
+Law: this is never guessed. File, position and GTIDs of a backup together name a lineage only if the
+binlog has exactly these GTIDs at exactly this place.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -16,20 +16,28 @@ from functools import partial
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.history import Leg, Line, line_of
 from binlog2s3.binlog.executed import executed, gathered
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, empty, parse
+from binlog2s3.binlog.gtid import (
+    Flavour,
+    Gtids,
+    GtidSet,
+    MariadbGtidList,
+    empty,
+    intersection,
+    parse,
+)
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.recover.goal import Search, short
-from binlog2s3.recover.model import Base, History
-from binlog2s3.recover.skip import both
+from binlog2s3.formatting import gtids_text
+from binlog2s3.recover.goal import Search
+from binlog2s3.recover.model import Base, BucketHistory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """How far a line and another one are the same.
+    """How far two lines are the same.
 
-    `leg` is the number, on the first line, of the last leg that both have; -1 where they have
-    nothing in common, as before and after a RESET. `gtids`: what was executed there, as far as
+    `leg` is the number, on the first line, of the last leg that both have; -1 if they have nothing
+    in common, as before and after a RESET. `gtids`: what was executed where they part, as far as
     joins prove it. `goes_on`: whether the first line has more of that leg than the other one.
     """
 
@@ -38,7 +46,7 @@ class Meeting:
     goes_on: bool
 
     def is_behind(self, line: Line, lineage: str) -> bool:
-        """Whether what the first line has of this lineage lies behind the meeting."""
+        """Whether what the first line has of this lineage comes after the meeting."""
         for number, leg in enumerate(line.legs):
             if leg.lineage.id == lineage:
                 return number > self.leg or (number == self.leg and self.goes_on)
@@ -60,13 +68,13 @@ def meeting(line: Line, other: Line) -> Meeting:
 
 
 def _shared(one: Leg, other: Leg, flavour: Flavour) -> Gtids:
-    """What was executed where the first of two legs of one lineage ends."""
+    """What was executed at the end of the shorter of two legs of one lineage."""
     found = [_gtids(leg.cut, flavour) for leg in (one, other) if leg.cut is not None]
-    return both(found[0], found[-1]) if found else empty(flavour)
+    return intersection(found[0], found[-1]) if found else empty(flavour)
 
 
 def _gtids(cut: Parent, flavour: Flavour) -> Gtids:
-    with suppress(ValueError):  # changed by hand: it proves nothing
+    with suppress(ValueError):  # somebody has changed it: it proves nothing
         return parse(cut.gtid_set, flavour)
     return empty(flavour)
 
@@ -91,17 +99,19 @@ def tip_of(lineages: Sequence[Lineage], lineage: str, line: Line) -> str:
     return lineage
 
 
-def lineages_of(base: Base, history: History) -> frozenset[str]:
-    """Those that have exactly the backup's GTIDs at exactly its place.
+def lineages_of(base: Base, history: BucketHistory) -> frozenset[str]:
+    """The lineages that have exactly the backup's GTIDs at exactly its place.
 
-    None if it does not say both. What cannot be read proves nothing, and is left out.
+    Empty if the backup does not say both. What cannot be read proves nothing and is left out.
     """
     if base.gtids is None or base.place is None:
         return frozenset()
     return frozenset(_lineages_of(base.gtids, *base.place, history))
 
 
-def _lineages_of(gtids: Gtids, name: BinlogName, offset: int, history: History) -> Iterator[str]:
+def _lineages_of(
+    gtids: Gtids, name: BinlogName, offset: int, history: BucketHistory
+) -> Iterator[str]:
     for lineage in history.lineages:
         leg = line_of(history.lineages, lineage.id).legs[-1]
         if name == lineage.first_binlog and offset <= leg.begin:
@@ -113,7 +123,7 @@ def _lineages_of(gtids: Gtids, name: BinlogName, offset: int, history: History) 
 
 
 def _has_at(
-    history: History, lineage: Lineage, name: BinlogName, offset: int, gtids: Gtids
+    history: BucketHistory, lineage: Lineage, name: BinlogName, offset: int, gtids: Gtids
 ) -> bool:
     """Whether this lineage had executed these GTIDs, no more and no less, at this place."""
     known = history.known(lineage.id, name)
@@ -133,7 +143,7 @@ def _has_at(
 
 
 def _last_of(gtids: Gtids) -> dict[int, tuple[int, int]]:
-    """Of each domain the last number, and its server: that is all that MariaDB tells a dump."""
+    """The last number of each domain, and its server: a dump of MariaDB has no more."""
     last: dict[int, tuple[int, int]] = {}
     for domain, server, number in gtids.gtids() if isinstance(gtids, MariadbGtidList) else ():
         last[domain] = max((number, server), last.get(domain, (-1, -1)))
@@ -143,10 +153,10 @@ def _last_of(gtids: Gtids) -> dict[int, tuple[int, int]]:
 def given_twice(
     have: Gtids, gtids: Gtids, common: Gtids, everything: Gtids, *, is_open: bool
 ) -> str:
-    """What a target has that another lineage gave to other transactions than this history.
+    """The target's GTIDs that this history and another lineage gave to different transactions.
 
-    Not where it also has what is of this history alone; but of a lineage that is still written
-    (`is_open`) nobody knows what it will have.
+    None if it also has GTIDs that only this history has. But a lineage that is still written
+    (`is_open`) may get those too.
     """
     if isinstance(have, GtidSet) and isinstance(gtids, GtidSet):
         if not (isinstance(common, GtidSet) and isinstance(everything, GtidSet)):
@@ -170,7 +180,7 @@ def given_twice(
 
 
 class Origin:
-    """Whether the base backup, and so the target, is of the history that a search goes along."""
+    """Whether the base backup, and so the target, is of the history that a search follows."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
@@ -180,7 +190,7 @@ class Origin:
         self._of: frozenset[str] | None = None
 
     def check_named(self) -> None:
-        """See that the lineage which the operator names is there, and part of this history."""
+        """See that the lineage that the operator named exists and is part of this history."""
         lineage = self._start.lineage
         if lineage is None:
             return
@@ -194,10 +204,10 @@ class Origin:
     def check(
         self, have: Gtids, everything: Gtids, others: Iterable[tuple[str, Gtids]], *, begins_in: str
     ) -> None:
-        """See that no GTID tells two things, unless it is known which one is meant.
+        """See that no GTID is ambiguous, unless it is known which transaction is meant.
 
         `others`: the lineages outside of this history, with all their GTIDs. `begins_in`: the
-        lineage in which the GTIDs would have the target stand. Raises RecoveryError.
+        lineage in which the recovery would begin by its GTIDs. Raises RecoveryError.
         """
         base = self._start.base
         for lineage, gtids in others:
@@ -212,35 +222,35 @@ class Origin:
             twice = given(have)
             if not twice:
                 continue
-            # both go on from such a backup: it does not tell along which one the target went since
+            # both go on from such a backup: it does not tell which one the target followed since
             if base is not None and met.leg >= 0 and not (base.gtids and given(base.gtids)):
                 raise self._search.refused(
-                    f"{short(twice)} are GTIDs of two different histories, this one and {lineage}: "
-                    "both go on from the base backup, and along which one the target went since "
-                    "nobody knows",
+                    f"{gtids_text(twice)} are GTIDs of two different histories, this one and "
+                    f"{lineage}: both go on from the base backup, and it is unknown which one "
+                    "the target followed since",
                     "restore the base backup again",
                 )
             if not self._is_settled(met, twice, lineage):
                 raise self._ambiguous(twice, lineage, begins_in)
 
     def choosing(self, lineage: str) -> str:
-        """The options that choose the history that ends in this lineage, as what the target has.
+        """The options that say that the target is of the history that ends in this lineage.
 
-        Where both have nothing in common, GTIDs that this history uses as well are still to come
-        there: --lineage alone would not say which of the two the target has.
+        If the two have nothing in common, that history may still get GTIDs that this one uses too:
+        --lineage alone would not say which of the two the target has.
         """
         if self._met(lineage).leg >= 0:
             return f"--lineage {lineage}"
         return f"--lineage {lineage} --from-lineage {lineage}"
 
     def or_wait(self, lineage: str) -> str:
-        """What else it can be that this lineage has a GTID, and this history does not: a hint."""
+        """For a hint: another reason why only this lineage has a GTID."""
         if self._met(lineage).leg >= 0:
             return ""
         begins = self._line.legs[0].lineage.first_binlog_time
         return (
-            f"; if it was made after {_time(begins)}, when this history begins, the bucket does "
-            "not have all of that yet"
+            f"; if the backup was made after {_time(begins)}, when this history begins, the bucket "
+            "does not have all of its GTIDs yet"
         )
 
     def _met(self, lineage: str) -> Meeting:
@@ -255,7 +265,7 @@ class Origin:
             return True
         if origins == {lineage}:
             raise self._search.refused(
-                f"the base backup is of {lineage}, from behind the place where this history left "
+                f"the base backup is of {lineage}, from after the place where this history left "
                 "it: a dead branch",
                 f"--lineage {lineage} goes on with that history; else restore a base backup from "
                 "before that place",
@@ -264,19 +274,19 @@ class Origin:
         if chosen is None or base is None or not (origins or base.place is None):
             return False
         self._search.warnings.append(
-            f"{short(twice)} are GTIDs of {lineage}, too: as --lineage says {chosen}, the base "
-            "backup is taken for one of that history"
+            f"{gtids_text(twice)} are GTIDs of {lineage}, too: because of --lineage {chosen}, the "
+            "base backup is assumed to be of that history"
         )
         return True
 
     def _origins(self) -> frozenset[str]:
-        """The lineages that the base backup can be of; none where nobody knows."""
+        """The lineages that the base backup can be of; empty if that is unknown."""
         if self._of is None:
             start = self._start
             found = lineages_of(start.base, self._history) if start.base else frozenset()
             if start.lineage is not None and found and start.lineage not in found:
                 raise RecoveryError(
-                    "by its file, position and GTIDs the base backup is of "
+                    "by its file, position and GTIDs, the base backup is of "
                     f"{' or '.join(sorted(found))}, not of {start.lineage}",
                     hint=f"--from-lineage {max(found)}",
                 )
@@ -284,23 +294,23 @@ class Origin:
         return self._of
 
     def _check_on_line(self, origins: Collection[str]) -> None:
-        """See that what the base backup is of is part of this history."""
+        """See that the base backup's lineage is part of this history."""
         if any(leg.lineage.id in origins for leg in self._line.legs):
             return
         of, tip = max(origins), self._line.legs[-1].lineage.id
         raise self._search.refused(
             f"the base backup is of {of}, which is no part of the history that ends in {tip}",
-            f"--lineage {tip_of(self._history.lineages, of, self._line)} chooses the history that "
-            "it is of",
+            f"--lineage {tip_of(self._history.lineages, of, self._line)} chooses the history of "
+            "the backup",
         )
 
     def _ambiguous(self, twice: str, lineage: str, ours: str) -> RecoveryError:
         begins = {one.id: _time(one.first_binlog_time) for one in self._history.lineages}
         other = tip_of(self._history.lineages, lineage, self._line)
         return self._search.refused(
-            f"{short(twice)} are GTIDs of two different histories, this one and {lineage}: they do "
-            "not tell which one the target has",
-            "say which one the base backup is of: "
+            f"{gtids_text(twice)} are GTIDs of two different histories, this one and {lineage}: "
+            "they do not tell which one the target has",
+            "choose the history of the base backup: "
             f"--from-lineage {ours} (begins {begins[ours]}), or "
             f"--lineage {other} --from-lineage {lineage} (begins {begins[lineage]})",
         )

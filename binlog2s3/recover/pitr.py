@@ -1,10 +1,10 @@
-"""`binlog2s3 pitr`: looks, plans, shows, asks, applies, proves.
+"""`binlog2s3 pitr`: looks, plans, shows the plan, asks the operator, applies, compares.
 
-Place in the flow: under `cli`; everything that decides is in `plan`, everything that reads the
-bucket in `snapshot` and `extract`, everything that touches the target in `apply`.
+Place in the flow: under `cli`. `plan` decides, `snapshot` and `extract` read the bucket, `apply`
+changes the target.
 
-Law: nothing of the target is changed before the plan is made and the operator has said yes; and it
-ends with 0 only if the target was seen to have what the plan says.
+Law: nothing in the target is changed before the plan is made and the operator has said yes. It
+exits with 0 only if the target has what the plan says.
 """
 
 import json
@@ -19,19 +19,17 @@ from functools import partial
 from binlog2s3.archive.catalog import Catalog, where_to_look
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
+from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.output import page_on, progress_of, say
-from binlog2s3.recover import replicate, target
-from binlog2s3.recover.apply import Apply, At
-from binlog2s3.recover.backup import read_backup
-from binlog2s3.recover.begin import gtids_of, start_of, words_of
+from binlog2s3.recover import preflight, replicate, target
+from binlog2s3.recover.apply import Apply, Target
+from binlog2s3.recover.backup import start_of_backup, start_of_gtids
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import (
-    Base,
     BeforeGtid,
     Goal,
     Latest,
@@ -54,23 +52,23 @@ from binlog2s3.workers import Workers
 
 
 def run(config: PitrConfig) -> int:
-    """Carry it out; the exit code. Raises what went wrong, each error with its own."""
+    """Run the command; the exit code. Raises errors, each with its own exit code."""
     stop = threading.Event()
     with ExitStack() as stack:
-        # as Ctrl-C, so that what was begun is put away
+        # like Ctrl-C, so that the channel is removed
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         stack.callback(signal.signal, signal.SIGTERM, before)
         stack.callback(stop.set)
         store = stack.enter_context(closing(S3Store(for_reading(config.s3), stop=stop)))
-        at: At | None = None
+        at: Target | None = None
         if config.target is not None:
             login = partial(resolve, config.target)
-            at = At(stack.enter_context(Server(login)), login)
+            at = Target(stack.enter_context(Server(login)), login)
         return _Recovery(config, store, at).run()
 
 
 class _Recovery:
-    def __init__(self, config: PitrConfig, store: S3Store, at: At | None) -> None:
+    def __init__(self, config: PitrConfig, store: S3Store, at: Target | None) -> None:
         self._config = config
         self._store = store
         self._target = at
@@ -99,7 +97,7 @@ class _Recovery:
             self._check(plan, survey, state)
         self._warnings += [str(error) for error in survey.problems]
         if self._facts is not None and config.output_dir is None:
-            self._warnings += target.warnings(self._facts, server_version=plan.server_version)
+            self._warnings += preflight.warnings(self._facts, server_version=plan.server_version)
         plan = replace(plan, warnings=(*self._warnings, *plan.warnings))
         once = self._apply is not None and not self._by_gtid
         about = About(
@@ -144,7 +142,7 @@ class _Recovery:
         return survey
 
     def _ask(self) -> None:
-        """What the target is. What a run that was cut off left there does not go on meanwhile."""
+        """Ask what the target is, and stop what an interrupted run left running there."""
         if self._target is None:
             return
         at = self._target
@@ -156,29 +154,25 @@ class _Recovery:
                 at.server.close()
                 left.stop()
                 self._facts = target.facts(at.server, at.login())
-            elif state.applies:  # that of a probe only receives
+            elif state.applies:  # the channel of a probe only receives
                 self._warnings.append(
-                    "the target still applies what a run that was cut off gave it: this is how it "
-                    "was when it was asked"
+                    "the target still applies what an interrupted run has sent to it; the plan is "
+                    "made for what it has now"
                 )
         if self._config.output_dir is None:
             self._apply = Apply(self._config, at, self._facts)
 
-    def _flavour(self, survey: Survey) -> Flavour:
-        wanted = self._config.lineage or survey.current
-        known = {lineage.id: lineage.flavour for lineage in survey.lineages}
-        return known.get(wanted, survey.lineages[-1].flavour)
-
     @property
     def _by_gtid(self) -> bool:
-        """Whether the target keeps GTIDs that tell what it has, at any moment."""
+        """Whether the target keeps GTIDs that always tell what it has."""
         return self._facts is not None and self._facts.keeps_gtids
 
     # Where it begins
 
     def _start(self, survey: Survey) -> tuple[Start, str]:
         """What the target has, and in words who says so."""
-        config, flavour = self._config, self._flavour(survey)
+        config = self._config
+        flavour = survey.flavour(config.lineage)
         have: Gtids | None = None
         words = []
         if self._by_gtid and self._facts is not None and self._facts.executed is not None:
@@ -186,22 +180,21 @@ class _Recovery:
             words.append("what the target has executed")
         said = Start()
         if config.from_gtid_set is not None:
-            said = Start(base=Base(gtids=gtids_of(config.from_gtid_set, flavour)))
+            said = start_of_gtids(config.from_gtid_set, flavour)
             words.append("--from-gtid-set")
         elif config.from_binlog is not None and config.from_position is not None:
             said = Start(place=(config.from_binlog, config.from_position))
             words.append(f"{config.from_binlog}:{config.from_position}")
         elif config.from_backup is not None:
-            point = read_backup(config.from_backup)
-            self._warnings += [f"{config.from_backup}: {one}" for one in point.warnings]
-            said = start_of(point, flavour, config.from_backup)
-            words.append(words_of(point, config.from_backup))
+            said, backup, warnings = start_of_backup(config.from_backup, flavour)
+            self._warnings += warnings
+            words.append(backup)
         elif self._target is not None and have is None:
             raise RecoveryError(
-                "the target's GTIDs do not tell where it stands"
+                "the target's GTIDs do not tell where its base backup ends"
                 if flavour == "mariadb"
-                else "the target keeps no GTIDs (gtid_mode is not ON), which would tell where it "
-                "stands",
+                else "the target keeps no GTIDs (gtid_mode is not ON) that tell where its base "
+                "backup ends",
                 hint="say where its base backup ends: --from-backup PATH, or --from-binlog NAME "
                 "and --from-position N",
             )
@@ -209,13 +202,13 @@ class _Recovery:
         if stands is not None:
             where = stands.gtids if stands.place is None else "{}:{}".format(*stands.place)
             self._warnings.append(
-                f"the target stands at {where}, where a run that began as this one was cut off, "
-                "and goes on from there; if its base backup was restored again since, DROP "
-                f"DATABASE {target.DATABASE} first"
+                f"an earlier run of this command was interrupted at {where}, and this run "
+                "continues from there; if the base backup was restored again since, first DROP "
+                f"DATABASE {target.DATABASE}"
             )
             if stands.lineage is None:
                 stands = replace(stands, lineage=config.from_lineage, base=said.base)
-            return stands, "where a run was cut off"
+            return stands, "where a run was interrupted"
         if said.base is not None:
             have = _with(have, said.base.gtids)
         return replace(said, gtids=have, lineage=config.from_lineage), " and ".join(words)
@@ -242,7 +235,7 @@ class _Recovery:
         )
 
     def _check(self, plan: Plan, survey: Survey, state: MariadbGtidList | None) -> None:
-        """Whether the target may be a replica of it."""
+        """See whether the target can be a replica of it."""
         if self._apply is None:
             return
         places = {(piece.lineage, piece.binlog) for piece in plan.pieces}
@@ -252,10 +245,10 @@ class _Recovery:
         except RecoveryError as error:
             self._refuse(error)
 
-    # What stands against it
+    # Refusals
 
     def _refuse(self, error: RecoveryError) -> None:
-        """A dry run only warns."""
+        """Raise the error; a dry run only warns."""
         if self._config.applies:
             raise error
         self._warnings.append(f"{error}; {error.hint}")
@@ -264,10 +257,10 @@ class _Recovery:
         if self._apply is None or self._target is None or self._facts is None:
             return
         login, lineages = self._target.login(), survey.lineages
-        for refusal in target.problems(
+        for refusal in preflight.problems(
             self._facts,
             login,
-            flavour=self._flavour(survey),
+            flavour=survey.flavour(self._config.lineage),
             server_uuids=[lineage.server_uuid for lineage in lineages],
             source_address=self._config.source_address,
             allow_source=self._config.allow_source,
@@ -282,7 +275,7 @@ class _Recovery:
         if said is None:
             raise RecoveryError(
                 "nobody was asked whether to apply this",
-                hint="--yes applies without a question, --dry-run only shows the plan",
+                hint="--yes applies without asking, --dry-run only shows the plan",
             )
         if not said:
             raise RecoveryError("not applied: the answer was no", hint="nothing was changed")
@@ -295,14 +288,14 @@ class _Recovery:
     def _applied(
         self, apply: Apply, plan: Plan, blocks: Extract, state: MariadbGtidList | None
     ) -> Result:
-        """Into the target. Ctrl-C says what the next run does."""
+        """Apply it to the target. Ctrl-C prints what the next run does."""
         try:
             with showing(sys.stderr) as progress:
                 asked = _asked(self._config)
                 return apply.run(plan, blocks.stream, progress, asked=asked, state=state)
         except KeyboardInterrupt:
             print(  # noqa: T201
-                "interrupted; the same command again goes on from where the target stands",
+                "interrupted; run the same command again: it continues where the target is now",
                 file=sys.stderr,
             )
             raise
@@ -325,7 +318,7 @@ class _Recovery:
 
 
 def _state_before(plan: Plan, survey: Survey) -> MariadbGtidList | None:
-    """What a MariaDB has before the plan's first transaction: of each (domain, server) the last."""
+    """The last GTID of each (domain, server) before the plan's first transaction, for MariaDB."""
     if plan.flavour != "mariadb" or not plan.pieces:
         return None
     if isinstance(plan.before, MariadbGtidList):
@@ -359,7 +352,7 @@ def _goal(config: PitrConfig) -> Goal:
 
 
 def _asked(config: PitrConfig) -> str:
-    """What the operator says of the beginning, to be compared with what was said before."""
+    """What the operator says about the start, to be compared with an earlier run's."""
     place = f"{config.from_binlog}:{config.from_position}" if config.from_binlog else ""
     backup = str(config.from_backup.absolute()) if config.from_backup is not None else ""
     gtids = config.from_gtid_set or ""

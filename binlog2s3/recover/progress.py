@@ -1,8 +1,9 @@
-"""How far a recovery is, while it goes on: a bar on a terminal, elsewhere a line now and then.
+"""Shows the progress of a recovery: a bar on a terminal, a line every 10 s elsewhere.
 
-Place in the flow: `pitr` hands `showing`'s callback to what applies or writes.
+Place in the flow: `pitr` and `verify` pass the callback of `showing` to what does the work.
 
-Law: it goes to standard error, and costs the work nothing: what comes too often is not drawn.
+Law: it goes to standard error and does not slow the work down: reports that come too often are not
+shown.
 """
 
 import time
@@ -17,7 +18,7 @@ from rich.progress import Progress as Bar
 
 from binlog2s3.formatting import duration_text, size_text, time_text
 from binlog2s3.output import Plain, clean, is_terminal
-from binlog2s3.recover.model import OnProgress, Progress
+from binlog2s3.recover.model import OnProgress, ProgressReport
 
 LINE_SECONDS = 10.0
 _RATE_SECONDS = 20.0
@@ -25,21 +26,21 @@ _LEAST_SECONDS = 2.0
 
 
 @dataclass(slots=True)
-class Pace:
-    """How fast it goes, over the last seconds, by the clock that it is given."""
+class Throughput:
+    """The speed over the last seconds, by the clock that it is given."""
 
     clock: Callable[[], float]
     seen: list[tuple[float, int, int]] = field(default_factory=list)
 
-    def take(self, progress: Progress) -> None:
-        """What is reached now."""
+    def take(self, progress: ProgressReport) -> None:
+        """Take a report of what is done now."""
         now = self.clock()
         self.seen.append((now, progress.size, progress.transactions))
         while len(self.seen) > 2 and now - self.seen[1][0] >= _RATE_SECONDS:
             self.seen.pop(0)
 
     def rates(self) -> tuple[float, float] | None:
-        """Bytes and transactions a second; None as long as that would be a guess."""
+        """Bytes and transactions a second; None while there are too few reports."""
         if not self.seen:
             return None
         (first, size, count), (last, last_size, last_count) = self.seen[0], self.seen[-1]
@@ -48,8 +49,8 @@ class Pace:
         return (last_size - size) / (last - first), (last_count - count) / (last - first)
 
 
-def words_of(progress: Progress, pace: Pace) -> list[str]:
-    """What is to be said: bytes, transactions, the commit time that was reached, rate, the rest."""
+def words_of(progress: ProgressReport, pace: Throughput) -> list[str]:
+    """Bytes, transactions, the commit time that was reached, the speed, and the time left."""
     of_transactions = f" of {progress.of_transactions:,}" if progress.of_transactions else ""
     words = [
         f"{size_text(progress.size)} of {size_text(progress.of_size)}",
@@ -65,8 +66,8 @@ def words_of(progress: Progress, pace: Pace) -> list[str]:
     return words
 
 
-def _left_seconds(progress: Progress, rates: tuple[float, float]) -> float | None:
-    """What is slower says when it ends: few great transactions, or many small ones."""
+def _left_seconds(progress: ProgressReport, rates: tuple[float, float]) -> float | None:
+    """The time that is left, by bytes or by transactions, whichever takes longer."""
     left = (progress.of_size - progress.size, progress.of_transactions - progress.transactions)
     times = [rest / rate for rest, rate in zip(left, rates, strict=True) if rate > 0 and rest > 0]
     return max(times, default=None)
@@ -79,8 +80,8 @@ def showing(
     clock: Callable[[], float] = time.monotonic,
     line_seconds: float = LINE_SECONDS,
 ) -> Iterator[OnProgress]:
-    """What to call with each Progress, on `out`: a bar on a terminal, else a line each 10 s."""
-    pace = Pace(clock)
+    """A callback that shows reports on `out`: a bar on a terminal, else a line every 10 s."""
+    pace = Throughput(clock)
     if is_terminal(out):
         with _bar(Console(file=out), pace) as show:
             yield show
@@ -88,11 +89,11 @@ def showing(
         yield _lines(out, pace, line_seconds)
 
 
-def _lines(out: TextIO, pace: Pace, line_seconds: float) -> OnProgress:
+def _lines(out: TextIO, pace: Throughput, line_seconds: float) -> OnProgress:
     page = Plain(out)
     last = pace.clock()
 
-    def show(progress: Progress) -> None:
+    def show(progress: ProgressReport) -> None:
         nonlocal last
         pace.take(progress)
         now = pace.clock()
@@ -105,7 +106,7 @@ def _lines(out: TextIO, pace: Pace, line_seconds: float) -> OnProgress:
 
 
 @contextmanager
-def _bar(console: Console, pace: Pace) -> Iterator[OnProgress]:
+def _bar(console: Console, pace: Throughput) -> Iterator[OnProgress]:
     columns = (
         BarColumn(bar_width=20),
         TaskProgressColumn(),
@@ -114,7 +115,7 @@ def _bar(console: Console, pace: Pace) -> Iterator[OnProgress]:
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
 
-        def show(progress: Progress) -> None:
+        def show(progress: ProgressReport) -> None:
             pace.take(progress)
             bar.update(
                 task,

@@ -1,11 +1,10 @@
-"""Brings a plan into a target that replicates it from here, up to the goal and no further.
+"""Applies a plan to a target that replicates it from this process, up to the goal and no further.
 
 Place in the flow: `apply` starts it. `serve` is the source, `channel` the target's end of it.
 
-Law: only bytes of the plan are ever sent, so that a target which runs on alone can never pass the
-goal. Nothing counts as applied before the target says that it has executed it. Whatever happens,
-the channel is gone in the end, or the next run removes it; and before that it is known where the
-target stands.
+Law: only bytes of the plan are ever sent, so a target that continues alone cannot pass the goal.
+Nothing counts as applied before the target says that it has executed it. The channel is always
+removed at the end, or by the next run; and before that it is known where the target stands.
 """
 
 import secrets
@@ -17,12 +16,19 @@ from contextlib import contextmanager
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error, RecoveryError, SourceError
 from binlog2s3.output import clean
-from binlog2s3.recover.channel import Channel, Failure, State, channel_of, name_of
-from binlog2s3.recover.hints import advised
+from binlog2s3.recover.channel import ApplierFailure, Channel, State, channel_of, name_of
 from binlog2s3.recover.listen import Listen, tls_for
-from binlog2s3.recover.model import Checked, OnProgress, Piece, Place, Plan, Progress
-from binlog2s3.recover.protocol import Account, Identity
-from binlog2s3.recover.serve import Mark, OpenStream, Served, Source, Window
+from binlog2s3.recover.model import (
+    BinlogPosition,
+    Checked,
+    OnProgress,
+    Plan,
+    PlanPiece,
+    ProgressReport,
+)
+from binlog2s3.recover.protocol import Account
+from binlog2s3.recover.queries import Identity
+from binlog2s3.recover.serve import OpenStream, SentMark, Served, Source, Window
 from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, refuse_full_disk
 from binlog2s3.server.connection import Server
 
@@ -30,17 +36,18 @@ _EVERY_SECONDS = 0.2
 _SOON_SECONDS = 0.02
 _CONNECT_SECONDS = 30.0
 _STILL_SECONDS = 15.0
-"""It has stood still for so long that its disk is looked at."""
+"""After so long without progress, look whether the target's disk is full."""
 _PASSED_SECONDS = 60.0
 _APPLIED_SECONDS = 2.0
-_AGAIN = "run the same command again: it goes on from there"
+_AGAIN = "run the same command again: it continues from there"
 _SERVER_IDS = (4294967201, 4294967202)
 
 
 def left_over(server: Server, facts: TargetFacts) -> Channel | None:
-    """The channel that a run which was cut off has left, None where there is none. Changes nothing.
+    """The channel that an interrupted run has left; None if there is none. Changes nothing.
 
-    One of that name that is not ours is none: `obstacle` speaks of it. Raises SourceError.
+    A channel of that name that is not ours does not count: `preflight` refuses it. Raises
+    SourceError.
     """
     if facts.lacks:
         return None
@@ -50,9 +57,9 @@ def left_over(server: Server, facts: TargetFacts) -> Channel | None:
 
 
 def settle(server: Server, facts: TargetFacts) -> None:
-    """Remove it, with its relay logs, where there is one.
+    """Remove it, with its relay logs, if there is one.
 
-    Where no GTIDs tell, what it `reached` when it was stopped must have been noted before.
+    If the target keeps no GTIDs, the place that it `reached` must have been noted before.
     """
     server.close()
     channel = left_over(server, facts)
@@ -64,12 +71,15 @@ def settle(server: Server, facts: TargetFacts) -> None:
 class Replication:
     """One apply to one target.
 
-    `state`: MariaDB's GTIDs before the plan, which the target is told to begin behind. `on_place`
-    is called, without GTIDs, with the place that was reached before the channel goes; `on_state`
-    when `gtid_slave_pos` of a MariaDB is where the plan begins: from then on it tells. `goes_on`:
-    where that told where a run was cut off. `on_settings` is called with the settings of the server
-    that are about to change, as they are, and with none once they are restored. As long as it has
-    not `touched` the target, nothing was applied there.
+    `state`: the GTIDs before the plan, for MariaDB; the target begins after them. `goes_on`: this
+    run continues one that was interrupted, and MariaDB's `gtid_slave_pos` told where. Nothing was
+    applied as long as it has not `touched` the target. It calls:
+
+    - `on_place` with the place that was reached, before the channel is removed, if the target keeps
+      no GTIDs;
+    - `on_state` when `gtid_slave_pos` of a MariaDB is where the plan begins: from then on it tells;
+    - `on_settings` with the settings of the server before they are changed, and with none once they
+      are restored.
     """
 
     def __init__(
@@ -84,7 +94,7 @@ class Replication:
         workers: int | None = None,
         goes_on: bool = False,
         ahead_most: int | None = None,
-        on_place: Callable[[Place], None] = lambda _place: None,
+        on_place: Callable[[BinlogPosition], None] = lambda _place: None,
         on_state: Callable[[], None] = lambda: None,
         on_settings: Callable[[Mapping[str, object]], None] = lambda _before: None,
     ) -> None:
@@ -104,7 +114,7 @@ class Replication:
         self._channel: Channel = channel_of(server, facts)
         self._account = Account(CHANNEL, secrets.token_urlsafe(24))
         self._before: dict[str, object] = {}
-        self._mark: Mark | None = None
+        self._mark: SentMark | None = None
         self._seen: tuple[str, int] = ("", 0)
         self._moved = 0.0
         self._report: OnProgress = lambda _progress: None
@@ -113,19 +123,19 @@ class Replication:
     def probe(self) -> None:
         """See that the target reaches this process; nothing is sent. Raises RecoveryError.
 
-        Also that the account may do what there will be to do: by doing it.
+        Also see, by trying, that the account has the privileges that the apply needs.
         """
         with self._alone(), self._source(()) as source:
             self._channel.rehearse()
             self._connect(source, receive_only=True)
             if not self._channel.shows_threads():
                 raise RecoveryError(
-                    f"the account at the target, {self._where}, lacks the privilege PROCESS",
+                    f"the account at the target, {self._where}, is missing the privilege PROCESS",
                     hint=PRIVILEGES[self._facts.flavour],
                 )
 
     def apply(self, on_progress: OnProgress) -> None:
-        """Have all of the plan applied; the channel is gone afterwards.
+        """Apply all of the plan, then remove the channel.
 
         Raises RecoveryError that says where it stopped and what to do, and what reading raised.
         """
@@ -145,18 +155,19 @@ class Replication:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """No channel before, none afterwards; or the error says that it stays."""
+        """No channel before, none afterwards, or the error says that it stays."""
         if self._channel.state() is not None:
             raise RecoveryError(
                 f"the target, {self._where}, has a channel {CHANNEL!r} already",
-                hint="does another recovery run there? Else the same command again removes it",
+                hint="is another recovery running there? If not, run the same command again: it "
+                "removes the channel",
             )
         try:
             yield
             self._put_away(None)
         except SourceError as error:
             told = RecoveryError(
-                f"the target, {self._where}, went away while it applied: {error}"
+                f"lost the target, {self._where}, during the apply: {error}"
                 if error.transient
                 else f"the target, {self._where}, does not replicate from here: {error}",
                 hint=self._hint(error),
@@ -169,13 +180,13 @@ class Replication:
             raise
 
     def _hint(self, error: SourceError) -> str:
-        if "lacks the privilege" in str(error):
+        if error.lacks_privilege:
             return PRIVILEGES[self._facts.flavour]
         return f"is the server up? {_AGAIN}" if error.transient else error.hint
 
     def _put_away(self, error: BaseException | None) -> None:
         try:
-            self._server.close()  # it may be in the middle of an answer
+            self._server.close()  # an answer may be half read
             state = self._channel.state()
             if state is not None and state.ours:
                 self._channel.stop()
@@ -191,10 +202,10 @@ class Replication:
                 stays = f"the channel {CHANNEL!r} stays until the next run ({other})"
                 error.hint = f"{error.hint}; {stays}" if error.hint else stays
 
-    def _source(self, pieces: Sequence[Piece], last: dict[str, str] | None = None) -> Source:
+    def _source(self, pieces: Sequence[PlanPiece], last: dict[str, str] | None = None) -> Source:
         def opened(
-            wanted: Sequence[Piece],
-        ) -> Generator[tuple[Piece, Iterator[Checked]], None, None]:
+            wanted: Sequence[PlanPiece],
+        ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
             for piece, data in self._open(wanted):
                 yield piece, data if last is None else _noting(data, last)
 
@@ -234,7 +245,7 @@ class Replication:
         )
 
     def _connect(self, source: Source, *, receive_only: bool = False) -> None:
-        """The target asks for what there is, or it is said why it does not."""
+        """Wait until the target has connected and asked for events, or raise RecoveryError."""
         if self._facts.flavour == "mariadb" and not receive_only:
             self._server.rows("SET GLOBAL gtid_slave_pos = %s", (_position(self._begins_behind),))
             self._on_state()
@@ -244,28 +255,28 @@ class Replication:
         if state.filters:
             raise RecoveryError(
                 f"the target, {self._where}, would leave something out: {'; '.join(state.filters)}",
-                hint="take that filter away for the time of the recovery",
+                hint="remove that filter for the time of the recovery",
             )
         self.touched = not receive_only
         self._set(receive_only=receive_only)
         self._channel.start(self._account, receive_only=receive_only)
-        if self._facts.flavour == "mysql":  # it holds for the threads that were started with it
+        if self._facts.flavour == "mysql":  # running threads keep what they were started with
             self._give_back()
         deadline = time.monotonic() + _CONNECT_SECONDS
         while not source.has_client.wait(0.1):
             code, text = self._state().receive_error
             if code or time.monotonic() > deadline:
-                raise self._unreached(source.address, clean(text) or "it says nothing")
+                raise self._unreached(source.address, clean(text) or "it reports no error")
 
     def _unreached(self, address: tuple[str, int], text: str) -> RecoveryError:
         hint = (
-            "--serve-address HOST[:PORT] is an address of this machine that the target reaches; a "
-            "firewall may be between"
+            "pass an address of this machine that the target reaches: --serve-address "
+            "HOST[:PORT]; is there a firewall in between?"
         )
         if "certificate" in text.lower():
             hint = (
-                "this process signs its certificate itself, and the target is set to verify such: "
-                "take that setting away there for the time of the recovery"
+                "this process uses a self-signed certificate, and the target is set to verify "
+                "certificates: turn that off there for the time of the recovery"
             )
         host, port = address
         return RecoveryError(
@@ -274,12 +285,13 @@ class Replication:
         )
 
     def _set(self, *, receive_only: bool) -> None:
-        """What the channel needs of the server's settings; each is restored.
+        """Change the server's settings that the channel needs; each is restored later.
 
-        One at a time where several would not keep the order in which the source committed. A
-        MariaDB is to refuse to create what is there already; but not where a run was cut off, maybe
-        between such a statement and its GTID. A probe sets them to what they are: it shows that the
-        account may. A MariaDB allows that only while nothing replicates.
+        One worker, if several would not keep the order in which the source committed. A MariaDB has
+        to refuse to create what exists, but not when it continues an interrupted run, which may
+        have ended between such a statement and its GTID. A probe sets each setting to its present
+        value, which shows that the account may. A MariaDB allows that only while nothing
+        replicates.
         """
         wanted: dict[str, object] = {}
         keeps_order = self._channel.keeps_order(self._plan)
@@ -318,13 +330,13 @@ class Replication:
         state = self._channel.state()
         if state is None or not state.ours:
             raise RecoveryError(
-                f"the channel {CHANNEL!r} of the target, {self._where}, was removed by somebody",
+                f"somebody removed the channel {CHANNEL!r} of the target, {self._where}",
                 hint=_AGAIN,
             )
         return state
 
     def _look(self, source: Source) -> bool:
-        """Whether all is applied. Raises what stopped it."""
+        """Whether everything is applied. Raises what stopped it."""
         state, now = self._state(), time.monotonic()
         self._mark = self._window.reached(state.log, state.offset)
         if self._mark is not None:
@@ -338,17 +350,17 @@ class Replication:
             raise self._explained(self._channel.failure(state), state)
         if (state.log, state.offset) != self._seen:
             self._seen, self._moved = (state.log, state.offset), now
-        self._see_it_go_on(source, state, still=now - self._moved)
+        self._check_progress(source, state, still=now - self._moved)
         return False
 
-    def _see_it_go_on(self, source: Source, state: State, *, still: float) -> None:
-        """`still`: for so many seconds its place has been the same."""
+    def _check_progress(self, source: Source, state: State, *, still: float) -> None:
+        """Raise what prevents progress. `still`: seconds since its position last changed."""
         if source.failure is not None:
             if state.waits and still > _APPLIED_SECONDS:  # what came before it is applied
                 raise source.failure
         elif not state.receives and not source.has_sent_all.is_set():
             raise RecoveryError(
-                f"the target, {self._where}, receives no more: "
+                f"the target, {self._where}, has stopped receiving: "
                 f"{clean(state.receive_error[1]) or 'somebody stopped it'}",
                 hint=_AGAIN,
                 transient=True,
@@ -358,14 +370,14 @@ class Replication:
         has_all = source.has_sent_all.is_set() and state.waits
         if still > _PASSED_SECONDS and has_all and not self._channel.is_busy():
             raise RecoveryError(
-                f"the target, {self._where}, has read all, and says that it stands at "
-                f"{state.place}: it has passed over what lies behind",
+                f"the target, {self._where}, has read everything but stands at {state.place}: it "
+                "has skipped what comes after",
                 hint="was its server_id or a filter changed meanwhile? Restore the base backup",
             )
 
     def _tell(self, size: int, transactions: int) -> None:
         self._report(
-            Progress(
+            ProgressReport(
                 size=size,
                 of_size=self._plan.size,
                 transactions=transactions,
@@ -375,23 +387,23 @@ class Replication:
         )
 
     def _prove(self, last: dict[str, str]) -> None:
-        """MariaDB has the last GTID of each domain; MySQL's are compared by `apply`."""
+        """See that MariaDB has the last GTID of each domain; `apply` compares MySQL's."""
         if self._facts.flavour != "mariadb":
             return
         has = str(self._server.rows("SELECT @@global.gtid_slave_pos AS it")[0]["it"]).split(",")
         if missing := sorted(set(last.values()) - set(has)):
             raise RecoveryError(
-                f"the target, {self._where}, has passed over transactions: {', '.join(missing)} "
-                "are not in its gtid_slave_pos",
-                hint="does something there leave out events? Restore the base backup",
+                f"the target, {self._where}, has skipped transactions: {', '.join(missing)} are "
+                "not in its gtid_slave_pos",
+                hint="does a setting there leave out events? Restore the base backup",
             )
 
     # what stopped it
 
-    def _explained(self, failure: Failure | None, state: State) -> RecoveryError:
+    def _explained(self, failure: ApplierFailure | None, state: State) -> RecoveryError:
         if failure is None:
             return RecoveryError(
-                f"the applier of the target, {self._where}, was stopped by somebody else",
+                f"somebody stopped the applier of the target, {self._where}",
                 hint=f"nothing was lost; {_AGAIN}",
                 transient=True,
             )
@@ -406,15 +418,62 @@ class Replication:
         if "max_allowed_packet" in failure.text:
             name = "replica" if self._facts.flavour == "mysql" else "slave"
             hint = f"SET GLOBAL {name}_max_allowed_packet = 1073741824 there; {_AGAIN}"
-        said = f"{clean(failure.text)[:600]}{code}; all before {reached or 'it'} was applied"
+        said = f"{clean(failure.text)[:600]}{code}; everything before {reached or 'it'} was applied"
         return RecoveryError(
             f"the target, {self._where}, refused {named}: {said}",
             hint=hint,
         )
 
 
+# Errors of the applier, by the server's number
+
+_PACKET = "raise max_allowed_packet at the target"
+_RESTORE = {
+    1397: (
+        "the base backup was made while this XA transaction was prepared, and does not contain it; "
+        "leaving out its COMMIT would lose its rows. Restore a backup that was made while XA "
+        "RECOVER showed nothing, or an older one from before its PREPARE"
+    ),
+}
+"""Errors that another run cannot fix."""
+_FIX = {
+    1153: _PACKET,
+    1301: _PACKET,
+    1666: "SET GLOBAL binlog_format = ROW at the target",
+    1950: "the target's own binlog has a higher number in that domain: SET GLOBAL "
+    "gtid_strict_mode = OFF there",
+    2020: _PACKET,
+}
+_EXISTS_ALREADY = (1007, 1050)
+
+
+def advised(code: int, *, reached: BinlogPosition | None, gtid: str | None, again: str) -> str:
+    """The hint for an applier's error of this number.
+
+    `reached`: everything before it is applied. `gtid` is that of the transaction, if it has one;
+    `again` how to continue once the cause is fixed.
+    """
+    if code in _RESTORE:
+        return _RESTORE[code]
+    if code in _FIX:
+        return f"{_FIX[code]}; {again}"
+    look = ""
+    if code in _EXISTS_ALREADY:
+        look = "does the base backup end later than where this run began? Then restore it again; "
+    if reached is not None:
+        look += (
+            f"look at it with mysqlbinlog -v --start-position={reached.offset} {reached.binlog} "
+            "(binlog2s3 pitr --output-dir writes the binlogs); "
+        )
+    skip = f", or leave the transaction out (--skip-gtid {gtid})" if gtid else ""
+    return f"{look}fix the target{skip}; {again}"
+
+
+# GTIDs of MariaDB
+
+
 def _position(state: MariadbGtidList | None) -> str:
-    """For gtid_slave_pos: of each domain one."""
+    """For gtid_slave_pos: one GTID of each domain."""
     greatest: dict[int, tuple[int, int]] = {}
     for domain, server, number in state.gtids() if state is not None else ():
         if number >= greatest.get(domain, (0, 0))[0]:
@@ -423,7 +482,7 @@ def _position(state: MariadbGtidList | None) -> str:
 
 
 def _noting(data: Iterator[Checked], last: dict[str, str]) -> Iterator[Checked]:
-    """The same; `last`: the last GTID of each domain."""
+    """The same data; `last` gets the last GTID of each domain."""
     for checked in data:
         for one in checked.done:
             if one.gtid is not None:

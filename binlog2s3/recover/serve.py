@@ -1,11 +1,11 @@
-"""A replication source over a recovery's pieces: a replica fetches what the plan says, no more.
+"""A replication source for a recovery's pieces: a replica gets what the plan says and no more.
 
-Place in the flow: `pitr` starts one and tells the target to replicate from it. `protocol` knows the
-bytes, `feed` the events.
+Place in the flow: `replicate` starts one and tells the target to replicate from it. `protocol`
+knows the packets, `feed` the events.
 
-Law: between two transactions the source waits while it is `AHEAD_MOST` bytes or more beyond what
-the target has executed, because the target's disk may have no room for more. A replica that cannot
-be served is told why. Whatever a client sends ends at most its own connection.
+Law: between two transactions the source waits while it is `AHEAD_MOST` bytes or more ahead of what
+the target has executed, because the target's disk may have no space for more. A replica that cannot
+be served is told why. A client's input can end its own connection and nothing else.
 """
 
 import secrets
@@ -23,9 +23,9 @@ from typing import Self
 from binlog2s3.binlog.executed import executed
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, StoreError
 from binlog2s3.log import Log
-from binlog2s3.recover.feed import GTID_EVENTS, Feed, NotServedError
+from binlog2s3.recover.feed import GTID_EVENTS, Feed, NotServedError, heartbeat_event
 from binlog2s3.recover.listen import bound
-from binlog2s3.recover.model import Checked, Piece, Stream
+from binlog2s3.recover.model import Checked, PlanPiece, Stream
 from binlog2s3.recover.protocol import (
     NONCE_SIZE,
     Account,
@@ -34,15 +34,14 @@ from binlog2s3.recover.protocol import (
     DumpByGtid,
     DumpByPosition,
     Ended,
-    Identity,
     LoggedIn,
     ProtocolError,
     TlsWanted,
-    heartbeat_event,
 )
+from binlog2s3.recover.queries import Identity
 
 AHEAD_MOST = 128 << 20
-"""Bytes of binlog that are sent and not executed, at most, but for one transaction."""
+"""The most bytes of binlog that are sent and not executed; one transaction may exceed it."""
 
 _LOGIN_SECONDS = 10.0
 _IDLE_SECONDS = 60.0  # between two commands
@@ -55,12 +54,14 @@ _TYPE = 4  # offset of the type in an event's header
 _log = Log("serve")
 
 Dump = DumpByGtid | DumpByPosition
-OpenStream = Callable[[Sequence[Piece]], Generator[tuple[Piece, Iterator[Checked]], None, None]]
+OpenStream = Callable[
+    [Sequence[PlanPiece]], Generator[tuple[PlanPiece, Iterator[Checked]], None, None]
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """A place, as the replica names it, and what of the pieces lies before it."""
+class SentMark:
+    """A place, as the replica names it, and how much of the pieces comes before it."""
 
     name: str
     position: int
@@ -70,29 +71,29 @@ class Mark:
 
 
 class Window:
-    """How far the source is, and how far ahead of the target it may be. Thread-safe."""
+    """How far the source is, and how far ahead of the target it may get. Thread-safe."""
 
     def __init__(self, most: int = AHEAD_MOST) -> None:
         self._most = most
         self._changed = threading.Condition()
-        self._marks: deque[Mark] = deque()
-        self._reached: Mark | None = None
+        self._marks: deque[SentMark] = deque()
+        self._reached: SentMark | None = None
         self._ended = False
 
     def begin(self) -> None:
-        """A dump begins: places of an older one mean nothing any more."""
+        """A dump begins: forget the places of an older one."""
         with self._changed:
             self._marks.clear()
 
-    def mark(self, mark: Mark) -> None:
-        """What is sent from now on lies behind this place, or ends there."""
+    def mark(self, mark: SentMark) -> None:
+        """What is sent from now on comes after this place, or ends there."""
         with self._changed:
             self._marks.append(mark)
 
-    def reached(self, name: str, position: int) -> Mark | None:
-        """The target has executed everything before this place: the last mark that it is behind.
+    def reached(self, name: str, position: int) -> SentMark | None:
+        """The target has executed everything before this place: the last mark that it has passed.
 
-        None where it is behind none yet.
+        None if it has passed none yet.
         """
         with self._changed:
             last = max(
@@ -110,44 +111,44 @@ class Window:
             return self._reached
 
     def end(self) -> None:
-        """Nobody waits any more."""
+        """End all waits."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def has_room(self, sent: int, *, wait_seconds: float) -> bool:
-        """Whether the source may send more; waits so long for it. True after `end`."""
+        """Whether the source may send more; waits up to `wait_seconds` for it. True after `end`."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._ended or sent - self.size() < self._most, wait_seconds
             )
 
     def size(self) -> int:
-        """Bytes of the pieces that the target has executed, as far as it was asked."""
+        """Bytes of the pieces that the target has executed, as last asked."""
         return 0 if self._reached is None else self._reached.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What is served: pieces in their order, what a replica knows each as, and how to read them.
+    """What is served: pieces in their order, their names at the replica, and how to read them.
 
-    No two pieces have the same name at the replica. `once`: there is one dump, and it is all of
-    this, whatever the replica says that it has; a second one is refused. `not_of`: the replica's
-    own server_id, whose events it would pass over.
+    No two pieces have the same name. `once`: there is one dump, of all the pieces, whatever the
+    replica says it has; a second dump is refused. `not_of`: the replica's own server_id, whose
+    events it would skip.
     """
 
-    pieces: Sequence[Piece]
-    name_of: Callable[[Piece], str]
+    pieces: Sequence[PlanPiece]
+    name_of: Callable[[PlanPiece], str]
     open: OpenStream
     once: bool = False
     not_of: int | None = None
 
 
 class Source:
-    """Listens, and serves. Use as a context manager; it listens from its beginning on.
+    """Listens, and serves. A context manager; it listens as soon as it is made.
 
-    `tls`: clients may use it, and must where `needs_tls`. Raises RecoveryError where the address
-    cannot be had.
+    `tls`: clients may use it, and must if `needs_tls`. Raises RecoveryError if the address cannot
+    be used.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class Source:
         self.window = window or Window()
         self.failure: Binlog2s3Error | None = None
         self.has_client = threading.Event()
-        """Somebody has logged in, and asked for what there is."""
+        """A client has logged in and asked for events."""
         self.has_sent_all = threading.Event()
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -200,7 +201,7 @@ class Source:
         self.close()
 
     def close(self) -> None:
-        """Listen no more, and end all connections. May be called again."""
+        """Stop listening, and end all connections. May be called again."""
         self._ended.set()
         self.window.end()
         self._listener.close()
@@ -219,7 +220,7 @@ class Source:
             except TimeoutError:
                 continue
             except OSError:
-                if not self._ended.wait(0.2):  # out of descriptors, say
+                if not self._ended.wait(0.2):  # for example, no free file descriptors
                     continue
                 return
             with self._lock:
@@ -236,12 +237,12 @@ class Source:
             ).start()
 
     def _serve(self, connection: socket.socket, number: int) -> None:
-        """One client, to its end."""
+        """Serve one client until it leaves."""
         try:
             self._talk(_Client(connection, self, number))
         except (OSError, EOFError, ProtocolError) as error:
-            _log.debug("a client is gone", number=number, why=str(error))
-        except Exception as error:  # noqa: BLE001 - whoever waits for the target has to know
+            _log.debug("a client has left", number=number, why=str(error))
+        except Exception as error:  # noqa: BLE001 - `replicate` waits for the target and has to know
             self.failure = RecoveryError(f"the source failed: {type(error).__name__}: {error}")
         finally:
             with self._lock:
@@ -251,7 +252,7 @@ class Source:
             connection.close()
 
     def conversation(self, number: int) -> Conversation:
-        """A new client's."""
+        """The conversation with a new client."""
         nonce = bytes(33 + secrets.randbelow(94) for _ in range(NONCE_SIZE))
         return Conversation(
             self._identity,
@@ -283,7 +284,7 @@ class Source:
     # dumps
 
     def _begin(self, client: "_Client", dump: Dump) -> None:
-        """One dump at a time: a later one ends the one before, whose replica may be long gone."""
+        """One dump at a time: a new one ends the one before, whose replica may have left."""
         with self._lock:
             before, self._dumping = self._dumping, client.raw
         if before is not None:
@@ -303,19 +304,19 @@ class Source:
             client.refuse(str(error))
 
     def _refusal(self, dump: Dump) -> str:
-        """Why this cannot be served, "" where it can."""
+        """Why this cannot be served; "" if it can."""
         if self._served.once and self.has_client.is_set():
-            return "this source serves once: run the same command again"
+            return "this source serves one dump only: run the same command again"
         if isinstance(dump, DumpByGtid):
             return "" if self._identity.flavour == "mysql" else "this source is a MariaDB"
         if dump.state is not None:
             return ""
         if self._first(dump) is None and self._served.pieces:
-            return f"{dump.name[:100]}:{dump.position} is not part of what is served"
+            return f"{dump.name[:100]}:{dump.position} is not served"
         return ""
 
     def _first(self, dump: Dump) -> int | None:
-        """The number of the first piece that has something for it."""
+        """The number of the first piece to send."""
         if isinstance(dump, DumpByGtid) or dump.state is not None:
             return 0
         for number, piece in enumerate(self._served.pieces):
@@ -364,23 +365,23 @@ class Source:
             heartbeat()
 
     def _at(self, dump: Dump) -> tuple[str, int] | None:
-        """The place that it names, where that is where to begin."""
+        """The place that the dump names, if it is to begin there."""
         if isinstance(dump, DumpByGtid) or dump.state is not None or self._served.once:
             return None
         return dump.name, dump.position
 
     def _marked(self, stream: Stream, size: int, first: int) -> Stream:
-        """The same; a mark for each part of it in which transactions end, and at each end."""
+        """The same stream, with a mark for each part in which transactions end and for each end."""
         transactions = sum(piece.transactions for piece in self._served.pieces[:first])
         for piece, data in stream:
-            counted = _Counted(self.window, self._served.name_of(piece), size, transactions)
+            counted = _Marked(self.window, self._served.name_of(piece), size, transactions)
             yield piece, counted.through(piece, data)
             size += piece.size
             transactions += piece.transactions
 
 
-class _Counted:
-    """Marks for one piece; `size` bytes and `transactions` lie before it."""
+class _Marked:
+    """Makes the marks of one piece; `size` bytes and `transactions` come before it."""
 
     def __init__(self, window: Window, name: str, size: int, transactions: int) -> None:
         self._window = window
@@ -388,10 +389,10 @@ class _Counted:
         self._size = size
         self._transactions = transactions
 
-    def through(self, piece: Piece, data: Iterator[Checked]) -> Iterator[Checked]:
-        """The same; marks before each part, where its first and its last transaction end.
+    def through(self, piece: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:
+        """The same data; marks before each part, where its first and its last transaction end.
 
-        The first one's, because the source may wait before the second: for that one's execution.
+        The first is marked because the source may wait there, until it has been executed.
         """
         size, most = self._size, self._size + piece.size
         transactions, commit_us = self._transactions, None
@@ -411,7 +412,7 @@ class _Counted:
 
     def _mark(self, position: int, size: int, transactions: int, commit_us: int | None) -> None:
         self._window.mark(
-            Mark(
+            SentMark(
                 name=self._name,
                 position=position,
                 size=size,
@@ -433,16 +434,16 @@ class _Client:
         self._is_new = True
 
     def wrap(self, tls: ssl.SSLContext) -> None:
-        """TLS from here on. Raises OSError."""
+        """Begin TLS. Raises OSError."""
         self._socket = tls.wrap_socket(self._socket, server_side=True)
         self.conversation.secured()
 
     def receive(self, until: float) -> list[TlsWanted | LoggedIn | Dump | Ended]:
-        """What the client says next, answered as far as that can be done at once.
+        """What the client sends next; what can be answered at once is answered.
 
-        Raises OSError at `until` (on the monotonic clock), EOFError where it has gone.
+        Raises OSError at `until` (on the monotonic clock), EOFError if the client has left.
         """
-        if self._is_new:  # TLS may begin just behind the first packet, in the same segment
+        if self._is_new:  # TLS may begin right after the first packet, in the same segment
             self._is_new = False
             data = self._read(4, until)
             data += self._read(min(int.from_bytes(data[:3], "little"), _FIRST_MOST), until)
@@ -467,14 +468,14 @@ class _Client:
         return data
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """All of it. Raises OSError."""
+        """Send all of it. Raises OSError."""
         self._socket.settimeout(_SEND_SECONDS)
         for part in parts:
             if part:
                 self._socket.sendall(part)
 
     def send_event(self, data: Buffer, size: int | None = None) -> None:
-        """An event, or, where `size` is given, the part of one (`walk.EventPart`)."""
+        """Send an event, or a part of one (`walk.EventPart`) if `size` is given."""
         size = len(data) if size is None else size
         for part in self.conversation.event_packets(data, size=size):
             self._batch += part
@@ -482,7 +483,7 @@ class _Client:
             self.flush()
 
     def flush(self) -> None:
-        """Send what has gathered."""
+        """Send what is buffered."""
         if self._batch:
             self.send([self._batch])
             self._batch = bytearray()

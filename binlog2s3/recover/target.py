@@ -1,22 +1,20 @@
-"""The target of a recovery: what it is, why it must not be touched, what it has in the end.
+"""The target of a recovery: what it is, what is done to it besides the apply, what it has.
 
-Place in the flow: `pitr` asks here before it plans and before it applies, and proves at the end.
+Place in the flow: `pitr` asks for the facts before it plans, `preflight` judges them, and `apply`
+compares the target's GTIDs with the plan at the end.
 
-Law: nothing is changed before every refusal has been looked for. A server that may be the source,
-one that others write to, and one whose account could not finish the work are refused.
+Law: asking changes nothing. What is done here is only what the operator allowed.
 """
 
 import os
 import re
-import socket
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from binlog2s3.binlog import gtid
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet
-from binlog2s3.config.pitr import Address
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.output import clean
@@ -24,22 +22,20 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 
 DATABASE = "binlog2s3_recovery"
-"""Where a run keeps its note, in the target."""
+"""The database in the target where a run keeps its note."""
 
 CHANNEL = "binlog2s3"
-"""The replication channel of a recovery, and the user that it logs in with."""
+"""The replication channel of a recovery, and the user it logs in with."""
 
 PRIVILEGES: dict[Flavour, str] = {
     "mysql": "GRANT REPLICATION CLIENT, REPLICATION_SLAVE_ADMIN, RELOAD, SESSION_VARIABLES_ADMIN "
-    "ON *.* and what else docs/operations.md has for this account",
+    "ON *.* and the others that docs/operations.md lists for this account",
     "mariadb": "GRANT SLAVE MONITOR, REPLICATION SLAVE ADMIN, RELOAD, BINLOG ADMIN, PROCESS ON *.* "
-    "and what else docs/operations.md has for this account",
+    "and the others that docs/operations.md lists for this account",
 }
 """What the account at the target needs, for hints."""
 
-_TITLE: dict[Flavour, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
 _RUNNING = ("Replica_IO_Running", "Replica_SQL_Running", "Slave_IO_Running", "Slave_SQL_Running")
-_PORT = 3306
 _LEAST_FREE = 64 << 10
 _MOST_SHOWN = 400
 
@@ -48,10 +44,10 @@ _MOST_SHOWN = 400
 class TargetFacts:
     """What a target says about itself.
 
-    `uuid` as `ServerFacts` has it. `executed` is None where it keeps no GTIDs that could be
-    compared: gtid_mode is not ON, or it is MariaDB. `channels` are the replica channels that run.
-    `not_transactional` are tables whose rows a crash may tear from their GTIDs, and their engines.
-    `lacks`: privileges without which not even that can be asked.
+    `uuid` as in `ServerFacts`. `executed` is None if it keeps no GTIDs that can be compared:
+    gtid_mode is not ON, or it is MariaDB. `channels` are the replica channels that run.
+    `not_transactional` are tables, with their engines, whose rows a crash may lose although their
+    GTIDs stay. `lacks`: missing privileges without which the facts cannot be asked for.
     """
 
     address: str
@@ -74,12 +70,12 @@ class TargetFacts:
 
     @property
     def keeps_gtids(self) -> bool:
-        """Whether what is applied keeps its GTIDs, and a second run knows what the first did."""
+        """Whether its GTIDs tell what was applied, also to a second run."""
         return self.executed is not None
 
 
 def facts(server: Server, login: Login) -> TargetFacts:
-    """Ask the target, with SELECT and SHOW alone; it need not write a binary log.
+    """Ask the target, with SELECT and SHOW only; it need not write a binary log.
 
     Raises SourceError.
     """
@@ -127,7 +123,7 @@ def facts(server: Server, login: Login) -> TargetFacts:
 
 
 def _settings(server: Server) -> dict[str, str]:
-    """Those that have other names elsewhere, or are gone in later versions."""
+    """The settings whose names depend on the version."""
     rows = server.rows(
         "SHOW GLOBAL VARIABLES WHERE variable_name IN "
         "('transaction_read_only', 'tx_read_only', 'binlog_format', 'log_replica_updates', "
@@ -147,25 +143,25 @@ def _not_transactional(server: Server) -> tuple[str, ...]:
 
 
 def some(names: Sequence[str], most: int = 3) -> str:
-    """The first of them, and how many more there are."""
+    """The first few names, and how many more there are."""
     more = len(names) - most
     return ", ".join(clean(one) for one in names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 @contextmanager
 def alone(login: Callable[[], Login]) -> Iterator[None]:
-    """No second recovery works at this target meanwhile. Raises RecoveryError where one does.
+    """Keep other recoveries from this target meanwhile. Raises RecoveryError if one is running.
 
-    One that has just ended is waited for: the server gives its lock back when it has seen that.
+    Waits for one that has just ended: the server frees its lock only when it notices the end.
     """
     with Server(login) as server:
-        server.rows("SET SESSION wait_timeout = 31536000")  # it says nothing for a long time
+        server.rows("SET SESSION wait_timeout = 31536000")  # it will be idle
         row = server.rows(
             f"SELECT GET_LOCK('{DATABASE}', 2) AS it, IS_USED_LOCK('{DATABASE}') AS who"
         )[0]
         if str(row["it"]) != "1":
             raise RecoveryError(
-                f"another recovery is at work at the target, {login().address} (its connection "
+                f"another recovery is running at the target, {login().address} (its connection "
                 f"there is {row['who']})",
                 hint=f"wait for its end; if its process is gone: KILL {row['who']} at the target",
             )
@@ -173,7 +169,7 @@ def alone(login: Callable[[], Login]) -> Iterator[None]:
 
 
 def executed(server: Server) -> Gtids:
-    """What a MySQL target has executed by now, asked on a new connection."""
+    """What a MySQL target has executed by now, asked over a new connection."""
     server.close()
     return gtid.parse(str(server.rows("SELECT @@global.gtid_executed AS it")[0]["it"]), "mysql")
 
@@ -181,7 +177,7 @@ def executed(server: Server) -> Gtids:
 def _channels(
     server: Server, flavour: Flavour, version: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The replica channels that run, and the privilege that is missing to know."""
+    """The replica channels that run, and the privileges that are missing to find out."""
     if flavour == "mariadb":
         statement, privilege = "SHOW ALL SLAVES STATUS", "SLAVE MONITOR"
     else:
@@ -191,7 +187,7 @@ def _channels(
     try:
         rows = server.rows(statement)
     except SourceError as error:
-        if not error.answered and "lacks the privilege" not in str(error):
+        if not error.answered and not error.lacks_privilege:
             raise
         return (), (privilege,)
     running = [
@@ -205,182 +201,19 @@ def _channels(
 
 
 def refuse_lacking(server: Server, found: TargetFacts) -> None:
-    """See by doing that the account may leave a note that no binlog has. Raises RecoveryError."""
+    """See, by trying, that the account may write without its binlog. Raises RecoveryError."""
     try:
         server.rows("SET SESSION sql_log_bin = 0")
     except SourceError as error:
-        if "lacks the privilege" not in str(error):
+        if not error.lacks_privilege:
             raise
         raise RecoveryError(str(error), hint=PRIVILEGES[found.flavour]) from error
     finally:
         server.close()
 
 
-def problems(
-    found: TargetFacts,
-    login: Login,
-    *,
-    flavour: Flavour,
-    server_uuids: Collection[str],
-    source_address: Address | None = None,
-    allow_source: bool = False,
-    stop_threads: bool = False,
-) -> list[RecoveryError]:
-    """Why nothing may be applied to it; empty where it may.
-
-    `flavour` is the history's, `server_uuids` are of all servers that wrote to the bucket,
-    `source_address` is where the streamer's configuration has the source.
-    """
-    refused = []
-    if found.flavour != flavour:
-        refused.append(
-            RecoveryError(
-                f"the target, {found.address}, is {_TITLE[found.flavour]} {found.version}; the "
-                f"binlogs are {_TITLE[flavour]}'s",
-                hint="bring them to a server of their own flavour",
-            )
-        )
-    if not allow_source:
-        refused += _source_problems(found, login, server_uuids, source_address)
-    if found.read_only or found.super_read_only:
-        which = "super_read_only" if found.super_read_only else "read_only"
-        refused.append(
-            RecoveryError(
-                f"the target, {found.address}, is read-only ({which} is ON): others may have "
-                "meant it to stay as it is",
-                hint="if it is the right one: SET GLOBAL super_read_only = OFF, read_only = OFF"
-                if found.flavour == "mysql"
-                else "if it is the right one: SET GLOBAL read_only = OFF",
-            )
-        )
-    if found.transaction_read_only:
-        name = "transaction_read_only" if found.flavour == "mysql" else "tx_read_only"
-        refused.append(
-            RecoveryError(
-                f"the target, {found.address}, begins each transaction as a read-only one "
-                f"({name} is ON)",
-                hint=f"if it is the right one: SET GLOBAL {name} = OFF",
-            )
-        )
-    if not stop_threads:
-        refused += _thread_problems(found)
-    if found.lacks:
-        refused.append(
-            RecoveryError(
-                f"the account {login.user!r} at the target lacks {', '.join(found.lacks)}",
-                hint=PRIVILEGES[found.flavour],
-            )
-        )
-    return refused
-
-
-def warnings(found: TargetFacts, *, server_version: str) -> list[str]:
-    """What the operator should know of the target before the apply."""
-    told = []
-    if numbers(found.version)[:2] < numbers(server_version)[:2]:
-        told.append(
-            f"the target is of version {found.version}, older than the binlogs' "
-            f"{server_version}: statements of the newer one may fail there"
-        )
-    if found.not_transactional:
-        told.append(
-            f"the target has {len(found.not_transactional)} tables without transactions: "
-            f"{some(found.not_transactional)}; if it crashes meanwhile, what reached them nobody "
-            "knows"
-        )
-    if found.log_bin and not found.logs_replicated:
-        name = "log_replica_updates" if found.flavour == "mysql" else "log_slave_updates"
-        told.append(
-            f"{name} is OFF at the target: what is applied does not get into its binlog, so that "
-            "no replica of it will have it"
-        )
-    if found.binlog_format == "STATEMENT" and found.log_bin:
-        told.append(
-            "binlog_format is STATEMENT at the target: the first change of rows would stop the "
-            "apply; SET GLOBAL binlog_format = ROW"
-        )
-    return told
-
-
-def _source_problems(
-    found: TargetFacts, login: Login, server_uuids: Collection[str], address: Address | None
-) -> list[RecoveryError]:
-    refused = []
-    if found.uuid.lower() in {uuid.lower() for uuid in server_uuids}:
-        if found.flavour == "mysql":
-            name, mend = "server_uuid", "stop it, delete auto.cnf in its data directory, set "
-            mend += "another server_id, start it"
-        else:
-            name, mend = "server id and domain", "SET GLOBAL server_id to one that is not in use"
-        refused.append(
-            RecoveryError(
-                f"the target, {found.address}, is the source, or a copy of its data directory: its "
-                f"{name}, {found.uuid}, is that of a server whose binlogs are in the bucket",
-                hint=f"a copy: {mend}; the source itself: --allow-source",
-            )
-        )
-    if address is not None and _is_same(login, address):
-        refused.append(
-            RecoveryError(
-                f"the target, {found.address}, is where the streamer's configuration has the "
-                "source",
-                hint="name the server that was restored from the backup; --allow-source if "
-                "the source itself shall be brought forward",
-            )
-        )
-    return refused
-
-
-def _thread_problems(found: TargetFacts) -> list[RecoveryError]:
-    refused = []
-    hint = "--stop-target-threads stops it (it stays off)"
-    if found.event_scheduler:
-        refused.append(
-            RecoveryError(
-                f"the event scheduler of the target, {found.address}, is running: its events would "
-                "write in between",
-                hint=hint,
-            )
-        )
-    if found.channels:
-        named = ", ".join(repr(name) if name else "the default one" for name in found.channels)
-        refused.append(
-            RecoveryError(
-                f"the target, {found.address}, is a replica that is running (channel: {named}): "
-                "what it fetches would come in between",
-                hint=hint,
-            )
-        )
-    return refused
-
-
-def _is_same(login: Login, address: Address) -> bool:
-    """Whether both lead to one place, as far as names and numbers tell."""
-    if login.socket:
-        return address.socket is not None and _real(login.socket) == _real(str(address.socket))
-    if address.host is None and address.port is None:
-        return False
-    ours = _addresses(login.host, login.port)
-    return bool(ours & _addresses(address.host or "127.0.0.1", address.port or _PORT))
-
-
-def _real(path: str) -> str:
-    return os.path.realpath(path)
-
-
-def _addresses(host: str, port: int) -> set[tuple[str, int]]:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return {(host.lower(), port)}
-    names = {str(entry[4][0]).removeprefix("::ffff:") for entry in found}
-    return {("127.0.0.1" if name == "::1" else name, port) for name in names} | {
-        (host.lower(), port)
-    }
-
-
 def stop_threads(server: Server, found: TargetFacts) -> None:
-    """Stop the event scheduler and the replica's threads, where they run."""
+    """Stop the event scheduler and the replica's threads, if they run."""
     if found.event_scheduler:
         server.rows("SET GLOBAL event_scheduler = OFF")
     if found.channels:
@@ -392,7 +225,7 @@ def stop_threads(server: Server, found: TargetFacts) -> None:
 
 
 def disabled_events(server: Server) -> tuple[str, ...]:
-    """Statements that enable the events that a replica has disabled, each with its definer."""
+    """Statements that enable the events that a replica disables, each with its definer."""
     rows = server.rows(
         "SELECT event_schema AS db, event_name AS name, definer AS definer "
         "FROM information_schema.events WHERE status NOT IN ('ENABLED', 'DISABLED') ORDER BY 1, 2"
@@ -410,7 +243,7 @@ def _quoted(name: str) -> str:
 
 
 def commit_empty(server: Server, gtids: GtidSet) -> None:
-    """Commit a transaction without content under each of these GTIDs, so that it is executed.
+    """Commit an empty transaction with each of these GTIDs, so that it counts as executed.
 
     Those that are executed already stay as they are.
     """
@@ -429,9 +262,9 @@ def commit_empty(server: Server, gtids: GtidSet) -> None:
 
 
 def refuse_full_disk(server: Server, where: str) -> None:
-    """Raises RecoveryError where the target waits for room: it does so without a word.
+    """Raises RecoveryError if the target waits for free disk space, which it does without an error.
 
-    Looks at its data and its binlogs, as far as they lie on this machine. Raises SourceError.
+    Looks at its data and its binlogs, if they are on this machine. Raises SourceError.
     """
     row = server.rows("SELECT @@datadir AS data, @@log_bin_basename AS binlog")[0]
     for path in (Path(str(row["data"])), Path(str(row["binlog"] or row["data"])).parent):
@@ -439,9 +272,9 @@ def refuse_full_disk(server: Server, where: str) -> None:
             there = os.statvfs(path)
             if there.f_bavail * there.f_frsize < _LEAST_FREE:
                 raise RecoveryError(
-                    f"the target, {where}, stands still: the disk of {path} is full",
-                    hint="free some space there; it goes on by itself then, and so does the same "
-                    "command",
+                    f"the target, {where}, makes no progress: the disk of {path} is full",
+                    hint="free some space there: the target then continues by itself, and so does "
+                    "the same command",
                 )
 
 
@@ -456,14 +289,14 @@ def prove(found: Gtids, expected: Gtids, *, own_uuid: str = "") -> None:
     if missing:
         told.append(f"it lacks {gtids_text(missing, _MOST_SHOWN)}")
     if extra:
-        told.append(f"it has {gtids_text(extra, _MOST_SHOWN)} besides")
+        told.append(f"it has {gtids_text(extra, _MOST_SHOWN)} in addition")
     hint = "run the same command again: it applies what is missing" if missing else ""
     if extra:
         mine = any(uuid == own_uuid.lower() for uuid, _, _ in extra.runs())
         hint = "something wrote to the target meanwhile" + (
             ": these are its own transactions" if mine else ""
         )
-        hint += ", so it is not what it was at that point; restore the base backup and run again"
+        hint += ", so its data are not those of the goal; restore the base backup and run again"
     raise RecoveryError(
         f"the target is not where the plan says: {' and '.join(told)}",
         hint=hint,

@@ -1,11 +1,11 @@
 """What people and programs see of a recovery: the plan, the question, the result.
 
-Place in the flow: `pitr` prints with it, onto a page of `output`; `progress` shows what goes on
+Place in the flow: `pitr` prints with it, onto a page of `output`; `progress` shows the work in
 between.
 
-Law: where it stops is never said in one way alone: in the operator's words, as an offset, by the
-transactions on both sides. What is shown comes from the bucket, so it can neither break lines nor
-command a terminal. A number that is an estimate says so, and how it was made.
+Law: the place where it stops is shown in several ways: in the operator's words, as an offset, and
+by the transactions on both sides. What is shown comes from the bucket, so it must neither break
+lines nor control a terminal. An estimate says that it is one, and how it was made.
 """
 
 import sys
@@ -19,11 +19,11 @@ from binlog2s3.formatting import count_text, cut, duration_text, gtids_text, siz
 from binlog2s3.output import Plain, clean
 from binlog2s3.recover.model import (
     BeforeGtid,
+    BinlogPosition,
     Goal,
     Latest,
-    Piece,
-    Place,
     Plan,
+    PlanPiece,
     Shown,
     ToGtid,
     ToPosition,
@@ -34,7 +34,7 @@ FORMAT = 1
 
 _ROOM = 11
 _MOST_ROWS = 24
-"""More binlogs than this are shown as the first, the last, and how many lie between."""
+"""Of more binlogs than this, only the first and the last are shown, and how many are between."""
 _MOST_CHANGES = 8
 _MOST_TEXT = 300
 _GOALS = {
@@ -45,18 +45,18 @@ _GOALS = {
     Latest: "latest",
 }
 RATES = (2000, 50_000_000)
-"""Transactions and bytes a second that servers were seen to take, more or less."""
+"""Transactions and bytes a second that servers were measured to apply, roughly."""
 How = Literal["replication", "output-dir", "nothing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What is to be said with a plan and does not stand in it.
+    """What is shown with a plan and is not part of it.
 
-    `archive` is the bucket's URL; `target` the server as messages name it, "" where there is none;
-    `start` says in words where the beginning comes from. `leaves_hole`: skipped transactions are
-    not committed empty. `applies`: to a target.
-    `once`: the target has no GTIDs that tell what was applied, so a second run would do it again.
+    `archive` is the bucket's URL; `target` the server as messages name it, "" if there is none;
+    `start` says in words where the start comes from. `leaves_hole`: skipped transactions are not
+    committed empty. `applies`: the plan is applied to a target. `once`: the target has no GTIDs
+    that tell what was applied, so a second run would apply it again.
     """
 
     source: str
@@ -70,12 +70,12 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What was done. `gtids` is what the target has at the end, None where it keeps none.
+    """What was done. `gtids` is what the target has at the end, None if it keeps none.
 
-    `stands_at` is where such a one stands then, which it cannot tell itself. `proved` says in words
-    what the target was compared with, "" where nothing could be. `committed_empty` are skipped
-    GTIDs; `disabled_events` the statements that enable the events that a replica disables. `where`
-    is the directory or server that was written to.
+    `stands_at` is where such a target ends up, which it cannot tell itself. `proved` says in words
+    what was compared with the plan, "" if nothing could be. `committed_empty` are skipped GTIDs;
+    `disabled_events` the statements that enable the events that a replica disables. `where` is the
+    directory or server that was written to.
     """
 
     how: How
@@ -84,7 +84,7 @@ class Result:
     size: int = 0
     seconds: float = 0.0
     gtids: Gtids | None = None
-    stands_at: Place | None = None
+    stands_at: BinlogPosition | None = None
     committed_empty: str = ""
     disabled_events: tuple[str, ...] = ()
     proved: str = ""
@@ -101,11 +101,11 @@ def print_plan(plan: Plan, about: About, page: Plain) -> None:
     for name, value, style in _fields(plan, about):
         page.field(name, value, _ROOM, style)
     _print_pieces(plan, page)
-    _print_shown("the last that come along", plan.kept, "green", page)
-    _print_shown("the first that do not", plan.left_out, "yellow", page)
+    _print_shown("last transactions kept", plan.kept, "green", page)
+    _print_shown("first transactions left out", plan.left_out, "yellow", page)
     if not plan.left_out:
         page.line("")
-        page.line("there is nothing behind that in this history")
+        page.line("there is nothing after that in this history")
     if plan.warnings:
         page.line("")
     for warning in plan.warnings:
@@ -132,14 +132,14 @@ def stop_text(plan: Plan) -> str:
     """Where it stops, exactly: the offset, and the transactions on both sides."""
     text = str(plan.stop)
     if plan.kept and (gtid := plan.kept[-1].transaction.gtid):
-        text += f", behind {gtid}"
+        text += f", after {gtid}"
     if plan.left_out and (gtid := plan.left_out[0].transaction.gtid):
         text += f", before {gtid}"
     return text
 
 
 def estimate_seconds(plan: Plan) -> float:
-    """How long an apply may take; a server may well need a third or three times of it."""
+    """How long an apply may take; a server may need a third or three times as long."""
     transactions, size = RATES
     return max(plan.transactions / transactions, plan.size / size)
 
@@ -164,16 +164,16 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
         yield "apply", _amount_text(plan), ""
         yield from _way_fields(plan, about)
     else:
-        yield "apply", "nothing: all of it is there already", ""
+        yield "apply", "nothing: the target has all of it", ""
     if plan.adds:
         yield "", f"adds {gtids_text(str(plan.adds))}", ""
     if plan.skipped:
-        then = "then committed empty" if _commits_empty(plan, about) else "their GTIDs stay free"
+        then = "then committed empty" if _commits_empty(plan, about) else "their GTIDs stay unused"
         yield "skip", f"{plan.skipped} ({then})", "yellow"
     if not plan.commit_exact:
         yield (
             "times",
-            "in whole seconds: there are no exact commit times in these binlogs",
+            "in whole seconds: these binlogs have no exact commit times",
             "yellow",
         )
     reach = plan.reach
@@ -183,7 +183,7 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
 
 
 def _commits_empty(plan: Plan, about: About) -> bool:
-    """Whether the skipped ones are committed empty, which MariaDB has no way to do."""
+    """Whether the skipped ones are committed empty, which MariaDB cannot do."""
     return bool(plan.skipped) and not about.leaves_hole and plan.flavour == "mysql"
 
 
@@ -196,7 +196,7 @@ def _way_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
     if about.applies:
         yield "", "the target replicates it from this process", ""
     if about.once:
-        yield "", "when this has ended well, nothing in the target tells that it was done:", ""
+        yield "", "afterwards nothing in the target shows that this was done:", ""
         yield "", "the same command would apply all of it a second time", ""
     seconds = max(1.0, estimate_seconds(plan))
     transactions, size = RATES
@@ -208,7 +208,7 @@ def _print_pieces(plan: Plan, page: Plain) -> None:
     if not plan.pieces:
         return
     page.line("")
-    pieces: Sequence[Piece] = plan.pieces
+    pieces: Sequence[PlanPiece] = plan.pieces
     half = _MOST_ROWS // 2
     between = pieces[half:-half] if len(pieces) > _MOST_ROWS else ()
     several = len({piece.lineage for piece in pieces}) > 1
@@ -234,7 +234,7 @@ def _headings(*, several: bool) -> tuple[str, ...]:
     return (*headings, "lineage") if several else headings
 
 
-def _cells(piece: Piece, *, several: bool) -> tuple[str, ...]:
+def _cells(piece: PlanPiece, *, several: bool) -> tuple[str, ...]:
     left_out = sum(end - begin for begin, end in piece.left_out)
     commit = piece.greatest_commit_us
     cells = (
@@ -268,20 +268,20 @@ def _head_of(shown: Shown) -> str:
 
 
 def commit_text(us: int, *, exact: bool) -> str:
-    """A commit's time: with microseconds, or only what is known of it."""
+    """A commit's time: with microseconds if they are known."""
     text = time_text(us)
     return text if exact or not text.endswith(".000000Z") else f"{text[:-8]}Z"
 
 
 def content_lines(content: Content) -> Iterator[str]:
-    """What a transaction does, on few lines."""
+    """What a transaction does, in a few lines."""
     if content.changes:
         parts = [_change_text(change) for change in content.changes[:_MOST_CHANGES]]
         more = len(content.changes) - len(parts)
         parts += [f"and {more} more"] if more > 0 else []
         yield ", ".join(parts) + (" (compressed)" if content.compressed else "")
     elif not content.statements:
-        yield "(nothing that could be told)"
+        yield "(unknown content)"
     for statement in content.statements[:2]:
         text = " ".join(statement.split())
         yield cut(text, _MOST_TEXT)
@@ -301,9 +301,9 @@ def _change_text(change: Change) -> str:
 def confirmed(
     about: About, plan: Plan, answers: TextIO | None = None, out: TextIO | None = None
 ) -> bool | None:
-    """Ask on the terminal whether to apply; None where there is none to ask on.
+    """Ask on the terminal whether to apply; None if there is no terminal.
 
-    Only "yes" is yes. It is asked on standard error, and answered on standard input.
+    Only "yes" is yes. The question goes to standard error, the answer comes from standard input.
     """
     answers, out = answers or sys.stdin, out or sys.stderr
     if not (answers and answers.isatty() and out and out.isatty()):
@@ -330,13 +330,13 @@ def print_result(result: Result, page: Plain) -> None:
     if result.gtids is not None:
         page.line(f"the target's GTIDs: {result.gtids or 'none'}", "dim")
     if result.disabled_events:
-        page.line("events that a replica disables; to have them run here:", "yellow")
+        page.line("replication disabled these events; to enable them here:", "yellow")
         for statement in result.disabled_events:
             page.line(f"  {clean(statement)}")
     if result.stands_at is not None:
         at = result.stands_at
         page.line(
-            f"nothing in the target tells that it stands at {at} now; to go on from there: "
+            f"nothing in the target shows that it is at {at} now; to continue from there: "
             f"--from-lineage {at.lineage} --from-binlog {at.binlog} --from-position {at.offset}"
         )
 
@@ -424,11 +424,11 @@ def _time(us: int | None) -> str | None:
     return None if us is None else time_text(us)
 
 
-def _place(place: Place) -> dict[str, Any]:
+def _place(place: BinlogPosition) -> dict[str, Any]:
     return {"lineage": place.lineage, "binlog": str(place.binlog), "offset": place.offset}
 
 
-def _piece(piece: Piece) -> dict[str, Any]:
+def _piece(piece: PlanPiece) -> dict[str, Any]:
     return {
         "lineage": piece.lineage,
         "binlog": str(piece.binlog),

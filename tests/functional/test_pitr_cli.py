@@ -78,11 +78,11 @@ def test_a_dry_run_shows_the_plan(archive: Archive) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == f"orders  to just before {UUID_A}:4"
     assert (
-        f"to         mysql-bin.000001:{archive.end(3)}, behind {UUID_A}:3, before {UUID_A}:4"
+        f"to         mysql-bin.000001:{archive.end(3)}, after {UUID_A}:3, before {UUID_A}:4"
         in lines
     )
-    assert "DROP TABLE `t`.`orders`" in done.stdout.split("the first that do not")[1]
-    assert "DROP" not in done.stdout.split("the first that do not")[0]
+    assert "DROP TABLE `t`.`orders`" in done.stdout.split("first transactions left out")[1]
+    assert "DROP" not in done.stdout.split("first transactions left out")[0]
 
 
 def test_a_dry_run_for_programs(archive: Archive) -> None:

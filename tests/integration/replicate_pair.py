@@ -10,8 +10,8 @@ from typing import Any
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.recover import target
-from binlog2s3.recover.model import Piece, Place, Progress
-from binlog2s3.recover.obstacle import obstacles
+from binlog2s3.recover.model import BinlogPosition, PlanPiece, ProgressReport
+from binlog2s3.recover.preflight import obstacles
 from binlog2s3.recover.replicate import Replication, left_over, settle
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
@@ -26,7 +26,7 @@ LARGE_BYTES = 12 * 300_000
 _NOTHING = planned(
     Own(
         pieces=(
-            Piece(
+            PlanPiece(
                 lineage="own",
                 binlog=BinlogName.parse("b.000001"),
                 begin=4,
@@ -56,12 +56,12 @@ class Pair(apply_pair.Pair):
         asked: dict[str, Any] = {"server_ids": {1}, "plan": _NOTHING} | changes
         with Server(lambda: login) as server:
             found = obstacles(server, target.facts(server, login), asked.pop("plan"), **asked)
-            return next((f"{one.why}: {one.hint}" for one in found), None)
+            return next((f"{one}: {one.hint}" for one in found), None)
 
     def apply(
         self,
         files: Own,
-        told: Callable[[Progress], None] = lambda _: None,
+        told: Callable[[ProgressReport], None] = lambda _: None,
         *,
         login: Login | None = None,
         **options: Any,
@@ -78,7 +78,7 @@ class Pair(apply_pair.Pair):
             )
             made.apply(told)
 
-    def settle(self) -> tuple[bool, Place | None]:
+    def settle(self) -> tuple[bool, BinlogPosition | None]:
         """As the next run begins: what was left is removed; whether it was there, and its place."""
         login = self.login()
         with Server(lambda: login) as server:

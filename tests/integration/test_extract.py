@@ -19,7 +19,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import StoreError
 from binlog2s3.recover.extract import Extract
-from binlog2s3.recover.model import Piece
+from binlog2s3.recover.model import PlanPiece
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.store.s3 import S3Store, StoreConfig
 from binlog2s3.workers import Workers
@@ -109,14 +109,14 @@ class Lab:
         return re.sub(rb"(?m)^#.*\n", b"", done.stdout).decode(errors="replace").splitlines()
 
 
-def extracted(survey: Survey, pieces: Sequence[Piece]) -> list[tuple[bytes, list[Transaction]]]:
+def extracted(survey: Survey, pieces: Sequence[PlanPiece]) -> list[tuple[bytes, list[Transaction]]]:
     stream = Extract(survey.blocks).stream(pieces)
     return [taken(list(checked)) for _, checked in stream]
 
 
 def random_pieces(
     chance: random.Random, transactions: dict[str, list[Transaction]], lineage: str, count: int
-) -> list[Piece]:
+) -> list[PlanPiece]:
     found = []
     for _ in range(count):
         name = chance.choice([name for name, those in transactions.items() if len(those) > 1])

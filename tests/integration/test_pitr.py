@@ -235,7 +235,7 @@ def test_interrupted_in_the_middle(world: World, command: Recovery, fresh: Fresh
             _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert b"interrupted; " in said
-    assert b"the same command again goes on from where the target stands" in said
+    assert b"run the same command again: it continues where the target is now" in said
     assert b"Traceback" not in said
     command.to(server, *target.arguments)
     check(server, world, target)

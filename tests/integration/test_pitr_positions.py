@@ -231,7 +231,7 @@ def test_ten_places_and_a_killed_run(
         held = ["--latest", "--workers=3", *start]
         with _killed_with_its_channel(recovery, server, held):
             done = recovery.run(server, "--dry-run", "--latest", *start)
-        assert "where a run was cut off" in done.stdout
+        assert "where a run was interrupted" in done.stdout
         assert "still applies" in done.stdout
         recovery.to(server, "--latest", *start)
         lost.check(server, len(lost.history))

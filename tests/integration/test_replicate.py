@@ -12,7 +12,7 @@ import pytest
 
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.recover.model import Checked, Piece, Place, Progress
+from binlog2s3.recover.model import BinlogPosition, Checked, PlanPiece, ProgressReport
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from tests.integration.apply_pair import (
@@ -113,7 +113,7 @@ def test_everything_arrives(pair: Pair, disk_tmp_path: Path, cut: int) -> None:
     """All kinds of statements and rows, over several binlogs; how far it is never goes back."""
     write_all_kinds(pair.source, disk_tmp_path)
     files = pair.files(cut=cut)
-    told: list[Progress] = []
+    told: list[ProgressReport] = []
     assert pair.obstacle() is None
     pair.apply(files, told.append)
     same(pair)
@@ -128,12 +128,12 @@ def test_everything_arrives_without_gtids(without_gtids: Pair) -> None:
     """Anonymous transactions; the place that is noted at the end is the stream's end."""
     pair = without_gtids
     write_counting(pair.source, 20)
-    files, noted = pair.files(cut=500), list[Place]()
+    files, noted = pair.files(cut=500), list[BinlogPosition]()
     assert pair.obstacle() is None
     pair.apply(files, on_place=noted.append)
     same(pair, with_gtids=False)
     piece, last = files.transactions[-1]
-    assert noted == [Place(lineage="own", binlog=piece.binlog, offset=last.end)]
+    assert noted == [BinlogPosition(lineage="own", binlog=piece.binlog, offset=last.end)]
 
 
 @pytest.mark.parametrize("ahead_most", [1 << 20, 1 << 30])
@@ -150,7 +150,7 @@ def test_it_ends_exactly_where_it_shall(any_pair: Pair) -> None:
     write_counting(pair.source, 12)
     every, upto = pair.files(), 0
     for upto, files in pair.parts(random.Random(seed)):
-        noted: list[Place] = []
+        noted: list[BinlogPosition] = []
         pair.apply(files, on_place=noted.append)
         piece, last = every.transactions[upto - 1]
         assert [one.offset for one in noted] in ([last.end], []), f"seed {seed}"
@@ -176,7 +176,7 @@ def test_what_is_left_out(any_pair: Pair, numbers: tuple[int, ...]) -> None:
     pair = any_pair
     write_rows(pair.source)
     every = pair.files()
-    files, noted = without(every, numbers), list[Place]()
+    files, noted = without(every, numbers), list[BinlogPosition]()
     pair.apply(files, on_place=noted.append)
     assert [one.offset for one in noted] in ([every.pieces[-1].end], [])
     kept = [one for number, (_, one) in enumerate(every.transactions) if number not in numbers]
@@ -281,7 +281,7 @@ def test_a_target_that_starts_again_goes_no_further(any_pair: Pair, disk_tmp_pat
     class EndedError(Exception):
         pass
 
-    def kill(_progress: Progress) -> None:
+    def kill(_progress: ProgressReport) -> None:
         pair.target.kill()
         raise EndedError
 
@@ -380,7 +380,7 @@ def test_a_channel_of_somebody_else(pair: Pair) -> None:
     )
     pair.target.query(make)
     try:
-        assert "not of this program" in str(pair.obstacle())
+        assert "did not make" in str(pair.obstacle())
         write_rows(pair.source)
         with pytest.raises(RecoveryError, match="has a channel 'binlog2s3' already"):
             pair.apply(pair.files())
@@ -466,7 +466,7 @@ def test_a_transaction_that_fails_is_named(any_pair: Pair, compressed: bool) -> 
     stand_in_the_way(pair.target)
     every = pair.files()
     files = own(pair.source.datadir, pair.names, begin=every.transactions[2][1].begin)
-    wrong, noted = files.transactions[-8][1], list[Place]()
+    wrong, noted = files.transactions[-8][1], list[BinlogPosition]()
     state = {} if pair.is_mysql else {"state": MariadbGtidList.parse("0-1-2")}
     with pytest.raises(RecoveryError) as caught:
         pair.apply(files, on_place=noted.append, **state)
@@ -499,12 +499,12 @@ def test_the_target_goes_down(any_pair: Pair, disk_tmp_path: Path) -> None:
     with ExitStack() as stack:
         stands = stack.enter_context(held_up(pair.target))
 
-        def kill(_progress: Progress) -> None:
+        def kill(_progress: ProgressReport) -> None:
             if stands():
                 stack.pop_all()  # its connection is gone with the server
                 pair.target.kill()
 
-        with pytest.raises(RecoveryError, match="went away") as caught:
+        with pytest.raises(RecoveryError, match="lost the target") as caught:
             pair.apply(files, kill)
     assert caught.value.transient
     pair.target.start()
@@ -519,7 +519,7 @@ def test_somebody_stops_it(pair: Pair) -> None:
     with ExitStack() as stack:
         stands = stack.enter_context(held_up(pair.target))
 
-        def stop(_progress: Progress) -> None:
+        def stop(_progress: ProgressReport) -> None:
             if stands():
                 stack.close()
                 pair.target.query(
@@ -528,7 +528,7 @@ def test_somebody_stops_it(pair: Pair) -> None:
                     else "STOP SLAVE 'binlog2s3' SQL_THREAD"
                 )
 
-        with pytest.raises(RecoveryError, match="was stopped by somebody else"):
+        with pytest.raises(RecoveryError, match="somebody stopped the applier"):
             pair.apply(pair.files(cut=100), stop)
     assert pair.left() == []
 
@@ -537,12 +537,12 @@ def test_what_comes_before_damage_is_applied(any_pair: Pair) -> None:
     """Where the bucket breaks off within a transaction, all that is whole before it is applied."""
     pair = any_pair
     write_rows(pair.source)
-    files, noted = pair.files(cut=50), list[Place]()
+    files, noted = pair.files(cut=50), list[BinlogPosition]()
     end = files.transactions[17][1].end
 
     def broken(
-        pieces: Sequence[Piece],
-    ) -> Generator[tuple[Piece, Iterator[Checked]], None, None]:
+        pieces: Sequence[PlanPiece],
+    ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
         for piece, data in files.opened(pieces):
             last = piece.binlog == files.pieces[1].binlog
             yield piece, upto(data, piece.begin, end + 120) if last else data

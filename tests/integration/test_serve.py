@@ -9,8 +9,9 @@ import pymysql
 import pytest
 
 from binlog2s3.errors import ArchiveError
-from binlog2s3.recover.model import Piece
-from binlog2s3.recover.protocol import Account, Identity
+from binlog2s3.recover.model import PlanPiece
+from binlog2s3.recover.protocol import Account
+from binlog2s3.recover.queries import Identity
 from binlog2s3.recover.serve import Served, Source, Window
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
@@ -81,7 +82,7 @@ def serving(
 ) -> Iterator[Source]:
     """Our source, of these files."""
 
-    def opened(pieces: Sequence[Piece]) -> "Iterator[object]":
+    def opened(pieces: Sequence[PlanPiece]) -> "Iterator[object]":
         return replace(files, pieces=tuple(pieces)).stream()
 
     served = Served(pieces=files.pieces, name_of=lambda piece: str(piece.binlog), open=opened)  # type: ignore[arg-type]
@@ -315,7 +316,7 @@ def test_a_stream_that_fails_stops_the_replica(pair: Pair) -> None:
     write_rows(pair.source)
     files = pair.files()
 
-    def opened(_: Sequence[Piece]) -> "Iterator[object]":
+    def opened(_: Sequence[PlanPiece]) -> "Iterator[object]":
         for piece, data in files.stream():
             if piece is files.pieces[1]:
                 raise ArchiveError(f"{piece.binlog} is damaged")

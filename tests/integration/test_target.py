@@ -10,7 +10,8 @@ import pytest
 
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover.note import Notes
+from binlog2s3.recover.interrupted import Notes
+from binlog2s3.recover.preflight import problems
 from binlog2s3.recover.target import (
     DATABASE,
     TargetFacts,
@@ -18,7 +19,6 @@ from binlog2s3.recover.target import (
     commit_empty,
     executed,
     facts,
-    problems,
     refuse_lacking,
     stop_threads,
 )
@@ -108,7 +108,7 @@ def test_read_only_and_the_events(server: MysqlServer) -> None:
             assert found.read_only
             assert found.transaction_read_only
             assert found.event_scheduler
-            refused = problems(found, login, flavour=found.flavour, server_uuids=[])
+            refused = list(problems(found, login, flavour=found.flavour, server_uuids=[]))
             assert len(refused) == 3
             stop_threads(asks, found)
             assert not facts(asks, login).event_scheduler
@@ -217,7 +217,7 @@ def test_one_recovery_at_a_time(server: MysqlServer) -> None:
     login = login_of(server)
     with alone(lambda: login):
         with (
-            pytest.raises(RecoveryError, match="another recovery is at work"),
+            pytest.raises(RecoveryError, match="another recovery is running"),
             alone(lambda: login),
         ):
             pass

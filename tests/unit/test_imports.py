@@ -25,7 +25,7 @@ ORDER = (
 )
 # `inspect` looks with the eyes of those that it looks for; nothing else goes sideways.
 SIDEWAYS = {
-    "recover": {"backup", "begin", "model", "plan", "progress", "route", "snapshot"},
+    "recover": {"backup", "model", "plan", "progress", "route", "snapshot"},
     "stream": {"ping", "punch", "remote", "spool"},
 }
 ROOMS = {

@@ -22,19 +22,17 @@ from pathlib import Path
 from time import monotonic
 
 from binlog2s3.archive.catalog import all_sources, where_to_look
-from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.verify import VerifyConfig
-from binlog2s3.errors import ArchiveError, Binlog2s3Error, ConfigError, RecoveryError, StoreError
+from binlog2s3.errors import ArchiveError, ConfigError, RecoveryError, StoreError
 from binlog2s3.inspect.verify.against_source import SourceComparison
 from binlog2s3.inspect.verify.report import BackupAnswer, Defect, Report
 from binlog2s3.inspect.verify.source import Environment, SourceVerifier
 from binlog2s3.inspect.verify.view import document, print_report
 from binlog2s3.output import page_on, progress_of
-from binlog2s3.recover.backup import read_backup
-from binlog2s3.recover.begin import gtids_of, start_of, words_of
-from binlog2s3.recover.model import Base, Latest, Plan, Progress, Request, Start
+from binlog2s3.recover.backup import start_of_backup, start_of_gtids
+from binlog2s3.recover.model import Latest, Plan, ProgressReport, Request, Start
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.snapshot import Survey
@@ -180,7 +178,7 @@ def _reading(size: int) -> Iterator[Callable[[int, int], None]]:
             done += more
             transactions += with_transactions
             show(
-                Progress(
+                ProgressReport(
                     size=done,
                     of_size=size,
                     transactions=transactions,
@@ -280,23 +278,7 @@ def _start(
     survey: Survey, backup: Path | None, gtid_set: str | None, lineage: str | None
 ) -> tuple[Start, str, tuple[str, ...]]:
     """Where the backup begins, in words too, and its warnings."""
-    flavour = _flavour(survey, lineage)
+    flavour = survey.flavour(lineage)
     if backup is None:
-        gtids = gtids_of(gtid_set or "", flavour)
-        return Start(gtids=gtids, base=Base(gtids=gtids)), "--from-gtid-set", ()
-    try:
-        point = read_backup(backup)
-    except Binlog2s3Error as error:
-        raise RecoveryError(str(error), hint=error.hint) from error
-    warnings = tuple(f"{backup}: {one}" for one in point.warnings)
-    return start_of(point, flavour, backup), words_of(point, backup), warnings
-
-
-def _flavour(survey: Survey, lineage: str | None) -> Flavour:
-    wanted = lineage or survey.current
-    for one in survey.lineages:
-        if one.id == wanted:
-            return one.flavour
-    if not survey.lineages:
-        raise RecoveryError("there is no history in the bucket", hint="see `binlog2s3 list`")
-    return survey.lineages[-1].flavour
+        return start_of_gtids(gtid_set or "", flavour), "--from-gtid-set", ()
+    return start_of_backup(backup, flavour)

@@ -279,7 +279,7 @@ def test_several_dumps_in_one_file(what: str, size: int, tmp_path: Path) -> None
     large = one[:at] + rows * (size // len(rows)) + one[at:]
     if what != "compact" or not size:
         error = refused(written(tmp_path, large + one.replace(old, new)))
-        assert "2 dumps that stand at different places" in str(error)
+        assert "2 dumps that end at different places" in str(error)
     assert stands(read(tmp_path, large + one)) == stands(read(tmp_path, one))
 
 
@@ -296,7 +296,7 @@ def test_a_dump_in_the_data_of_a_dump(tmp_path: Path) -> None:
 def test_a_dump_without_a_place_behind_another_one(tmp_path: Path) -> None:
     """Nobody knows of which moment it is."""
     other = MYSQLDUMP.replace(PURGED, "").replace(CHANGE, "")
-    assert "tells neither binlog nor GTIDs" in str(refused(written(tmp_path, MYSQLDUMP + other)))
+    assert "has neither binlog nor GTIDs" in str(refused(written(tmp_path, MYSQLDUMP + other)))
 
 
 def test_a_dump_of_one_database_is_doubted(tmp_path: Path) -> None:
@@ -438,8 +438,8 @@ def test_gtids_behind_the_last_table_are_not_used_of_mysql(tmp_path: Path) -> No
     point = read(tmp_path, text)
     assert stands(point) == ("mysql-bin.000042", 1104, None)
     (warning,) = point.warnings
-    assert "behind the last table" in warning
-    assert "behind the last table" in str(refused(written(tmp_path, text.replace(CHANGE, ""))))
+    assert "after the last table" in warning
+    assert "after the last table" in str(refused(written(tmp_path, text.replace(CHANGE, ""))))
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def test_every_beginning_of_a_dump(tmp_path: Path) -> None:
 def test_a_header_without_an_end(tmp_path: Path) -> None:
     """Where nothing stands in the first 8 MiB, and no table begins there, that is said."""
     path = written(tmp_path, "-- MySQL dump 10.13  Distrib 9\n" + "-- x\n" * (backup.LIMIT // 4))
-    assert "no table begins in what was read of it" in str(refused(path))
+    assert "neither a table nor a position" in str(refused(path))
 
 
 # https://docs.percona.com/percona-xtrabackup/8.0/xtrabackup-files.html, and write_binlog_info,
@@ -582,7 +582,7 @@ def test_xtrabackup_of_a_replica(tmp_path: Path) -> None:
     ("old", "new", "words"),
     [
         ("--backup ", "--backup --no-lock ", "--no-lock"),
-        ("partial = N", "partial = Y", "some tables only"),
+        ("partial = N", "partial = Y", "only some tables"),
     ],
 )
 def test_what_makes_an_xtrabackup_doubtful(old: str, new: str, words: str, tmp_path: Path) -> None:
@@ -882,9 +882,9 @@ def test_what_makes_a_dump_by_mysql_shell_doubtful(
         ('{"a": ' + "9" * 5000 + "}", "not JSON"),
         (json.dumps({"some": "thing"}), "not MySQL Shell's"),
         (json.dumps(SHELL | {"binlogFile": "", "gtidExecuted": ""}), "neither binlog nor GTIDs"),
-        (json.dumps(SHELL | {"binlogPosition": True}), "not what binlogPosition is"),
+        (json.dumps(SHELL | {"binlogPosition": True}), "not a valid binlogPosition"),
         (json.dumps(SHELL | {"binlogPosition": None}), "not a position"),
-        (json.dumps(SHELL | {"gtidExecuted": 7}), "not what gtidExecuted is"),
+        (json.dumps(SHELL | {"gtidExecuted": 7}), "not a valid gtidExecuted"),
         (json.dumps(SHELL | {"gtidExecuted": "x"}), "GTIDs of mysql"),
     ],
 )
@@ -903,8 +903,8 @@ def test_a_directory_with_two_backups(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "not a base backup of a kind that is known"),
-        (b"CREATE TABLE t (a int);\n", "not a base backup of a kind that is known"),
+        (b"", "not a known kind of base backup"),
+        (b"CREATE TABLE t (a int);\n", "not a known kind of base backup"),
         (bz2.compress(MYSQLDUMP.encode()), "bzip2"),
         (lzma.compress(MYSQLDUMP.encode()), "xz"),
         (b"XBSTCK01" + bytes(100), "xbstream"),
@@ -913,7 +913,7 @@ def test_a_directory_with_two_backups(tmp_path: Path) -> None:
         (b'<?xml version="1.0"?>\n<mysqldump>', "XML"),
         (gzip.compress(MYSQLDUMP.encode())[:200] + b"\xff" * 500, "decompressed"),
         (b"\x28\xb5\x2f\xfd" + b"\xff" * 500, "decompressed"),
-        (b"\x1f\x8b\x08", "not a base backup of a kind that is known"),
+        (b"\x1f\x8b\x08", "not a known kind of base backup"),
     ],
 )
 def test_what_is_no_backup(data: bytes, words: str, tmp_path: Path) -> None:
@@ -924,7 +924,7 @@ def test_what_is_no_backup(data: bytes, words: str, tmp_path: Path) -> None:
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     """No file, no directory, a pipe that would wait for ever, a name that cannot be."""
     assert "no such file" in str(refused(tmp_path / "none"))
-    assert "no backup of a kind" in str(refused(tmp_path))
+    assert "not a known kind of backup" in str(refused(tmp_path))
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert "neither a file nor a directory" in str(refused(pipe))

@@ -16,7 +16,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.export import README, SKIPPED, prepare, to_directory
-from binlog2s3.recover.model import Checked, Piece, Plan, Progress, Stream
+from binlog2s3.recover.model import Checked, Plan, PlanPiece, ProgressReport, Stream
 from lab.pitr_examples import ABOUT, LINEAGE, PLAN, UUID
 from tests.binlog_writer import BinlogWriter, query_body
 
@@ -31,9 +31,9 @@ def transaction(gtid: str | None, begin: int, end: int) -> Transaction:
     )
 
 
-def piece(binlog: BinlogName, gtids: str, lineage: str = LINEAGE, size: int = 100) -> Piece:
+def piece(binlog: BinlogName, gtids: str, lineage: str = LINEAGE, size: int = 100) -> PlanPiece:
     found = GtidSet.parse(gtids)
-    return Piece(
+    return PlanPiece(
         lineage=lineage,
         binlog=binlog,
         begin=197,
@@ -69,7 +69,9 @@ PLANNED = replace(
 
 
 def stream(
-    plan: Plan = PLANNED, *, of: Callable[[Piece], Iterable[Checked]] = lambda p: PARTS[p.binlog]
+    plan: Plan = PLANNED,
+    *,
+    of: Callable[[PlanPiece], Iterable[Checked]] = lambda p: PARTS[p.binlog],
 ) -> Stream:
     """As `extract` gives it."""
     for one in plan.pieces:
@@ -107,7 +109,7 @@ def test_each_binlog_becomes_a_file_byte_for_byte(tmp_path: Path) -> None:
         f"goal         to just before {UUID}:48213",
         "transactions 4 in 200 bytes",
         f"GTIDs        {UUID}:6-8:blue:1",
-        f"wants        {UUID}:1-5",
+        f"needs        {UUID}:1-5",
     ):
         assert words in readme.splitlines()
 
@@ -143,7 +145,7 @@ def test_the_readme_has_the_command(tmp_path: Path) -> None:
     mariadb = replace(PLANNED, flavour="mariadb", pieces=(), adds=None, before=None)
     empty = to_directory(mariadb, ABOUT, iter(()), tmp_path / "empty")
     assert empty.files == ()
-    assert "nothing to be applied" in (tmp_path / "empty" / README).read_text()
+    assert "nothing to apply" in (tmp_path / "empty" / README).read_text()
 
 
 def test_a_file_that_a_client_may_take_otherwise_is_marked(tmp_path: Path) -> None:
@@ -186,7 +188,9 @@ def test_mariadb_has_its_own_programs(tmp_path: Path) -> None:
     words = command_of((tmp_path / "d" / README).read_text())
     assert (words[1], words[5]) == ("mariadb-binlog", "mariadb")
     wrong = [*parts[:3], replace(parts[3], done=(transaction("0-1-8", 257, 297),))]
-    with pytest.raises(RecoveryError, match="other GTIDs came"):
+    with pytest.raises(
+        RecoveryError, match="is not as planned: the plan does not have 0-1-8 in it"
+    ):
         to_directory(plan, ABOUT, stream(plan, of=lambda _: wrong), tmp_path / "e")
 
 
@@ -206,7 +210,7 @@ def test_skipped_transactions_are_committed_empty_by_a_file_of_its_own(tmp_path:
     assert SKIPPED not in " ".join(command_of(readme))
     hole = to_directory(plan, replace(ABOUT, leaves_hole=True), stream(plan), tmp_path / "e")
     assert SKIPPED not in hole.files
-    assert "stay free" in (tmp_path / "e" / README).read_text()
+    assert "stay unused" in (tmp_path / "e" / README).read_text()
 
 
 @pytest.mark.parametrize("name", ["x", ".hidden", "README.txt", "b.000001.partial"])
@@ -214,7 +218,7 @@ def test_a_directory_with_something_in_it_is_refused(tmp_path: Path, name: str) 
     """Whatever it is; nothing is written, nothing is read from the stream."""
     (tmp_path / name).write_text("mine")
 
-    def never() -> Iterator[tuple[Piece, Iterator[Checked]]]:
+    def never() -> Iterator[tuple[PlanPiece, Iterator[Checked]]]:
         pytest.fail("it was read")
         yield
 
@@ -244,7 +248,7 @@ def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_cannot_get_its_name_is_no_result(tmp_path: Path) -> None:
     """The error names it; what was whole stays, README.txt does not come."""
 
-    def hindered(one: Piece) -> Iterator[Checked]:
+    def hindered(one: PlanPiece) -> Iterator[Checked]:
         yield PARTS[one.binlog][0]
         if one is TWO[1]:
             (tmp_path / "d" / OTHER / "b.000002" / "x").mkdir(parents=True)
@@ -253,7 +257,7 @@ def test_a_file_that_cannot_get_its_name_is_no_result(tmp_path: Path) -> None:
     with pytest.raises(RecoveryError, match=r"cannot write .*b\.000002") as caught:
         to_directory(PLANNED, ABOUT, stream(of=hindered), tmp_path / "d")
     assert caught.value.exit_code == 8
-    assert caught.value.hint == "give a directory that is empty or not there yet"
+    assert caught.value.hint == "pass a directory that is empty or does not exist"
     assert f"{OTHER}/b.000002" not in files(tmp_path / "d")
     assert f"{LINEAGE}/b.000001" in files(tmp_path / "d")
     assert not (tmp_path / "d" / README).exists()
@@ -263,11 +267,11 @@ def test_a_file_that_cannot_get_its_name_is_no_result(tmp_path: Path) -> None:
 def test_no_name_leads_out_of_the_directory(lineage: str, tmp_path: Path) -> None:
     """Whatever the plan was made of: what is no lineage's id becomes no path."""
     plan = replace(PLANNED, pieces=(TWO[0], replace(TWO[1], lineage=lineage)))
-    with pytest.raises(RecoveryError, match="which is none"):
+    with pytest.raises(RecoveryError, match="invalid name"):
         to_directory(plan, ABOUT, stream(plan), tmp_path / "d")
     outside = replace(TWO[0], binlog=BinlogName("../../x", 1))
     plan = replace(PLANNED, pieces=(outside,))
-    with pytest.raises(RecoveryError, match="which is none"):
+    with pytest.raises(RecoveryError, match="invalid name"):
         to_directory(plan, ABOUT, stream(plan, of=lambda _: PARTS[FIRST]), tmp_path / "e")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "e"]
 
@@ -280,7 +284,7 @@ def test_no_link_in_the_directory_is_followed(link: str, tmp_path: Path) -> None
     (target / "mine").write_text("mine")
     to = target if link == OTHER else target / "mine"
 
-    def planted(one: Piece) -> Iterator[Checked]:
+    def planted(one: PlanPiece) -> Iterator[Checked]:
         if one is TWO[0]:
             (tmp_path / "d" / link).symlink_to(to)
         yield from PARTS[one.binlog]
@@ -304,7 +308,7 @@ def put_under(partial: Path, descriptor: int) -> None:
 def test_a_full_disk_leaves_no_half_file(device: str, words: str, tmp_path: Path) -> None:
     """Neither where a write fails nor where only the sync does; the kernel's own words."""
 
-    def failing(one: Piece) -> Iterator[Checked]:
+    def failing(one: PlanPiece) -> Iterator[Checked]:
         partial = tmp_path / "d" / one.lineage / f"{one.binlog}.partial"
         yield PARTS[one.binlog][0]
         put_under(partial, descriptor)
@@ -320,14 +324,14 @@ def test_a_full_disk_leaves_no_half_file(device: str, words: str, tmp_path: Path
             os.close(one)
     assert f"{LINEAGE}/b.000001.partial: " in str(caught.value)
     assert caught.value.exit_code == 8
-    assert ("make room" in caught.value.hint) == bool(device)
+    assert ("free some space" in caught.value.hint) == bool(device)
     assert files(tmp_path / "d") == {}
 
 
 def test_an_error_of_the_stream_comes_out_as_it_is(tmp_path: Path) -> None:
     """The file it was at is not there, not even as a partial one."""
 
-    def damaged(one: Piece) -> Iterator[Checked]:
+    def damaged(one: PlanPiece) -> Iterator[Checked]:
         yield from PARTS[one.binlog][:2]
         raise ArchiveError("the bytes are not what they were")
 
@@ -339,7 +343,7 @@ def test_an_error_of_the_stream_comes_out_as_it_is(tmp_path: Path) -> None:
 def test_a_stop_in_between_leaves_no_half_file(tmp_path: Path) -> None:
     """Ctrl-C as well."""
 
-    def stopped(one: Piece) -> Iterator[Checked]:
+    def stopped(one: PlanPiece) -> Iterator[Checked]:
         yield from PARTS[one.binlog][:2]
         raise KeyboardInterrupt
 
@@ -348,28 +352,28 @@ def test_a_stop_in_between_leaves_no_half_file(tmp_path: Path) -> None:
     assert files(tmp_path / "d") == {}
 
 
-def less(one: Piece) -> list[Checked]:
+def less(one: PlanPiece) -> list[Checked]:
     return PARTS[one.binlog][:-1]
 
 
-def uncounted(one: Piece) -> list[Checked]:
+def uncounted(one: PlanPiece) -> list[Checked]:
     return [replace(part, done=part.done[:1]) for part in PARTS[one.binlog]]
 
 
-def others(one: Piece) -> list[Checked]:
+def others(one: PlanPiece) -> list[Checked]:
     return [
         replace(part, done=tuple(replace(t, gtid=f"{UUID}:{t.begin}") for t in part.done))
         for part in PARTS[one.binlog]
     ]
 
 
-def twice(one: Piece) -> list[Checked]:
+def twice(one: PlanPiece) -> list[Checked]:
     return [*PARTS[one.binlog], PARTS[one.binlog][-1]]
 
 
 @pytest.mark.parametrize("wrong", [less, uncounted, others, twice])
 def test_what_is_not_as_planned_is_an_error(
-    wrong: Callable[[Piece], list[Checked]], tmp_path: Path
+    wrong: Callable[[PlanPiece], list[Checked]], tmp_path: Path
 ) -> None:
     """Fewer or more bytes or transactions, other GTIDs: exit 8, and no file that looks whole."""
     with pytest.raises(RecoveryError, match="is not as planned") as caught:
@@ -380,7 +384,9 @@ def test_what_is_not_as_planned_is_an_error(
 
 
 @pytest.mark.parametrize("pieces", [TWO[:1], TWO[::-1], (TWO[0], TWO[0]), (*TWO, TWO[1])])
-def test_other_pieces_than_planned_are_an_error(pieces: tuple[Piece, ...], tmp_path: Path) -> None:
+def test_other_pieces_than_planned_are_an_error(
+    pieces: tuple[PlanPiece, ...], tmp_path: Path
+) -> None:
     """One that does not come, one that comes twice, another order."""
     wrong = replace(PLANNED, pieces=pieces)
     with pytest.raises(RecoveryError, match="is not as planned"):
@@ -390,7 +396,7 @@ def test_other_pieces_than_planned_are_an_error(pieces: tuple[Piece, ...], tmp_p
 
 def test_progress_is_told(tmp_path: Path) -> None:
     """Bytes without the heads, of the whole plan; at last as many as planned, if told at all."""
-    seen: list[Progress] = []
+    seen: list[ProgressReport] = []
     many = [Checked(data=b"x") for _ in range(50)]
     to_directory(
         PLANNED,
@@ -403,6 +409,6 @@ def test_progress_is_told(tmp_path: Path) -> None:
     assert [one.size for one in seen] == sorted(one.size for one in seen)
 
 
-def _rest(one: Piece) -> list[Checked]:
+def _rest(one: PlanPiece) -> list[Checked]:
     done = tuple(t for part in PARTS[one.binlog] for t in part.done)
     return [Checked(data=b"y" * 50, done=done)]

@@ -16,8 +16,8 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.feed import WHOLE_MOST, Feed, NotServedError, events
-from binlog2s3.recover.model import Checked, Piece, Stream
-from binlog2s3.recover.serve import Mark, Window
+from binlog2s3.recover.model import Checked, PlanPiece, Stream
+from binlog2s3.recover.serve import SentMark, Window
 from tests.binlog_writer import ROWS, UUID_A, XID, BinlogWriter, statement
 from tests.documents import NAME
 from tests.sampling import examples
@@ -29,7 +29,7 @@ SIZE_AT, KIND_AT = 9, 4
 FORMAT, ROTATE = EventType.FORMAT_DESCRIPTION, EventType.ROTATE
 
 
-def stream(*pieces: tuple[Piece, BinlogWriter], cut: int = 1000) -> Stream:
+def stream(*pieces: tuple[PlanPiece, BinlogWriter], cut: int = 1000) -> Stream:
     """As `Extract.stream`: the head, then the bytes, cut anywhere."""
     for piece, binlog in pieces:
         data = expected(binlog.data, piece)
@@ -168,7 +168,7 @@ def test_positions_go_on_past_4_gib() -> None:
     piece = piece_of(binlog.transactions, 0, 6, without=[2])
     to = feed()
     more = 5 << 32
-    moved = Piece(
+    moved = PlanPiece(
         lineage=piece.lineage, binlog=piece.binlog, begin=piece.begin + more, end=piece.end + more,
         transactions=5, gtids=piece.gtids,
     )  # fmt: skip
@@ -183,7 +183,7 @@ def test_events_that_are_not_for_replicas_stay() -> None:
     """The binlog's own rotate, stop and previous GTIDs: their successors may not be served."""
     binlog = written(2, rotate=True)
     size = len(binlog.data) - binlog.ends[1]
-    piece = Piece(
+    piece = PlanPiece(
         lineage="own", binlog=NAME, begin=binlog.ends[1], end=len(binlog.data), transactions=2,
         gtids=GtidSet(),
     )  # fmt: skip
@@ -261,8 +261,8 @@ def test_an_event_that_is_cut_short() -> None:
 # the window
 
 
-def mark(name: str, position: int, size: int) -> Mark:
-    return Mark(name=name, position=position, size=size, transactions=0, commit_us=None)
+def mark(name: str, position: int, size: int) -> SentMark:
+    return SentMark(name=name, position=position, size=size, transactions=0, commit_us=None)
 
 
 def test_there_is_room_as_the_target_executes() -> None:

@@ -76,13 +76,13 @@ def test_tables_that_a_crash_tears(facts: TargetFacts) -> None:
     """Refused where the target was started again since; not where it ran on, nor by permission."""
     torn = replace(facts, not_transactional=MYISAM)
     start = Start(place=(BinlogName.parse("b.000002"), 400))
-    with pytest.raises(RecoveryError, match=r"started again since.*shop\.old") as caught:
+    with pytest.raises(RecoveryError, match=r"restarted since.*shop\.old") as caught:
         standing(torn, MARK, up_seconds=60).check(
             pitr_examples.PLAN, start, allow_non_transactional=False
         )
     assert "--allow-non-transactional" in caught.value.hint
     done = replace(pitr_examples.PLAN, pieces=())  # the target went on by itself
-    with pytest.raises(RecoveryError, match=r"started again since.*shop\.old"):
+    with pytest.raises(RecoveryError, match=r"restarted since.*shop\.old"):
         standing(torn, MARK, up_seconds=60).check(done, start, allow_non_transactional=False)
     standing(torn, MARK, up_seconds=60).check(
         pitr_examples.PLAN, start, allow_non_transactional=True

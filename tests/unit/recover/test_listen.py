@@ -10,7 +10,8 @@ import pytest
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.channel import name_of
 from binlog2s3.recover.listen import Listen, listen, tls_for
-from binlog2s3.recover.protocol import Account, Identity
+from binlog2s3.recover.protocol import Account
+from binlog2s3.recover.queries import Identity
 from binlog2s3.recover.serve import Served, Source
 from tests.login import ROOT
 
@@ -56,7 +57,7 @@ def test_loopback_of_ipv6_needs_no_tls() -> None:
 @pytest.mark.parametrize("wanted", ["0.0.0.0", "[::]:3307"])
 def test_no_address_to_connect_to(wanted: str) -> None:
     """One that means all of this machine's is none for the target."""
-    with pytest.raises(RecoveryError, match="no address that the target could connect to"):
+    with pytest.raises(RecoveryError, match="is not an address that the target can connect to"):
         listen(AWAY, wanted)
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.recover.feed import heartbeat_event, rotate_event
 from binlog2s3.recover.protocol import (
     NONCE_SIZE,
     PACKET_MOST,
@@ -20,15 +21,13 @@ from binlog2s3.recover.protocol import (
     DumpByPosition,
     Ended,
     Event,
-    Identity,
     LoggedIn,
     ProtocolError,
     TlsWanted,
-    heartbeat_event,
     native_answer,
-    rotate_event,
     sha2_answer,
 )
+from binlog2s3.recover.queries import Identity
 from tests.binlog_writer import previous_gtids_body
 from tests.sampling import examples
 

@@ -16,7 +16,7 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType, Transaction
 from binlog2s3.errors import ArchiveError, StoreError
-from binlog2s3.recover.model import History
+from binlog2s3.recover.model import BucketHistory
 from binlog2s3.recover.snapshot import Survey
 from tests.binlog_writer import (
     BEGIN,
@@ -79,7 +79,7 @@ def bucket_with(which: str, state: str) -> Bucket:
     return bucket
 
 
-def survey_as_history(bucket: Bucket) -> History:
+def survey_as_history(bucket: Bucket) -> BucketHistory:
     return bucket.survey()
 
 
@@ -402,8 +402,7 @@ def test_entries_are_loaded_together_and_once() -> None:
     for name in names:
         bucket.archive(SMALL.data, name, entry=name != names[7])
     told: list[tuple[int, int]] = []
-    survey = bucket.survey()
-    survey._advance = lambda done, of: told.append((done, of))
+    survey = bucket.survey(lambda done, of: told.append((done, of)))
     survey.names(ID)
     before = bucket.calls["get"]
     survey.load(ID, names[5:15])

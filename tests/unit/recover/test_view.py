@@ -24,12 +24,12 @@ from binlog2s3.recover.model import (
     Goal,
     Latest,
     Plan,
-    Progress,
+    ProgressReport,
     ToGtid,
     ToPosition,
     ToTime,
 )
-from binlog2s3.recover.progress import Pace, showing, words_of
+from binlog2s3.recover.progress import Throughput, showing, words_of
 from binlog2s3.recover.view import (
     About,
     Result,
@@ -77,10 +77,10 @@ def test_a_plan_says_where_it_stops_in_every_way() -> None:
     text = plain(PLAN)
     assert text.startswith(f"orders-primary  to just before {UUID}:48213\n")
     assert (
-        f"\nto         mysql-bin.000042:1234567, behind {UUID}:48212, before {UUID}:48213\n" in text
+        f"\nto         mysql-bin.000042:1234567, after {UUID}:48212, before {UUID}:48213\n" in text
     )
-    kept, _, left_out = text.partition("the last that come along\n")[2].partition(
-        "the first that do not\n"
+    kept, _, left_out = text.partition("last transactions kept\n")[2].partition(
+        "first transactions left out\n"
     )
     assert [n for n in range(48200, 48230) if f":{n} " in kept] == [48210, 48211, 48212]
     assert [n for n in range(48200, 48230) if f":{n} " in left_out] == [48213, 48214]
@@ -138,8 +138,8 @@ def test_a_plan_says_where_it_comes_from() -> None:
 def test_where_there_is_nothing_to_do() -> None:
     """It is said; and that nothing comes behind."""
     text = plain(NOTHING)
-    assert "apply      nothing: all of it is there already\n" in text
-    assert "there is nothing behind that in this history\n" in text
+    assert "apply      nothing: the target has all of it\n" in text
+    assert "there is nothing after that in this history\n" in text
     assert "roughly" not in text
 
 
@@ -148,10 +148,10 @@ def test_skipped_transactions_are_named() -> None:
     skipping = replace(PLAN, skipped=GtidSet.parse(f"{UUID}:20000"))
     assert f"skip       {UUID}:20000 (then committed empty)\n" in plain(skipping)
     hole = plain(skipping, replace(ABOUT, leaves_hole=True))
-    assert f"skip       {UUID}:20000 (their GTIDs stay free)\n" in hole
+    assert f"skip       {UUID}:20000 (their GTIDs stay unused)\n" in hole
     assert document(skipping, ABOUT)["plan"]["skipped_committed_empty"] is True
     mariadb = replace(PLAN, flavour="mariadb", skipped=MariadbGtidList.parse("0-1-5"))
-    assert "skip       0-1-5 (their GTIDs stay free)\n" in plain(mariadb)
+    assert "skip       0-1-5 (their GTIDs stay unused)\n" in plain(mariadb)
     assert document(mariadb, ABOUT)["plan"]["skipped_committed_empty"] is False
 
 
@@ -230,7 +230,7 @@ def test_what_a_transaction_does_is_cut_where_it_is_long() -> None:
         "x" * 300 + "...",
         "and 2 statements more",
     ]
-    assert list(content_lines(Content())) == ["(nothing that could be told)"]
+    assert list(content_lines(Content())) == ["(unknown content)"]
     other = Content(changes=(Change(kind="other", table=""), Change(kind="update", table="")))
     assert list(content_lines(other)) == ["other, update"]
 
@@ -307,8 +307,8 @@ def test_results_in_words() -> None:
     anonymous = replace(RESULT, gtids=None, proved="", stands_at=PLAN.stop)
     assert shown(anonymous)[1:] == [
         (
-            "nothing in the target tells that it stands at mysql-bin.000042:1234567 now; "
-            f"to go on from there: --from-lineage {PLAN.stop.lineage} "
+            "nothing in the target shows that it is at mysql-bin.000042:1234567 now; "
+            f"to continue from there: --from-lineage {PLAN.stop.lineage} "
             "--from-binlog mysql-bin.000042 --from-position 1234567"
         ),
     ]
@@ -320,7 +320,7 @@ def test_results_in_words() -> None:
     said = shown(replace(RESULT, committed_empty=f"{UUID}:5", disabled_events=(event,)))
     assert said[1] == f"committed empty: {UUID}:5"
     assert said[-2:] == [
-        "events that a replica disables; to have them run here:",
+        "replication disabled these events; to enable them here:",
         "  ALTER DEFINER=`a`@`b` EVENT `c`.`d\\n` ENABLE;",
     ]
 
@@ -411,8 +411,8 @@ def test_each_goal_has_its_document(goal: Goal) -> None:
 # How far it is
 
 
-def at(size: int, transactions: int, commit_us: int | None = None) -> Progress:
-    return Progress(
+def at(size: int, transactions: int, commit_us: int | None = None) -> ProgressReport:
+    return ProgressReport(
         size=size,
         of_size=1 << 20,
         transactions=transactions,
@@ -424,7 +424,7 @@ def at(size: int, transactions: int, commit_us: int | None = None) -> Progress:
 def test_progress_has_bytes_transactions_time_rate_and_the_rest() -> None:
     """The rest is by what is slower; there is none as long as it would be a guess."""
     now = [0.0]
-    pace = Pace(lambda: now[0])
+    pace = Throughput(lambda: now[0])
     pace.take(at(0, 0))
     assert words_of(at(0, 0), pace) == ["0 B of 1.0 MiB", "0 of 1,000 transactions"]
     now[0] = 10.0
@@ -441,7 +441,7 @@ def test_progress_has_bytes_transactions_time_rate_and_the_rest() -> None:
 def test_the_rate_is_that_of_the_last_seconds() -> None:
     """A quick beginning is forgotten, and so is the memory for it."""
     now = [0.0]
-    pace = Pace(lambda: now[0])
+    pace = Throughput(lambda: now[0])
     for second in range(1000):
         now[0] = float(second)
         pace.take(at(1000 + second, 900))

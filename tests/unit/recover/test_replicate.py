@@ -1,16 +1,16 @@
-"""Hints for what a target refuses."""
+"""Hints for the errors of a target's applier."""
 
 import pytest
 
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.recover.hints import advised
-from binlog2s3.recover.model import Place
+from binlog2s3.recover.model import BinlogPosition
+from binlog2s3.recover.replicate import advised
 
 AGAIN = "run the same command again"
-PLACE = Place(lineage="a", binlog=BinlogName.parse("b.000007"), offset=123)
+PLACE = BinlogPosition(lineage="a", binlog=BinlogName.parse("b.000007"), offset=123)
 
 
-def hint(code: int, *, gtid: str | None = "a:7", reached: Place | None = PLACE) -> str:
+def hint(code: int, *, gtid: str | None = "a:7", reached: BinlogPosition | None = PLACE) -> str:
     return advised(code, reached=reached, gtid=gtid, again=AGAIN)
 
 
@@ -19,9 +19,9 @@ def test_what_can_be_left_out_is_named(code: int) -> None:
     """Only a transaction that has a GTID can be skipped."""
     assert "--start-position=123 b.000007 " in hint(code)
     assert hint(code).endswith(
-        f"; mend the target, or leave the transaction out (--skip-gtid a:7); {AGAIN}"
+        f"; fix the target, or leave the transaction out (--skip-gtid a:7); {AGAIN}"
     )
-    assert hint(code, gtid=None, reached=None) == f"mend the target; {AGAIN}"
+    assert hint(code, gtid=None, reached=None) == f"fix the target; {AGAIN}"
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_what_can_be_left_out_is_named(code: int) -> None:
         (1950, "gtid_strict_mode = OFF"),
     ],
 )
-def test_what_is_mended_at_the_target(code: int, words: str) -> None:
+def test_what_is_fixed_at_the_target(code: int, words: str) -> None:
     """It says what, and how to go on; nothing is to be left out for that."""
     text = hint(code)
     assert words in text
@@ -41,7 +41,7 @@ def test_what_is_mended_at_the_target(code: int, words: str) -> None:
 
 
 def test_what_needs_the_base_backup_again() -> None:
-    """No second run from there can mend it."""
+    """No second run from there can fix it."""
     text = hint(1397)
     assert "XA RECOVER" in text
     assert AGAIN not in text

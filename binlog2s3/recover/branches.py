@@ -1,0 +1,141 @@
+"""What the bucket has besides the history that a recovery follows: other lineages, dead branches.
+
+Place in the flow: `goal` names them in its errors, `plan` warns of what is newer there. Pure but
+for what it asks the history.
+
+Law: nothing newer than the history is left out without a message, neither in another lineage nor
+after the place where the history left a lineage.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from binlog2s3.archive.history import Leg
+from binlog2s3.archive.known import Known
+from binlog2s3.binlog.executed import executed
+from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.errors import ArchiveError, Binlog2s3Error
+from binlog2s3.formatting import time_text
+from binlog2s3.recover.route import Route
+
+
+class Branches:
+    """The lineages, or parts of lineages, that are not on a route."""
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._history = route.history
+        self._legs = {leg.lineage.id: leg for leg in route.line.legs}
+
+    def lineages(self) -> list[str]:
+        """The lineages that are not on the route at all, oldest first."""
+        return [one.id for one in self._history.lineages if one.id not in self._legs]
+
+    def with_place(self, name: BinlogName, offset: int) -> list[str]:
+        """The lineages that have this offset of a binlog of this name outside of the route."""
+        found = []
+        for lineage in self._history.lineages:
+            if name not in self._history.names(lineage.id):
+                continue
+            size = self._history.known(lineage.id, name).size
+            if self._end_on_route(lineage.id, name, size) < offset <= size:
+                found.append(lineage.id)
+        return found
+
+    def gtids(self) -> Iterator[tuple[str, Gtids]]:
+        """All GTIDs of each lineage that has bytes outside of the route."""
+        for lineage in self._history.lineages:
+            names = self._history.names(lineage.id)
+            if not names:
+                continue
+            last = self._history.known(lineage.id, names[-1])
+            if self._end_on_route(lineage.id, names[-1], last.size) == last.size:
+                continue
+            if last.gtids_before is not None:
+                yield lineage.id, executed(last.gtids_before).plus(last.gtids_added).gtids
+
+    def begun_before(self, at_us: int) -> str:
+        """The last lineage not on the route that began at or before this time; "" if none did."""
+        found: list[tuple[int, str]] = []
+        for lineage in self.lineages():
+            for name in self._history.names(lineage)[:1]:
+                with suppress(ArchiveError):
+                    begins_us = self._history.known(lineage, name).first_us
+                    found += [(begins_us, lineage)] if begins_us <= at_us else []
+        return max(found)[1] if found else ""
+
+    def newer(self, warnings: list[str]) -> Iterator[tuple[str, str]]:
+        """The lineages with transactions that are left out and newer than all of this history.
+
+        Each with a text that says so. `warnings` gets those for which it cannot be found out.
+        """
+        newest = self._newest_on_route()
+        for one in self._history.lineages:
+            leg = self._legs.get(one.id)
+            try:
+                later = self._newest_outside(one.id, newest)
+            except Binlog2s3Error as error:
+                warnings.append(f"lineage {one.id} may have newer transactions: {error}")
+                continue
+            if later > newest:
+                yield (
+                    one.id,
+                    (
+                        f"lineage {one.id}, which is left out{_from(leg)}, has transactions up to "
+                        f"{time_text(later)}: later than all in lineage {self._route.tip.id}"
+                    ),
+                )
+
+    def _end_on_route(self, lineage: str, name: BinlogName, size: int) -> int:
+        """How many of a binlog's first `size` bytes are on the route; -1 if it is not on it."""
+        leg = self._legs.get(lineage)
+        return leg.end_of(name, size) if leg is not None and leg.holds(name) else -1
+
+    def _newest_on_route(self) -> int:
+        """When the newest transaction of the route was committed; 0 if there is none."""
+        route = self._route
+        for number in range(len(route) - 1, -1, -1):
+            known = route.known(number)
+            found = known.greatest_commit_us or 0
+            if found and route.is_cut(number):
+                begin = _last_block(known, route.size(number))
+                found = _newest_of(route.transactions(number, begin))
+            if found:
+                return found
+        return 0
+
+    def _newest_outside(self, lineage: str, newest: int) -> int:
+        """When the newest transaction of a lineage was committed that is not on the route.
+
+        0 if there is none. If it is not later than `newest`, it may be of one that is on the route.
+        """
+        for name in reversed(self._history.names(lineage)):
+            known = self._history.known(lineage, name)
+            ours = max(0, self._end_on_route(lineage, name, known.size))
+            if ours == known.size:
+                return 0
+            found = known.greatest_commit_us or 0
+            if ours and found > newest:  # it may be in the part that is on the route
+                begin = max(ours, _last_block(known, known.size))
+                found = _newest_of(self._history.transactions(lineage, name, begin))
+            if found:
+                return found
+        return 0
+
+
+def _from(leg: Leg | None) -> str:
+    if leg is None or leg.cut is None:
+        return ""
+    return f" from {leg.cut.binlog}:{leg.cut.offset} on" if leg.cut.binlog else ""
+
+
+def _last_block(known: Known, size: int) -> int:
+    """Where the last block of a binlog's first `size` bytes begins that begins a transaction."""
+    begins = (block.first_offset or 0 for block in known.blocks)
+    return max((begin for begin in begins if begin < size), default=0)
+
+
+def _newest_of(transactions: Iterable[Transaction]) -> int:
+    return max((one.commit_us for one in transactions), default=0)

@@ -1,0 +1,224 @@
+"""One binlog of the bucket: what is known of it, and the transactions in it.
+
+Place in the flow: beneath `snapshot`, which finds the binlog. An entry describes an archived
+binlog; the open one, or one without an entry, is read once (`one_pass`).
+
+Law: an entry that contradicts itself is an ArchiveError that names it, and so is damage that the
+entry does not know of.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+from binlog2s3.archive.blocks import Blocks, Found, layout_problems
+from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.known import Known, known_from
+from binlog2s3.archive.parts import BLOCK_SIZE
+from binlog2s3.archive.reader import Readable
+from binlog2s3.binlog.content import Content, ContentReader
+from binlog2s3.binlog.events import decode_format
+from binlog2s3.binlog.gtid import Flavour, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
+from binlog2s3.errors import ArchiveError, DamageError
+from binlog2s3.recover.one_pass import Pass
+
+MOST_CONTENT = 256 << 20
+"""So many bytes of a larger transaction are read to say what it does."""
+_MOST_TRIES = 3
+
+# What is known of it
+
+
+def found_from(entry: Entry, lineage: Lineage, readable: Readable) -> Found:
+    """A binlog as its entry describes it. Raises ArchiveError if the entry cannot be right."""
+    try:
+        _check(entry, lineage.flavour)
+        return Found(
+            lineage=lineage,
+            known=known_from(entry, lineage.flavour),
+            formats=tuple(int(form["offset"]) for form in entry.formats),
+            readable=readable,
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        raise ArchiveError(
+            f"the entry of {entry.name} in lineage {lineage.id} is damaged: {error}",
+            hint="`binlog2s3 verify` says more; after you delete the entry, `verify --repair` "
+            "makes it again from the binlog",
+        ) from error
+
+
+def _check(entry: Entry, flavour: Flavour) -> None:
+    for problem in layout_problems(entry):
+        raise ValueError(problem)
+    for block in entry.blocks:
+        if block.first_gtid is not None:
+            parse(block.first_gtid, flavour)
+            if flavour == "mysql" and not block.first_gtid.rpartition(":")[2].isdecimal():
+                raise ValueError(f"{block.first_gtid!r} is no GTID")
+
+
+def found_by_reading(
+    lineage: Lineage,
+    name: BinlogName,
+    readable: Readable,
+    durable: int,
+    problems: list[ArchiveError],
+) -> Found:
+    """A binlog without an entry, found out by reading all of it.
+
+    `durable`: so many bytes its writer said are in the bucket, 0 if it said nothing. `problems`
+    gets what cannot be read of an open binlog. Raises ArchiveError.
+    """
+    size = max(readable.size, durable) if readable.state == "open" else readable.size
+    read, size, lost = _read(name, readable, size, problems)
+    scanner = read.reading.scanner
+    if not scanner.formats:
+        raise ArchiveError(
+            f"{name} of {lineage.id}: the {size} bytes that can be read do not begin as a binlog "
+            f"does{f': {scanner.damage}' if scanner.damage else ''}",
+            hint="it has only just begun, or was damaged; `binlog2s3 list` shows what is there",
+        )
+    form = scanner.formats[0]
+    known = Known(
+        name=name,
+        size=size,
+        state=readable.state,
+        ended=readable.state == "archived" or (scanner.ended and scanner.event_end == size),
+        first_us=form.timestamp * 1_000_000,
+        transaction_end=scanner.transaction_end,
+        least_commit_us=scanner.least_commit_us,
+        greatest_commit_us=scanner.greatest_commit_us,
+        commit_exact=scanner.commit_exact,
+        gtids_before=scanner.previous_gtids,
+        gtids_added=scanner.gtids,
+        transactions=scanner.transactions,
+        anonymous=scanner.anonymous,
+        blocks=read.reading.digest.blocks(),
+        damaged=(*read.damaged, *lost),
+        server_id=form.server_id,
+    )
+    formats = tuple(form.offset for form in scanner.formats)
+    return Found(lineage=lineage, known=known, formats=formats, readable=readable)
+
+
+def _read(
+    name: BinlogName, readable: Readable, size: int, problems: list[ArchiveError]
+) -> tuple[Pass, int, tuple[tuple[int, int], ...]]:
+    """One pass over a binlog, how many bytes it read, and what should come after them.
+
+    What comes before a chunk that is missing or damaged is still good.
+    """
+    wanted = size
+    for _ in range(_MOST_TRIES):
+        found = Pass(name, readable, size)
+        try:
+            found.run()
+        except ArchiveError as error:
+            upto = readable.size if size > readable.size else _begin_of(readable, found.reached)
+            if readable.state == "archived" or not upto or upto >= size:
+                raise
+            problems.append(error)
+            size = upto
+        else:
+            return found, size, ((size, wanted),) if size < wanted else ()
+    raise problems[-1]
+
+
+def _begin_of(readable: Readable, offset: int) -> int:
+    """Where the chunk begins that has this byte."""
+    for place in readable.ranges:
+        if place.begin <= offset < place.end:
+            return place.chunk.begin if place.chunk is not None else place.begin
+    return readable.size
+
+
+# What is in it
+
+
+def transactions(
+    blocks: Blocks, found: Found, begin: int = 0, end: int | None = None
+) -> Iterator[Transaction]:
+    """The whole transactions that begin in [`begin`, `end`), in order."""
+    limit = found.known.transaction_end
+    until = limit if end is None else min(end, limit)
+    start = _first_boundary(found, begin)
+    if start is None or start >= until:
+        return
+    scanner = blocks.scanner(found, start)
+    damaged = {high: low for low, high in found.known.damaged}
+    with closing(blocks.read(found, start, limit, soon=until)) as views:
+        for view in views:
+            for one in _scan(scanner, view, found):
+                # after a damaged GTID event a transaction looks as if it had none
+                while one.gtid is None and one.begin in damaged:
+                    one = replace(one, begin=damaged[one.begin])  # noqa: PLW2901
+                if begin <= one.begin < until:
+                    yield one
+            if scanner.transaction_end >= until:
+                return
+
+
+def content(blocks: Blocks, found: Found, transaction: Transaction) -> Content:
+    """What a transaction does; for a very large one without the number of rows."""
+    head = blocks.head(found, transaction.begin)
+    reader = ContentReader(decode_format(head, offset=0))
+    end = min(transaction.end, transaction.begin + MOST_CONTENT)
+    with closing(blocks.read(found, transaction.begin, end)) as views:
+        for view in views:
+            reader.feed(view)
+    read = reader.content()
+    if end < transaction.end:
+        read = replace(read, changes=tuple(replace(one, rows=None) for one in read.changes))
+    return read
+
+
+def is_boundary(blocks: Blocks, found: Found, offset: int) -> bool:
+    """Whether events end there and no transaction is open; also at the binlog's very end."""
+    known = found.known
+    if offset in {0, len(MAGIC), known.transaction_end}:
+        return True
+    if not 0 < offset < known.transaction_end:
+        return False
+    scanner = _scanned(blocks, found, offset)
+    return scanner.event_end == offset == scanner.transaction_end
+
+
+def last_transaction_end(blocks: Blocks, found: Found) -> int:
+    """Where the last whole transaction ends."""
+    return _scanned(blocks, found, found.known.size).transaction_end
+
+
+def _scanned(blocks: Blocks, found: Found, end: int) -> Scanner:
+    """A scanner that has read up to `end`, from the last boundary before it."""
+    start = found.boundary(end)
+    scanner = blocks.scanner(found, start)
+    with closing(blocks.read(found, start, end)) as views:
+        for view in views:
+            _scan(scanner, view, found)
+    return scanner
+
+
+def _scan(scanner: Scanner, view: memoryview, found: Found) -> list[Transaction]:
+    """What the scanner finds. Damage that the entry does not know of is an ArchiveError."""
+    try:
+        return scanner.feed(view)
+    except DamageError as error:
+        raise ArchiveError(
+            f"{found.known.name} of {found.lineage.id}: {error}; its entry does not say so",
+            hint="`mysqlbinlog --verify-binlog-checksum` over the object shows more",
+        ) from error
+
+
+def _first_boundary(found: Found, offset: int) -> int | None:
+    """From where to look for the transactions that begin at or after an offset.
+
+    That is in the block of this offset if a transaction begins in it, else where the next one
+    begins; None if none does.
+    """
+    number = offset // BLOCK_SIZE
+    if number == 0:
+        return 0
+    firsts = [b.first_offset for b in found.known.blocks[number:] if b.first_offset is not None]
+    return firsts[0] if firsts else None

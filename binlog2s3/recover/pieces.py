@@ -1,0 +1,303 @@
+"""Which transactions of a route are applied, and the byte ranges that hold them.
+
+Place in the flow: `plan` knows where to start and to stop, and takes the pieces from here. Pure but
+for what the route asks the history.
+
+Law: no transaction is applied twice, none is left out that was not named, and no gap and no damage
+is crossed unless the operator allows it.
+"""
+
+from collections.abc import Iterator
+
+from binlog2s3.binlog.executed import Executed, Gathering, executed, gathered
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, either, empty
+from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.errors import RecoveryError
+from binlog2s3.formatting import gtids_text
+from binlog2s3.recover.goal import RoutePosition, Search
+from binlog2s3.recover.model import BinlogPosition, PlanPiece
+
+WHERE_IT_ENDS = "say where the base backup ends: --from-binlog and --from-position"
+
+
+class PieceBuilder:
+    """Builds a plan's pieces. `applied`: the GTIDs of those that are built.
+
+    `have`: what the target has executed; None if it does not say.
+    """
+
+    def __init__(self, search: Search, have: Executed | None, skip: "Skip") -> None:
+        self._search = search
+        self._route = search.route
+        self._request = search.request
+        self._flavour = search.route.flavour
+        self._have = have
+        self._skip = skip
+        self.applied = empty(self._flavour)
+        self._read: tuple[RoutePosition, Gathering] | None = None
+
+    def gtids_read(self, stop: RoutePosition) -> Gtids | None:
+        """The GTIDs before `stop` in its binlog, if all of that was read for the last piece."""
+        if self._read is None or self._read[0] != stop:
+            return None
+        return self._read[1].build()
+
+    def build(self, start: RoutePosition, stop: RoutePosition) -> Iterator[PlanPiece]:
+        """What is applied from `start` to `stop`. Raises RecoveryError."""
+        route = self._route
+        self._check_breaks(start, stop)
+        exclude, leg = self._have, -1
+        for number in range(start.number, stop.number + 1):
+            if route.stretches[number].leg != leg:
+                leg = route.stretches[number].leg
+                if self.applied:
+                    base = exclude if exclude is not None else executed(empty(self._flavour))
+                    exclude = base.plus(self.applied)
+            begin = start.offset if number == start.number else 0
+            end = stop.offset if number == stop.number else None
+            if end is not None and end >= route.end(number):
+                end = None
+            piece = self._piece(number, begin, end, exclude, start.number)
+            if piece is not None:
+                self.applied = either(self.applied, piece.gtids)
+                yield piece
+
+    def _check_breaks(self, start: RoutePosition, stop: RoutePosition) -> None:
+        for number, why, missing in self._route.breaks(start.number, stop.number):
+            text = f"history is broken before {self._route.stretches[number].name}: {why}"
+            text += f"; missing: {gtids_text(missing)}" if missing else ""
+            if not self._request.allow_gap:
+                before = self._route.place(number - 1, self._route.end(number - 1))
+                raise self._search.refused(
+                    text,
+                    f"--to-position {before} is the last place before the gap; to reach a place "
+                    "after it, restore a base backup from after it; --allow-gap leaves out what is "
+                    "missing",
+                )
+            self._search.warnings.append(text)
+
+    def _piece(
+        self, number: int, begin: int, end: int | None, exclude: Executed | None, first: int
+    ) -> PlanPiece | None:
+        """What is applied of a stretch, from one offset to another; None if nothing is."""
+        route, known = self._route, self._route.known(number)
+        upto = route.end(number) if end is None else end
+        damaged = [(a, b) for a, b in known.damaged if a < upto and b > begin]
+        shared = route.shared(number, first)
+        is_mixed = exclude is not None and exclude.touches(known.gtids_before, known.gtids_added)
+        whole = begin == 0 and end is None and not route.is_cut(number) and not shared
+        if known.anonymous:
+            self._check_anonymous(number)
+        if whole and not (is_mixed or damaged or self._skip.touches(known.gtids_added)):
+            return self._whole(number)
+        choice = _Choice(self._flavour)
+        order = _Order(self._flavour if exclude is not None else "mysql")
+        hint = self._hint(number, begin, end, exclude)
+        seen = Gathering(self._flavour)
+        self._read = (RoutePosition(number, end), seen) if hint == 0 and end else None
+        for one in route.transactions(number, hint, end):
+            if one.gtid is not None:
+                seen.add(one.gtid)
+            if one.begin < begin or (one.gtid is None and one.end <= shared):
+                continue
+            if not order.goes_on(one):
+                raise self._search.refused(
+                    f"the GTIDs of {known.name} are not in order at {one.gtid}: they do not tell "
+                    "what the target has",
+                    WHERE_IT_ENDS,
+                )
+            is_there = one.gtid is not None and exclude is not None and exclude.has(one.gtid)
+            if is_there or self._skip.has(one.gtid):
+                choice.leave(one)
+            elif any(a < one.end and one.begin < b for a, b in damaged):
+                self._leave_damaged(number, one)
+                choice.leave(one)
+            else:
+                choice.take(one)
+        return choice.piece(route.place(number, begin))
+
+    def _whole(self, number: int) -> PlanPiece | None:
+        route, known = self._route, self._route.known(number)
+        if not known.transactions:
+            return None
+        return PlanPiece(
+            lineage=route.lineage(number),
+            binlog=known.name,
+            begin=route.begin(number),
+            end=route.end(number),
+            transactions=known.transactions,
+            gtids=known.gtids_added,
+            greatest_commit_us=known.greatest_commit_us,
+        )
+
+    def _hint(self, number: int, begin: int, end: int | None, exclude: Executed | None) -> int:
+        """The offset from which to look for what is not executed yet.
+
+        Blocks that begin with an executed transaction are skipped only if everything that is wanted
+        is found after them: the entry says what there is.
+        """
+        route, known = self._route, self._route.known(number)
+        gtids = known.gtids_added
+        if exclude is None or end is not None or known.anonymous or route.is_cut(number):
+            return begin
+        if not (isinstance(gtids, GtidSet) and isinstance(exclude.gtids, GtidSet)):
+            return begin
+        hint = begin
+        for block in known.blocks:
+            if block.first_offset is not None and block.first_gtid is not None:
+                if not exclude.has(block.first_gtid):
+                    break
+                hint = max(hint, block.first_offset)
+        if hint == begin:
+            return begin
+        found = (one.gtid for one in route.transactions(number, hint) if one.gtid)
+        wanted = gtids - exclude.gtids
+        seen = gathered(found, self._flavour)
+        return hint if isinstance(seen, GtidSet) and wanted <= seen else begin
+
+    def _check_anonymous(self, number: int) -> None:
+        if self._have is not None and self._request.start.place is None:
+            raise without_gtids(self._search, number)
+
+    def _leave_damaged(self, number: int, one: Transaction) -> None:
+        """Refuse a damaged transaction, or leave it out with a warning if that is allowed."""
+        name = self._route.stretches[number].name
+        text = (
+            f"{one.gtid or 'a transaction'} at {name}:{one.begin} is damaged: the source already "
+            "sent it so"
+        )
+        if not self._request.allow_gap:
+            raise self._search.refused(
+                text,
+                f"--to-position {name}:{one.begin} is the last place before it; --allow-gap leaves "
+                "out what is damaged",
+            )
+        self._search.warnings.append(f"{text}; it is left out")
+
+
+def without_gtids(search: Search, number: int) -> RecoveryError:
+    """The error if only GTIDs say where to begin and a stretch has transactions without them."""
+    return search.refused(
+        f"{search.route.stretches[number].name} has transactions without a GTID: GTIDs do not "
+        "tell which of them the target has",
+        WHERE_IT_ENDS,
+    )
+
+
+class _Choice:
+    """Collects which transactions of a stretch are applied; the others between them are left out.
+
+    Events between two transactions that are applied are sent along.
+    """
+
+    def __init__(self, flavour: Flavour) -> None:
+        self._transactions = 0
+        self._gtids = Gathering(flavour)
+        self._begin = self._end = -1
+        self._greatest_us: int | None = None
+        self._left_out: list[tuple[int, int]] = []
+        self._left_from: int | None = None
+
+    def take(self, one: Transaction) -> None:
+        """Apply it."""
+        if self._begin < 0:
+            self._begin = one.begin
+        elif self._left_from is not None:
+            self._left_out.append((self._left_from, one.begin))
+        self._left_from = None
+        self._end = one.end
+        self._transactions += 1
+        if one.gtid is not None:
+            self._gtids.add(one.gtid)
+        if self._greatest_us is None or one.commit_us > self._greatest_us:
+            self._greatest_us = one.commit_us
+
+    def leave(self, one: Transaction) -> None:
+        """Do not apply it."""
+        if self._left_from is None and self._begin >= 0:
+            self._left_from = one.begin
+
+    def piece(self, where: BinlogPosition) -> PlanPiece | None:
+        """What was taken, of the binlog that is named; None if nothing was."""
+        if not self._transactions:
+            return None
+        return PlanPiece(
+            lineage=where.lineage,
+            binlog=where.binlog,
+            begin=self._begin,
+            end=self._end,
+            left_out=tuple(self._left_out),
+            transactions=self._transactions,
+            gtids=self._gtids.build(),
+            greatest_commit_us=self._greatest_us,
+        )
+
+
+class _Order:
+    """Whether the numbers of each domain only grow, so that MariaDB's last ones tell all."""
+
+    def __init__(self, flavour: str) -> None:
+        self._last: dict[str, int] | None = {} if flavour == "mariadb" else None
+
+    def goes_on(self, one: Transaction) -> bool:
+        if self._last is None or one.gtid is None:
+            return True
+        domain, _, number = one.gtid.split("-")
+        is_greater = int(number) > self._last.get(domain, -1)
+        self._last[domain] = int(number)
+        return is_greater
+
+
+class Skip:
+    """The transactions that --skip-gtid names, and which of them were found.
+
+    Raises RecoveryError for a text that is no GTID set (MariaDB: no list of GTIDs).
+    """
+
+    def __init__(self, texts: tuple[str, ...], flavour: Flavour) -> None:
+        self._flavour: Flavour = flavour
+        self._set = GtidSet()
+        self._single: set[str] = set()
+        self._found: list[str] = []
+        for text in texts:
+            try:
+                if self._flavour == "mysql":
+                    self._set |= GtidSet.parse(text)
+                else:
+                    gtids = MariadbGtidList.parse(text).gtids()
+                    self._single |= {f"{d}-{s}-{n}" for d, s, n in gtids}
+            except ValueError as error:
+                raise RecoveryError(f"--skip-gtid: {error}", hint="see --help") from None
+
+    def has(self, gtid: str | None) -> bool:
+        """Whether to leave this one out; it counts as found then."""
+        if gtid is None or not self.names(gtid):
+            return False
+        self._found.append(gtid)
+        return True
+
+    def names(self, gtid: str) -> bool:
+        """Whether this one is named."""
+        if self._single:
+            return gtid in self._single
+        uuid, *tag, gno = gtid.split(":") if self._set else ["", "0"]
+        return (uuid, tag[0] if tag else "", int(gno)) in self._set
+
+    def touches(self, gtids: Gtids) -> bool:
+        """Whether any of these may be named."""
+        if isinstance(gtids, GtidSet):
+            return bool(self._set & gtids)
+        return bool(self._single)
+
+    def found(self) -> Gtids | None:
+        """Those that are left out; None if none were named."""
+        if not (self._set or self._single):
+            return None
+        return gathered(self._found, self._flavour)
+
+    def not_found(self) -> str:
+        """Those that were named and not found, as text."""
+        if self._single:
+            return ",".join(sorted(self._single - set(self._found)))
+        seen = gathered(self._found, "mysql")
+        return str(self._set - seen) if isinstance(seen, GtidSet) else ""

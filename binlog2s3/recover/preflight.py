@@ -1,0 +1,355 @@
+"""Why nothing may be applied to a target as it is; what to warn of.
+
+Place in the flow: `pitr` asks for `problems` before it plans; `apply` asks for `obstacles` before
+anything is applied. Only asks, changes nothing.
+
+Law: a server that may be the source, or that others write to, is refused. So is one with a setting
+that would leave out or change what is applied without an error, or lose it in a crash although its
+GTIDs survive.
+"""
+
+import os
+import socket
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+
+from binlog2s3.binlog.gtid import Flavour, GtidSet, MariadbGtidList
+from binlog2s3.config.pitr import Address
+from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.recover.channel import channel_of
+from binlog2s3.recover.model import Plan
+from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, numbers, some
+from binlog2s3.server.connection import Server
+from binlog2s3.server.login import Login
+
+_TITLE: dict[Flavour, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
+_PORT = 3306
+_OLDEST = (5, 7)  # the first with channels
+_READS_TAGS = (8, 3)
+_SLOWEST_MS = 1000
+_FILTERS = ("replicate_do_", "replicate_ignore_", "replicate_wild_", "replicate_rewrite_")
+_WANTED = {
+    "mysql": {
+        "replica_skip_errors": "OFF",
+        "replica_exec_mode": "STRICT",
+        "sql_replica_skip_counter": "0",
+        "relay_log_info_repository": "TABLE",
+        "init_replica": "",
+    },
+    "mariadb": {
+        "slave_skip_errors": "OFF",
+        "slave_exec_mode": "STRICT",
+        "sql_slave_skip_counter": "0",
+        "init_slave": "",
+        "slave_run_triggers_for_rbr": "NO",
+        "gtid_ignore_duplicates": "OFF",
+        "replicate_events_marked_for_skip": "REPLICATE",
+        "wsrep_on": "OFF",
+    },
+}
+"""What these must be set to, so that the applier does what the binlogs say and nothing else."""
+
+
+def problems(
+    found: TargetFacts,
+    login: Login,
+    *,
+    flavour: Flavour,
+    server_uuids: Collection[str],
+    source_address: Address | None = None,
+    allow_source: bool = False,
+    stop_threads: bool = False,
+) -> Iterator[RecoveryError]:
+    """Why nothing may be applied to it; empty if it may.
+
+    `flavour` is the history's, `server_uuids` are those of all servers that wrote to the bucket,
+    `source_address` is the source's in the streamer's configuration.
+    """
+    if found.flavour != flavour:
+        yield _refusal(
+            found,
+            f"is {_TITLE[found.flavour]} {found.version}; the binlogs are {_TITLE[flavour]}'s",
+            "apply them to a server of their own flavour",
+        )
+    if not allow_source:
+        yield from _source_problems(found, login, server_uuids, source_address)
+    if found.read_only or found.super_read_only:
+        which = "super_read_only" if found.super_read_only else "read_only"
+        both = "super_read_only = OFF, " if found.flavour == "mysql" else ""
+        yield _refusal(
+            found,
+            f"is read-only ({which} is ON): perhaps it must not be changed",
+            f"if it is the right server: SET GLOBAL {both}read_only = OFF",
+        )
+    if found.transaction_read_only:
+        name = "transaction_read_only" if found.flavour == "mysql" else "tx_read_only"
+        yield _refusal(
+            found,
+            f"begins each transaction as a read-only one ({name} is ON)",
+            f"if it is the right server: SET GLOBAL {name} = OFF",
+        )
+    if not stop_threads:
+        yield from _thread_problems(found)
+    if found.lacks:
+        yield RecoveryError(
+            f"the account {login.user!r} at the target is missing the privilege "
+            f"{', '.join(found.lacks)}",
+            hint=PRIVILEGES[found.flavour],
+        )
+
+
+def _source_problems(
+    found: TargetFacts, login: Login, server_uuids: Collection[str], address: Address | None
+) -> Iterator[RecoveryError]:
+    if found.uuid.lower() in {uuid.lower() for uuid in server_uuids}:
+        if found.flavour == "mysql":
+            name = "server_uuid"
+            copy = "stop it, delete auto.cnf in its data directory, set another server_id, start it"
+        else:
+            name, copy = "server id and domain", "SET GLOBAL server_id to one that is not in use"
+        yield _refusal(
+            found,
+            f"is the source, or a copy of its data directory: its {name}, {found.uuid}, is that of "
+            "a server whose binlogs are in the bucket",
+            f"if it is a copy: {copy}; if it is the source itself: --allow-source",
+        )
+    if address is not None and _is_same(login, address):
+        yield _refusal(
+            found,
+            "is the source of the streamer's configuration",
+            "name the server that was restored from the backup; --allow-source applies to the "
+            "source itself",
+        )
+
+
+def _thread_problems(found: TargetFacts) -> Iterator[RecoveryError]:
+    hint = "--stop-target-threads stops it (it stays off)"
+    if found.event_scheduler:
+        yield _refusal(found, "runs its event scheduler: events would write in between", hint)
+    if found.channels:
+        named = ", ".join(repr(name) if name else "the default one" for name in found.channels)
+        yield _refusal(
+            found,
+            f"is a running replica (channel: {named}): what it receives would come in between",
+            hint,
+        )
+
+
+def _refusal(found: TargetFacts, why: str, hint: str) -> RecoveryError:
+    return RecoveryError(f"the target, {found.address}, {why}", hint=hint)
+
+
+def _is_same(login: Login, address: Address) -> bool:
+    """Whether both are the same address, as far as names and numbers tell."""
+    if login.socket:
+        return address.socket is not None and os.path.realpath(login.socket) == os.path.realpath(
+            address.socket
+        )
+    if address.host is None and address.port is None:
+        return False
+    ours = _addresses(login.host, login.port)
+    return bool(ours & _addresses(address.host or "127.0.0.1", address.port or _PORT))
+
+
+def _addresses(host: str, port: int) -> set[tuple[str, int]]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return {(host.lower(), port)}
+    names = {str(entry[4][0]).removeprefix("::ffff:") for entry in found}
+    return {("127.0.0.1" if name == "::1" else name, port) for name in names} | {
+        (host.lower(), port)
+    }
+
+
+def warnings(found: TargetFacts, *, server_version: str) -> list[str]:
+    """What to warn of before the apply."""
+    told = []
+    if numbers(found.version)[:2] < numbers(server_version)[:2]:
+        told.append(
+            f"the target is of version {found.version}, older than the binlogs' "
+            f"{server_version}: statements of the newer one may fail there"
+        )
+    if found.not_transactional:
+        told.append(
+            f"the target has {len(found.not_transactional)} tables without transactions: "
+            f"{some(found.not_transactional)}; if it crashes meanwhile, it is unknown what "
+            "reached them"
+        )
+    if found.log_bin and not found.logs_replicated:
+        name = "log_replica_updates" if found.flavour == "mysql" else "log_slave_updates"
+        told.append(
+            f"{name} is OFF at the target: what is applied is not written to its binlog, so its "
+            "replicas do not get it"
+        )
+    if found.binlog_format == "STATEMENT" and found.log_bin:
+        told.append(
+            "binlog_format is STATEMENT at the target: the first change of rows would stop the "
+            "apply; SET GLOBAL binlog_format = ROW"
+        )
+    return told
+
+
+def obstacles(
+    server: Server,
+    facts: TargetFacts,
+    plan: Plan,
+    *,
+    server_ids: Collection[int],
+    state: MariadbGtidList | None = None,
+) -> Iterator[RecoveryError]:
+    """Why it cannot be a replica of this plan; empty if it can. Raises SourceError.
+
+    `server_ids`: of the servers that wrote the history, as far as they are known. `state`: the
+    GTIDs before the plan, for MariaDB.
+    """
+    for why, hint in _obstacles(server, facts, plan, server_ids, state):
+        yield _refusal(facts, f"cannot be a replica: {why}", hint)
+
+
+def _obstacles(
+    server: Server,
+    facts: TargetFacts,
+    plan: Plan,
+    server_ids: Collection[int],
+    state: MariadbGtidList | None,
+) -> Iterator[tuple[str, str]]:
+    """Each as (why, what to do)."""
+    if facts.flavour == "mysql" and numbers(facts.version) < _OLDEST:
+        yield (f"it is of version {facts.version}", "MySQL 5.7 is the oldest that can")
+        return
+    if facts.server_id in server_ids:
+        yield (
+            (
+                f"its server_id, {facts.server_id}, is that of a server that wrote these binlogs: "
+                "a replica skips events with its own server_id"
+            ),
+            "SET GLOBAL server_id = N there, with a number that no server of the archive had",
+        )
+    rows = server.rows("SHOW GLOBAL VARIABLES")
+    found = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
+    if facts.flavour == "mysql":
+        found = {name.replace("slave", "replica"): value for name, value in found.items()} | found
+    yield from _in_settings(facts, found)
+    if facts.flavour == "mysql":
+        yield from _in_gtids(facts, found, plan)
+        yield from _of_mysql(server, found)
+    else:
+        yield from _of_mariadb(server, found, plan, state)
+    there = channel_of(server, facts).state()
+    if there is not None and not there.ours:
+        yield (
+            f"it has a channel {CHANNEL!r} that this program did not make",
+            "remove that channel there",
+        )
+
+
+def _in_settings(facts: TargetFacts, found: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, wanted in _WANTED[facts.flavour].items():
+        value = found.get(name, wanted)
+        if value.upper() not in (wanted, "" if wanted == "OFF" else wanted):
+            yield (
+                f"{name} is {value!r} there",
+                f"set it to {wanted!r}; for some that needs a restart",
+            )
+    for name, value in sorted(found.items()):
+        if value and name.startswith(_FILTERS):
+            yield (
+                f"it would leave something out: {name} is {value!r}",
+                "remove that filter for the time of the recovery",
+            )
+    if found.get("innodb_flush_log_at_trx_commit") == "0":
+        yield (
+            (
+                "innodb_flush_log_at_trx_commit is 0 there: a crash would lose transactions, but "
+                "not their GTIDs"
+            ),
+            "SET GLOBAL innodb_flush_log_at_trx_commit = 2",
+        )
+
+
+def _in_gtids(
+    facts: TargetFacts, found: Mapping[str, str], plan: Plan
+) -> Iterator[tuple[str, str]]:
+    sets = [piece.gtids for piece in plan.pieces if isinstance(piece.gtids, GtidSet)]
+    anonymous = plan.transactions - sum(one.count for one in sets)
+    mode = found.get("gtid_mode", "OFF").upper()
+    if anonymous and mode == "ON":
+        yield (
+            f"{anonymous} of the transactions have no GTID, which it refuses (gtid_mode is ON)",
+            (
+                "SET GLOBAL gtid_mode = ON_PERMISSIVE there, then OFF_PERMISSIVE, for the time of "
+                "the recovery"
+            ),
+        )
+    if any(sets) and mode == "OFF":
+        yield (
+            "gtid_mode is OFF there, and the transactions have GTIDs",
+            "SET GLOBAL gtid_mode = OFF_PERMISSIVE",
+        )
+    is_tagged = any(tag for one in sets for _, tag, _ in one.runs())
+    if is_tagged and numbers(facts.version) < _READS_TAGS:
+        yield (
+            f"it is of version {facts.version}, which cannot read GTIDs with tags",
+            "restore the base backup into a server of the archived version",
+        )
+
+
+def _of_mysql(server: Server, found: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    period = found.get("replica_checkpoint_period", "300")
+    if int(period) > _SLOWEST_MS:
+        yield (
+            f"it reports its position only every {period} ms",
+            "SET GLOBAL replica_checkpoint_period = 300",
+        )
+    with suppress(SourceError):
+        if server.rows(
+            "SELECT 1 FROM performance_schema.replication_group_members "
+            "WHERE MEMBER_STATE IN ('ONLINE', 'RECOVERING') LIMIT 1"
+        ):
+            yield ("it is a member of a group (Group Replication)", "STOP GROUP_REPLICATION there")
+
+
+def _of_mariadb(
+    server: Server, found: Mapping[str, str], plan: Plan, state: MariadbGtidList | None
+) -> Iterator[tuple[str, str]]:
+    for row in server.rows(
+        "SELECT table_name AS name, engine AS engine FROM information_schema.tables "
+        "WHERE table_schema = 'mysql' AND table_name LIKE 'gtid\\_slave\\_pos%'"
+    ):
+        if str(row["engine"]) != "InnoDB":
+            yield (
+                (
+                    f"mysql.{row['name']} is not in InnoDB but in {row['engine']}: its position "
+                    "would not be committed with the transactions"
+                ),
+                f"ALTER TABLE mysql.{row['name']} ENGINE=InnoDB",
+            )
+    begins: dict[int, int] = {}
+    for domain, _, number in state.gtids() if state is not None else ():
+        begins[domain] = max(number, begins.get(domain, 0))
+    lists = [one.gtids for one in plan.pieces if isinstance(one.gtids, MariadbGtidList)]
+    planned = {(domain, wrote) for one in lists for domain, wrote, _ in one.gtids()}
+    is_strict = found.get("gtid_strict_mode", "OFF").upper() in ("ON", "1")
+    for domain, wrote, number in MariadbGtidList.parse(found.get("gtid_binlog_pos", "")).gtids():
+        if number <= begins.get(domain, 0):
+            continue
+        if state is not None and (domain, wrote) in planned:
+            yield (
+                (
+                    f"its own binary log has {domain}-{wrote}-{number} already: an earlier run "
+                    "applied it, and this run would apply it a second time"
+                ),
+                (
+                    "restore the base backup again, into a server whose binary log is empty (RESET "
+                    "MASTER before the backup is restored)"
+                ),
+            )
+        elif is_strict and any(domain == one for one, _ in planned):
+            yield (
+                (
+                    f"gtid_strict_mode is ON there, and its own binary log has {number} in domain "
+                    f"{domain}, where {begins.get(domain, 0)} comes before the plan"
+                ),
+                "SET GLOBAL gtid_strict_mode = OFF there, or RESET MASTER",
+            )
