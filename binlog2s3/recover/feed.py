@@ -1,4 +1,4 @@
-"""A recovery's stream as a replication source sends it, event by event. Pure.
+"""The events that a replication source sends, with its own rotates and heartbeats. Pure.
 
 Place in the flow: `extract` makes the stream, `serve` sends what comes out here.
 

@@ -1,4 +1,4 @@
-"""MySQL's client/server protocol from the side of a replication source. Pure: bytes in, values out.
+"""MySQL's client/server protocol of a replication source: login, commands, packets. Pure.
 
 Place in the flow: `serve` owns the socket. It passes what it receives to a `Conversation`, sends
 what that has to send, and streams events when the client asks for a dump. `queries` knows the

@@ -1,4 +1,4 @@
-"""Requests to one bucket: client, attempts, retries, bodies. The only user of boto3.
+"""Requests to one bucket: the boto3 client, bodies, and the retries of what failed (503, timeouts).
 
 Place: under `s3`, which has the operations; `errors` says what a failure means. Law: no foreign
 exception leaves. botocore's own retries are off, so that only `retry` repeats a request. Each

@@ -1,4 +1,4 @@
-"""Decides what to do next about a binlog.
+"""Decides what to do next about a binlog: chunk, part or wait; and whether it is closed. Pure.
 
 Place in the flow: the uploader gives `decide` what it knows of a binlog (`Observed`) and does what
 it returns. A start, steady work and recovery use the same function.

@@ -1,4 +1,4 @@
-"""What the ends of earlier runs of mysqlbinlog teach about the next run.
+"""What the end of a run of mysqlbinlog means for the next run: begin where, doubt what. Pure.
 
 Place in the flow: the supervisor keeps one `Lessons` value between two runs and asks `judge` what
 the end of a run means. Pure.

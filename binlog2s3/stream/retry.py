@@ -1,4 +1,4 @@
-"""Asks the source or the store again, at growing delays.
+"""How long to wait before asking the source again, or running mysqlbinlog again.
 
 Place in the flow: a start waits with it for the source, a claim for the store; the supervisor uses
 its delays between two runs of mysqlbinlog.
