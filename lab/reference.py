@@ -1,7 +1,7 @@
 """What the documents say of the code, taken from the code: `python -m lab.reference` writes it.
 
-Between two comments, `<!-- begin NAME -->` and `<!-- end NAME -->`, is what is generated: the options
-in docs/reference.md, the table of what ends a transaction in docs/format.md, the modules in
+What is generated is between the comments `<!-- begin NAME -->` and `<!-- end NAME -->`: the
+options in docs/reference.md, the table of what ends a transaction in docs/format.md, the modules in
 docs/architecture.md, what `status` and `pitr` print in README.md. A test (tests/unit/test_docs.py)
 fails if a document is not what this would write.
 """
