@@ -179,7 +179,7 @@ def test_a_dry_run_warns_of_what_stands_against_it(archive: Archive, empty: Mysq
         wanted = ["--latest", "--serve-address=192.0.2.1", *archive.begin]
         done = archive.recovery.run(empty, "--dry-run", *wanted)
         assert done.status == 0, done.stderr
-        for words in ("(read_only is ON)", "the event scheduler", "cannot listen on 192.0.2.1:0"):
+        for words in ("(read_only is ON)", "its event scheduler", "cannot listen on 192.0.2.1:0"):
             assert words in done.stdout
         assert "the target replicates it from this process" in done.stdout
         done = archive.recovery.run(empty, "--yes", *wanted)
