@@ -240,15 +240,20 @@ class MissingBinlogs:
 
 
 def missing_binlogs(
-    lineage: Lineage, names: Sequence[BinlogName], writer: Heartbeat | None
+    lineage: Lineage,
+    names: Sequence[BinlogName],
+    writer: Heartbeat | None,
+    *,
+    from_start: bool = True,
 ) -> Iterator[MissingBinlogs]:
-    """The binlog numbers that are missing, from the first binlog on.
+    """The binlog numbers that are missing between these names.
 
+    `from_start`: those between the lineage's first binlog and the first name are missing, too.
     Several binlogs are archived at the same time, so one that the last writer has not reported as
     durable can arrive after a later one.
     """
     first = lineage.first_binlog
-    gaps = [(first, names[0])] if names and first not in names else []
+    gaps = [(first, names[0])] if from_start and names and first < names[0] else []
     gaps += [
         (one.next(), other)
         for one, other in pairwise(names)

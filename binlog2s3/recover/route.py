@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from binlog2s3.archive.documents import Parent
-from binlog2s3.archive.history import Leg, Line, line_of
+from binlog2s3.archive.history import Leg, Line, breaks, is_complete, line_of
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.executed import Executed, executed, gathered
 from binlog2s3.binlog.gtid import Flavour, Gtids, either, empty, parse
@@ -303,14 +303,12 @@ def _contradiction(route: Route, one: int, other: int) -> str:
     """Why a stretch does not lead up to the next one, although their names do."""
     before, after = route.known(one), route.known(other)
     if route.leg_numbers(other)[0] != other:
-        known, then = after.gtids_before, before.gtids_after
-        if known is not None and then is not None and known != then:
+        if breaks(before, after):
             return (
-                f"{after.name} begins after {known or 'no GTIDs'}, "
-                f"{before.name} ends with {then or 'none'}"
+                f"{after.name} begins after {after.gtids_before or 'no GTIDs'}, "
+                f"{before.name} ends with {before.gtids_after or 'none'}"
             )
-        proved = known is not None and then is not None and not before.anonymous and bool(then)
-        if not before.ended and not proved:
+        if not is_complete(before, after):
             return f"only the first {before.size} bytes of {before.name} are there"
         return ""
     cut = route.leg(one).cut

@@ -12,11 +12,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from itertools import pairwise
 
 from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import fetch
 from binlog2s3.archive.documents import Entry
+from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index
 from binlog2s3.binlog.checksum import crc64_hex
 from binlog2s3.binlog.names import BinlogName
@@ -134,16 +134,12 @@ class LineageWalk:
 
     def _missing(self) -> Iterator[tuple[BinlogName, str]]:
         """The names before which numbers are missing, and which."""
-        names, first = self._names, self._lineage.first_binlog
-        pairs = [*pairwise(names)]
-        gaps = [(one.next(), other) for one, other in pairs if one.next() < other]
-        if self._from_start and names and first < names[0]:
-            gaps.insert(0, (first, names[0]))
-        for begin, behind in gaps:
-            count = behind.number - begin.number
+        for missing in missing_binlogs(
+            self._lineage, self._names, self._context.writer, from_start=self._from_start
+        ):
+            begin, count, behind = missing.first, missing.count, missing.last.next()
             text = str(begin) if count == 1 else f"{begin} and the next {count - 1}"
-            writer = self._context.writer
-            if writer is not None and (writer.durable is None or begin > writer.durable.place[0]):
+            if missing.under_way:
                 self._context.note(f"{text}: not in the bucket yet, the writer has not reached it")
                 yield behind, f"{text}: not in the bucket yet"
                 continue
