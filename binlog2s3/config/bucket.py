@@ -1,6 +1,6 @@
-"""What a command that only reads needs to reach the bucket; the options of `list`.
+"""What a command needs to reach the bucket: the settings of its store; the options of `list`.
 
-Place in the flow: under all commands but `stream`, between `values` and `store.s3`.
+Place in the flow: under all commands, between `values` and `store.s3`.
 """
 
 from collections.abc import Mapping
@@ -23,6 +23,22 @@ def reading(source: str, *, required: bool = True, otherwise: str = "") -> tuple
         replace(BY_NAME["source"], help=source, required=required, otherwise=otherwise),
         replace(BY_NAME["s3-url"], help="Where the archive is: s3://bucket/prefix."),
         *(BY_NAME[name] for name in _READING),
+    )
+
+
+def for_streaming(s3: S3Config) -> StoreConfig:
+    """The store's settings for a command that writes the archive."""
+    return StoreConfig(
+        bucket=s3.bucket,
+        endpoint_url=s3.endpoint_url,
+        region=s3.region,
+        addressing_style=s3.addressing_style,
+        profile=s3.profile,
+        storage_class=s3.storage_class,
+        sse=s3.sse,
+        sse_kms_key_id=s3.sse_kms_key_id,
+        checksum=s3.checksum,
+        concurrency=s3.concurrency,
     )
 
 

@@ -9,9 +9,7 @@ they cannot break lines or control a terminal.
 
 import json
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -28,7 +26,7 @@ from binlog2s3.archive.listing import (
 from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_reading
 from binlog2s3.formatting import moment_of, moment_text
 from binlog2s3.output import Plain, clean, page_on, progress_of, say
-from binlog2s3.store.s3 import S3Store
+from binlog2s3.store.s3 import opened
 from binlog2s3.workers import Workers
 
 _HEADINGS = ("binlog", "size", "state", "first commit", "last commit", "archived", "GTIDs added")
@@ -45,16 +43,9 @@ _STYLES: Mapping[State, str] = {
 
 def show(config: ListConfig) -> None:
     """Run the command. Raises StoreError, and ArchiveError if there is nothing to show."""
-    stop = threading.Event()
-    try:
-        with (
-            closing(S3Store(for_reading(config.s3), stop=stop)) as store,
-            progress_of("entries") as advance,
-        ):
-            workers = Workers(min(config.s3.concurrency, MOST_THREADS))
-            listing = gather(store, config, workers, advance)
-    finally:
-        stop.set()
+    with opened(for_reading(config.s3)) as store, progress_of("entries") as advance:
+        workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+        listing = gather(store, config, workers, advance)
     for warning in listing.warnings:
         say("warning", warning)
     if config.as_json:

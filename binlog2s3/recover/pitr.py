@@ -8,9 +8,7 @@ exits with 0 only if the target has what the plan says.
 """
 
 import json
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -47,19 +45,15 @@ from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.view import About, Result, confirmed, document, print_plan, print_result
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
-from binlog2s3.store.s3 import S3Store
+from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.workers import Workers
 
 
 def run(config: PitrConfig) -> int:
     """Run the command; the exit code. Raises errors, each with its own exit code."""
-    stop = threading.Event()
     with ExitStack() as stack:
-        # like Ctrl-C, so that the channel is removed
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        stack.callback(signal.signal, signal.SIGTERM, before)
-        stack.callback(stop.set)
-        store = stack.enter_context(closing(S3Store(for_reading(config.s3), stop=stop)))
+        # SIGTERM interrupts, so that the channel is removed
+        store = stack.enter_context(opened(for_reading(config.s3), sigterm_interrupts=True))
         at: Target | None = None
         if config.target is not None:
             login = partial(resolve, config.target)

@@ -9,6 +9,7 @@ is an error, not a default.
 # ruff: noqa: D102  # contract.Store has the methods' docstrings
 
 import contextlib
+import signal
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,6 +73,7 @@ __all__ = [
     "Store",
     "StoreConfig",
     "UploadInfo",
+    "opened",
 ]
 
 _KEYS_PER_DELETE = 1000
@@ -427,6 +429,24 @@ class S3Store:
             self._ask("delete_object", key)
         except ObjectMissingError:
             return
+
+
+@contextlib.contextmanager
+def opened(
+    config: StoreConfig, *, policy: RetryPolicy = PREFLIGHT, sigterm_interrupts: bool = False
+) -> Iterator[S3Store]:
+    """The store while a command runs. At the end, threads that still wait in it are stopped.
+
+    `sigterm_interrupts`: SIGTERM raises KeyboardInterrupt, as Ctrl-C does, so that the command
+    cleans up; for the main thread only.
+    """
+    stop = threading.Event()
+    with contextlib.ExitStack() as stack:
+        if sigterm_interrupts:
+            before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+            stack.callback(signal.signal, signal.SIGTERM, before)
+        stack.callback(stop.set)
+        yield stack.enter_context(contextlib.closing(S3Store(config, stop=stop, policy=policy)))
 
 
 def _content_type(key: str) -> str:

@@ -13,8 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from binlog2s3.config.bucket import for_streaming
 from binlog2s3.config.options import split_listen
-from binlog2s3.config.values import Config, S3Config
+from binlog2s3.config.values import Config
 from binlog2s3.errors import (
     Binlog2s3Error,
     SpoolError,
@@ -23,7 +24,7 @@ from binlog2s3.errors import (
 from binlog2s3.log import Log
 from binlog2s3.status.http import Listener
 from binlog2s3.status.model import Status
-from binlog2s3.store.s3 import RetryPolicy, S3Store, StoreConfig
+from binlog2s3.store.s3 import RetryPolicy, S3Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.ping import DeadMan
@@ -69,7 +70,7 @@ class _Cycle:
     ) -> None:
         self._config = config
         self._spool = spool
-        self._settings = settings = _store_config(config.s3)
+        self._settings = settings = for_streaming(config.s3)
         quick = replace(settings, connect_timeout_seconds=5.0, read_timeout_seconds=6.0)
         self._store = S3Store(quick, stop=stop.event, policy=RetryPolicy(attempts=2))
         self.stop = stop
@@ -145,18 +146,3 @@ def _attended(
         if stop.signal:
             return None
         raise
-
-
-def _store_config(s3: S3Config) -> StoreConfig:
-    return StoreConfig(
-        bucket=s3.bucket,
-        endpoint_url=s3.endpoint_url,
-        region=s3.region,
-        addressing_style=s3.addressing_style,
-        profile=s3.profile,
-        storage_class=s3.storage_class,
-        sse=s3.sse,
-        sse_kms_key_id=s3.sse_kms_key_id,
-        checksum=s3.checksum,
-        concurrency=s3.concurrency,
-    )

@@ -15,14 +15,14 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import fields
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, Self
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
-from binlog2s3.config.bucket import url
+from binlog2s3.config.bucket import for_streaming, url
 from binlog2s3.config.values import Config, S3Config
 from binlog2s3.errors import Binlog2s3Error, ConfigError, StoreError
 from binlog2s3.formatting import duration_text
@@ -44,7 +44,7 @@ from binlog2s3.inspect.check.spool import holder, spool_rows
 from binlog2s3.output import say
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import StoreConfig
-from binlog2s3.store.s3 import RetryPolicy, S3Store
+from binlog2s3.store.s3 import RetryPolicy, S3Store, opened
 from binlog2s3.stream.ping import read_url
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -81,7 +81,7 @@ def look(config: Config, held: Callable[[], AbstractContextManager[None]]) -> Ge
     yield from _configuration_rows(config, target)
     with (
         closing(SourceCheck(config, target)) as source,
-        closing(S3Store(_store_config(config.s3), stop=threading.Event(), policy=_TWICE)) as store,
+        opened(_store_config(config.s3), policy=_TWICE) as store,
     ):
         bucket = BucketCheck(config, store, store.settings, target)
         yield from _source_rows(source)
@@ -121,9 +121,7 @@ _TWICE = RetryPolicy(attempts=2)
 
 def _store_config(s3: S3Config) -> StoreConfig:
     """The streamer's own, with short timeouts, so that an unreachable store is reported soon."""
-    own = {field.name for field in fields(S3Config)}
-    same = {f.name: getattr(s3, f.name) for f in fields(StoreConfig) if f.name in own}
-    return StoreConfig(**same, connect_timeout_seconds=5.0, read_timeout_seconds=10.0)
+    return replace(for_streaming(s3), connect_timeout_seconds=5.0, read_timeout_seconds=10.0)
 
 
 def _configuration_rows(config: Config, target: str) -> Iterator[Row]:

@@ -6,10 +6,8 @@ Law: it only reads, and it reports everything that it could not search. Finding 
 result.
 """
 
-import signal
 import sys
-import threading
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from binlog2s3.archive.catalog import Catalog, where_to_look
@@ -30,7 +28,7 @@ from binlog2s3.inspect.find.view import (
 )
 from binlog2s3.output import page_on, progress_of, say
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.store.s3 import S3Store
+from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.workers import Workers
 
 _NAMES_MOST = 20
@@ -40,12 +38,8 @@ _ALL = "all"
 
 def run(config: FindConfig) -> int:
     """Run the command; returns the exit code. Raises the error that stopped it."""
-    stop, query = threading.Event(), _query(config)
-    with ExitStack() as searcher:
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        searcher.callback(signal.signal, signal.SIGTERM, before)
-        searcher.callback(stop.set)
-        store = searcher.enter_context(closing(S3Store(for_reading(config.s3), stop=stop)))
+    query = _query(config)
+    with opened(for_reading(config.s3), sigterm_interrupts=True) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:
@@ -58,13 +52,13 @@ def run(config: FindConfig) -> int:
             tip=survey.current,
             several=len(survey.lineages) > 1,
         )
-        show = searcher.enter_context(progress_display(sys.stderr))
         view = (
             JsonOutput(sys.stdout, context, query)
             if config.as_json
             else TextOutput(page_on(sys.stdout), context, query)
         )
-        _FindRun(config, query, survey, view, show).run()
+        with progress_display(sys.stderr) as show:
+            _FindRun(config, query, survey, view, show).run()
     return 0
 
 

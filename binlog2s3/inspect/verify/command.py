@@ -10,16 +10,14 @@ backup's answer is yes only if `pitr --latest` would start, and no defect lies o
 """
 
 import json
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 from binlog2s3.archive.catalog import all_sources, where_to_look
 from binlog2s3.binlog.names import BinlogName
@@ -39,7 +37,7 @@ from binlog2s3.recover.snapshot import Survey
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.store.contract import Store
-from binlog2s3.store.s3 import S3Store
+from binlog2s3.store.s3 import opened
 from binlog2s3.workers import Workers
 
 _PAUSE_SECONDS = 1.0
@@ -49,13 +47,8 @@ _DEFECTS = 7
 
 def run(config: VerifyConfig) -> int:
     """Run the command; returns the exit code. Raises the error that stopped it."""
-    stop = threading.Event()
-    with ExitStack() as stack:
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        stack.callback(signal.signal, signal.SIGTERM, before)
-        stack.callback(stop.set)
-        store = stack.enter_context(closing(S3Store(for_reading(config.s3), stop=stop)))
-        verify = Verifier(config, store, pause=lambda: stop.wait(_PAUSE_SECONDS))
+    with opened(for_reading(config.s3), sigterm_interrupts=True) as store:
+        verify = Verifier(config, store, pause=partial(sleep, _PAUSE_SECONDS))
         report = verify.run()
     if config.as_json:
         print(json.dumps(document(report), indent=1))  # noqa: T201 - the program's output
