@@ -7,17 +7,13 @@ is cut: what does not fit is wrapped.
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from itertools import zip_longest
 from typing import Literal, TextIO
 
 from rich.console import Console, Group
-from rich.progress import Progress
 from rich.text import Text
 
-_LONG = 100
-"""With this many steps or more, progress is shown."""
 _LEAST_VALUE = 24
 """If a value has fewer columns than this beside its name, it is printed below the name."""
 
@@ -203,16 +199,3 @@ def _fold(cell: str, width: int) -> list[str]:
     """
     words = cell.split(" ") if len(cell) > width else [cell]
     return [word[at : at + width] for word in words for at in range(0, len(word), width)]
-
-
-@contextmanager
-def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error for many steps, if that is a terminal."""
-    console = Console(stderr=True)
-    with Progress(
-        console=console, transient=True, disable=not console.is_terminal or console.is_dumb_terminal
-    ) as bar:
-        task = bar.add_task(what, visible=False)
-        yield lambda done, total: bar.update(
-            task, completed=done, total=total, visible=total >= _LONG
-        )

@@ -25,7 +25,8 @@ from binlog2s3.archive.listing import (
 )
 from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_reading
 from binlog2s3.formatting import moment_of, moment_text
-from binlog2s3.output import Plain, clean, page_on, progress_of, say
+from binlog2s3.output import Plain, clean, page_on, say
+from binlog2s3.progress import progress_of
 from binlog2s3.store.s3 import opened
 from binlog2s3.workers import Workers
 

@@ -21,7 +21,8 @@ from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.output import page_on, progress_of, say
+from binlog2s3.output import page_on, say
+from binlog2s3.progress import progress_of
 from binlog2s3.recover import preflight, replicate, target
 from binlog2s3.recover.apply import Apply, Target
 from binlog2s3.recover.backup import start_of_backup, start_of_gtids

@@ -12,15 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn
-from rich.progress import Progress as Bar
-
 from binlog2s3.formatting import duration_text, size_text, time_text
-from binlog2s3.output import Plain, clean, is_terminal
+from binlog2s3.progress import LINE_SECONDS, progress_display
 from binlog2s3.recover.model import OnProgress, ProgressReport
 
-LINE_SECONDS = 10.0
 _RATE_SECONDS = 20.0
 _LEAST_SECONDS = 2.0
 
@@ -82,46 +77,12 @@ def showing(
 ) -> Iterator[OnProgress]:
     """A callback that shows reports on `out`: a bar on a terminal, else a line every 10 s."""
     pace = Throughput(clock)
-    if is_terminal(out):
-        with _bar(Console(file=out), pace) as show:
-            yield show
-    else:
-        yield _lines(out, pace, line_seconds)
-
-
-def _lines(out: TextIO, pace: Throughput, line_seconds: float) -> OnProgress:
-    page = Plain(out)
-    last = pace.clock()
-
-    def show(progress: ProgressReport) -> None:
-        nonlocal last
-        pace.take(progress)
-        now = pace.clock()
-        if now - last >= line_seconds:
-            last = now
-            page.line(f"progress: {', '.join(words_of(progress, pace))}")
-            out.flush()
-
-    return show
-
-
-@contextmanager
-def _bar(console: Console, pace: Throughput) -> Iterator[OnProgress]:
-    columns = (
-        BarColumn(bar_width=20),
-        TaskProgressColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
+    with progress_display(out, clock=clock, line_seconds=line_seconds, at_once=True) as display:
 
         def show(progress: ProgressReport) -> None:
             pace.take(progress)
-            bar.update(
-                task,
-                description=clean(", ".join(words_of(progress, pace))),
-                completed=progress.size,
-                total=max(1, progress.of_size),
+            display.show(
+                lambda: ", ".join(words_of(progress, pace)), progress.size, progress.of_size
             )
 
         yield show

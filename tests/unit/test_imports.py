@@ -35,7 +35,7 @@ ROOMS = {
     "click": {"cli"},
     "prometheus_client": {"status"},
     "pymysql": {"server"},
-    "rich": {"", "cli", "inspect", "recover"},
+    "rich": {"", "cli"},
     "tenacity": {"store", "stream"},
     "urllib3": {"store"},
     "zstandard": {"binlog", "recover"},

@@ -19,14 +19,9 @@ from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import Criteria, SearchQuery, Tables
 from binlog2s3.inspect.find.scan import TransactionSearch
-from binlog2s3.inspect.find.view import (
-    JsonOutput,
-    ProgressDisplay,
-    SearchContext,
-    TextOutput,
-    progress_display,
-)
-from binlog2s3.output import page_on, progress_of, say
+from binlog2s3.inspect.find.view import JsonOutput, SearchContext, SearchProgress, TextOutput
+from binlog2s3.output import page_on, say
+from binlog2s3.progress import progress_display, progress_of
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.workers import Workers
@@ -57,8 +52,8 @@ def run(config: FindConfig) -> int:
             if config.as_json
             else TextOutput(page_on(sys.stdout), context, query)
         )
-        with progress_display(sys.stderr) as show:
-            _FindRun(config, query, survey, view, show).run()
+        with progress_display(sys.stderr) as display:
+            _FindRun(config, query, survey, view, SearchProgress(display)).run()
     return 0
 
 
@@ -89,7 +84,7 @@ class _FindRun:
     query: SearchQuery
     survey: Survey
     view: JsonOutput | TextOutput
-    show: ProgressDisplay
+    progress: SearchProgress
     warnings: list[str] = field(default_factory=list)
 
     def run(self) -> None:
@@ -100,15 +95,15 @@ class _FindRun:
             self.query,
             threads=self.config.s3.concurrency,
             warn=self._warn,
-            advance=self.show,
+            advance=self.progress,
         )
         self.view.begin()
         with closing(search.hits()) as hits:
             for hit in hits:
-                self.show.aside()
+                self.progress.display.aside()
                 self.view.hit(hit)
-                self.show.found += 1
-        self.show.aside()
+                self.progress.found += 1
+        self.progress.display.aside()
         self.view.end(search.stats, self.warnings)
         sys.stdout.flush()
 

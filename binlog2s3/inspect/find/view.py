@@ -11,19 +11,16 @@ removed before anything else is printed.
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
 from binlog2s3.binlog.content import Change
 from binlog2s3.formatting import count_text, cut, size_text, time_text
 from binlog2s3.inspect.find.match import Hit, Match, SearchQuery, SearchStats, XaLink
-from binlog2s3.output import Plain, clean, is_terminal
+from binlog2s3.output import Plain
+from binlog2s3.progress import ProgressDisplay
 
 FORMAT = 1
 _ENCODER = json.JSONEncoder()
@@ -374,61 +371,7 @@ def _moment(us: int) -> str:
     return f"{_second(us // 1_000_000)}.{us % 1_000_000:06d}Z"
 
 
-LINE_SECONDS = 10.0
-_DRAW_SECONDS = 0.1
 _LEAST_SECONDS = 1.0
-
-
-class ProgressDisplay:
-    """Call it with each SearchStats; call `aside` before printing something else."""
-
-    def __init__(
-        self, out: TextIO, clock: Callable[[], float], line_seconds: float, *, bar: bool
-    ) -> None:
-        self._out = out
-        self._clock = clock
-        self._every = _DRAW_SECONDS if bar else line_seconds
-        self._began = self._last = clock()
-        self._bar: Progress | None = None
-        if bar:
-            columns = (
-                BarColumn(bar_width=20),
-                TaskProgressColumn(),
-                TextColumn("{task.description}", markup=False),
-            )
-            self._bar = Progress(
-                *columns,
-                console=Console(file=out),
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._task = self._bar.add_task("", total=None)
-        self.found = 0
-
-    def __call__(self, stats: SearchStats) -> None:
-        """Show the progress, unless it was shown a moment ago."""
-        now = self._clock()
-        if now - self._last < self._every:
-            return
-        self._last = now
-        words = words_of(stats, self.found, now - self._began)
-        if self._bar is None:
-            Plain(self._out).line(f"progress: {words}")
-            self._out.flush()
-            return
-        self._bar.update(
-            self._task,
-            description=clean(words),
-            completed=stats.size,
-            total=max(1, stats.of_size),
-        )
-        self._bar.start()
-
-    def aside(self) -> None:
-        """Remove the bar; the next call shows it again."""
-        if self._bar is not None:
-            self._bar.stop()
 
 
 def words_of(stats: SearchStats, found: int, seconds: float) -> str:
@@ -439,16 +382,21 @@ def words_of(stats: SearchStats, found: int, seconds: float) -> str:
     return words
 
 
-@contextmanager
-def progress_display(
-    out: TextIO,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    line_seconds: float = LINE_SECONDS,
-) -> Iterator[ProgressDisplay]:
-    """On `out`: a bar on a terminal, otherwise a line every 10 s."""
-    shown = ProgressDisplay(out, clock, line_seconds, bar=is_terminal(out))
-    try:
-        yield shown
-    finally:
-        shown.aside()
+class SearchProgress:
+    """Shows the progress of a search on `display`; `found` is the number of hits so far."""
+
+    def __init__(
+        self, display: ProgressDisplay, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.display = display
+        self.found = 0
+        self._clock = clock
+        self._began = clock()
+
+    def __call__(self, stats: SearchStats) -> None:
+        """Show it, unless it was shown a moment ago."""
+        self.display.show(
+            lambda: words_of(stats, self.found, self._clock() - self._began),
+            stats.size,
+            stats.of_size,
+        )

@@ -28,7 +28,8 @@ from binlog2s3.inspect.verify.against_source import SourceComparison
 from binlog2s3.inspect.verify.report import BackupAnswer, Defect, Report
 from binlog2s3.inspect.verify.source import Environment, SourceVerifier
 from binlog2s3.inspect.verify.view import document, print_report
-from binlog2s3.output import page_on, progress_of
+from binlog2s3.output import page_on
+from binlog2s3.progress import progress_of
 from binlog2s3.recover.backup import start_of_backup, start_of_gtids
 from binlog2s3.recover.model import Latest, Plan, ProgressReport, Request, Start
 from binlog2s3.recover.plan import make

@@ -25,13 +25,14 @@ from binlog2s3.inspect.find.match import (
 from binlog2s3.inspect.find.view import (
     JsonOutput,
     SearchContext,
+    SearchProgress,
     TextOutput,
     pitr_words,
-    progress_display,
     query_text,
     words_of,
 )
 from binlog2s3.output import Coloured, Plain
+from binlog2s3.progress import progress_display
 from tests.unit.test_docs import REFERENCE, fits, rows, section
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -286,7 +287,8 @@ def test_a_document_is_one_however_many_there_are() -> None:
 def test_progress_is_told_now_and_then() -> None:
     """Where there is no terminal: a line each ten seconds, with the rate."""
     out, now = StringIO(), [0.0]
-    with progress_display(out, clock=lambda: now[0]) as show:
+    with progress_display(out, clock=lambda: now[0]) as display:
+        show = SearchProgress(display, clock=lambda: now[0])
         for seconds in (1.0, 9.0, 10.0, 11.0, 20.5):
             now[0] = seconds
             show(TALLY)
