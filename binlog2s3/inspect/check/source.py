@@ -130,46 +130,11 @@ class SourceCheck:
             version=account.version,
             variables={str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows},
             our_id=self._config.mysql.server_id or derive_server_id(f"{source} {target}"),
-            replicas=self._replicas(account),
-            replicates=self._replicates(account),
+            replicas=_replicas(self._server, account),
+            replicates=_replicates(self._server, account),
             expire_seconds=self._server.expiry(),
             filters=self._filters(account),
         )
-
-    def _ask(self, statement: str) -> list[dict[str, Any]] | None:
-        """A statement's rows; None if the server refuses it. Raises SourceError if unreachable."""
-        try:
-            return self._server.rows(statement)
-        except SourceError as error:
-            if error.transient:
-                raise
-            return None
-
-    def _replicas(self, account: SourceAccount) -> frozenset[int] | None:
-        new = account.flavour == "mysql" and numbers_of(account.version) >= (8, 4)
-        rows = self._ask("SHOW REPLICAS" if new else "SHOW SLAVE HOSTS")
-        if rows is None:
-            return None
-        return frozenset(int(row.get("Server_Id") or row.get("Server_id") or 0) for row in rows)
-
-    def _replicates(self, account: SourceAccount) -> bool | None:
-        new = account.flavour == "mysql" and numbers_of(account.version) >= (8, 4)
-        several = "SHOW ALL SLAVES STATUS" if account.flavour == "mariadb" else "SHOW SLAVE STATUS"
-        rows = self._ask("SHOW REPLICA STATUS" if new else several)
-        if rows is None and account.flavour == "mariadb":
-            return self._has_replicated()
-        return None if rows is None else bool(rows)
-
-    def _has_replicated(self) -> bool | None:
-        """Whether MariaDB applies now (True), never did (False), or did before (None).
-
-        Every user may see this.
-        """
-        running = self._server.rows("SHOW GLOBAL STATUS LIKE 'Slaves_running'")
-        if any(int(row["Value"]) for row in running):
-            return True
-        applied = self._server.rows("SELECT @@global.gtid_slave_pos AS applied")
-        return None if applied[0]["applied"] else False
 
     def _filters(self, account: SourceAccount) -> str | None:
         """The binlog filters of SHOW BINARY LOG STATUS; also records the newest position."""
@@ -210,11 +175,11 @@ class SourceCheck:
             return
         yield self._client_row(self._account)
         connection = self._connection_row()
-        refusal = self._slave_refusal(self._account, connection)
-        yield self._privilege_row(self._account, _SLAVE, refusal)
+        refusal = _slave_refusal(self._server, self._account, connection)
+        yield _privilege_row(self._server, self._account, _SLAVE, refusal)
         if self._account.flavour == "mariadb" or numbers_of(self._account.version) < (8, 0, 2):
-            yield self._process_row(self._account)
-        yield limits_row(self._limits(self._account), self._account.quoted)
+            yield _process_row(self._server, self._account)
+        yield limits_row(_limits(self._server, self._account), self._account.quoted)
         yield from program
         yield connection
 
@@ -224,63 +189,7 @@ class SourceCheck:
             self._server.rows("SHOW BINARY LOGS")
         except SourceError as refusal:
             error = refusal
-        return self._privilege_row(account, account.client, error)
-
-    def _slave_refusal(self, account: SourceAccount, connection: Row) -> SourceError | None:
-        """MySQL's answer to SHOW BINLOG EVENTS; on MariaDB, only a dump or the grants show it."""
-        if connection.result == "ok":
-            return None
-        if f"you need (at least one of) the {_SLAVE}" in connection.found:
-            return SourceError(connection.found)
-        try:
-            if account.flavour == "mysql":
-                self._server.rows("SHOW BINLOG EVENTS LIMIT 1")
-            elif not any(map(_grants_slave, _grants(self._server))):
-                return SourceError(f"no grant shows the privilege {_SLAVE}")
-        except SourceError as error:
-            return error
-        return None
-
-    def _process_row(self, account: SourceAccount) -> Row:
-        """A warning if the user may not see the statements of others; see `Server.position`."""
-        try:
-            self._server.rows("SHOW ENGINE INNODB STATUS")
-        except SourceError as error:
-            row = self._privilege_row(account, _PROCESS, error)
-            why = "statements of others that run long are not seen: covered_until may be too late"
-            return warn(row.part, row.name, f"{row.found}; {why}", row.hint)
-        return ok("privileges", _PROCESS, f"{account.name} has it")
-
-    def _limits(self, account: SourceAccount) -> dict[str, int] | None:
-        """The account's own limits, and the server's limit of connections per account."""
-        new = numbers_of(account.version) >= ((5, 7) if account.flavour == "mysql" else (10, 2))
-        rows = self._ask("SHOW CREATE USER CURRENT_USER()") if new else None
-        rows = rows if rows is not None else self._ask("SHOW GRANTS")
-        if rows is None:
-            return None
-        found = limits_of("\n".join(str(next(iter(row.values()))) for row in rows))
-        # the session's value is the account's, or else the server's
-        at_once = self._ask("SELECT @@session.max_user_connections AS at_once")
-        if at_once and int(at_once[0]["at_once"]):
-            found["MAX_USER_CONNECTIONS"] = int(at_once[0]["at_once"])
-        return found
-
-    def _privilege_row(
-        self, account: SourceAccount, privilege: str, error: SourceError | None
-    ) -> Row:
-        if error is None:
-            return ok("privileges", privilege, f"{account.name} has it")
-        if "privilege" not in str(error):
-            return failed("privileges", privilege, error)
-        hint = f"GRANT {privilege} ON *.* TO {account.quoted};"
-        if roles := _roles(self._server):
-            default = (
-                "SET DEFAULT ROLE ... FOR"
-                if account.flavour == "mariadb"
-                else ("SET DEFAULT ROLE ALL TO")
-            )
-            hint += f" or, if a role of it ({roles}) has it: {default} {account.quoted};"
-        return fail("privileges", privilege, f"{account.name} does not have it", hint)
+        return _privilege_row(self._server, account, account.client, error)
 
     def _program_rows(self) -> Iterator[Row]:
         if self._account is None:
@@ -306,7 +215,7 @@ class SourceCheck:
         if self._settings is not None and self._settings.value("server_id") == "0":
             return skipped("mysqlbinlog", "connection", "a server with server_id 0 refuses it")
         try:
-            where = self._newest or self._oldest()
+            where = self._newest or _oldest(self._server)
             if where is None:
                 why = "the user may not list the binlogs"
                 return skipped("mysqlbinlog", "connection", why)
@@ -320,11 +229,6 @@ class SourceCheck:
             return warn("mysqlbinlog", "connection", found, hint)
         return ok("mysqlbinlog", "connection", f"it reads {where[0]} ({size} bytes received)")
 
-    def _oldest(self) -> tuple[BinlogName, int] | None:
-        """The oldest binlog; MySQL shows it to users who may read binlogs but not list them."""
-        rows = self._ask("SHOW BINLOG EVENTS LIMIT 1")
-        return (BinlogName.parse(str(rows[0]["Log_name"])), 4) if rows else None
-
     # The server's clock
 
     def clock_row(self) -> Row:
@@ -337,6 +241,111 @@ class SourceCheck:
         except SourceError as error:
             return skipped("clock", "server", str(error))
         return clock_row("server", before, theirs.replace(tzinfo=UTC), datetime.now(UTC))
+
+
+def _ask(server: Server, statement: str) -> list[dict[str, Any]] | None:
+    """A statement's rows; None if the server refuses it. Raises SourceError if unreachable."""
+    try:
+        return server.rows(statement)
+    except SourceError as error:
+        if error.transient:
+            raise
+        return None
+
+
+def _replicas(server: Server, account: SourceAccount) -> frozenset[int] | None:
+    new = account.flavour == "mysql" and numbers_of(account.version) >= (8, 4)
+    rows = _ask(server, "SHOW REPLICAS" if new else "SHOW SLAVE HOSTS")
+    if rows is None:
+        return None
+    return frozenset(int(row.get("Server_Id") or row.get("Server_id") or 0) for row in rows)
+
+
+def _replicates(server: Server, account: SourceAccount) -> bool | None:
+    new = account.flavour == "mysql" and numbers_of(account.version) >= (8, 4)
+    several = "SHOW ALL SLAVES STATUS" if account.flavour == "mariadb" else "SHOW SLAVE STATUS"
+    rows = _ask(server, "SHOW REPLICA STATUS" if new else several)
+    if rows is None and account.flavour == "mariadb":
+        return _has_replicated(server)
+    return None if rows is None else bool(rows)
+
+
+def _has_replicated(server: Server) -> bool | None:
+    """Whether MariaDB applies now (True), never did (False), or did before (None).
+
+    Every user may see this.
+    """
+    running = server.rows("SHOW GLOBAL STATUS LIKE 'Slaves_running'")
+    if any(int(row["Value"]) for row in running):
+        return True
+    applied = server.rows("SELECT @@global.gtid_slave_pos AS applied")
+    return None if applied[0]["applied"] else False
+
+
+def _slave_refusal(server: Server, account: SourceAccount, connection: Row) -> SourceError | None:
+    """MySQL's answer to SHOW BINLOG EVENTS; on MariaDB, only a dump or the grants show it."""
+    if connection.result == "ok":
+        return None
+    if f"you need (at least one of) the {_SLAVE}" in connection.found:
+        return SourceError(connection.found)
+    try:
+        if account.flavour == "mysql":
+            server.rows("SHOW BINLOG EVENTS LIMIT 1")
+        elif not any(map(_grants_slave, _grants(server))):
+            return SourceError(f"no grant shows the privilege {_SLAVE}")
+    except SourceError as error:
+        return error
+    return None
+
+
+def _process_row(server: Server, account: SourceAccount) -> Row:
+    """A warning if the user may not see the statements of others; see `Server.position`."""
+    try:
+        server.rows("SHOW ENGINE INNODB STATUS")
+    except SourceError as error:
+        row = _privilege_row(server, account, _PROCESS, error)
+        why = "statements of others that run long are not seen: covered_until may be too late"
+        return warn(row.part, row.name, f"{row.found}; {why}", row.hint)
+    return ok("privileges", _PROCESS, f"{account.name} has it")
+
+
+def _limits(server: Server, account: SourceAccount) -> dict[str, int] | None:
+    """The account's own limits, and the server's limit of connections per account."""
+    new = numbers_of(account.version) >= ((5, 7) if account.flavour == "mysql" else (10, 2))
+    rows = _ask(server, "SHOW CREATE USER CURRENT_USER()") if new else None
+    rows = rows if rows is not None else _ask(server, "SHOW GRANTS")
+    if rows is None:
+        return None
+    found = limits_of("\n".join(str(next(iter(row.values()))) for row in rows))
+    # the session's value is the account's, or else the server's
+    at_once = _ask(server, "SELECT @@session.max_user_connections AS at_once")
+    if at_once and int(at_once[0]["at_once"]):
+        found["MAX_USER_CONNECTIONS"] = int(at_once[0]["at_once"])
+    return found
+
+
+def _privilege_row(
+    server: Server, account: SourceAccount, privilege: str, error: SourceError | None
+) -> Row:
+    if error is None:
+        return ok("privileges", privilege, f"{account.name} has it")
+    if "privilege" not in str(error):
+        return failed("privileges", privilege, error)
+    hint = f"GRANT {privilege} ON *.* TO {account.quoted};"
+    if roles := _roles(server):
+        default = (
+            "SET DEFAULT ROLE ... FOR"
+            if account.flavour == "mariadb"
+            else ("SET DEFAULT ROLE ALL TO")
+        )
+        hint += f" or, if a role of it ({roles}) has it: {default} {account.quoted};"
+    return fail("privileges", privilege, f"{account.name} does not have it", hint)
+
+
+def _oldest(server: Server) -> tuple[BinlogName, int] | None:
+    """The oldest binlog; MySQL shows it to users who may read binlogs but not list them."""
+    rows = _ask(server, "SHOW BINLOG EVENTS LIMIT 1")
+    return (BinlogName.parse(str(rows[0]["Log_name"])), 4) if rows else None
 
 
 def login_rows(config: Config) -> Iterator[Row]:
