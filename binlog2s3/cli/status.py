@@ -15,7 +15,6 @@ import socket
 import sys
 import threading
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from binlog2s3.cli.status_watch import LookSchedule, Observation, watch
@@ -101,12 +100,7 @@ class StatusSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._store is not None:
             self._store.close()

@@ -14,6 +14,11 @@ from binlog2s3.store.contract import StoreConfig
 
 MOST_THREADS = 16
 """This many requests at once are enough to read small objects."""
+FromLineage = Annotated[
+    str | None,
+    Option("ID", "Lineage of the base backup, if several lineages have its position or its GTIDs."),
+]
+"""The option --from-lineage of the commands that take a base backup."""
 _READING = ("endpoint-url", "region", "addressing-style", "profile", "concurrency")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.bucket import reading
+from binlog2s3.config.bucket import FromLineage, reading
 from binlog2s3.config.given import (
     CommandOptions,
     Given,
@@ -110,13 +110,7 @@ class PitrConfig:
     from_position: Annotated[
         int | None, Option("N", "Offset in that binlog at which the base backup ends.", least=4)
     ] = None
-    from_lineage: Annotated[
-        str | None,
-        Option(
-            "ID",
-            "Lineage of the base backup, if several lineages have its position or its GTIDs.",
-        ),
-    ] = None
+    from_lineage: FromLineage = None
     from_backup: Annotated[
         Path | None,
         Option(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from binlog2s3.config.bucket import reading
+from binlog2s3.config.bucket import FromLineage, reading
 from binlog2s3.config.given import (
     CommandOptions,
     Given,
@@ -82,13 +82,7 @@ class VerifyConfig:
     from_gtid_set: Annotated[
         str | None, Option("SET", "The same, for a base backup that has these GTIDs.", "gtid set")
     ] = None
-    from_lineage: Annotated[
-        str | None,
-        Option(
-            "ID",
-            "Lineage of the base backup, if several lineages have its position or its GTIDs.",
-        ),
-    ] = None
+    from_lineage: FromLineage = None
     repair: Annotated[
         bool,
         Option("", "Rebuild missing entries from whole binlogs; nothing else is ever changed."),
