@@ -22,6 +22,7 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 
+from bench.processes import children, cpu_seconds
 from lab import get
 from lab.child import ServerFailedError, end, spawn, tail
 from lab.disk import temporary_directory
@@ -116,9 +117,9 @@ def measure(count: int, *, seconds: float = SECONDS) -> Measured:
         _wait_idle(store, bucket, streamers)
         idle = _cpu_of_a_minute(streamers, seconds)
         threads = int(server.query("SHOW STATUS LIKE 'Threads_connected'")[0][1]) - 1
-        children = [child for one in streamers for child in _children(one.pid)]
+        decoders = [child for one in streamers for child in children(one.pid)]
         of_streamers = _memory(one.pid for one in streamers)
-        of_decoders = _memory(children)
+        of_decoders = _memory(decoders)
         busy = _cpu_of_a_minute(streamers, seconds, server)
         _wait_idle(store, bucket, streamers)
         return Measured(
@@ -205,19 +206,7 @@ def _cpu_of_a_minute(
 
 
 def _cpu(streamers: Iterable[Streamer]) -> float:
-    total = 0
-    for one in streamers:
-        for pid in (one.pid, *_children(one.pid)):
-            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            total += sum(map(int, stat[11:15]))  # its own, and of children that have ended
-    return total / os.sysconf("SC_CLK_TCK")
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += [int(word) for word in file.read_text(encoding="utf-8").split()]
-    return found
+    return sum(sum(cpu_seconds(pid)) for one in streamers for pid in (one.pid, *children(one.pid)))
 
 
 def _memory(pids: Iterable[int]) -> Memory:

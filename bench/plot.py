@@ -1,13 +1,13 @@
-"""Draws the matrix: p50, p99 and max over the rate, one panel a way."""
+"""Draws the matrix (p50, p99 and max over the rate, one panel a way) and the backlogs' speeds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 
-from bench.report import Results, matrix_results, size
+from bench.report import CATCHUP_WAYS, Results, matrix_results, megabytes_per_second, size
 
 _MARKERS = {100: ("o", "tab:blue"), 1_000_000: ("s", "tab:orange")}
 
@@ -33,6 +33,28 @@ def draw(results: Results, into: Path) -> None:
     panels[0].set_ylabel("seconds from commit to restorable")
     panels[0].legend(fontsize="small")
     figure.suptitle("solid: p99, bars: p50 to max, dotted: 2 s")
+    figure.tight_layout()
+    figure.savefig(into, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def draw_catchup(found: Sequence[Mapping[str, Any]], into: Path) -> None:
+    """Write the picture of the backlogs: a bar for each way, a panel for each link."""
+    mpl.use("Agg")
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.5))
+    width = 0.8 / len(CATCHUP_WAYS)
+    for panel, link in zip(panels, ("near", "far"), strict=True):
+        chosen = [result for result in found if result["link"] == link]
+        for number, (way, title) in enumerate(CATCHUP_WAYS.items()):
+            here = {g: result for g, result in enumerate(chosen) if way in result["ways"]}
+            places = [group + (number - 1) * width for group in here]
+            speeds = [megabytes_per_second(result, way) for result in here.values()]
+            panel.bar(places, speeds, width, label=title.replace("`", ""))
+        panel.set_xticks(range(len(chosen)), [f"rows of {size(r['row_bytes'])}" for r in chosen])
+        panel.set_title("near: loopback" if link == "near" else "far: 90 ms, 10 MB/s a connection")
+        panel.grid(axis="y", alpha=0.2)
+    panels[0].set_ylabel("MB/s of binlog into the store")
+    panels[0].legend(fontsize="small")
     figure.tight_layout()
     figure.savefig(into, dpi=110, metadata={"Software": None})
     plt.close(figure)

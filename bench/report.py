@@ -17,6 +17,31 @@ INTERVALS = (1.0, 5.0, 30.0)
 FLEET = 300
 EVENT_BYTES = 290
 """What the binlog has of a small transaction beside its row."""
+CATCHUP_WAYS = {
+    "stream": "binlog2s3",
+    "aws": "`mysqlbinlog --raw`, then `aws s3 cp`",
+    "s5cmd": "`mysqlbinlog --raw`, then `s5cmd cp -c 16 -p 10`",
+}
+_CATCHUP = """## Catching up
+
+![MB/s of a backlog, by way, row size and link](benchmarks-catchup.png)
+
+A server has {binlogs} closed binlogs of about {megabytes:.0f} MB in all, in transactions of one row
+each, and an empty bucket.
+
+- One machine with {cores} cores runs everything: MySQL, the way into the bucket, MinIO.
+- `near` is MinIO on the loopback interface. `far` adds toxiproxy before it: each answer comes 90 ms
+  later, and each connection carries 10 MB/s towards the store.
+- The streamer runs with its default options. Its time is from its start until every binlog has its
+  entry. The other ways fetch all binlogs, which is local in both cases, and then upload the files.
+  Their programs have default options but for what the table says.
+- A round runs all ways one after the other, each with a new store. The figures are medians of
+  {rounds} rounds. After each run every object was equal to the server's own file.
+- "binlog2s3, times as fast" divides the seconds of the way by those of binlog2s3.
+- CPU and peak memory are those of the streamer or of the upload program. The columns with
+  mysqlbinlog are the streamer's child or the fetch. Requests are those that the store counted.
+
+"""
 LOADS = {
     "idle": Load(0, 0),
     "1 tx/s of 300 bytes": Load(1, 300 + EVENT_BYTES),
@@ -41,9 +66,11 @@ def write(results: Results, docs: Path) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         print("matplotlib is not installed (pip install --group bench): no plot")
         return
-    from bench.plot import draw  # noqa: PLC0415 - only where matplotlib is
+    from bench.plot import draw, draw_catchup  # noqa: PLC0415 - only where matplotlib is
 
     draw(results, docs / "benchmarks-rpo.png")
+    if found := catchup_results(results):
+        draw_catchup(found, docs / "benchmarks-catchup.png")
 
 
 def tables(results: Results) -> dict[str, str]:
@@ -55,6 +82,7 @@ def tables(results: Results) -> dict[str, str]:
         "cost": cost_table(),
         "model": model_table(results),
         "restore": restore_table(results),
+        "catchup": catchup_section(results),
     }
 
 
@@ -181,6 +209,61 @@ def restore_table(results: Results) -> str:
     return markdown(head, rows)
 
 
+def catchup_results(results: Results) -> list[Mapping[str, Any]]:
+    """The backlogs in order: near first, small rows first."""
+    found = [result for name, result in results.items() if name.startswith("catchup-")]
+    return sorted(found, key=lambda r: (r["link"] != "near", r["row_bytes"]))
+
+
+def catchup_section(results: Results) -> str:
+    """What the document says about backlogs: nothing until one was measured."""
+    found = catchup_results(results)
+    if not found:
+        return ""
+    first = found[0]
+    text = _CATCHUP.format(
+        binlogs=first["binlogs"],
+        megabytes=first["size"] / 1e6,
+        cores=first["cores"],
+        rounds=len(first["ways"]["stream"]["seconds_each"]),
+    )
+    return text + catchup_table(found)
+
+
+def catchup_table(found: Iterable[Mapping[str, Any]]) -> str:
+    """How fast a backlog gets into the bucket, and what that takes."""
+    head = (
+        "link", "row", "way", "MB/s", "binlog2s3, times as fast", "CPU s/GB",
+        "mysqlbinlog CPU s/GB", "peak MiB", "mysqlbinlog peak MiB", "requests",
+    )  # fmt: skip
+    rows = []
+    for result in found:
+        gigabytes = result["size"] / 1e9
+        ours = result["ways"]["stream"]["seconds"]
+        for way, done in result["ways"].items():
+            main, child = done["main"], done["child"]
+            rows.append(
+                (
+                    result["link"],
+                    size(result["row_bytes"]),
+                    CATCHUP_WAYS[way],
+                    f"{megabytes_per_second(result, way):.0f}",
+                    f"{done['seconds'] / ours:.2f}",
+                    f"{main['cpu_seconds'] / gigabytes:.1f}",
+                    f"{child['cpu_seconds'] / gigabytes:.1f}",
+                    f"{main['peak_bytes'] / (1 << 20):.0f}",
+                    f"{child['peak_bytes'] / (1 << 20):.0f}",
+                    f"{sum(done['requests'].values()):.0f}",
+                )
+            )
+    return markdown(head, rows)
+
+
+def megabytes_per_second(result: Mapping[str, Any], way: str) -> float:
+    """Bytes of binlog over the seconds of the whole way."""
+    return float(result["size"] / 1e6 / result["ways"][way]["seconds"])
+
+
 def times(result: Mapping[str, Any]) -> tuple[str, str, str]:
     """p50, p99, max; at least that, where some were not seen in the bucket."""
     behind = result["behind"] / result["commits"] if result["commits"] else 0
@@ -197,7 +280,10 @@ def per_minute(result: Mapping[str, Any]) -> float:
 
 def size(count: int) -> str:
     """Bytes for a reader."""
-    return f"{count // 1_000_000} MB" if count >= 1_000_000 else f"{count} B"
+    for unit, name in ((1_000_000, "MB"), (1000, "kB")):
+        if count >= unit:
+            return f"{count // unit} {name}"
+    return f"{count} B"
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import boto3.exceptions
@@ -27,18 +27,15 @@ Alive = Callable[[], None]
 """Raises ServerFailedError when the way has ended by itself."""
 
 
-@contextlib.contextmanager
-def streamer(
+def start_streamer(
     where: Bucket,
     endpoint_url: str,
     server: MysqlServer,
     folder: Path,
     *,
-    flush_interval: float,
-    log_level: str = "info",
-) -> Iterator[Alive]:
-    """binlog2s3."""
-    log = folder / "stream.log"
+    more: Mapping[str, object],
+) -> "subprocess.Popen[bytes]":
+    """Start binlog2s3 with `more` options; its log is `stream.log` in the folder."""
     options = {
         "source": where.source,
         "mysql-host": "127.0.0.1",
@@ -51,13 +48,28 @@ def streamer(
         "endpoint-url": endpoint_url,
         "region": REGION,
         "addressing-style": "path",
-        "flush-interval": flush_interval,
-        "log-level": log_level,
+        **more,
     }
     argv = [sys.executable, "-m", "binlog2s3", "stream"]
     argv += [f"--{name}={value}" for name, value in options.items()]
     keys = environment_for(where.access_key, where.secret_key)
-    process = spawn(argv, log, environment=keys)
+    return spawn(argv, folder / "stream.log", environment=keys)
+
+
+@contextlib.contextmanager
+def streamer(
+    where: Bucket,
+    endpoint_url: str,
+    server: MysqlServer,
+    folder: Path,
+    *,
+    flush_interval: float,
+    log_level: str = "info",
+) -> Iterator[Alive]:
+    """binlog2s3."""
+    log = folder / "stream.log"
+    more = {"flush-interval": flush_interval, "log-level": log_level}
+    process = start_streamer(where, endpoint_url, server, folder, more=more)
 
     def alive() -> None:
         if process.poll() is not None:

@@ -125,6 +125,11 @@ def mc() -> Path:
     return _on_path_or_built("mc", "github.com/minio/mc", "mc", "1 to 2 minutes")
 
 
+def s5cmd() -> Path:
+    """s5cmd, an S3 client to compare with: the one on PATH, else built from its newest module."""
+    return _on_path_or_built("s5cmd", "github.com/peak/s5cmd/v2", "s5cmd", "20 to 60 s")
+
+
 def kustomize() -> Path:
     """kustomize, for the manifests: the one on PATH, else built; newer ones want Go 1.27."""
     module = "sigs.k8s.io/kustomize/kustomize/v5"
@@ -461,6 +466,7 @@ def main(names: list[str]) -> int:
         "toxiproxy": toxiproxy,
         "promtool": promtool,
         "mc": mc,
+        "s5cmd": s5cmd,
         "kustomize": kustomize,
         "nfpm": nfpm,
         "patchelf": patchelf,

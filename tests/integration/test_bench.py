@@ -6,7 +6,7 @@ from time import monotonic
 
 import pytest
 
-from bench import scanner
+from bench import catchup, scanner
 from bench.cost import Load, dear, dollars_per_month, requests_for
 from bench.link import SlowLink
 from bench.load import Plan
@@ -21,7 +21,7 @@ from lab.s3 import MinioServer, client_for
 PLAN = Plan(rate=20, row_bytes=100, seconds=6, connections=2, fillers=1, rotations=1)
 DOCUMENT = "# before\n" + "".join(
     f"<!-- begin {name} -->\nold\n<!-- end {name} -->\nkept {name}\n"
-    for name in ("rpo", "requests", "peers", "cost", "model", "restore")
+    for name in ("rpo", "requests", "peers", "cost", "model", "restore", "catchup")
 )
 
 
@@ -67,6 +67,35 @@ def test_each_commit_of_a_run_is_read_back(
     assert "old" not in text
     assert all(f"kept {name}\n" in text for name in tables(results))
     assert f"| {result['p50']:.2f} | {result['p99']:.2f} | {result['max']:.2f} |" in text
+
+
+@pytest.mark.mysql
+@pytest.mark.minio
+def test_a_backlog_is_measured_by_each_way(
+    mysql_binaries: ServerBinaries,  # noqa: ARG001 - skips where there is none
+    minio_binary: Path,  # noqa: ARG001
+    toxiproxy_binary: Path,  # noqa: ARG001
+    aws_command: Path,  # noqa: ARG001
+    tmp_path: Path,
+) -> None:
+    """A small backlog gets into the bucket near and far, and its numbers make the report."""
+    results = tmp_path / "results.json"
+    small = ["--megabytes", "4", "--rounds", "1", "--rows", "8000", "--results", str(results)]
+    assert catchup.main(small) == 0
+    found = load_results(results)
+    assert list(found) == ["catchup-near-8000", "catchup-far-8000"]
+    for result in found.values():
+        assert result["binlogs"] == catchup.BINLOGS
+        assert 2_000_000 < result["size"] < 8_000_000
+        assert {"stream", "aws"} <= result["ways"].keys()
+        for done in result["ways"].values():
+            assert done["seconds"] > 0
+            assert done["main"]["cpu_seconds"] > 0
+            assert done["main"]["peak_bytes"] > 1_000_000
+            assert done["child"]["peak_bytes"] > 1_000_000
+            assert done["requests"]["PutObject"] >= catchup.BINLOGS
+    assert catchup.main(small) == 0
+    assert load_results(results) == found  # what is there is not measured again
 
 
 def test_a_transaction_counts_from_when_all_before_it_can_be_read() -> None:
