@@ -31,7 +31,8 @@ def draw(results: Results, into: Path) -> None:
         panel.set_title("link of 90 ms and 2 MB/s" if slow_link else "direct")
         panel.grid(which="both", alpha=0.2)
     panels[0].set_ylabel("seconds from commit to restorable")
-    panels[0].legend(fontsize="small")
+    if panels[0].get_legend_handles_labels()[0]:
+        panels[0].legend(fontsize="small")
     figure.suptitle("solid: p99, bars: p50 to max, dotted: 2 s")
     figure.tight_layout()
     figure.savefig(into, dpi=110, metadata={"Software": None})
@@ -46,6 +47,8 @@ def draw_catchup(found: Sequence[Mapping[str, Any]], into: Path) -> None:
     for panel, link in zip(panels, ("near", "far"), strict=True):
         chosen = [result for result in found if result["link"] == link]
         for number, (way, title) in enumerate(CATCHUP_WAYS.items()):
+            if not any(way in result["ways"] for result in found):
+                continue  # its program could not be had
             here = {g: result for g, result in enumerate(chosen) if way in result["ways"]}
             places = [group + (number - 1) * width for group in here]
             speeds = [megabytes_per_second(result, way) for result in here.values()]
