@@ -39,7 +39,7 @@ from binlog2s3.stream.board import Board
 from binlog2s3.stream.decide import Limits
 from binlog2s3.stream.paging import Pager
 from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history
-from binlog2s3.stream.retry import wait_for
+from binlog2s3.stream.retry import unless, wait_for
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Reached, Watch
 from binlog2s3.stream.spool import Spool
@@ -89,6 +89,7 @@ class Loop:
         self._counts = Counts()
         self._board: Board | None = None
         self._ended = threading.Event()
+        self._drained_at = 0.0
         self._audits: SimpleQueue[tuple[list[str], float]] = SimpleQueue()
         self._named = set(found.foreign)
         self._workers = Workers(config.s3.concurrency)
@@ -120,6 +121,7 @@ class Loop:
             look=lambda: self._writer.look(self._store),
             take_turn=lambda lineage: self._writer.take_turn(self._store, lineage),
             open_uploader=self._open_uploader,
+            ask=self._ask_store,
         )
         self._pager = Pager(
             store=self._store,
@@ -220,6 +222,9 @@ class Loop:
         except (GapError, SourceError) as error:
             self._bring_in()
             self._stop.fail(error)
+        except StoreError as error:
+            if not self._stop.signal:  # else the signal ended the request that the loop waited for
+                self._stop.fail(error)
         except BaseException as error:  # noqa: BLE001 - raised again when all is in order
             self._stop.fail(error)
         return self._end()
@@ -294,6 +299,29 @@ class Loop:
         if time.monotonic() - self._watch.round_at < self._watch.patience_seconds:
             self._notifier.feed()
 
+    def _ask_store(self, request: Callable[[], Lineage]) -> Lineage:
+        """What a request returns that the loop waits for; after a stop, for a few seconds more.
+
+        Raises what `request` raises; StoreError if the store has not answered by then.
+        """
+
+        def meanwhile() -> None:
+            self._alive()
+            self._ended.wait(_POLL_SECONDS)
+
+        found = unless(self._drained, request, name="lineage", meanwhile=meanwhile)
+        if found is None:
+            raise StoreError("not waited for the store's answer: stopping", transient=True)
+        return found
+
+    def _drained(self) -> bool:
+        """Whether a stop has given running requests their time."""
+        if not self._stop.event.is_set():
+            return False
+        now = time.monotonic()
+        self._drained_at = self._drained_at or now + self._config.timing.drain_seconds
+        return now >= self._drained_at
+
     def _name_foreign(self, keys: list[str]) -> None:
         """Log each key below `live/` that is not of our format, once."""
         for key in keys:
@@ -326,14 +354,10 @@ class Loop:
         if not self._stands_by:
             self._notifier.stopping()
         self._stop.event.set()
-        try:
-            if not superseded:
-                self._drain(reading=self._stop.error is None)
-            self._supervisor.close()
-            self._spool.sync()
-        except Binlog2s3Error as error:
-            if str(error) != str(self._stop.error):
-                _log.error("not all could be put in order", error)
+        if not superseded:
+            self._in_order(lambda: self._drain(reading=self._stop.error is None))
+        self._in_order(self._supervisor.close)
+        self._in_order(self._spool.sync)
         if not superseded:
             farewell = threading.Thread(
                 target=self._writer.finish,
@@ -360,6 +384,14 @@ class Loop:
             raise self._stop.error
         return self._stop.status
 
+    def _in_order(self, step: Callable[[], object]) -> None:
+        """A step of the end. One that fails does not keep the others from being done."""
+        try:
+            step()
+        except Binlog2s3Error as error:
+            if str(error) != str(self._stop.error):
+                _log.error("not all could be put in order", error)
+
     def end_threads(self) -> None:
         """End the remaining threads, each after what it does at the moment."""
         self._ended.set()
@@ -376,8 +408,7 @@ class Loop:
 
     def _drain(self, *, reading: bool) -> None:
         """Give running requests their time. Read what is there, unless reading has failed."""
-        deadline = time.monotonic() + self._config.timing.drain_seconds
-        while time.monotonic() < deadline:
+        while not self._drained():
             for uploader in self._intake.uploaders():
                 uploader.flush()
             more = reading and self._supervisor.round(_POLL_SECONDS)

@@ -9,6 +9,7 @@ Law: every wait ends at once when `stop` is set.
 import random
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import TypeVar
 
 import tenacity
@@ -67,3 +68,34 @@ def wait_for(
         reraise=True,
     )
     return retrying(ask)
+
+
+def unless(
+    given_up: Callable[[], bool],
+    ask: Callable[[], T],
+    *,
+    name: str,
+    meanwhile: Callable[[], object],
+) -> T | None:
+    """What `ask` returns, or None once `given_up` says so.
+
+    `ask` runs in a thread of this name, and may still have its effect after that. `meanwhile` is
+    called again and again until there is an answer: it is what waits. Raises what `ask` raises.
+    """
+    answers: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((ask(), None))
+        except Exception as error:  # noqa: BLE001 - raised below
+            answers.put((None, error))
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    while answers.empty():
+        if given_up():
+            return None
+        meanwhile()
+    answer, error = answers.get()
+    if error is not None:
+        raise error
+    return answer

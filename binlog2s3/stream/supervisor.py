@@ -25,7 +25,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from queue import SimpleQueue
 
 import tenacity
 
@@ -42,7 +41,7 @@ from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.lessons import EndAction, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.resume import Heading, Pilot
-from binlog2s3.stream.retry import delay
+from binlog2s3.stream.retry import delay, unless
 from binlog2s3.stream.source_watch import Reached, Watch
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.spool_limits import Pressure
@@ -244,24 +243,16 @@ class Supervisor:
 
     def _facts(self) -> ServerFacts:
         """Who answers. A silent server holds up neither what is brought in nor the end."""
-        answers: SimpleQueue[ServerFacts | Exception] = SimpleQueue()
-
-        def ask() -> None:
-            try:
-                answers.put(self._server.facts())
-            except Exception as error:  # noqa: BLE001 - raised below
-                answers.put(error)
-
-        threading.Thread(target=ask, name="ask", daemon=True).start()
-        while answers.empty():
-            if self._stop.is_set():
-                self._server = Server(self._login)  # closing the other one would wait for it
-                raise SourceError("not waited for the server's answer: stopping", transient=True)
-            self.work(_POLL_SECONDS)
-        answer = answers.get()
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        found = unless(
+            self._stop.is_set,
+            self._server.facts,
+            name="ask",
+            meanwhile=lambda: self.work(_POLL_SECONDS),
+        )
+        if found is None:
+            self._server = Server(self._login)  # closing the other one would wait for it
+            raise SourceError("not waited for the server's answer: stopping", transient=True)
+        return found
 
     def _ask(self) -> Heading:
         self._facts()

@@ -10,6 +10,7 @@ ends, everything of it that was read is still uploaded.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
+from functools import partial
 
 from binlog2s3.archive.catalog import Catalog, fetch
 from binlog2s3.archive.documents import Lineage, Parent
@@ -36,6 +37,12 @@ _HINTS = {
 }
 
 OpenUploader = Callable[[Lineage, Coverage], Uploader]
+Ask = Callable[[Callable[[], Lineage]], Lineage]
+"""Returns what a request returns; it may do it in another thread."""
+
+
+def _at_once(request: Callable[[], Lineage]) -> Lineage:
+    return request()
 
 
 class Intake:
@@ -58,6 +65,7 @@ class Intake:
         look: Callable[[], object],
         take_turn: Callable[[str], object],
         open_uploader: OpenUploader,
+        ask: Ask = _at_once,
     ) -> None:
         self._store = store
         self._layout = layout
@@ -66,6 +74,7 @@ class Intake:
         self._take_turn = take_turn
         self._has_turn = False
         self._open_uploader = open_uploader
+        self._ask = ask
         self._waiting: list[Track] = []  # until their lineage is known
         self._open: list[Track] = []  # not closed yet
         self._handed: Track | None = None  # the last one whose lineage is known
@@ -260,20 +269,27 @@ class Intake:
         return self._past.get(track.name) == track.size
 
     def _hand_on(self, track: Track) -> None:
-        if self.lineage is None:
-            new = self._new(track)
-            lineage = self._decided_already(new) or self._put(new)
-            self.resume_new(lineage, track)
-        elif not self._described:
-            self._put(self.lineage)
-        self._described = True
+        lineage = self.lineage or self._new(track)
+        if not (self._described and self._has_turn):
+            lineage = self._ask(partial(self._in_the_bucket, lineage, track))
+            if self.lineage is None:
+                self.resume_new(lineage, track)
+            self._described = self._has_turn = True
         assert self.lineage is not None and self.uploader is not None  # noqa: S101, PT018
         _check_first(track, self.lineage)
-        if not self._has_turn:
-            self._take_turn(self.lineage.id)
-            self._has_turn = True
         self._note(self.lineage, track)
         self.uploader.add(track)
+
+    def _in_the_bucket(self, lineage: Lineage, first: Track) -> Lineage:
+        """Describe it, or take the same one of another writer, and take the turn for it."""
+        if self.lineage is None:
+            lineage = self._decided_already(lineage) or self._put(lineage)
+        elif not self._described:
+            self._put(lineage)
+        if not self._has_turn:
+            _check_first(first, lineage)
+            self._take_turn(lineage.id)
+        return lineage
 
     def resume_new(self, lineage: Lineage, first: Track) -> None:
         """Open the uploader of a lineage that begins with this binlog."""
