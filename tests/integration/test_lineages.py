@@ -53,14 +53,17 @@ def start(archive: Archive, disk_tmp_path: Path) -> Iterator[Start]:
     count = 0
     with ExitStack() as stack:
 
-        def begin(server: MysqlServer, *, spool: str = "spool", **options: Any) -> StreamProcess:
+        def begin(
+            server: MysqlServer, *flags: str, spool: str = "spool", **options: Any
+        ) -> StreamProcess:
             nonlocal count
             count += 1
             chosen = {name.replace("_", "-"): value for name, value in options.items()}
             chosen = {"stall-timeout": 5, "spool": disk_tmp_path / spool, **chosen}
             place = disk_tmp_path / f"stream-{count}"
             store, bucket = archive.bucket.store, archive.bucket.name
-            return stack.enter_context(StreamProcess(place, server, store, bucket, options=chosen))
+            process = StreamProcess(place, server, store, bucket, options=chosen, arguments=flags)
+            return stack.enter_context(process)
 
         yield begin
 
@@ -451,9 +454,9 @@ def wait_for_refusals(stream: StreamProcess, uuid: str) -> None:
 
 
 def refused_at_start(archive: Archive, place: Path, server: MysqlServer, ours: str) -> None:
-    """A start against this server ends with exit 4 and names both."""
+    """A start against this server that does not stand by ends with exit 4 and names both."""
     store, bucket = archive.bucket.store, archive.bucket.name
-    status, log, stderr = run_to_end(place, server, store, bucket)
+    status, log, stderr = run_to_end(place, server, store, bucket, arguments=["--take-over"])
     assert status == 4, stderr
     assert ours in log[-1]["error"]
     assert uuid_of(server) in log[-1]["error"]
@@ -706,7 +709,10 @@ def test_the_source_of_another_live_server(
     disk_tmp_path: Path,
     golden: bool,
 ) -> None:
-    """--source copied from another machine: refused, and the one that works is not disturbed."""
+    """--source copied from another machine: refused, and the one that works is not disturbed.
+
+    So also with --take-over, without which it would stand by.
+    """
     gtid = has_gtids(mysqld)
     ours, mistaken = mysqld, sibling(mysqld, disk_tmp_path / "mistaken", server_id=1)
     gtids = ""
@@ -722,7 +728,8 @@ def test_the_source_of_another_live_server(
     servers.enter_context(mistaken)
     if not golden:
         create_table(mistaken)
-    stream = start(ours, stall_timeout=600)  # else a slow machine's server would be given up
+    # else a slow machine's server would be given up
+    stream = start(ours, "--exit-on-other-writer", stall_timeout=600)
     for text in ("ours", "more of ours"):
         write(ours, text)
         if not golden:  # else the image's GTIDs are all that went before the open binlog
@@ -738,7 +745,7 @@ def test_the_source_of_another_live_server(
     assert Path(f"/proc/{pid}").exists()
     assert archive.writers() == writers
     uuid = uuid_of(mistaken)
-    taken = start(mistaken, spool="taken", accept_new_server=uuid)
+    taken = start(mistaken, "--take-over", spool="taken", accept_new_server=uuid)
     second = archive.works(taken, mistaken, "mistaken")
     assert stream.wait() == 9
     found = parent(archive, second)

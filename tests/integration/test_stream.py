@@ -645,11 +645,12 @@ def test_an_object_without_its_entry_gets_it(
 def test_the_last_to_start_is_the_writer(
     mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
-    """A second streamer takes over; the first ends with exit 9 and names it; nothing is harmed."""
-    with StreamProcess(disk_tmp_path / "one", mysql, store, bucket) as first:
+    """With --take-over; the first ends with exit 9, as asked, and names it; nothing is harmed."""
+    ends, takes = ["--exit-on-other-writer"], ["--take-over"]
+    with StreamProcess(disk_tmp_path / "one", mysql, store, bucket, arguments=ends) as first:
         first.wait_for_event("new lineage")
         with StreamProcess(
-            disk_tmp_path / "two", mysql, store, bucket, timing=PATIENT_END
+            disk_tmp_path / "two", mysql, store, bucket, arguments=takes, timing=PATIENT_END
         ) as second:
             second.wait_for_event("streaming")
             write(mysql, 8)
@@ -723,10 +724,15 @@ def test_another_server_under_the_same_source_is_refused(
     mysql: MysqlServer, mysql_shared: MysqlServer, store: Store, bucket: str,
     disk_tmp_path: Path,
 ) -> None:  # fmt: skip
-    """A --source copied from another machine: exit 4, both named, the writer undisturbed."""
+    """A --source copied from another machine: exit 4, both named, the writer undisturbed.
+
+    So also with --take-over, without which it would stand by.
+    """
     with StreamProcess(disk_tmp_path / "one", mysql, store, bucket) as first:
         first.wait_for_event("new lineage")
-        with StreamProcess(disk_tmp_path / "two", mysql_shared, store, bucket) as second:
+        with StreamProcess(
+            disk_tmp_path / "two", mysql_shared, store, bucket, arguments=["--take-over"]
+        ) as second:
             assert second.wait() == 4
             uuid = mysql_shared.query("SELECT @@server_uuid")[0][0]
             assert uuid in second.events("ended")[0]["error"]
