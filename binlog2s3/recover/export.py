@@ -335,7 +335,7 @@ def _readme(
     if plan.adds:
         lines.append(f"GTIDs        {plan.adds}")
     if plan.skipped:
-        lines.append(f"skipped      {plan.skipped}")
+        lines.append(f"skipped      {plan.skipped_text}")
     last = max((piece.greatest_commit_us or 0 for piece in plan.pieces), default=0)
     if last:
         lines.append(f"last commit  {time_text(last)}")

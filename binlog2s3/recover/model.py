@@ -235,7 +235,8 @@ class Plan:
     """Exactly what will be done.
 
     `before`: the GTIDs that the target has; `adds`: those that the pieces add; `skipped`: those
-    that --skip-gtid leaves out. All are None if the history has no GTIDs. `kept` are the last
+    that --skip-gtid leaves out (MariaDB: the last of each server; `skipped_singly` has each). All
+    are None if the history has no GTIDs. `kept` are the last
     transactions that are applied, or that the target has; `left_out` the first that are not; at
     most three each.
     """
@@ -255,6 +256,12 @@ class Plan:
     reach: Reachable
     warnings: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    skipped_singly: tuple[str, ...] = ()
+
+    @property
+    def skipped_text(self) -> str:
+        """All GTIDs that are skipped, as text; "" if none are."""
+        return ",".join(self.skipped_singly) or str(self.skipped or "")
 
     @property
     def begin(self) -> BinlogPosition:

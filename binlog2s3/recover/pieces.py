@@ -264,8 +264,10 @@ class Skip:
                 if self._flavour == "mysql":
                     self._set |= GtidSet.parse(text)
                 else:
-                    gtids = MariadbGtidList.parse(text).gtids()
-                    self._single |= {f"{d}-{s}-{n}" for d, s, n in gtids}
+                    # one by one: a list keeps only the last of each domain and server
+                    for one in text.split(","):
+                        gtids = MariadbGtidList.parse(one).gtids()
+                        self._single |= {f"{d}-{s}-{n}" for d, s, n in gtids}
             except ValueError as error:
                 raise RecoveryError(f"--skip-gtid: {error}", hint="see --help") from None
 
@@ -294,6 +296,10 @@ class Skip:
         if not (self._set or self._single):
             return None
         return gathered(self._found, self._flavour)
+
+    def found_singly(self) -> tuple[str, ...]:
+        """Of MariaDB, each that is left out; `found` has only the last of each server."""
+        return tuple(dict.fromkeys(self._found)) if self._single else ()
 
     def not_found(self) -> str:
         """Those that were named and not found, as text."""

@@ -113,6 +113,7 @@ class _Planner:
             before=self._have.gtids if self._have is not None else None,
             adds=self._pieces.applied,
             skipped=self._skip.found(),
+            skipped_singly=self._skip.found_singly(),
             kept=tuple(self._last_kept(stop, first)),
             left_out=tuple(self._first_left_out(stop, first)),
             commit_exact=all(

@@ -169,7 +169,7 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
         yield "", f"adds {gtids_text(str(plan.adds))}", ""
     if plan.skipped:
         then = "then committed empty" if _commits_empty(plan, about) else "their GTIDs stay unused"
-        yield "skip", f"{plan.skipped} ({then})", "yellow"
+        yield "skip", f"{plan.skipped_text} ({then})", "yellow"
     if not plan.commit_exact:
         yield (
             "times",
@@ -371,7 +371,7 @@ def plan_document(plan: Plan, about: About) -> dict[str, Any]:
         "pieces": [_piece(piece) for piece in plan.pieces],
         "gtids_before": _gtids(plan.before),
         "gtids_added": _gtids(plan.adds),
-        "gtids_skipped": _gtids(plan.skipped),
+        "gtids_skipped": None if plan.skipped is None else plan.skipped_text,
         "skipped_committed_empty": _commits_empty(plan, about),
         "commit_times": "exact" if plan.commit_exact else "seconds",
         "kept": [_shown(one) for one in plan.kept],
