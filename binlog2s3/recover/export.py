@@ -90,6 +90,7 @@ def to_directory(
         seconds=time.monotonic() - began,
         proved="the transactions and GTIDs that were written are those of the plan",
         files=tuple(files),
+        unsafe_files=tuple(unclear),
     )
 
 

@@ -75,7 +75,8 @@ class Result:
     `stands_at` is where such a target ends up, which it cannot tell itself. `proved` says in words
     what was compared with the plan, "" if nothing could be. `committed_empty` are skipped GTIDs;
     `disabled_events` the statements that enable the events that a replica disables. `where` is the
-    directory or server that was written to.
+    directory or server that was written to. `unsafe_files` are those of `files` whose text a client
+    may read in another way than the server did.
     """
 
     how: How
@@ -89,6 +90,7 @@ class Result:
     disabled_events: tuple[str, ...] = ()
     proved: str = ""
     files: tuple[str, ...] = ()
+    unsafe_files: tuple[str, ...] = ()
 
 
 # The plan
@@ -329,6 +331,11 @@ def print_result(result: Result, page: Plain) -> None:
         page.line(f"proved: {result.proved}")
     if result.gtids is not None:
         page.line(f"the target's GTIDs: {result.gtids or 'none'}", "dim")
+    for name in result.unsafe_files:
+        page.line(
+            f"warning: {name} is UNSAFE for mysqlbinlog and the mysql client, see README.txt there",
+            "yellow",
+        )
     if result.disabled_events:
         page.line("replication disabled these events; to enable them here:", "yellow")
         for statement in result.disabled_events:
@@ -413,6 +420,7 @@ def result_document(result: Result) -> dict[str, Any]:
         "disabled_events": list(result.disabled_events),
         "proved": result.proved or None,
         "files": list(result.files),
+        "unsafe_files": list(result.unsafe_files),
     }
 
 

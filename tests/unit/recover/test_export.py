@@ -1,5 +1,6 @@
 """A recovery as files: byte-exact, whole or not there, never over something else."""
 
+import io
 import os
 import re
 import shlex
@@ -15,8 +16,10 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.output import page_on
 from binlog2s3.recover.export import README, SKIPPED, prepare, to_directory
 from binlog2s3.recover.model import Checked, Plan, PlanPiece, ProgressReport, Stream
+from binlog2s3.recover.view import print_result, result_document
 from lab.pitr_examples import ABOUT, LINEAGE, PLAN, UUID
 from tests.binlog_writer import BinlogWriter, query_body
 
@@ -149,7 +152,7 @@ def test_the_readme_has_the_command(tmp_path: Path) -> None:
 
 
 def test_a_file_that_a_client_may_take_otherwise_is_marked(tmp_path: Path) -> None:
-    """In the README: which, and what is in it; the files are of this user alone."""
+    """In the README and the result: which, and what is in it; the files are of this user alone."""
     writer = BinlogWriter(server_version="9.7.4")
     begin = len(writer.data)
     attack = "create table n (i int) --\x01'\n-- '/*!*/; drop"
@@ -161,7 +164,12 @@ def test_a_file_that_a_client_may_take_otherwise_is_marked(tmp_path: Path) -> No
             replace(PARTS[SECOND][1], data=bytes(writer.data[begin:])[:100].ljust(100, b"\0")),
         ],
     }
-    to_directory(PLANNED, ABOUT, stream(of=lambda p: parts[p.binlog]), tmp_path / "d")
+    result = to_directory(PLANNED, ABOUT, stream(of=lambda p: parts[p.binlog]), tmp_path / "d")
+    assert result.unsafe_files == (f"{OTHER}/b.000002",)
+    out = io.StringIO()
+    print_result(result, page_on(out))
+    assert f"warning: {OTHER}/b.000002 is UNSAFE for mysqlbinlog" in out.getvalue()
+    assert result_document(result)["unsafe_files"] == [f"{OTHER}/b.000002"]
     lines = (tmp_path / "d" / README).read_text().splitlines()
     (marked,) = (line for line in lines if line.startswith("UNSAFE"))
     assert f'{OTHER}/b.000002: the statement "create table n' in marked
