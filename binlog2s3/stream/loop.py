@@ -67,6 +67,7 @@ class Loop:
     """
 
     _notifier = Notifier()  # tells nobody until `run`
+    _drained_at = 0.0  # when a stop has given running requests their time
 
     def __init__(
         self, config: Config, begun: StartResult, store: S3Store, spool: Spool, stop: Stop
@@ -89,7 +90,6 @@ class Loop:
         self._counts = Counts()
         self._board: Board | None = None
         self._ended = threading.Event()
-        self._drained_at = 0.0
         self._audits: SimpleQueue[tuple[list[str], float]] = SimpleQueue()
         self._named = set(found.foreign)
         self._workers = Workers(config.s3.concurrency)
