@@ -40,7 +40,7 @@ class SourceError(Binlog2s3Error):
     """The MySQL or MariaDB server, its privileges and settings, or mysqlbinlog.
 
     `answered`: the server, or its host, answered with an error. `unservable`: it cannot send the
-    binlog from this position. `refused`: binlog2s3 refuses this server. `lacks_privilege`: the
+    binlog from this position. `refused`: binlog2s3 refuses this server. `needs_privilege`: the
     account is missing a privilege.
     """
 
@@ -55,13 +55,13 @@ class SourceError(Binlog2s3Error):
         answered: bool = False,
         unservable: bool = False,
         refused: bool = False,
-        lacks_privilege: bool = False,
+        needs_privilege: bool = False,
     ) -> None:
         super().__init__(message, hint=hint, transient=transient)
         self.answered = answered
         self.unservable = unservable
         self.refused = refused
-        self.lacks_privilege = lacks_privilege
+        self.needs_privilege = needs_privilege
 
 
 class SpoolError(Binlog2s3Error):

@@ -38,7 +38,7 @@ KINDS = ("deb", "rpm")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build both into the named directory and print where they are; 1 where something lacks."""
+    """Build both into the named directory and print where they are; 1 if something is missing."""
     if len(arguments) != 1:
         print("usage: python -m lab.package DIRECTORY", file=sys.stderr)
         return 2

@@ -194,7 +194,7 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
 
 
 def written(document: str) -> str:
-    """A document with what is generated in it made anew; ValueError if a place for it lacks."""
+    """A document with what is generated in it made again; ValueError if its place is missing."""
     text = (ROOT / document).read_text(encoding="utf-8")
     for name, make in GENERATED[document].items():
         begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"

@@ -4,7 +4,7 @@ Place in the flow: everything that reads a whole binlog uses it: the streamer fo
 writes (`stream.tail.Track` extends it), and a start, `pitr` and `verify` for what is in the bucket.
 Pure.
 
-Law: what a binlog's entry says comes from here alone, whoever reads the binlog.
+Law: every entry of a binlog is made here, by the streamer and by `verify --repair`.
 """
 
 from datetime import UTC, datetime

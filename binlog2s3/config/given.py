@@ -40,7 +40,7 @@ class Given:
         """Whether the option has a value, and is not a flag that says no."""
         return self.values.get(name) not in (None, False, ())
 
-    def lacks(self, name: str) -> bool:
+    def is_missing(self, name: str) -> bool:
         """Whether the option was not given, not even with a wrong value."""
         return not self.has(name) and name not in self.wrong
 
@@ -69,7 +69,7 @@ class CommandOptions(Generic[Made]):
     def build(self, given: Given) -> tuple[Made | None, list[str]]:
         """Judge all values together: (config, problems); no config if anything is wrong."""
         required = (option.name for option in self.options if option.required)
-        problems = [f"--{name} is missing" for name in required if given.lacks(name)]
+        problems = [f"--{name} is missing" for name in required if given.is_missing(name)]
         problems += self.problems(given)
         if problems or given.wrong:
             return None, problems

@@ -242,12 +242,12 @@ def _start_problems(given: Given) -> Iterable[str]:
     starts = [name for name in _FROM if given.has(name)]
     for other in starts[1:]:
         yield contradiction(given, starts[0], other, "give one of them")
-    if given.has("from-binlog") and given.lacks("from-position"):
+    if given.has("from-binlog") and given.is_missing("from-position"):
         yield f"{given.called('from-binlog')} needs --from-position (4: its beginning)"
-    if given.has("from-position") and given.lacks("from-binlog"):
+    if given.has("from-position") and given.is_missing("from-binlog"):
         yield f"{given.called('from-position')} needs --from-binlog"
     yield from path_problems(given, "from-backup")
-    if given.wants("skip-leaves-hole") and given.lacks("skip-gtid"):
+    if given.wants("skip-leaves-hole") and given.is_missing("skip-gtid"):
         yield f"{given.called('skip-leaves-hole')} needs --skip-gtid"
 
 
@@ -271,7 +271,9 @@ def _output_problems(given: Given) -> Iterable[str]:
 
 def _target_problems(given: Given) -> Iterable[str]:
     addressed = [
-        n for n in ("target-host", "target-socket", "target-defaults-file") if not given.lacks(n)
+        n
+        for n in ("target-host", "target-socket", "target-defaults-file")
+        if not given.is_missing(n)
     ]
     others = [
         option
@@ -288,7 +290,7 @@ def _target_problems(given: Given) -> Iterable[str]:
                 "no target: --target-host or --target-socket is missing (or --output-dir instead "
                 "of a target, or --dry-run)"
             )
-        elif not any(not given.lacks(name) for name in _FROM):
+        elif not any(not given.is_missing(name) for name in _FROM):
             yield (
                 "--dry-run without a target needs to be told where to begin: --from-gtid-set, "
                 "--from-binlog or --from-backup"

@@ -148,9 +148,9 @@ def _config(values: Mapping[str, Any]) -> StatusConfig:
 
 def _problems(given: Given) -> Iterable[str]:
     whole, look_at = given.wants("all"), given.values.get("from")
-    if (whole or look_at == "bucket") and given.lacks("s3-url"):
+    if (whole or look_at == "bucket") and given.is_missing("s3-url"):
         yield "--s3-url is missing"
-    if look_at == "bucket" and not whole and given.lacks("source"):
+    if look_at == "bucket" and not whole and given.is_missing("source"):
         yield "--source is missing (or --all)"
     for name in ("source", "spool"):  # a streamer's file has both, and they do not matter here
         if whole and given.on_command_line(name):

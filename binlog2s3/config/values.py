@@ -388,7 +388,7 @@ def _problems(given: Given) -> Iterable[str]:
 
 def login_problems(given: Given, prefix: Prefix) -> Iterable[str]:
     """What is wrong with the options for the login to a server."""
-    if given.lacks(f"{prefix}-user") and given.lacks(f"{prefix}-defaults-file"):
+    if given.is_missing(f"{prefix}-user") and given.is_missing(f"{prefix}-defaults-file"):
         yield f"--{prefix}-user is missing (or a --{prefix}-defaults-file that names it)"
     for name in (f"{prefix}-host", f"{prefix}-port"):
         if given.has(f"{prefix}-socket") and given.has(name):
@@ -400,7 +400,11 @@ def _tls_problems(given: Given, prefix: Prefix) -> Iterable[str]:
     ca, cert, key = (f"{prefix}-ssl-{what}" for what in ("ca", "cert", "key"))
     own_mode, defaults, socket = (f"{prefix}-{w}" for w in ("ssl-mode", "defaults-file", "socket"))
     mode, called = given.values.get(own_mode), given.called(own_mode)
-    if mode in ("VERIFY_CA", "VERIFY_IDENTITY") and given.lacks(ca) and given.lacks(defaults):
+    if (
+        mode in ("VERIFY_CA", "VERIFY_IDENTITY")
+        and given.is_missing(ca)
+        and given.is_missing(defaults)
+    ):
         yield f"{called} {mode} needs --{ca} (or a --{defaults} that has ssl-ca)"
     if mode == "VERIFY_IDENTITY" and given.has(socket):
         yield f"{called} {mode} needs a host name, and {given.called(socket)} has none"
@@ -408,7 +412,7 @@ def _tls_problems(given: Given, prefix: Prefix) -> Iterable[str]:
         if mode == "DISABLED" and given.has(name):
             yield contradiction(given, own_mode, name, "DISABLED uses no certificates")
     for one, other in ((cert, key), (key, cert)):
-        if given.has(one) and given.lacks(other):
+        if given.has(one) and given.is_missing(other):
             yield f"{given.called(one)} needs --{other}"
 
 

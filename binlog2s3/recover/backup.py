@@ -305,7 +305,7 @@ def _ended(file: BinaryIO, data: bytes) -> bool:
 def _decompressed(path: Path, file: BinaryIO, *, gzipped: bool) -> bytes:
     """The first bytes of a compressed file, one more than `LIMIT` if there are more.
 
-    From a file that was cut off, what came before; the text then lacks its end.
+    From a file that was cut off, what came before; the end of the text is missing then.
     """
     source = cast("BinaryIO", _Beginning(file, 2 * LIMIT))
     data = bytearray()

@@ -161,7 +161,7 @@ class Channel(ABC):
         try:
             self.remove()
         except SourceError as error:
-            if error.lacks_privilege or not error.answered:
+            if error.needs_privilege or not error.answered:
                 raise
 
     def setting(self, name: str) -> object:

@@ -90,10 +90,10 @@ def problems(
         )
     if not stop_threads:
         yield from _thread_problems(found)
-    if found.lacks:
+    if found.missing_privileges:
         yield RecoveryError(
             f"the account {login.user!r} at the target is missing the privilege "
-            f"{', '.join(found.lacks)}",
+            f"{', '.join(found.missing_privileges)}",
             hint=PRIVILEGES[found.flavour],
         )
 

@@ -49,7 +49,7 @@ def left_over(server: Server, facts: TargetFacts) -> Channel | None:
     A channel of that name that is not ours does not count: `preflight` refuses it. Raises
     SourceError.
     """
-    if facts.lacks:
+    if facts.missing_privileges:
         return None
     channel = channel_of(server, facts)
     state = channel.state()
@@ -180,7 +180,7 @@ class Replication:
             raise
 
     def _hint(self, error: SourceError) -> str:
-        if error.lacks_privilege:
+        if error.needs_privilege:
             return PRIVILEGES[self._facts.flavour]
         return f"is the server up? {_AGAIN}" if error.transient else error.hint
 

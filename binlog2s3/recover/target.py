@@ -47,7 +47,7 @@ class TargetFacts:
     `uuid` as in `ServerFacts`. `executed` is None if it keeps no GTIDs that can be compared:
     gtid_mode is not ON, or it is MariaDB. `channels` are the replica channels that run.
     `not_transactional` are tables, with their engines, whose rows a crash may lose although their
-    GTIDs stay. `lacks`: missing privileges without which the facts cannot be asked for.
+    GTIDs stay. `missing_privileges`: those without which the facts cannot be asked for.
     """
 
     address: str
@@ -66,7 +66,7 @@ class TargetFacts:
     binlog_format: str = "ROW"
     logs_replicated: bool = True
     not_transactional: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
+    missing_privileges: tuple[str, ...] = ()
 
     @property
     def keeps_gtids(self) -> bool:
@@ -98,7 +98,7 @@ def facts(server: Server, login: Login) -> TargetFacts:
         uuid, gtid_mode = f"{int(row['id']):08x}-{int(own['domain']):08x}", False
         executed, super_read_only = None, False
     settings = _settings(server)
-    channels, lacks = _channels(server, flavour, version)
+    channels, missing_privileges = _channels(server, flavour, version)
     return TargetFacts(
         address=login.address,
         uuid=uuid,
@@ -118,7 +118,7 @@ def facts(server: Server, login: Login) -> TargetFacts:
         logs_replicated=settings.get("log_replica_updates", settings.get("log_slave_updates", "ON"))
         in ("ON", "1"),
         not_transactional=_not_transactional(server),
-        lacks=lacks,
+        missing_privileges=missing_privileges,
     )
 
 
@@ -187,7 +187,7 @@ def _channels(
     try:
         rows = server.rows(statement)
     except SourceError as error:
-        if not error.answered and not error.lacks_privilege:
+        if not error.answered and not error.needs_privilege:
             raise
         return (), (privilege,)
     running = [
@@ -205,7 +205,7 @@ def refuse_lacking(server: Server, found: TargetFacts) -> None:
     try:
         server.rows("SET SESSION sql_log_bin = 0")
     except SourceError as error:
-        if not error.lacks_privilege:
+        if not error.needs_privilege:
             raise
         raise RecoveryError(str(error), hint=PRIVILEGES[found.flavour]) from error
     finally:

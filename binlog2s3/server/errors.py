@@ -66,7 +66,7 @@ def privilege_error(privileges: str, login: Login) -> SourceError:
         f"user {login.user!r} at {login.address} is missing the privilege {privileges}",
         hint=f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {login.user}@... on the "
         "server (SELECT CURRENT_USER() shows the whole account name)",
-        lacks_privilege=True,
+        needs_privilege=True,
     )
 
 

@@ -5,8 +5,8 @@ with the `Vacancy` that is returned, and refuses if it no longer holds.
 
 Law: a standby writes and deletes only its own object under `live/<source>/standbys/`, changes
 nothing in its spool, and never runs mysqlbinlog, which would disconnect the writer's. When to take
-over is a heuristic. The archive stays correct whoever writes, so a wrong answer costs work but
-never data.
+over is a heuristic. The archive stays correct with any number of writers, so a wrong answer costs
+work but never data.
 """
 
 import threading

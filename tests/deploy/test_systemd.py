@@ -440,7 +440,7 @@ def test_without_keys_in_a_file(world: World) -> None:
     world.write()
     world.compare()
 
-    # without the password it does not, and says what lacks
+    # without the password it does not, and says what is missing
     machine.run("systemctl", "stop", UNIT)
     machine.run("rm", "/etc/binlog2s3/orders.password")
     assert machine.run("systemctl", "start", UNIT, check=False).returncode != 0

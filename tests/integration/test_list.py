@@ -160,7 +160,7 @@ def test_it_agrees_with_the_server_while_it_is_streamed(
 
 
 def fill(minio: MinioServer, bucket: str) -> None:
-    """Two lineages with a gap between them, a number that lacks, and something foreign."""
+    """Two lineages with a gap between them, a missing number, and something foreign."""
     session = boto3.session.Session(minio.access_key, minio.secret_key, region_name=REGION)
     config = StoreConfig(bucket=bucket, endpoint_url=minio.endpoint_url, addressing_style="path")
     parent = parent_of(ID, binlog=str(THIRD), offset=10, join="gap", missing="mysql-bin.000004")
@@ -263,7 +263,7 @@ def test_nothing_there(listing: List) -> None:
 
 
 def test_what_the_store_refuses(minio: MinioServer, bucket: str, listing: List) -> None:
-    """Exit 6 as for `stream`: no such bucket, a right that lacks, a server that is no store."""
+    """Exit 6 as for `stream`: no such bucket, a missing permission, a server that is no store."""
     fill(minio, bucket)
     url, listing.url = listing.url, "s3://no-such-bucket-here/pre"
     listing.environment |= minio.env()

@@ -15,7 +15,7 @@ import pytest
 
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from lab.accident import accident, install_db
-from lab.company import BUCKET, Checksums, Site
+from lab.company import BUCKET, Checksums, CompanyFailedError, Site
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from tests.integration.bucket import Bucket
@@ -31,6 +31,7 @@ from tests.integration.recovery_page import (
     programs,
     read_page,
 )
+from tests.waiting import wait_until
 
 ROOT = PAGE.parents[1]
 SETTINGS, EMPTY = "Its settings", "An empty one, and the dump"
@@ -87,7 +88,16 @@ def check_streamed_again(site: Site, second: Second) -> None:
     ((uuid,),) = second.query("SELECT @@server_uuid")
     (place,) = second.query("SHOW BINARY LOG STATUS")
     site.arrives(str(uuid), str(place[0]), int(str(place[1])))
-    assert site.streamers[-1].wait() != 0, "the old streamer goes on"
+    old = site.streamers[-1]
+
+    def gives_way() -> bool:
+        try:
+            old.check()
+        except CompanyFailedError:
+            return old.wait() != 0
+        return "standing by" in old.log.read_text()
+
+    wait_until(gives_way, what="the old streamer has ended, or stands by")
 
 
 def check_gap(site: Site, second: Second) -> None:

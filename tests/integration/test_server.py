@@ -183,7 +183,7 @@ def test_encrypted_binlogs(mysql_binaries: ServerBinaries, disk_tmp_path: Path) 
     ],
 )
 def test_privileges(either_tls: MysqlServer, granted: str, lacking: str | None) -> None:
-    """What it takes to stream is found out by doing, and what lacks is named."""
+    """What it takes to stream is found out by doing, and what is missing is named."""
     either_tls.query(
         "SET sql_log_bin = 0",
         "CREATE USER IF NOT EXISTS poor@'%' IDENTIFIED BY 'pw'",

@@ -64,7 +64,7 @@ def lacking(server: MysqlServer, grants: str) -> tuple[str, ...]:
         "CREATE USER applier@localhost",
         f"GRANT {grants} ON *.* TO applier@localhost",
     )
-    return ask(server, user="applier").lacks
+    return ask(server, user="applier").missing_privileges
 
 
 def test_facts(server: MysqlServer) -> None:
@@ -72,7 +72,7 @@ def test_facts(server: MysqlServer) -> None:
     found = ask(server)
     assert [(found.version,)] == server.query("SELECT @@version")
     assert (found.flavour, found.server_id, found.log_bin) == (server.binaries.flavour, 5, True)
-    assert found.lacks == ()
+    assert found.missing_privileges == ()
     assert found.channels == ()
     assert not found.read_only
     assert not found.transaction_read_only

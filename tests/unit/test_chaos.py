@@ -105,7 +105,7 @@ def test_what_is_readable_ends_at_the_first_hole() -> None:
 
 
 def test_a_range_is_covered_by_a_union_only() -> None:
-    """One byte that lacks is enough."""
+    """One missing byte is enough."""
     assert covers([(0, 5), (5, 10)], (2, 9))
     assert not covers([(0, 5), (6, 10)], (2, 9))
     assert not covers([(0, 5)], (2, 9))

@@ -177,7 +177,7 @@ def test_a_misspelt_field_would_be_seen(tmp_path: Path) -> None:
 
 
 def test_every_manifest_is_in_the_base() -> None:
-    """No file lies there that kustomize would leave out, and none is named that lacks."""
+    """No file lies there that kustomize would leave out, and none is named that is missing."""
     named = {path.name for path in resources()} | {"kustomization.yaml", "binlog2s3.toml"}
     assert {path.name for path in BASE.iterdir()} == named
     [generated] = loaded(BASE / "kustomization.yaml")["configMapGenerator"]

@@ -452,7 +452,7 @@ def test_a_binlog_that_is_archived_meanwhile() -> None:
     ("lineage", "comes"), [(NEW, True), (None, True), (OLD, False)], ids=["its", "no", "another"]
 )
 def test_a_binlog_whose_entry_comes_next(lineage: str | None, comes: bool) -> None:
-    """As long as its writer lives, and has written no later entry; else the entry lacks.
+    """As long as its writer lives, and has written no later entry; else the entry is missing.
 
     A writer that has just begun names no lineage yet.
     """
@@ -833,7 +833,7 @@ def test_a_source_that_is_not_there() -> None:
 
 
 def test_binlogs_that_the_writer_is_not_past() -> None:
-    """They are archived side by side: a number that lacks there is on its way."""
+    """They are archived side by side: a number that is missing there is on its way."""
     store = MemoryStore()
     archive = fill(store)
     assert archive.beat is not None

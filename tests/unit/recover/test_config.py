@@ -109,7 +109,7 @@ def test_times_with_a_zone(text: str, expected: str) -> None:
     ],
 )
 def test_what_is_no_time(text: str, words: str) -> None:
-    """No zone is guessed, nothing is rounded; the message says what lacks."""
+    """No zone is guessed, nothing is rounded; the message says what is missing."""
     with pytest.raises(ValueError, match=r"^'") as caught:
         parse_time(text)
     assert words in str(caught.value)

@@ -256,14 +256,16 @@ def test_a_target_of_the_other_flavour() -> None:
 
 def test_an_account_that_could_not_do_it() -> None:
     """What it lacks is named."""
-    (error,) = refusals(replace(FACTS, lacks=("REPLICATION CLIENT",)))
+    (error,) = refusals(replace(FACTS, missing_privileges=("REPLICATION CLIENT",)))
     assert "'me' at the target is missing the privilege REPLICATION CLIENT" in str(error)
     assert "GRANT REPLICATION CLIENT, " in error.hint
 
 
 def test_all_problems_of_a_target_at_once() -> None:
     """One look shows everything."""
-    worst = replace(FACTS, uuid=UUID_A, read_only=True, event_scheduler=True, lacks=("X",))
+    worst = replace(
+        FACTS, uuid=UUID_A, read_only=True, event_scheduler=True, missing_privileges=("X",)
+    )
     assert len(refusals(worst)) == 4
 
 

@@ -298,7 +298,7 @@ def test_an_open_binlog_grows_while_it_is_looked_at() -> None:
 
 
 def test_what_the_writer_says_is_durable_is_looked_for() -> None:
-    """Also where the first listing showed less; what lacks then is told as damage."""
+    """Also where the first listing showed less; what is missing then is told as damage."""
     bucket = Bucket()
     size = SMALL.transactions[3].end
     bucket.chunks(SMALL.data, 0, 300)

@@ -172,7 +172,7 @@ def test_a_spool_that_fills_alarms(used: int, code: int) -> None:
     [("gap", 6.9, 1), ("gap", 7.1, 0), ("unknown", 1, 1), ("missing", 99, 1), ("gap", None, 1)],
 )
 def test_a_young_gap_alarms(join: str, days: float | None, code: int) -> None:
-    """An old one is history, but what lacks within a lineage should be there still."""
+    """An old one is history, but what is missing within a lineage should be there still."""
     at = NOW - timedelta(days=days) if days is not None else None
     gap = Gap(lineage="L", join=join, text="a|b is not there", at=at)
     found = judged(history=HistoryStatus(lineages=2, gaps=(gap,)))
