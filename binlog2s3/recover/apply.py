@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, parse
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError, SourceError, StoreError
 from binlog2s3.recover import target
@@ -79,7 +79,7 @@ class Apply:
         """
         began = monotonic()
         if plan.pieces:
-            with _told():
+            with _told(self._facts.flavour):
                 self._replicate(plan, open_stream, on_progress, asked, state)
         else:
             self.standing.put_away()
@@ -150,7 +150,7 @@ class Apply:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(flavour: Flavour) -> Iterator[None]:
     """Add to errors from elsewhere what happened to the target, and what to do next."""
     try:
         yield
@@ -160,6 +160,8 @@ def _told() -> Iterator[None]:
             hint=f"{error.hint}; choose a goal before it, or fix it and {_AGAIN}",
         ) from error
     except (StoreError, SourceError) as error:
+        if isinstance(error, SourceError) and error.needs_privilege:
+            error.hint = target.PRIVILEGES[flavour]
         error.hint = f"{error.hint}; {_AGAIN}" if error.hint else _AGAIN
         raise
     except RecoveryError as error:

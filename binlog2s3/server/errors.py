@@ -50,6 +50,7 @@ _HINTS: Mapping[int, str] = {
     3159: "the server requires TLS: set --mysql-ssl-mode REQUIRED",
     4151: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
 }
+_DENIED = frozenset({1044, 1142, 1143, 1227, 1370})  # database, table, column, any, routine
 _NO_TLS = (
     "set up TLS on the server, or accept that others can read the password and the data: "
     "--mysql-ssl-mode PREFERRED"
@@ -110,6 +111,7 @@ def _translated(error: Exception, login: Login) -> SourceError:
         hint=hint,
         transient=code in _TRANSIENT,
         answered=1000 <= code < 2000 or code >= 3000 or "refused" in text.lower(),
+        needs_privilege=code in _DENIED,
     )
 
 

@@ -608,8 +608,9 @@ def test_each_privilege_at_the_source_is_needed(world: World, disk_tmp_path: Pat
 def test_each_privilege_at_the_target_is_needed(
     world: World, targets: Callable[[World], MysqlServer]
 ) -> None:
-    """Without it the recovery ends with an error, never with less than all."""
+    """Without it the recovery ends with an error and the GRANTs, never with less than all."""
     for privilege, left in privileges(account(world)):
         done = recovered(world, targets(world), left)
         assert done.status in (4, 8), privilege
         assert "Traceback" not in done.stderr
+        assert "GRANT " in done.stderr, (privilege, done.stderr)
