@@ -368,13 +368,13 @@ class Source:
         """The same stream, with a mark for each part in which transactions end and for each end."""
         transactions = sum(piece.transactions for piece in self._served.pieces[:first])
         for piece, data in stream:
-            counted = _Marked(self.window, self._served.name_of(piece), size, transactions)
+            counted = Marked(self.window, self._served.name_of(piece), size, transactions)
             yield piece, counted.through(piece, data)
             size += piece.size
             transactions += piece.transactions
 
 
-class _Marked:
+class Marked:
     """Makes the marks of one piece; `size` bytes and `transactions` come before it."""
 
     def __init__(self, window: Window, name: str, size: int, transactions: int) -> None:
@@ -386,20 +386,22 @@ class _Marked:
     def through(self, piece: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:
         """The same data; marks before each part, where its first and its last transaction end.
 
-        The first is marked because the source may wait there, until it has been executed.
+        The first is marked because the source may wait there, until it has been executed. Its size
+        is that of the parts before: most of its own part comes after it.
         """
         size, most = self._size, self._size + piece.size
         transactions, commit_us = self._transactions, None
         is_head = True
         for checked in data:
+            before = size
             if not (is_head and piece.begin >= len(checked.data)):
                 size += len(checked.data)
             is_head = False
             for number in sorted({0, len(checked.done) - 1}) if checked.done else ():
                 one = checked.done[number]
                 commit_us = one.commit_us
-                count = transactions + number + 1
-                self._mark(one.end, min(size, most), count, commit_us)
+                count, is_last = transactions + number + 1, number == len(checked.done) - 1
+                self._mark(one.end, min(size if is_last else before, most), count, commit_us)
             transactions += len(checked.done)
             yield checked
         self._mark(piece.end, most, self._transactions + piece.transactions, commit_us)

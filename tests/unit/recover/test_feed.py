@@ -13,11 +13,11 @@ from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.feed import WHOLE_MOST, Feed, NotServedError, events
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
-from binlog2s3.recover.serve import SentMark, Window
+from binlog2s3.recover.serve import Marked, SentMark, Window
 from tests.binlog_writer import ROWS, UUID_A, XID, BinlogWriter, statement
 from tests.documents import NAME
 from tests.sampling import examples
@@ -282,6 +282,37 @@ def test_there_is_room_as_the_target_executes() -> None:
     assert window.size() == 120
     window.reached("b.1", 90)
     assert window.size() == 120, "it does not go back"
+
+
+def test_bytes_and_transactions_that_are_executed_agree() -> None:
+    """After the first transaction of a part, the rest of that part is not executed yet."""
+    done = tuple(
+        Transaction(
+            begin=at,
+            end=at + 100,
+            gtid=None,
+            commit_us=at,
+            commit_exact=True,
+            original_commit_us=None,
+        )
+        for at in range(1000, 3000, 100)
+    )
+    parts = [Checked(data=bytes(1000), done=done[:10]), Checked(data=bytes(1000), done=done[10:])]
+    piece = PlanPiece(
+        lineage="l", binlog=SECOND, begin=1000, end=3000, transactions=20, gtids=GtidSet()
+    )
+    window = Window()
+    head = Checked(data=bytes(200))
+    assert (
+        sum(len(one.data) for one in Marked(window, "b", 0, 0).through(piece, iter([head, *parts])))
+        == 2200
+    )
+    seen = []
+    for position in (1100, 1999, 2000, 2100, 3000):
+        found = window.reached("b", position)
+        assert found is not None
+        seen.append((found.size, found.transactions))
+    assert seen == [(0, 1), (0, 1), (1000, 10), (1000, 11), (2000, 20)]
 
 
 def test_who_waits_is_woken() -> None:
