@@ -147,14 +147,16 @@ class StandbyLoop:
     @property
     def writer(self) -> WriterStatus | None:
         """The other writer; None if its object cannot be read."""
-        if self._seen is None or self._seen.beat is None:
+        seen = self._seen  # once: the status is told by another thread
+        if seen is None or seen.beat is None:
             return None
-        return writer_status(self._seen.beat, self._seen.info.last_modified)
+        return writer_status(seen.beat, seen.info.last_modified)
 
     @property
     def _beat(self) -> Heartbeat | None:
         """The other writer's heartbeat, None if there is none that can be read."""
-        return self._seen.beat if self._seen is not None else None
+        seen = self._seen
+        return seen.beat if seen is not None else None
 
     @property
     def status(self) -> StandbyStatus:
@@ -206,7 +208,7 @@ class StandbyLoop:
 
     def _judge(self, store_now: datetime | None) -> Vacancy | None:
         writers = self._catalog.writers()
-        before, self._seen = self._seen, None
+        before, seen = self._seen, None
         if writers:
             rank = max(writers)
             info = writers[rank]
@@ -214,10 +216,11 @@ class StandbyLoop:
                 beat = before.beat
             else:
                 beat = next(iter(self._catalog.heartbeats([rank])), None)
-            self._seen = Sighting(
+            seen = Sighting(
                 rank=rank, info=info, beat=beat, store_now=store_now, reached=self.source.uuid
             )
-        return self._detector.judge(self._seen, self._clock())
+        self._seen = seen
+        return self._detector.judge(seen, self._clock())
 
     def _stand(self) -> None:
         """Stand by from now on. Raises SupersededError or SourceError if this process must not."""
