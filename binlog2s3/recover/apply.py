@@ -18,13 +18,14 @@ from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError, SourceError, StoreError
 from binlog2s3.recover import target
 from binlog2s3.recover.interrupted import Standing
-from binlog2s3.recover.listen import bound, listen
+from binlog2s3.recover.listen import listen
 from binlog2s3.recover.model import OnProgress, Plan
+from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.preflight import obstacles
 from binlog2s3.recover.replicate import Replication, left_over
-from binlog2s3.recover.serve import OpenStream
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.view import Result
+from binlog2s3.replication.listen import bound
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 

@@ -18,9 +18,9 @@ from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece
-from binlog2s3.recover.protocol import Account
-from binlog2s3.recover.queries import Plugin
 from binlog2s3.recover.target import CHANNEL, TargetFacts, numbers
+from binlog2s3.replication.protocol import Account
+from binlog2s3.replication.queries import Plugin
 from binlog2s3.server.connection import Server
 
 _STOP_SECONDS = 90.0

@@ -1,6 +1,6 @@
-"""The events that a replication source sends, with its own rotates and heartbeats. Pure.
+"""The events that a recovery sends to its target, with rotates between them. Pure.
 
-Place in the flow: `extract` makes the stream, `serve` sends what comes out here.
+Place in the flow: `extract` makes the stream, `plan_source` sends what comes out here.
 
 Law: only whole transactions of the plan are sent, and the events that tell a replica where it is. A
 replica counts the bytes that it gets: after everything that is left out, a rotate event with the
@@ -8,40 +8,26 @@ true position and a format event follow, so that a reconnect by position asks fo
 Memory is bounded by one part of the stream and one event of up to 64 KiB.
 """
 
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from binlog2s3.binlog.events import (
-    CHECKSUM_SIZE,
-    HEADER,
-    HEADER_SIZE,
-    IN_USE_FLAG,
-    EventType,
-    decode_format,
-    decode_gtid,
-    decode_mariadb_gtid,
-    decode_tagged_gtid,
-)
+from binlog2s3.binlog.events import CHECKSUM_SIZE, HEADER, EventType, decode_format
 from binlog2s3.binlog.executed import Executed
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.binlog.walk import EventPart, EventSplitter
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
-from binlog2s3.recover.queries import lenenc
-
-WHOLE_MOST = 1 << 16
-"""Events up to this size are sent whole, larger ones in parts as they arrive."""
+from binlog2s3.replication.events import (
+    GTID_EVENTS,
+    WHOLE_MOST,
+    format_event,
+    gtid_of,
+    rotate_event,
+)
+from binlog2s3.replication.source import NotServedError
 
 _WRAP = 1 << 32
-_FLAGS = HEADER_SIZE - 2
-_POSITION = slice(13, 17)
-_CREATED = slice(HEADER_SIZE + 52, HEADER_SIZE + 56)
 _NOT_SENT = frozenset({EventType.ROTATE, EventType.STOP, EventType.PREVIOUS_GTIDS})
-GTID_EVENTS = frozenset(
-    {EventType.GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID, EventType.ANONYMOUS_GTID}
-)
 
 
 @dataclass(slots=True)
@@ -157,17 +143,8 @@ class Feed:
         """Whether the replica has the transaction that begins with this event."""
         if self.has is None or kind == EventType.ANONYMOUS_GTID:
             return False
-        end = len(event) - (CHECKSUM_SIZE if self.checksum else 0)
-        if kind == EventType.MARIADB_GTID:
-            number, domain, _ = decode_mariadb_gtid(event, HEADER_SIZE, end)
-            return self.has.has(f"{domain}-{server_id}-{number}")
-        decode = decode_gtid if kind == EventType.GTID else decode_tagged_gtid
-        (uuid, tag, number), *_ = decode(event, HEADER_SIZE, end)
-        return self.has.has(f"{uuid}:{tag}:{number}" if tag else f"{uuid}:{number}")
-
-
-class NotServedError(RecoveryError):
-    """A replica asked for a place that is not served."""
+        trailer = CHECKSUM_SIZE if self.checksum else 0
+        return self.has.has(gtid_of(kind, server_id, event, trailer))
 
 
 def _own_event(server_id: int, name: str, position: int) -> RecoveryError:
@@ -183,25 +160,6 @@ def _not_between(name: str, offset: int) -> NotServedError:
     return NotServedError(f"{name[:100]}:{offset} is not between two transactions that are served")
 
 
-def format_event(event: bytes, *, is_start: bool, in_place: bool) -> bytes:
-    """A format event as a source sends it.
-
-    `is_start`: the server was started there, so the replica drops its temporary tables. `in_place`:
-    it is sent at its own position; one that is sent before a later position has none.
-    """
-    changed = bytearray(event)
-    wrote = decode_format(event, offset=len(MAGIC))
-    changed[_FLAGS] &= ~IN_USE_FLAG & 0xFF
-    if not is_start:
-        changed[_CREATED] = bytes(4)
-    if not in_place:
-        changed[_POSITION] = bytes(4)
-    if wrote.has_checksum:
-        crc32 = zlib.crc32(changed[:-CHECKSUM_SIZE])
-        changed[-CHECKSUM_SIZE:] = crc32.to_bytes(CHECKSUM_SIZE, "little")
-    return bytes(changed)
-
-
 def events(data: Iterable[Checked]) -> Iterator[EventPart]:
     """The events of a piece's bytes: small ones whole, large ones in parts.
 
@@ -215,48 +173,3 @@ def events(data: Iterable[Checked]) -> Iterator[EventPart]:
             raise ArchiveError(str(error)) from error
     if not splitter.is_between:
         raise ArchiveError("the bytes of a piece end within an event")
-
-
-# Events that are in no binlog
-
-
-def artificial_event(
-    event_type: int, body: bytes, *, server_id: int, position: int, flags: int, checksum: bool
-) -> bytes:
-    """An event that is in no binlog: time 0, the position modulo 2**32."""
-    size = 19 + len(body) + (4 if checksum else 0)
-    head = struct.pack("<IBIIIH", 0, event_type, server_id, size, position & 0xFFFFFFFF, flags)
-    event = head + body
-    return event + struct.pack("<I", zlib.crc32(event)) if checksum else event
-
-
-def rotate_event(name: str, position: int, *, server_id: int, checksum: bool) -> bytes:
-    """Says that what follows is at `position` of `name`; sent first, and after what is left out.
-
-    `checksum`: as the format event before it says, or for the first event as the client was told.
-    """
-    return artificial_event(
-        EventType.ROTATE,
-        struct.pack("<Q", position) + name.encode(),
-        server_id=server_id,
-        position=0,
-        flags=0x20,  # LOG_EVENT_ARTIFICIAL_F
-        checksum=checksum,
-    )
-
-
-def heartbeat_event(
-    name: str, position: int, *, server_id: int, checksum: bool, version_2: bool = False
-) -> bytes:
-    """Says that there is nothing new after `position` of `name`, the client's current place.
-
-    Version 2, if the client asked for it, can hold positions from 4 GiB on.
-    """
-    raw, event_type = name.encode(), int(EventType.HEARTBEAT)
-    if version_2 and position >= 1 << 32:
-        event_type = int(EventType.HEARTBEAT_V2)
-        place = b"\xfe" + struct.pack("<Q", position)
-        raw = b"\x01" + lenenc(raw) + b"\x02" + lenenc(place) + b"\0"
-    return artificial_event(
-        event_type, raw, server_id=server_id, position=position, flags=0, checksum=checksum
-    )

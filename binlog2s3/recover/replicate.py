@@ -17,7 +17,7 @@ from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error, RecoveryError, SourceError
 from binlog2s3.output import clean
 from binlog2s3.recover.channel import ApplierFailure, Channel, State, channel_of, name_of
-from binlog2s3.recover.listen import Listen, tls_for
+from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import (
     BinlogPosition,
     Checked,
@@ -26,10 +26,11 @@ from binlog2s3.recover.model import (
     PlanPiece,
     ProgressReport,
 )
-from binlog2s3.recover.protocol import Account
-from binlog2s3.recover.queries import Identity
-from binlog2s3.recover.serve import OpenStream, SentMark, Served, Source, Window
+from binlog2s3.recover.plan_source import OpenStream, PlanSource, SentMark, Served, Window
 from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, refuse_full_disk
+from binlog2s3.replication.listen import tls_for
+from binlog2s3.replication.protocol import Account
+from binlog2s3.replication.queries import Identity
 from binlog2s3.server.connection import Server
 
 _EVERY_SECONDS = 0.2
@@ -202,7 +203,9 @@ class Replication:
                 stays = f"the channel {CHANNEL!r} stays until the next run ({other})"
                 error.hint = f"{error.hint}; {stays}" if error.hint else stays
 
-    def _source(self, pieces: Sequence[PlanPiece], last: dict[str, str] | None = None) -> Source:
+    def _source(
+        self, pieces: Sequence[PlanPiece], last: dict[str, str] | None = None
+    ) -> PlanSource:
         def opened(
             wanted: Sequence[PlanPiece],
         ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
@@ -212,7 +215,7 @@ class Replication:
         served = Served(
             pieces=pieces, name_of=name_of, open=opened, once=True, not_of=self._facts.server_id
         )
-        return Source(
+        return PlanSource(
             self._identity(),
             self._account,
             served,
@@ -244,7 +247,7 @@ class Replication:
             plugin=self._channel.plugin,
         )
 
-    def _connect(self, source: Source, *, receive_only: bool = False) -> None:
+    def _connect(self, source: PlanSource, *, receive_only: bool = False) -> None:
         """Wait until the target has connected and asked for events, or raise RecoveryError."""
         if self._facts.flavour == "mariadb" and not receive_only:
             self._server.rows("SET GLOBAL gtid_slave_pos = %s", (_position(self._begins_behind),))
@@ -335,7 +338,7 @@ class Replication:
             )
         return state
 
-    def _look(self, source: Source) -> bool:
+    def _look(self, source: PlanSource) -> bool:
         """Whether everything is applied. Raises what stopped it."""
         state, now = self._state(), time.monotonic()
         self._mark = self._window.reached(state.log, state.offset)
@@ -353,7 +356,7 @@ class Replication:
         self._check_progress(source, state, still=now - self._moved)
         return False
 
-    def _check_progress(self, source: Source, state: State, *, still: float) -> None:
+    def _check_progress(self, source: PlanSource, state: State, *, still: float) -> None:
         """Raise what prevents progress. `still`: seconds since its position last changed."""
         if source.failure is not None:
             if state.waits and still > _APPLIED_SECONDS:  # what came before it is applied

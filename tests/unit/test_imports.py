@@ -20,6 +20,7 @@ ORDER = (
     {"server"},
     {"archive"},
     {"status"},
+    {"replication"},
     {"stream", "recover", "inspect"},
     {"cli"},
 )
@@ -39,7 +40,7 @@ ROOMS = {
     "tenacity": {"store", "stream"},
     "urllib3": {"store"},
     "zstandard": {"binlog", "recover"},
-    "cryptography": {"recover"},
+    "cryptography": {"replication"},
 }
 NOT_PURE = {"os", "io", "socket", "subprocess", "threading", "time", "logging", "random", "secrets"}
 LEVEL = {package: level for level, packages in enumerate(ORDER) for package in packages}

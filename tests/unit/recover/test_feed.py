@@ -15,9 +15,11 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.recover.feed import WHOLE_MOST, Feed, NotServedError, events
+from binlog2s3.recover.feed import Feed, events
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
-from binlog2s3.recover.serve import Marked, SentMark, Window
+from binlog2s3.recover.plan_source import Marked, SentMark, Window
+from binlog2s3.replication.events import WHOLE_MOST
+from binlog2s3.replication.source import NotServedError
 from tests.binlog_writer import ROWS, UUID_A, XID, BinlogWriter, statement
 from tests.documents import NAME
 from tests.sampling import examples

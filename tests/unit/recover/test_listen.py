@@ -9,10 +9,11 @@ import pytest
 
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.channel import name_of
-from binlog2s3.recover.listen import Listen, listen, tls_for
-from binlog2s3.recover.protocol import Account
-from binlog2s3.recover.queries import Identity
-from binlog2s3.recover.serve import Served, Source
+from binlog2s3.recover.listen import Listen, listen
+from binlog2s3.recover.plan_source import PlanSource, Served
+from binlog2s3.replication.listen import tls_for
+from binlog2s3.replication.protocol import Account
+from binlog2s3.replication.queries import Identity
 from tests.login import ROOT
 
 LOCAL = replace(ROOT, host="127.0.0.1", port=3307, socket=None, prefix="target")
@@ -109,7 +110,7 @@ def test_tls_that_begins_in_the_same_segment() -> None:
     client = context.wrap_bio(into, out, server_hostname="127.0.0.1")
     request = (0x0A00).to_bytes(4, "little") + (1 << 24).to_bytes(4, "little") + bytes(24)
     with (
-        Source(
+        PlanSource(
             identity, Account("u", "p"), served, tls=tls_for("127.0.0.1"), needs_tls=True
         ) as source,
         socket.create_connection(source.address, timeout=60) as raw,

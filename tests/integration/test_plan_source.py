@@ -10,9 +10,9 @@ import pytest
 
 from binlog2s3.errors import ArchiveError
 from binlog2s3.recover.model import PlanPiece
-from binlog2s3.recover.protocol import Account
-from binlog2s3.recover.queries import Identity
-from binlog2s3.recover.serve import Served, Source, Window
+from binlog2s3.recover.plan_source import PlanSource, Served, Window
+from binlog2s3.replication.protocol import Account
+from binlog2s3.replication.queries import Identity
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from tests.integration.apply_pair import (
@@ -79,18 +79,18 @@ def identity(pair: Pair, **changes: object) -> Identity:
 @contextmanager
 def serving(
     pair: Pair, files: Own, *, window: Window | None = None, **changes: object
-) -> Iterator[Source]:
+) -> Iterator[PlanSource]:
     """Our source, of these files."""
 
     def opened(pieces: Sequence[PlanPiece]) -> "Iterator[object]":
         return replace(files, pieces=tuple(pieces)).stream()
 
     served = Served(pieces=files.pieces, name_of=lambda piece: str(piece.binlog), open=opened)  # type: ignore[arg-type]
-    with Source(identity(pair, **changes), ACCOUNT, served, window=window) as source:
+    with PlanSource(identity(pair, **changes), ACCOUNT, served, window=window) as source:
         yield source
 
 
-def replicate(pair: Pair, source: Source, *, at: tuple[str, int] | None = None) -> None:
+def replicate(pair: Pair, source: PlanSource, *, at: tuple[str, int] | None = None) -> None:
     """The target becomes its replica: by GTIDs, or from a position."""
     host, port = source.address
     password = ACCOUNT.password.replace("'", "''")
@@ -135,7 +135,7 @@ def failed(found: dict[str, object]) -> str:
     return f"{found.get('Last_IO_Error')}{found.get('Last_SQL_Error')}"
 
 
-def wait_for_all(pair: Pair, source: Source, files: Own) -> None:
+def wait_for_all(pair: Pair, source: PlanSource, files: Own) -> None:
     """Until the target has executed the last byte of what is served."""
     name, position = str(files.pieces[-1].binlog), files.pieces[-1].end
 
@@ -323,7 +323,7 @@ def test_a_stream_that_fails_stops_the_replica(pair: Pair) -> None:
             yield piece, data
 
     served = Served(pieces=files.pieces, name_of=lambda piece: str(piece.binlog), open=opened)  # type: ignore[arg-type]
-    with Source(identity(pair), ACCOUNT, served) as source:
+    with PlanSource(identity(pair), ACCOUNT, served) as source:
         replicate(pair, source)
         wait_until(lambda: f"{files.pieces[1].binlog} is damaged" in failed(status(pair.target)))
         assert str(source.failure) == f"{files.pieces[1].binlog} is damaged"

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
-from binlog2s3.recover.feed import heartbeat_event, rotate_event
-from binlog2s3.recover.protocol import (
+from binlog2s3.replication.events import heartbeat_event, rotate_event
+from binlog2s3.replication.protocol import (
     NONCE_SIZE,
     PACKET_MOST,
     Account,
@@ -27,7 +27,7 @@ from binlog2s3.recover.protocol import (
     native_answer,
     sha2_answer,
 )
-from binlog2s3.recover.queries import Identity
+from binlog2s3.replication.queries import Identity
 from tests.binlog_writer import previous_gtids_body
 from tests.sampling import examples
 
@@ -58,6 +58,10 @@ def login(
     )  # fmt: skip
 
 
+IN = LoggedIn(ACCOUNT.user)
+DENIED = Ended("access denied", is_denied=True)
+
+
 def packets(data: bytes) -> list[bytes]:
     found = []
     while data:
@@ -71,7 +75,7 @@ class Client:
     """Talks to a conversation, and keeps what it says."""
 
     def __init__(self, identity: Identity = MYSQL, **more: bool) -> None:
-        self.source = Conversation(identity, ACCOUNT, nonce=NONCE, connection_id=7, **more)
+        self.source = Conversation(identity, [ACCOUNT], nonce=NONCE, connection_id=7, **more)
         self.greeting = packets(self.source.greeting())[0]
         self.sequence = 1
 
@@ -82,7 +86,7 @@ class Client:
         return events, said
 
     def log_in(self) -> "Client":
-        assert self.say(login(sha2_answer(b"a secret", NONCE)))[0] == [LoggedIn()]
+        assert self.say(login(sha2_answer(b"a secret", NONCE)))[0] == [IN]
         return self
 
     def command(self, payload: bytes) -> tuple[list[Event], list[bytes]]:
@@ -134,7 +138,7 @@ def test_the_greeting_is_of_protocol_10() -> None:
 def test_the_password_is_proved_without_being_sent() -> None:
     """caching_sha2_password, fast path."""
     events, said = Client().say(login(sha2_answer(b"a secret", NONCE)))
-    assert events == [LoggedIn()]
+    assert events == [IN]
     assert said[0] == b"\x01\x03"
     assert is_ok(said[1:])
 
@@ -142,12 +146,12 @@ def test_the_password_is_proved_without_being_sent() -> None:
 def test_mariadb_uses_its_own_plugin() -> None:
     """A client that begins with another plugin is asked to switch."""
     events, said = Client(MARIADB).say(login(native_answer(b"a secret", NONCE), plugin=NATIVE))
-    assert (events, is_ok(said)) == ([LoggedIn()], True)
+    assert (events, is_ok(said)) == ([IN], True)
     client = Client(MARIADB)
     events, said = client.say(login(b"", plugin=SHA2))
     assert (events, said) == ([], [b"\xfe" + NATIVE + b"\0" + NONCE + b"\0"])
     events, said = client.say(native_answer(b"a secret", NONCE))
-    assert (events, is_ok(said)) == ([LoggedIn()], True)
+    assert (events, is_ok(said)) == ([IN], True)
 
 
 @pytest.mark.parametrize("identity", [MYSQL, MARIADB])
@@ -163,7 +167,7 @@ def test_who_is_not_the_account_is_refused(
     make, plugin = (sha2_answer, SHA2) if identity is MYSQL else (native_answer, NATIVE)
     client = Client(identity)
     events, said = client.say(login(make(password, NONCE), user=user, plugin=plugin))
-    assert events == [Ended("access denied")]
+    assert events == [DENIED]
     assert code(said) == 1045
     assert said[-1].endswith(b"Access denied: wrong user or password")
     assert client.source.receive(framed(b"\x03SELECT VERSION()", 0), now=NOW) == []
@@ -173,10 +177,10 @@ def test_who_is_not_the_account_is_refused(
 def test_no_account_without_a_password() -> None:
     """An empty one lets nobody in."""
     for identity, plugin in ((MYSQL, SHA2), (MARIADB, NATIVE)):
-        source = Conversation(identity, Account("u", ""), nonce=NONCE, connection_id=1)
+        source = Conversation(identity, [Account("u", "")], nonce=NONCE, connection_id=1)
         source.greeting()
         events = source.receive(framed(login(b"", user=b"u", plugin=plugin), 1), now=NOW)
-        assert events == [Ended("access denied")]
+        assert events == [DENIED]
 
 
 def secured(**more: bool) -> Client:
@@ -191,14 +195,14 @@ def test_tls_comes_before_the_login() -> None:
     """SSLRequest, then the same login as without; also where nothing else is let in."""
     client = secured(needs_tls=True)
     answer = login(sha2_answer(b"a secret", NONCE), flags=CAPABILITIES | 0x800)
-    assert client.say(answer)[0] == [LoggedIn()]
+    assert client.say(answer)[0] == [IN]
     events, said = Client(has_tls=True, needs_tls=True).say(login(b"x" * 32))
     assert (events, code(said)) == ([Ended("no TLS")], 3159)
 
 
 def test_under_tls_the_password_itself_may_be_asked_for() -> None:
     """Full authentication, for a client whose first answer was none."""
-    for password, found in ((b"a secret\0", LoggedIn()), (b"another\0", Ended("access denied"))):
+    for password, found in ((b"a secret\0", IN), (b"another\0", DENIED)):
         client = secured()
         events, said = client.say(login(b"x" * 32, flags=CAPABILITIES | 0x800))
         assert (events, said) == ([], [b"\x01\x04"])
@@ -247,7 +251,17 @@ def test_what_a_mysql_replica_asks() -> None:
     dump = struct.pack("<HII", 2, 99, 0) + struct.pack("<QI", 4, len(body)) + body
     events, said = client.command(b"\x1e" + dump)
     assert said == []
-    assert events == [DumpByGtid(server_id=99, gtids=gtids, heartbeat=30.0, heartbeat_v2=True)]
+    assert events == [
+        DumpByGtid(
+            server_id=99,
+            uuid="a-b",
+            name="",
+            gtids=gtids,
+            heartbeat=30.0,
+            heartbeat_v2=True,
+            registered=True,
+        )
+    ]
 
 
 @pytest.mark.parametrize("old", ["SET @master_binlog_checksum= @@global.binlog_checksum"])
@@ -261,7 +275,7 @@ def test_what_an_older_replica_asks(old: str) -> None:
     events, _ = client.command(b"\x12" + struct.pack("<IHI", 1234, 0, 9) + b"binlog.000007")
     assert events == [
         DumpByPosition(
-            server_id=9, name="binlog.000007", position=1234, state=None, heartbeat=1.0,
+            server_id=9, uuid=UUID, name="binlog.000007", position=1234, state=None, heartbeat=1.0,
             heartbeat_v2=False,
         )
     ]  # fmt: skip
@@ -270,7 +284,7 @@ def test_what_an_older_replica_asks(old: str) -> None:
 def test_what_a_mariadb_replica_asks() -> None:
     """10.11, in its order (measured); `binlog_gtid_pos` may fail, as on a source without it."""
     client = Client(MARIADB)
-    assert client.say(login(native_answer(b"a secret", NONCE), plugin=NATIVE))[0] == [LoggedIn()]
+    assert client.say(login(native_answer(b"a secret", NONCE), plugin=NATIVE))[0] == [IN]
     assert value(client.query("SHOW VARIABLES LIKE 'SERVER_ID'")) == ["server_id", "4242"]
     assert is_ok(client.query("SET @master_heartbeat_period= 5000000000"))
     assert is_ok(client.query("SET @master_binlog_checksum= @@global.binlog_checksum"))
@@ -439,7 +453,7 @@ def talk(
     identity: Identity, said: list[bytes], *, chance: random.Random, knows_password: bool
 ) -> None:
     """Whatever is said: no error but the protocol's, little memory, no answer before the login."""
-    source = Conversation(identity, ACCOUNT, nonce=NONCE, connection_id=1, has_tls=True)
+    source = Conversation(identity, [ACCOUNT], nonce=NONCE, connection_id=1, has_tls=True)
     source.greeting()
     is_in = False
     data = b"".join(said)
@@ -451,7 +465,7 @@ def talk(
         except ProtocolError:
             data = b""
             events = []
-        is_in = is_in or LoggedIn() in events
+        is_in = is_in or IN in events
         answer = source.to_send()
         assert len(answer) < 4096 + 600 * len(part)
         if not is_in:
@@ -519,7 +533,7 @@ def test_a_count_of_gtids_that_cannot_be_is_no_loop() -> None:
 def test_a_nonce_is_20_bytes_without_zeros(nonce: bytes) -> None:
     """A zero would end it on the way."""
     make: Callable[[], Conversation] = lambda: Conversation(  # noqa: E731
-        MYSQL, ACCOUNT, nonce=nonce, connection_id=1
+        MYSQL, [ACCOUNT], nonce=nonce, connection_id=1
     )
     with pytest.raises(ValueError, match="nonce"):
         make()

@@ -14,7 +14,7 @@ Phase, Command Phase and Replication Protocol; MariaDB's "Replication Protocol" 
 import hashlib
 import hmac
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -22,7 +22,7 @@ from typing import TypeAlias
 from binlog2s3.binlog.events import decode_previous_gtids
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error
-from binlog2s3.recover.queries import AUTOCOMMIT, OK, UTF8MB4, Identity, Plugin, Queries, error
+from binlog2s3.replication.queries import AUTOCOMMIT, OK, UTF8MB4, Identity, Plugin, Queries, error
 
 PACKET_MOST = 0xFFFFFF
 """The most bytes in the payload of one packet; larger ones continue in the next packet."""
@@ -35,7 +35,7 @@ _LONG_PASSWORD, _LONG_FLAG, _WITH_DB, _PROTOCOL_41 = 0x1, 0x4, 0x8, 0x200
 _SSL, _TRANSACTIONS, _SECURE, _PLUGIN_AUTH, _LENENC_AUTH = 0x800, 0x2000, 0x8000, 1 << 19, 1 << 21
 
 _QUIT, _QUERY, _PING, _DUMP, _REGISTER, _DUMP_GTID = 0x01, 0x03, 0x0E, 0x12, 0x15, 0x1E
-_HEARTBEAT_V2_WANTED = 0x02
+_NON_BLOCK, _HEARTBEAT_V2_WANTED = 0x01, 0x02
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -55,7 +55,7 @@ class ProtocolError(Binlog2s3Error):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The only account that may log in."""
+    """An account that may log in."""
 
     user: str
     password: str = field(repr=False)
@@ -68,17 +68,26 @@ class TlsWanted:
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """The account's password was right."""
+    """The password of this user was right, and it may log in."""
+
+    user: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpByGtid:
-    """COM_BINLOG_DUMP_GTID: everything that is not in `gtids`. `heartbeat` in seconds, 0: none."""
+    """COM_BINLOG_DUMP_GTID: everything that is not in `gtids`, from the binlog `name` on.
+
+    `name` is "" if the source is to find the binlog. The rest is as in `DumpByPosition`.
+    """
 
     server_id: int
+    uuid: str
+    name: str
     gtids: GtidSet
     heartbeat: float
     heartbeat_v2: bool
+    ends: bool = False
+    registered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,24 +95,35 @@ class DumpByPosition:
     """COM_BINLOG_DUMP: from `position` in `name`, or for MariaDB everything after `state`.
 
     `state` is None if the client names a position. `name` is as the client sent it, not a path.
+    `heartbeat` in seconds, 0: none. `ends`: the client wants what there is now, and then the end.
+    `registered`: it is a replica that has said so, and not a program that only reads. `uuid` is the
+    replica's, "" if it has not said it.
     """
 
     server_id: int
+    uuid: str
     name: str
     position: int
     state: MariadbGtidList | None
     heartbeat: float
     heartbeat_v2: bool
+    ends: bool = False
+    registered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The client has ended the conversation, or was refused: send the rest and close."""
+    """The client has ended the conversation, or was refused: send the rest and close.
+
+    `is_denied`: its user or password was wrong.
+    """
 
     why: str = ""
+    is_denied: bool = False
 
 
-Event: TypeAlias = TlsWanted | LoggedIn | DumpByGtid | DumpByPosition | Ended
+Dump: TypeAlias = DumpByGtid | DumpByPosition
+Event: TypeAlias = TlsWanted | LoggedIn | Dump | Ended
 
 
 class _State(Enum):
@@ -119,25 +139,28 @@ class _State(Enum):
 class Conversation:
     """One client. Begin with `greeting`; then `receive` what comes and send what `to_send` has.
 
-    `nonce`: 20 random bytes without zeros, used for this connection only. `has_tls`: the socket can
-    be wrapped; `needs_tls`: a client without TLS is refused. Its methods are the steps of one state
+    `nonce`: 20 random bytes without zeros, used for this connection only. `admit` says why a user
+    with the right password may not log in, "" if it may. `has_tls`: the socket can be wrapped;
+    `needs_tls`: a client without TLS is refused. Its methods are the steps of one state
     machine, which share the state, the buffer and the packet number.
     """
 
     def __init__(
         self,
         identity: Identity,
-        account: Account,
+        accounts: Sequence[Account],
         *,
         nonce: bytes,
         connection_id: int,
+        admit: Callable[[str], str] = lambda _user: "",
         has_tls: bool = False,
         needs_tls: bool = False,
     ) -> None:
         if len(nonce) != NONCE_SIZE or 0 in nonce:
             raise ValueError("a nonce has 20 bytes, none of them zero")
         self._identity = identity
-        self._account = account
+        self._passwords = {one.user: one.password.encode() for one in accounts}
+        self._admit = admit
         self._nonce = nonce
         self._id = connection_id
         self._has_tls = has_tls
@@ -152,6 +175,7 @@ class Conversation:
         self._queries = Queries(identity)
         self._event_left = self._packet_left = 0
         self._is_full = False
+        self._registered = False
 
     # in and out
 
@@ -229,6 +253,11 @@ class Conversation:
         self._is_full = size == PACKET_MOST
         yield self._header(size) + first
 
+    def finish_dump(self) -> None:
+        """End a dump that is complete (an EOF packet)."""
+        self._send(b"\xfe\0\0" + struct.pack("<H", AUTOCOMMIT))
+        self._state = _State.ENDED
+
     def refuse_dump(self, text: str, *, code: int = 1236) -> None:
         """End a dump with an error. Replicas show it; on 1236 they stop."""
         self._send(error(code, text))
@@ -279,7 +308,7 @@ class Conversation:
             return self._judge(payload)
         if self._state is _State.FULL:
             given = payload.removesuffix(b"\0")
-            return self._decide(is_right=_same(given, self._account.password.encode()))
+            return self._decide(is_right=_same(given, self._password))
         return self._take_command(payload, now)
 
     def _take_login(self, payload: bytes) -> Event | None:
@@ -316,10 +345,10 @@ class Conversation:
         return self._judge(answer)
 
     def _judge(self, answer: bytes) -> Event | None:
-        password = self._account.password.encode()
+        password = self._password
         if self._plugin == "mysql_native_password":
             return self._decide(is_right=_same(answer, native_answer(password, self._nonce)))
-        if _same(answer, sha2_answer(password, self._nonce)) and self._is_known():
+        if _same(answer, sha2_answer(password, self._nonce)) and self._user in self._passwords:
             self._send(b"\x01\x03")  # fast authentication has succeeded
             return self._decide(is_right=True)
         if self._is_tls and answer:
@@ -328,16 +357,22 @@ class Conversation:
             return None
         return self._decide(is_right=False)
 
-    def _is_known(self) -> bool:
-        return _same(self._user.encode(), self._account.user.encode())
+    @property
+    def _password(self) -> bytes:
+        """Of the user; for an unknown one, something to compare with that takes as long."""
+        return self._passwords.get(self._user, self._nonce)
 
     def _decide(self, *, is_right: bool) -> Event:
-        if not (is_right and self._is_known()):
+        if not (is_right and self._user in self._passwords):
             self._send(error(1045, "Access denied: wrong user or password"))
-            return self._end("access denied")
+            self._state = _State.ENDED
+            return Ended("access denied", is_denied=True)
+        if why := self._admit(self._user):
+            self._send(error(1226, why))
+            return self._end(why)
         self._send(OK)
         self._state = _State.COMMANDS
-        return LoggedIn()
+        return LoggedIn(self._user)
 
     def _end(self, why: str = "") -> Ended:
         self._state = _State.ENDED
@@ -358,6 +393,7 @@ class Conversation:
                 self._send(one)
         elif command == _REGISTER:
             struct.unpack_from("<I", payload, 1)  # a server id, or it is malformed
+            self._registered = True
             self._send(OK)
         elif command == _DUMP:
             return self._begin(self._dump(payload))
@@ -369,7 +405,7 @@ class Conversation:
             )
         return None
 
-    def _begin(self, event: DumpByGtid | DumpByPosition) -> Event | None:
+    def _begin(self, event: Dump) -> Event | None:
         if self._identity.checksum and not self._queries.takes_checksums:
             self._send(error(1236, "the replica cannot handle events with checksums"))
             return self._end("a replica without checksums")
@@ -381,11 +417,14 @@ class Conversation:
         given = self._queries.gtid_position
         return DumpByPosition(
             server_id=server_id,
+            uuid=self._queries.uuid,
             name=payload[11:].decode("utf-8", "replace"),
             position=position,
             state=None if given is None else MariadbGtidList.parse(given),
             heartbeat=self._queries.heartbeat_seconds,
             heartbeat_v2=bool(flags & _HEARTBEAT_V2_WANTED),
+            ends=bool(flags & _NON_BLOCK),
+            registered=self._registered,
         )
 
     def _dump_gtid(self, payload: bytes) -> DumpByGtid:
@@ -397,9 +436,13 @@ class Conversation:
             raise ValueError("GTID set cut short")
         return DumpByGtid(
             server_id=server_id,
+            uuid=self._queries.uuid,
+            name=payload[11 : 11 + name_size].decode("utf-8", "replace"),
             gtids=decode_previous_gtids(data, 0, size) if size else GtidSet(),
             heartbeat=self._queries.heartbeat_seconds,
             heartbeat_v2=bool(flags & _HEARTBEAT_V2_WANTED),
+            ends=bool(flags & _NON_BLOCK),
+            registered=self._registered,
         )
 
 

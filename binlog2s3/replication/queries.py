@@ -79,6 +79,11 @@ class Queries:
         return self._variables.get("slave_connect_state")
 
     @property
+    def uuid(self) -> str:
+        """The replica's own server_uuid; "" if it has not said it."""
+        return self._variables.get("uuid") or ""
+
+    @property
     def takes_checksums(self) -> bool:
         """Whether it has said that it can handle events with checksums."""
         return "binlog_checksum" in self._variables

@@ -1,0 +1,1 @@
+"""A replication source: what replicas and other clients of a server's binlogs are sent."""

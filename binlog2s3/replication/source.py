@@ -1,0 +1,415 @@
+"""A replication source's sockets: who connects, logs in and asks for events.
+
+Place in the flow: whoever has events to send makes a `Source` and passes it a function that answers
+one dump. `protocol` knows the packets.
+
+Law: a client's input can end its own connection and nothing else. A client that cannot be served is
+told why. Connections, idle time, attempts to log in and bandwidth are limited.
+"""
+
+import secrets
+import select
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Self
+
+from binlog2s3.errors import Binlog2s3Error, RecoveryError
+from binlog2s3.log import Log
+from binlog2s3.replication.listen import bound
+from binlog2s3.replication.protocol import (
+    NONCE_SIZE,
+    Account,
+    Buffer,
+    Conversation,
+    Dump,
+    Ended,
+    LoggedIn,
+    ProtocolError,
+    TlsWanted,
+)
+from binlog2s3.replication.queries import Identity
+
+_LOGIN_SECONDS = 10.0
+_IDLE_SECONDS = 60.0  # between two commands
+_FIRST_MOST = 1 << 16
+_SEND_SECONDS = 60.0
+_BATCH = 1 << 18
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+_FAILED_SECONDS = (0.5, 8.0)  # the wait after a wrong password; doubled with each one
+_FAILED_FORGOTTEN = 300.0
+_FAILED_MOST = 1024
+_log = Log("serve")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of one source. `connections`: in all; `per_user`: of one user, also in all by default.
+
+    `bandwidth`: bytes a second to one user's connections together; None: no limit.
+    """
+
+    connections: int = 8
+    per_user: int | None = None
+    bandwidth: int | None = None
+
+
+class NotServedError(RecoveryError):
+    """A client asked for something that is not served; it is told so, with the server's `code`."""
+
+    def __init__(self, message: str, *, code: int = 1236) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Source:
+    """Listens, and serves. A context manager; it listens as soon as it is made.
+
+    `answer` sends one dump to a client, in the client's own thread, until `ended`. What it raises
+    is told to the client; an error that is no `NotServedError` is also `failure`. `one_of`: of
+    dumps for which it returns the same value, only the newest is served: its client has connected
+    again. `tls`: clients may use it, and must if `needs_tls`. Raises RecoveryError if the address
+    cannot be used.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        accounts: Sequence[Account],
+        answer: Callable[["Client", Dump], None],
+        *,
+        one_of: Callable[[Dump], Hashable | None] = lambda _dump: None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        needs_tls: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        self._identity = identity
+        self._accounts = tuple(accounts)
+        self._answer = answer
+        self._one_of = one_of
+        self._tls = tls
+        self._needs_tls = needs_tls
+        self._limits = limits or Limits()
+        self.failure: Binlog2s3Error | None = None
+        self.ended = threading.Event()
+        self.refused = Counter[str]()
+        """Connections that were refused, by reason: "password", "connections", "protocol"."""
+        self._lock = threading.Lock()
+        self._open: set[Client] = set()
+        self._dumping: dict[Hashable, Client] = {}
+        self._paces: dict[str, _Pace] = {}
+        self._failures = _Failures()
+        self._number = 0
+        self._listener = bound(host, port)
+        self._listener.settimeout(0.5)
+        self._thread = threading.Thread(target=self._accept, name="serve", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on."""
+        host, port, *_ = self._listener.getsockname()
+        return str(host), int(port)
+
+    @property
+    def clients(self) -> list["Client"]:
+        """Those that have logged in, the oldest first."""
+        with self._lock:
+            found = [one for one in self._open if one.user]
+        return sorted(found, key=lambda one: one.number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening, and end all connections. May be called again."""
+        self.ended.set()
+        self._listener.close()
+        with self._lock:
+            clients = list(self._open)
+        for client in clients:
+            client.end()
+        self._thread.join(2.0)
+
+    # connections
+
+    def _accept(self) -> None:
+        while not self.ended.is_set():
+            try:
+                connection, address = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                if not self.ended.wait(0.2):  # for example, no free file descriptors
+                    continue
+                return
+            with self._lock:
+                is_full = len(self._open) >= self._limits.connections
+                if not is_full:
+                    self._number += 1
+                    client = Client(connection, str(address[0]), self._number, self._conversation())
+                    self._open.add(client)
+            if is_full:
+                self.refused["connections"] += 1
+                connection.close()
+                continue
+            threading.Thread(
+                target=self._serve, args=(client,), name=f"serve-{client.number}", daemon=True
+            ).start()
+
+    def _conversation(self) -> Conversation:
+        nonce = bytes(33 + secrets.randbelow(94) for _ in range(NONCE_SIZE))
+        return Conversation(
+            self._identity,
+            self._accounts,
+            nonce=nonce,
+            connection_id=self._number,
+            admit=self._admit,
+            has_tls=self._tls is not None,
+            needs_tls=self._needs_tls,
+        )
+
+    def _admit(self, user: str) -> str:
+        """Why this user, whose password was right, may not log in now; "" if it may."""
+        most = self._limits.per_user
+        if most is not None and sum(one.user == user for one in self.clients) >= most:
+            self.refused["connections"] += 1
+            return f"user {user[:64]!r} has {most} connections already, the most it may have"
+        return ""
+
+    def _serve(self, client: "Client") -> None:
+        """Serve one client until it leaves."""
+        try:
+            self._talk(client)
+        except ProtocolError as error:
+            self.refused["protocol"] += 1
+            _log.debug("a client has left", number=client.number, why=str(error))
+        except (OSError, EOFError) as error:
+            _log.debug("a client has left", number=client.number, why=str(error))
+        except Exception as error:  # noqa: BLE001 - the command waits for others and has to know
+            self.failure = RecoveryError(f"the source failed: {type(error).__name__}: {error}")
+        finally:
+            with self._lock:
+                self._open.discard(client)
+                for key in [key for key, one in self._dumping.items() if one is client]:
+                    del self._dumping[key]
+            client.close()
+
+    def _talk(self, client: "Client") -> None:
+        client.send([client.conversation.greeting()])
+        until = time.monotonic() + _LOGIN_SECONDS
+        while True:
+            for event in client.receive(until, before_refusal=self._slow_down):
+                if isinstance(event, TlsWanted):
+                    assert self._tls is not None  # noqa: S101 - the conversation offers it only then
+                    client.wrap(self._tls)
+                elif isinstance(event, LoggedIn):
+                    client.user = event.user
+                    client.pace = self._pace_of(event.user)
+                elif isinstance(event, Ended):
+                    return
+                else:
+                    self._begin(client, event)
+                    return
+            if client.user:
+                until = time.monotonic() + _IDLE_SECONDS
+
+    def _slow_down(self, client: "Client") -> None:
+        """Wait before a wrong password is answered, longer after each one from an address."""
+        self.refused["password"] += 1
+        seconds = self._failures.note(client.host, time.monotonic())
+        _log.warning("a login was refused", host=client.host, waits_seconds=seconds)
+        self.ended.wait(seconds)
+
+    def _pace_of(self, user: str) -> "_Pace | None":
+        rate = self._limits.bandwidth
+        if rate is None:
+            return None
+        with self._lock:
+            return self._paces.setdefault(user, _Pace(rate, self.ended))
+
+    # dumps
+
+    def _begin(self, client: "Client", dump: Dump) -> None:
+        key = self._one_of(dump)
+        if key is not None:
+            with self._lock:
+                before, self._dumping[key] = self._dumping.get(key), client
+            if before is not None:
+                before.end()
+        client.dump = dump
+        try:
+            self._answer(client, dump)
+        except NotServedError as error:
+            client.refuse(str(error), code=error.code)
+        except Binlog2s3Error as error:
+            self.failure = error
+            client.refuse(str(error))
+
+
+class Client:
+    """A connection and its conversation; for its own thread, except `end`."""
+
+    def __init__(
+        self, connection: socket.socket, host: str, number: int, conversation: Conversation
+    ) -> None:
+        self._socket = connection
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE.items():
+            if (option := getattr(socket, name, None)) is not None:
+                self._socket.setsockopt(socket.IPPROTO_TCP, option, value)
+        self.host = host
+        self.number = number
+        self.conversation = conversation
+        self.user = ""
+        self.dump: Dump | None = None
+        self.pace: _Pace | None = None
+        self.since = time.time()
+        self.sent = 0
+        """Bytes of events."""
+        self._batch = bytearray()
+        self._is_new = True
+
+    def wrap(self, tls: ssl.SSLContext) -> None:
+        """Begin TLS. Raises OSError."""
+        self._socket = tls.wrap_socket(self._socket, server_side=True)
+        self.conversation.secured()
+
+    def end(self) -> None:
+        """End the connection, from any thread."""
+        with suppress(OSError, ValueError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket."""
+        with suppress(OSError):
+            self._socket.close()
+
+    def has_left(self) -> bool:
+        """Whether a client that gets events has closed the connection, or said that it will."""
+        with suppress(OSError, ValueError):
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN | select.POLLHUP | select.POLLERR)
+            return bool(poll.poll(0))
+        return True
+
+    def receive(
+        self, until: float, *, before_refusal: Callable[["Client"], None] = lambda _client: None
+    ) -> list[TlsWanted | LoggedIn | Dump | Ended]:
+        """What the client sends next; what can be answered at once is answered.
+
+        `before_refusal` is called before it is answered that the password is wrong. Raises OSError
+        at `until` (on the monotonic clock), EOFError if the client has left.
+        """
+        if self._is_new:  # TLS may begin right after the first packet, in the same segment
+            self._is_new = False
+            data = self._read(4, until)
+            data += self._read(min(int.from_bytes(data[:3], "little"), _FIRST_MOST), until)
+        else:
+            self._socket.settimeout(max(0.01, until - time.monotonic()))
+            data = self._socket.recv(1 << 16)
+        if not data:
+            raise EOFError("closed by the client")
+        try:
+            events = self.conversation.receive(data, now=int(time.time()))
+            if any(isinstance(one, Ended) and one.is_denied for one in events):
+                before_refusal(self)
+        finally:
+            self.send([self.conversation.to_send()])
+        return events
+
+    def _read(self, size: int, until: float) -> bytes:
+        data = b""
+        while len(data) < size:
+            self._socket.settimeout(max(0.01, until - time.monotonic()))
+            more = self._socket.recv(size - len(data))
+            if not more:
+                raise EOFError("closed by the client")
+            data += more
+        return data
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send all of it. Raises OSError."""
+        self._socket.settimeout(_SEND_SECONDS)
+        for part in parts:
+            if part:
+                self._socket.sendall(part)
+
+    def send_event(self, data: Buffer, size: int | None = None) -> None:
+        """Send an event, or a part of one (`walk.EventPart`) if `size` is given."""
+        size = len(data) if size is None else size
+        for part in self.conversation.event_packets(data, size=size):
+            self._batch += part
+        if len(self._batch) >= _BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is buffered."""
+        if self._batch:
+            if self.pace is not None:
+                self.pace.wait(len(self._batch))
+            self.send([self._batch])
+            self.sent += len(self._batch)
+            self._batch = bytearray()
+
+    def finish(self) -> None:
+        """End a dump that is complete: the client asked for what there is, and no more."""
+        self.flush()
+        self.conversation.finish_dump()
+        self.send([self.conversation.to_send()])
+
+    def refuse(self, why: str, *, code: int = 1236) -> None:
+        """End the dump with an error that the client shows."""
+        with suppress(OSError):
+            self.flush()
+            self.conversation.refuse_dump(why, code=code)
+            self.send([self.conversation.to_send()])
+
+
+class _Pace:
+    """Spreads the bytes of one user's connections over time. Thread-safe."""
+
+    def __init__(self, rate: int, ended: threading.Event) -> None:
+        self._rate = rate
+        self._ended = ended
+        self._lock = threading.Lock()
+        self._free = 0.0
+
+    def wait(self, size: int) -> None:
+        """Wait until so many bytes may be sent."""
+        with self._lock:
+            now = time.monotonic()
+            begin = max(now, self._free)
+            self._free = begin + size / self._rate
+        if begin > now:
+            self._ended.wait(begin - now)
+
+
+class _Failures:
+    """Wrong passwords, by address. Thread-safe; it remembers the last ones only."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    def note(self, host: str, now: float) -> float:
+        """Count one; the seconds to wait before it is answered."""
+        least, most = _FAILED_SECONDS
+        with self._lock:
+            count, at = self._seen.pop(host, (0, now))
+            count = count + 1 if now - at < _FAILED_FORGOTTEN else 1
+            while len(self._seen) >= _FAILED_MOST:
+                del self._seen[next(iter(self._seen))]
+            self._seen[host] = (count, now)
+        return float(min(most, least * 2 ** min(count - 1, 10)))
