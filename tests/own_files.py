@@ -47,6 +47,15 @@ class Own:
         """As `Extract.stream`, of these pieces."""
         yield from replace(self, pieces=tuple(pieces)).stream()
 
+    def those_of(
+        self, lineage: str, name: BinlogName, begin: int = 0, end: int | None = None
+    ) -> Iterator[Transaction]:
+        """As `BucketHistory.transactions`."""
+        for piece, one in self.transactions:
+            is_in = begin <= one.begin and (end is None or one.begin < end)
+            if is_in and (piece.lineage, piece.binlog) == (lineage, name):
+                yield one
+
     def _checked(self, piece: PlanPiece) -> Iterator[Checked]:
         data = (self.directory / str(piece.binlog)).read_bytes()
         scanner = Scanner()

@@ -17,6 +17,7 @@ from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, pars
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError, SourceError, StoreError
 from binlog2s3.recover import target
+from binlog2s3.recover.applier_error import Transactions
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.listen import listen
 from binlog2s3.recover.model import OnProgress, Plan
@@ -72,16 +73,25 @@ class Apply:
         on_progress: OnProgress,
         *,
         asked: str,
+        transactions: Transactions,
         state: MariadbGtidList | None = None,
     ) -> Result:
         """Apply all of it, and compare. Raises RecoveryError, and what reading the bucket raises.
 
-        `asked`: what the operator said about the start. `state`: as for `check`.
+        `asked`: what the operator said about the start. `transactions`: of the history, to name
+        one that is refused. `state`: as for `check`.
         """
         began = monotonic()
         if plan.pieces:
             with _told(self._facts.flavour):
-                self._replicate(plan, open_stream, on_progress, asked, state)
+                self._replicate(
+                    plan,
+                    open_stream,
+                    on_progress,
+                    asked=asked,
+                    transactions=transactions,
+                    state=state,
+                )
         else:
             self.standing.put_away()
         committed = self._commit_empty(plan)
@@ -104,7 +114,9 @@ class Apply:
         plan: Plan,
         open_stream: OpenStream,
         on_progress: OnProgress,
+        *,
         asked: str,
+        transactions: Transactions,
         state: MariadbGtidList | None,
     ) -> None:
         server, facts = self._at.server, self._facts
@@ -117,6 +129,7 @@ class Apply:
             state=state,
             workers=self._config.workers,
             goes_on=self.standing.goes_on(),
+            transactions=transactions,
             on_place=self.standing.reach,
             on_state=self.standing.follow_gtids,
             on_settings=self.standing.keep,

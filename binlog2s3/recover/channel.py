@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from binlog2s3.binlog.gtid import MariadbGtidList
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.recover.applier_error import ApplierFailure, of_mariadb, of_mysql, place_of
 from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece
 from binlog2s3.recover.target import CHANNEL, TargetFacts, numbers
 from binlog2s3.replication.protocol import Account
@@ -27,12 +27,10 @@ _STOP_SECONDS = 90.0
 """A server waits 60 s for the rest of a transaction that it has received in part."""
 _POLL_SECONDS = 0.1
 _HAS_READ_ALL = re.compile(r"has read all relay log")
-_SOURCE_LOG = re.compile(r"(?:source|master) log (\S+), end_log_pos (\d+)")
 _NEW_WORDS = (8, 0, 26)
 """From here on MySQL says REPLICA and SOURCE (from 8.4 on only these); before, SLAVE and MASTER."""
 _SHA2 = (8,)
 """From here on every MySQL has caching_sha2_password; MySQL 9 has no older plugin."""
-_TRANSACTION = re.compile(r"transaction '([^']+)'")
 _FILTERS = (
     "Replicate_Do_DB",
     "Replicate_Ignore_DB",
@@ -50,15 +48,6 @@ _FILTERS = (
 def name_of(piece: PlanPiece) -> str:
     """The name of a piece's binlog at the target, different for each piece."""
     return f"{piece.lineage}.{piece.binlog}"
-
-
-def place_of(name: str, offset: int) -> BinlogPosition | None:
-    """The position that such a name and an offset mean; None if it is no such name."""
-    lineage, _, binlog = name.partition(".")
-    try:
-        return BinlogPosition(lineage=lineage, binlog=BinlogName.parse(binlog), offset=offset)
-    except ValueError:
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +78,6 @@ class State:
     def place(self) -> BinlogPosition | None:
         """The recorded position, in the history."""
         return place_of(self.log, self.offset)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplierFailure:
-    """What stopped the applier: the server's message, and what it says of the transaction."""
-
-    code: int
-    text: str
-    gtid: str | None
-    place: BinlogPosition | None
 
 
 class Channel(ABC):
@@ -328,8 +307,8 @@ class MysqlChannel(Channel):
                 (CHANNEL,),
             )
         if rows:
-            return _failure(int(rows[0]["code"]), str(rows[0]["text"]))
-        return _failure(*state.apply_error) if state.apply_error[0] else None
+            return of_mysql(int(rows[0]["code"]), str(rows[0]["text"]))
+        return of_mysql(*state.apply_error) if state.apply_error[0] else None
 
 
 class MariadbChannel(Channel):
@@ -403,7 +382,7 @@ class MariadbChannel(Channel):
 
     def failure(self, state: State) -> ApplierFailure | None:
         """See `Channel`."""
-        return _failure(*state.apply_error) if state.apply_error[0] else None
+        return of_mariadb(*state.apply_error) if state.apply_error[0] else None
 
 
 def channel_of(server: Server, facts: TargetFacts) -> Channel:
@@ -449,23 +428,6 @@ def _filters(row: Mapping[str, Any]) -> tuple[str, ...]:
     if int(row["Skip_Counter"] or 0):
         found.append(f"a skip counter of {row['Skip_Counter']}")
     return tuple(found)
-
-
-def _failure(code: int, text: str) -> ApplierFailure:
-    where = _SOURCE_LOG.search(text)
-    named = _TRANSACTION.search(text)
-    gtid = named[1] if named and named[1] not in ("ANONYMOUS", "NOT_YET_DETERMINED") else None
-    return ApplierFailure(
-        code=code,
-        text=_SOURCE_LOG.sub(_readable, text),
-        gtid=gtid,
-        place=place_of(where[1], int(where[2])) if where else None,
-    )
-
-
-def _readable(match: re.Match[str]) -> str:
-    place = place_of(match[1], int(match[2]))
-    return match[0] if place is None else str(place)
 
 
 def _text(value: object) -> str:

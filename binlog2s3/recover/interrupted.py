@@ -16,7 +16,8 @@ from datetime import datetime, timedelta
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.recover import replicate, target
-from binlog2s3.recover.channel import channel_of, place_of
+from binlog2s3.recover.applier_error import place_of
+from binlog2s3.recover.channel import channel_of
 from binlog2s3.recover.model import BinlogPosition, Plan, Start
 from binlog2s3.recover.target import DATABASE, TargetFacts
 from binlog2s3.server.connection import Server

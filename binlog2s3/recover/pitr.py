@@ -114,7 +114,7 @@ class _Recovery:
                 plan, start, allow_non_transactional=config.allow_non_transactional
             )
             self._confirm(plan, about)
-            return self._done(plan, about, self._applied(self._apply, plan, extract, state))
+            return self._done(plan, about, self._applied(self._apply, plan, extract, survey, state))
         with closing(extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
             result = to_directory(plan, about, pieces, config.output_dir, on_progress=progress)
         return self._done(plan, about, result)
@@ -281,13 +281,25 @@ class _Recovery:
     # Doing it
 
     def _applied(
-        self, apply: Apply, plan: Plan, blocks: Extract, state: MariadbGtidList | None
+        self,
+        apply: Apply,
+        plan: Plan,
+        blocks: Extract,
+        survey: Survey,
+        state: MariadbGtidList | None,
     ) -> Result:
         """Apply it to the target. Ctrl-C prints what the next run does."""
         try:
             with showing(sys.stderr) as progress:
                 asked = _asked(self._config)
-                return apply.run(plan, blocks.stream, progress, asked=asked, state=state)
+                return apply.run(
+                    plan,
+                    blocks.stream,
+                    progress,
+                    asked=asked,
+                    transactions=survey.transactions,
+                    state=state,
+                )
         except KeyboardInterrupt:
             print(  # noqa: T201
                 "interrupted; run the same command again: it continues where the target is now",

@@ -11,12 +11,18 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error, RecoveryError, SourceError
 from binlog2s3.output import clean
-from binlog2s3.recover.channel import ApplierFailure, Channel, State, channel_of, name_of
+from binlog2s3.recover.applier_error import (
+    ApplierFailure,
+    Transactions,
+    advised,
+    failed_transaction,
+)
+from binlog2s3.recover.channel import Channel, State, channel_of, name_of
 from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import (
     BinlogPosition,
@@ -74,7 +80,8 @@ class Replication:
 
     `state`: the GTIDs before the plan, for MariaDB; the target begins after them. `goes_on`: this
     run continues one that was interrupted, and MariaDB's `gtid_slave_pos` told where. Nothing was
-    applied as long as it has not `touched` the target. It calls:
+    applied as long as it has not `touched` the target. `transactions` of the history, to find the
+    one that a MariaDB refused. It calls:
 
     - `on_place` with the place that was reached, before the channel is removed, if the target keeps
       no GTIDs;
@@ -95,6 +102,7 @@ class Replication:
         workers: int | None = None,
         goes_on: bool = False,
         ahead_most: int | None = None,
+        transactions: Transactions = lambda *_: iter(()),
         on_place: Callable[[BinlogPosition], None] = lambda _place: None,
         on_state: Callable[[], None] = lambda: None,
         on_settings: Callable[[Mapping[str, object]], None] = lambda _before: None,
@@ -109,6 +117,7 @@ class Replication:
         self._workers = workers
         self._goes_on = goes_on
         self._window = Window() if ahead_most is None else Window(ahead_most)
+        self._transactions = transactions
         self._on_place = on_place
         self._on_state = on_state
         self._on_settings = on_settings
@@ -412,12 +421,15 @@ class Replication:
             )
         self._server.close()
         self._channel.stop()
-        reached = self._channel.reached() or state.place
-        named = f"transaction {failure.gtid}" if failure.gtid else "a transaction"
-        if failure.place is not None:
-            named += f", event before {failure.place} (lineage {failure.place.lineage})"
+        stopped = self._channel.state()  # other workers may have applied more meanwhile
+        stands = stopped.place if stopped is not None else state.place
+        reached = self._channel.reached() or stands
+        gtid = failure.gtid or self._gtid_of(failure, reached)
+        named = f"transaction {gtid}" if gtid else "a transaction"
+        if (at := failure.place) is not None:
+            named += f", in the event that ends at {at} (lineage {at.lineage})"
         code = "" if f"code: {failure.code}" in failure.text else f" ({failure.code})"
-        hint = advised(failure.code, reached=reached, gtid=failure.gtid, again=_AGAIN)
+        hint = advised(failure.code, reached=reached, gtid=gtid, again=_AGAIN)
         if "max_allowed_packet" in failure.text:
             name = "replica" if self._facts.flavour == "mysql" else "slave"
             hint = f"SET GLOBAL {name}_max_allowed_packet = 1073741824 there; {_AGAIN}"
@@ -427,49 +439,20 @@ class Replication:
             hint=hint,
         )
 
-
-# Errors of the applier, by the server's number
-
-_PACKET = "raise max_allowed_packet at the target"
-_RESTORE = {
-    1397: (
-        "the base backup was made while this XA transaction was prepared, and does not contain it; "
-        "leaving out its COMMIT would lose its rows. Restore a backup that was made while XA "
-        "RECOVER showed nothing, or an older one from before its PREPARE"
-    ),
-}
-"""Errors that another run cannot fix."""
-_FIX = {
-    1153: _PACKET,
-    1301: _PACKET,
-    1666: "SET GLOBAL binlog_format = ROW at the target",
-    1950: "the target's own binlog has a higher number in that domain: SET GLOBAL "
-    "gtid_strict_mode = OFF there",
-    2020: _PACKET,
-}
-_EXISTS_ALREADY = (1007, 1050)
-
-
-def advised(code: int, *, reached: BinlogPosition | None, gtid: str | None, again: str) -> str:
-    """The hint for an applier's error of this number.
-
-    `reached`: everything before it is applied. `gtid` is that of the transaction, if it has one;
-    `again` how to continue once the cause is fixed.
-    """
-    if code in _RESTORE:
-        return _RESTORE[code]
-    if code in _FIX:
-        return f"{_FIX[code]}; {again}"
-    look = ""
-    if code in _EXISTS_ALREADY:
-        look = "does the base backup end later than where this run began? Then restore it again; "
-    if reached is not None:
-        look += (
-            f"look at it with mysqlbinlog -v --start-position={reached.offset} {reached.binlog} "
-            "(binlog2s3 pitr --output-dir writes the binlogs); "
-        )
-    skip = f", or leave the transaction out (--skip-gtid {gtid})" if gtid else ""
-    return f"{look}fix the target{skip}; {again}"
+    def _gtid_of(self, failure: ApplierFailure, reached: BinlogPosition | None) -> str | None:
+        """The GTID of the transaction that failed, which a MariaDB does not tell."""
+        if self._facts.flavour != "mariadb" or reached is None:
+            return None
+        with suppress(Binlog2s3Error):
+            one = failed_transaction(
+                failure,
+                self._plan.pieces,
+                reached,
+                self._transactions,
+                one_by_one=int(str(self._channel.setting(self._channel.workers))) == 0,
+            )
+            return one.gtid if one is not None else None
+        return None
 
 
 # GTIDs of MariaDB

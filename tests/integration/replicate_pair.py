@@ -69,6 +69,7 @@ class Pair(apply_pair.Pair):
         """Bring them to the target; nothing of ours is there afterwards."""
         login = login or self.login()
         opened = options.pop("opened", files.opened)
+        options.setdefault("transactions", files.those_of)
         with Server(lambda: login) as server:
             if not self.is_mysql:
                 text = self.target.query("SELECT @@global.gtid_slave_pos")[0][0]

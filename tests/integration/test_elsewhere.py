@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover import serve, target
+from binlog2s3.recover import target
 from binlog2s3.recover.replicate import Replication
+from binlog2s3.replication.source import Source
 from binlog2s3.server.connection import Server
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
@@ -131,7 +132,7 @@ def test_a_target_that_does_not_reach_it(
     """It is said so before anything is changed."""
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         nobody = taken.getsockname()
-    monkeypatch.setattr(serve.Source, "address", nobody)
+    monkeypatch.setattr(Source, "address", nobody)
     login = replace(ROOT, socket=str(empty.socket))
     databases = empty.query("SHOW DATABASES")
     with Server(lambda: login) as server:

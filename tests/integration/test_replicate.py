@@ -38,6 +38,11 @@ from tests.integration.replicate_pair import (
 from tests.own_files import own, planned, without
 from tests.waiting import wait_until
 
+NAMES_ANOTHER = (
+    "INSERT INTO shop.a VALUES (50, 'Worker 1 failed executing transaction ''0-1-9'' at source "
+    "log b.000001, end_log_pos 9; the event''s master log own.mysql-bin.000001, end_log_pos 9')"
+)
+"""A row that speaks like an error of a server."""
 STATEMENT = "SET SESSION binlog_format = 'STATEMENT'"
 
 
@@ -474,10 +479,11 @@ def test_a_transaction_that_fails_is_named(any_pair: Pair, compressed: bool) -> 
     assert "Duplicate entry '21' for key" in said
     assert "1062" in said
     assert "was applied" in said
+    assert said.count(f"{wrong.begin}") <= 1
+    assert "end_log_pos" not in said
     if wrong.gtid is not None:
-        if pair.is_mysql:
-            assert f"refused transaction {wrong.gtid}" in said
-            assert f"--skip-gtid {wrong.gtid}" in hint
+        assert f"refused transaction {wrong.gtid}" in said
+        assert f"leave the transaction out (--skip-gtid {wrong.gtid}); " in hint
     else:
         assert noted[-1].offset == wrong.begin
     got = [row[0] for row in pair.target.query("SELECT id FROM shop.a ORDER BY id")]
@@ -487,6 +493,54 @@ def test_a_transaction_that_fails_is_named(any_pair: Pair, compressed: bool) -> 
     rest = own(pair.source.datadir, pair.names[1:], begin=wrong.begin)
     pair.apply(rest)
     assert pair.target.query("SELECT COUNT(*) FROM shop.a") == [(30,)]
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("workers", [0, 4])
+@pytest.mark.parametrize("kind", ["rows", "statement", "table"])
+def test_the_transaction_that_a_mariadb_refuses(
+    mariadb_pair: Pair, workers: int, kind: str
+) -> None:
+    """It is named, or none is: with several workers only if the server's message has its place."""
+    pair = mariadb_pair
+    pair.clear()
+    pair.target.query("SET GLOBAL gtid_slave_pos = ''")
+    pair.source.query(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.a (id INT PRIMARY KEY, v VARCHAR(200))",
+        *(f"INSERT INTO shop.a VALUES ({n}, 'x')" for n in range(40)),
+        "FLUSH BINARY LOGS",
+        STATEMENT.replace("STATEMENT", "ROW") if kind == "rows" else STATEMENT,
+        "CREATE TABLE shop.there (id INT)" if kind == "table" else NAMES_ANOTHER,
+        *(f"INSERT INTO shop.a VALUES ({n}, 'x')" for n in range(100, 400)),
+    )
+    files = pair.files()
+    wrong = files.transactions[42][1]
+    pair.apply(own(pair.source.datadir, pair.names, end=files.transactions[45][1].end))
+    pair.target.query(
+        "SET sql_log_bin = 0",
+        "DROP TABLE IF EXISTS shop.there",
+        "DELETE FROM shop.a WHERE id BETWEEN 50 AND 102",
+        "CREATE TABLE shop.there (id INT)" if kind == "table" else "DO 0",
+        "INSERT INTO shop.a VALUES (50, 'there')" if kind != "table" else "DO 0",
+        "RESET MASTER",
+    )
+    pair.target.query(f"SET GLOBAL gtid_slave_pos = '{files.transactions[41][1].gtid}'")
+    rest = own(pair.source.datadir, pair.names[1:])
+    with pytest.raises(RecoveryError) as caught:
+        pair.apply(rest, workers=workers)
+    said, hint = str(caught.value), str(caught.value.hint)
+    assert ("1050" if kind == "table" else "1062") in said
+    is_certain = kind == "rows" or not workers
+    assert (f"refused transaction {wrong.gtid}" in said) is is_certain, said
+    assert (f"--skip-gtid {wrong.gtid}" in hint) is is_certain, hint
+    assert ("--skip-gtid" in hint) is is_certain, hint
+    assert pair.target.query("SELECT COUNT(*) FROM shop.a WHERE id >= 100") == [(0,)]
+    if is_certain:
+        pair.apply(
+            without(rest, [0]), state=MariadbGtidList.parse(str(wrong.gtid)), workers=workers
+        )
+        assert pair.target.query("SELECT COUNT(*) FROM shop.a WHERE id >= 100") == [(300,)]
 
 
 def test_the_target_goes_down(any_pair: Pair, disk_tmp_path: Path) -> None:

@@ -1,0 +1,173 @@
+"""What stopped a target's applier: its error, the transaction that it is in, and what to do. Pure.
+
+Place in the flow: `channel` reads the error, `replicate` raises it.
+
+Law: a server's message contains names and values of users. A transaction is named only if the
+message says which one it is where no user can write, or if it can only be that one.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.recover.model import BinlogPosition, PlanPiece
+
+Transactions = Callable[[str, BinlogName, int, int | None], Iterator[Transaction]]
+"""The whole transactions of a binlog that begin in a range, in order: see `BucketHistory`."""
+
+_SOURCE_LOG = re.compile(r"(?:source|master) log (\S+), end_log_pos (\d+)")
+_WORKER = re.compile(
+    r"(?s)(?:Coordinator stopped because there were error\(s\) in the worker\(s\)\. "
+    r"The most recent failure being: )?Worker \d+ failed executing transaction '([^']*)' at "
+    r"(?:source|master) log (\S+), end_log_pos (\d+)(?:; |\. )?(.*)"
+)
+_EVENT = re.compile(r"; the event's (?:source|master) log (\S+), end_log_pos (\d+)\Z")
+_GTID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?::[a-z_][a-z0-9_]*)?:\d+")
+_IN_A_TRANSACTION = ("Error '", "Could not execute ", "Error executing row event")
+"""How MariaDB's messages begin if executing an event failed, and not something around it."""
+
+
+def place_of(name: str, offset: int) -> BinlogPosition | None:
+    """The position that a binlog's name at the target and an offset mean; None if it has none."""
+    lineage, _, binlog = name.partition(".")
+    try:
+        return BinlogPosition(lineage=lineage, binlog=BinlogName.parse(binlog), offset=offset)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplierFailure:
+    """What stopped the applier: the server's message, and what it says of the transaction.
+
+    `place` is the end of the event that failed. `text` repeats neither it nor the GTID.
+    """
+
+    code: int
+    text: str
+    gtid: str | None
+    place: BinlogPosition | None
+
+
+def of_mysql(code: int, text: str) -> ApplierFailure:
+    """The failure in a message of MySQL, which names the transaction first."""
+    found = _WORKER.match(text)
+    if found is None:
+        return _of_event(code, text)
+    rest = _of_event(code, found[4] or text)
+    return ApplierFailure(
+        code=code,
+        text=rest.text,
+        gtid=found[1] if _GTID.fullmatch(found[1]) else None,
+        place=place_of(found[2], int(found[3])) or rest.place,
+    )
+
+
+def of_mariadb(code: int, text: str) -> ApplierFailure:
+    """The failure in a message of MariaDB, which names no transaction."""
+    return _of_event(code, text)
+
+
+def _of_event(code: int, text: str) -> ApplierFailure:
+    found = _EVENT.search(text)
+    return ApplierFailure(
+        code=code,
+        text=_SOURCE_LOG.sub(_readable, text[: found.start()] if found else text),
+        gtid=None,
+        place=place_of(found[1], int(found[2])) if found else None,
+    )
+
+
+def _readable(match: re.Match[str]) -> str:
+    place = place_of(match[1], int(match[2]))
+    return match[0] if place is None else str(place)
+
+
+def failed_transaction(
+    failure: ApplierFailure,
+    pieces: Sequence[PlanPiece],
+    reached: BinlogPosition,
+    transactions: Transactions,
+    *,
+    one_by_one: bool,
+) -> Transaction | None:
+    """The first transaction of the pieces after `reached`, if that is the one that failed.
+
+    Everything before `reached` was applied. If several workers apply, another one may have failed,
+    so the message has to name an event of this one. None if it is not certain.
+    """
+    first = _next(pieces, reached, transactions)
+    if first is None:
+        return None
+    piece, one = first
+    at = failure.place
+    if at is not None:
+        where = (at.lineage, at.binlog) == (piece.lineage, piece.binlog)
+        return one if where and one.begin < at.offset <= one.end else None
+    return one if one_by_one and failure.text.startswith(_IN_A_TRANSACTION) else None
+
+
+def _next(
+    pieces: Sequence[PlanPiece], place: BinlogPosition, transactions: Transactions
+) -> tuple[PlanPiece, Transaction] | None:
+    """The first transaction of the pieces that begins at this place or after it."""
+    numbers = (
+        number
+        for number, piece in enumerate(pieces)
+        if (piece.lineage, piece.binlog) == (place.lineage, place.binlog)
+    )
+    first = next(numbers, None)
+    for piece in pieces[first:] if first is not None else ():
+        begin = max(piece.begin, place.offset) if piece is pieces[first or 0] else piece.begin
+        if begin >= piece.end:
+            continue
+        for one in transactions(piece.lineage, piece.binlog, begin, piece.end):
+            if not any(low <= one.begin < high for low, high in piece.left_out):
+                return piece, one
+    return None
+
+
+# What to do, by the server's number of the error
+
+_PACKET = "raise max_allowed_packet at the target"
+_RESTORE = {
+    1397: (
+        "the base backup was made while this XA transaction was prepared, and does not contain it; "
+        "leaving out its COMMIT would lose its rows. Restore a backup that was made while XA "
+        "RECOVER showed nothing, or an older one from before its PREPARE"
+    ),
+}
+"""Errors that another run cannot fix."""
+_FIX = {
+    1153: _PACKET,
+    1301: _PACKET,
+    1666: "SET GLOBAL binlog_format = ROW at the target",
+    1950: "the target's own binlog has a higher number in that domain: SET GLOBAL "
+    "gtid_strict_mode = OFF there",
+    2020: _PACKET,
+}
+_EXISTS_ALREADY = (1007, 1050)
+
+
+def advised(code: int, *, reached: BinlogPosition | None, gtid: str | None, again: str) -> str:
+    """The hint for an applier's error of this number.
+
+    `reached`: everything before it is applied. `gtid` is that of the transaction, if it has one;
+    `again` how to continue once the cause is fixed.
+    """
+    if code in _RESTORE:
+        return _RESTORE[code]
+    if code in _FIX:
+        return f"{_FIX[code]}; {again}"
+    look = ""
+    if code in _EXISTS_ALREADY:
+        look = "does the base backup end later than where this run began? Then restore it again; "
+    if reached is not None:
+        look += (
+            f"look at it with mysqlbinlog -v --start-position={reached.offset} {reached.binlog} "
+            "(binlog2s3 pitr --output-dir writes the binlogs); "
+        )
+    skip = f", or leave the transaction out (--skip-gtid {gtid})" if gtid else ""
+    return f"{look}fix the target{skip}; {again}"
