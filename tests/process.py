@@ -6,6 +6,7 @@ clock, and the threads: a request is made when the loop wants an answer, heartbe
 when a life says so. A life is what happens meanwhile: a step of it at each round of the loop.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -13,14 +14,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import FileIO
 from pathlib import Path
-from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC
@@ -29,7 +27,6 @@ from binlog2s3.errors import SourceError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts, ServerPosition
 from binlog2s3.server.mysqlbinlog import Tool
 from binlog2s3.stream.continuation import Tip
-from binlog2s3.stream.decide import Limits
 from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse
 from binlog2s3.stream.resume import Doubt, Heading, Pilot
@@ -38,13 +35,11 @@ from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.standby import StandbyLoop
 from binlog2s3.stream.start import find
-from binlog2s3.stream.startup import StartResult, Startup, target
+from binlog2s3.stream.startup import StartResult, Startup
 from binlog2s3.stream.supervisor import Supervisor
-from binlog2s3.stream.systemd import Notifier
+from binlog2s3.stream.systemd import Alive, Notifier
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.upload_counts import Counts
-from binlog2s3.stream.uploader import Uploader
-from binlog2s3.stream.watermark import Coverage
+from binlog2s3.stream.uploads import Listing, Uploads
 from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Outcome
 from tests.binlog_writer import UUID_A
@@ -57,6 +52,7 @@ _MOST_ROUNDS = 3000
 _START = datetime(2026, 1, 2, tzinfo=UTC)
 _TOOL = Tool(path="mysqlbinlog", flavour="mysql", version="9.7.4", connection_server_id=True)
 
+T = TypeVar("T")
 Noting = Callable[[str], AbstractContextManager[object]]
 
 
@@ -287,7 +283,7 @@ class Steering(Pilot):
     """The pilot, who finds mysqlbinlog without looking, and has nothing to doubt."""
 
     def __init__(self, config: Config, catalog: Catalog) -> None:
-        super().__init__(config, catalog, _no_finder, lambda _: [])
+        super().__init__(config, catalog, NO_SPOOL, threading.Event(), _nobody_works)
 
     def heading(self, server: Any, tip: Tip | None, doubt: Doubt | None = None) -> Heading:
         listed = server.binlogs()
@@ -298,7 +294,10 @@ class Steering(Pilot):
         return self._steered(plain, tip, course, anew=doubt is not None)
 
 
-def _no_finder(*_: object) -> NoReturn:
+NO_SPOOL: Any = None  # nothing contradicts the archive here
+
+
+def _nobody_works(_: float) -> NoReturn:
     raise AssertionError("nothing contradicts the archive here")
 
 
@@ -312,7 +311,7 @@ class Starting(Startup):
             store=self._store,
             layout=self._layout,
             spool=self._spool,
-            target=target(self._config),
+            target=self._config.target,
             interval_seconds=self._config.stream.heartbeat_interval,
             exits=False,
             reach=lambda: shown.facts().uuid,
@@ -322,7 +321,7 @@ class Starting(Startup):
         )
         self.vacancy = bystander.wait()
         self._spool.drop_prefixes()
-        found = find(self._store, self._layout, self._spool, target(self._config), self._grid)
+        found = find(self._store, self._layout, self._spool, self._config.target, self._grid)
         return self._begin(AsServer(shown), found, None)  # type: ignore[arg-type]
 
 
@@ -335,18 +334,19 @@ class Quiet(Stop):
         self.error = None
 
 
-class Beside(Watch):
-    def start(self) -> None:
-        """It looks when it is told to."""
+class AtOnce(Uploads):
+    """Requests that the loop waits for are made at once; a listing is of the clock's time."""
 
-    def look(self) -> None:
-        self._wanted.clear()
-        self._ask(with_list=True)
+    def __init__(self, made: Config, **given: Any) -> None:
+        watch: Any = SimpleNamespace(round_at=math.inf, patience_seconds=0.0)
+        alive = Alive(Notifier(), watch)
+        super().__init__(made, alive=alive, full_chunk=FULL_CHUNK, backoff=lambda _: 0.0, **given)
 
+    def wait_for(self, request: Callable[[], T]) -> T:
+        return request()
 
-class Beating(Writer):
-    def start(self) -> None:
-        """It beats when it is told to."""
+    def hand_in(self, listing: Listing) -> None:
+        super().hand_in(replace(listing, asked_at=self._clock()))
 
 
 class Reading(Supervisor):
@@ -368,7 +368,7 @@ class Reading(Supervisor):
     def work(self, seconds: float) -> None:  # noqa: ARG002
         self.process.count()
         self._judge()
-        self._upload(0.05)
+        self._uploads.step(0.05)
 
 
 class Requests(InlineWorkers):
@@ -455,54 +455,52 @@ class Process(Loop):
         begun = started.begun(shown, clock)
         self._vacancy: Vacancy | None = started.vacancy
         self._config = made
-        self._found = begun.found
-        self._refusal = begun.refusal
-        self._preflight = self._store = store  # type: ignore[assignment]
+        self._begun = begun
+        self._store = store  # type: ignore[assignment]
         self._layout = Layout(made.s3.prefix, made.stream.source)
-        self._grid = Grid(part)
-        self._audits = SimpleQueue()
-        self._named = set(begun.found.foreign)
+        self._notifier = Notifier()
         self._workers = self.requests = Requests(  # type: ignore[assignment]
             made.s3.concurrency, clock, last_first=last_first
         )
         server: Any = AsServer(shown)
-        self._watch = self.watch = Beside(
-            server,
-            interval_seconds=2.0,
-            reached=self._reached,
-            seen=self._seen,
-            failed=stop.fail,
-            stop=clock,
-        )
-        self._writer = self.writer = Beating(
+        self._watch = Watch(server)
+        self._uploads = self.uploads = AtOnce(
+            made,
             store=store,
             layout=self._layout,
             spool=spool,
-            target=target(made),
+            workers=self._workers,
+            stop=stop,
+            foreign=begun.found.foreign,
+            clock=clock,
+        )
+        self._alive = self._uploads._alive
+        self._writer = self.writer = Writer(
+            store=store,
+            layout=self._layout,
+            spool=spool,
+            target=made.target,
             interval_seconds=made.stream.heartbeat_interval,
             progress=self._progress,
-            audit=lambda keys, _: self._audits.put((keys, clock.now)),
-            failed=stop.fail,
-            stop=clock,
+            uploads=self._uploads,
+            stop=stop,
         )
         self.writer._me = replace(self.writer._me, token=token)
         self._intake = self.intake = Intake(
             store=store,
             layout=self._layout,
             spool=spool,
-            look=lambda: self._writer.look(store),
-            take_turn=lambda lineage: self._writer.take_turn(store, lineage),
-            open_uploader=self._open_uploader,
+            writer=self._writer,
+            uploads=self._uploads,
         )
         self._supervisor = self.supervisor = Reading(
             made,
-            target=target(made),
             spool=spool,
             intake=self._intake,
+            uploads=self._uploads,
+            writer=self._writer,
             pilot=Steering(made, Catalog(store, self._layout)),
             watch=self._watch,
-            upload=self._upload,
-            blame=self._blame_other_writer,
             stop=clock,
             tip=begun.tip,
             heading=begun.heading,
@@ -510,30 +508,22 @@ class Process(Loop):
         self.supervisor._server = server
         self.supervisor.process = self
         self.supervisor.noting = noting
-        self._pager: Any = SimpleNamespace(start=lambda: None)  # no lineage here has 1,000 binlogs
-        self._server_uuid = UUID_A
         self._board = None
-        self._pulse, self._counts, self._ended = Pulse(), Counts(), threading.Event()
+        self._pulse, self._ended = Pulse(), threading.Event()
         self._reporter = self._report()
         stop.wake = self.requests.wake
 
-    def _open_uploader(self, lineage: Lineage, coverage: Coverage) -> Uploader:
-        return Uploader(
-            store=self._store,
-            layout=self._layout,
-            lineage=lineage.id,
-            limits=Limits(grid=self._grid, chunked=True, copies=True, full_chunk=FULL_CHUNK),
-            flush_interval=FLUSH_SECONDS,
-            spool=self._spool,
-            workers=self._workers,
-            coverage=coverage,
-            backoff=lambda _: 0.0,
-            clock=self.clock,
-        )
-
-    def run(self, notifier: Notifier | None = None) -> int:
+    def run(self) -> int:
         self.claim(self._store, _reraise, lambda _: False, self._vacancy)
-        return super().run(notifier or Notifier())
+        return super().run()
+
+    def _start_threads(self) -> None:
+        """Watch, heartbeat and pages do what they are told to."""
+
+    def look(self) -> None:
+        """As the watch's thread."""
+        self._watch.list_again()
+        self._look()
 
     @property
     def ended(self) -> bool:

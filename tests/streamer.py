@@ -207,7 +207,7 @@ class Streamer:
             known = archive_end(self._catalog, HISTORY)
         if known.last is None and not known.next_size:
             return None
-        return tip_of_archive(self._catalog, self.store, LAYOUT, known)
+        return tip_of_archive(self._catalog, known)
 
     def _begin_run(self, tip: Tip | None) -> None:
         """mysqlbinlog is started where the source goes on: as the supervisor does it."""

@@ -331,6 +331,11 @@ class Config:
     log: LogConfig = field(default_factory=LogConfig)
     timing: Timing = DEFAULT
 
+    @property
+    def target(self) -> str:
+        """The URL of the archive, for people and for the spool's records."""
+        return f"s3://{self.s3.bucket}/{self.s3.prefix}".rstrip("/")
+
 
 S3_URL = Option(
     "URL",

@@ -14,7 +14,6 @@ from binlog2s3.archive.catalog import Archived, Catalog
 from binlog2s3.archive.documents import EntryEnd, Lineage
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import inventory
-from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.archive.writers import Position
@@ -23,7 +22,6 @@ from binlog2s3.binlog.gtid import Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError
 from binlog2s3.log import Log
-from binlog2s3.store.s3 import Store
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.tail import Overlap, overlap_of
 
@@ -144,7 +142,7 @@ def _lost_end(catalog: Catalog, lineage: Lineage, name: BinlogName) -> bool:
     return parse(following.gtid_set_before, lineage.flavour) == after
 
 
-def tip_of_archive(catalog: Catalog, store: Store, layout: Layout, end: ArchiveEnd) -> Tip:
+def tip_of_archive(catalog: Catalog, end: ArchiveEnd) -> Tip:
     """Where a lineage ends in the bucket, including its chunks."""
     lineage, last = end.lineage, end.end
     if end.next_size:
@@ -160,7 +158,7 @@ def tip_of_archive(catalog: Catalog, store: Store, layout: Layout, end: ArchiveE
         gtids=end.gtids,
         gtids_before=parse(last.gtid_set_before, lineage.flavour),
         rotates_to=last.next_binlog,
-        overlap=_archived_overlap(catalog, store, layout, lineage, end.last),
+        overlap=_archived_overlap(catalog, lineage, end.last),
     )
 
 
@@ -178,16 +176,15 @@ def tip_of(lineage: Lineage, binlog: BinlogReading, *, closed: bool) -> Tip:
     )
 
 
-def _archived_overlap(
-    catalog: Catalog, store: Store, layout: Layout, lineage: Lineage, name: BinlogName
-) -> Overlap:
+def _archived_overlap(catalog: Catalog, lineage: Lineage, name: BinlogName) -> Overlap:
     """The last bytes of an archived binlog, from the begin of a transaction, for comparison."""
     entry = catalog.entry(lineage, name)
     starts = [b.first_offset for b in entry.blocks if b.first_offset and b.first_offset < 1 << 32]
     begin = starts[-1] if starts else 0
     if begin == 0:
         return Overlap(binlog=name, begin=0, end=entry.size, crc64=entry.crc64)
-    crc64 = crc64_of_blocks(store.open(layout.binlog(lineage.id, name), begin, entry.size))
+    key = catalog.layout.binlog(lineage.id, name)
+    crc64 = crc64_of_blocks(catalog.store.open(key, begin, entry.size))
     return Overlap(binlog=name, begin=begin, end=entry.size, crc64=crc64)
 
 

@@ -84,7 +84,7 @@ class _Cycle:
             if begun is None or stop.signal:
                 return stop.status
             with closing(S3Store(self._settings, stop=stop.event)) as patient:
-                running = Loop(self._config, begun, patient, self._spool, stop)
+                running = Loop(self._config, begun, patient, self._spool, stop, notifier=notifier)
                 running.show_on(board, start.catalog)
 
                 def waits(error: BaseException) -> None:
@@ -99,7 +99,7 @@ class _Cycle:
                     running.end_threads()
                     raise
                 board.watch(running.status)
-                return running.run(notifier)
+                return running.run()
 
 
 @contextmanager

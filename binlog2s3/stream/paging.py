@@ -8,13 +8,12 @@ only if no entry of its range can still appear: entries are written in order, so
 after the end of the range proves it. A crash costs nothing: the next round makes the page again.
 """
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.documents import Entry
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import SPAN, Page, build, first_of, name_at
@@ -23,63 +22,48 @@ from binlog2s3.errors import ArchiveError, ObjectMissingError, PreconditionError
 from binlog2s3.log import Log
 from binlog2s3.store.contract import Store
 from binlog2s3.stream.remote import where_absent
+from binlog2s3.stream.shutdown import Stop, every
+from binlog2s3.stream.tracking import Intake
 
 _log = Log("pages")
 _ROUND_SECONDS = 30.0
 _PAUSE_SECONDS = 0.01  # between two entries: chunks go first
 
-Reached = Callable[[], tuple[Lineage, Callable[[BinlogName], bool]] | None]
-"""The lineage that grows, and whether a binlog and all before it are archived; or None."""
-
 
 class Pager:
-    """Puts the pages of the lineage that grows. Its thread calls `failed` at most once."""
+    """Puts the pages of the lineage that grows."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        layout: Layout,
-        reached: Reached,
-        failed: Callable[[BaseException], None],
-        stop: threading.Event,
-    ) -> None:
+    def __init__(self, *, store: Store, layout: Layout, intake: Intake, stop: Stop) -> None:
         self._store = store
         self._layout = layout
-        self._reached = reached
-        self._failed = failed
+        self._intake = intake
         self._stop = stop
         self._index: Index | None = None
         self._refused = ""
-        self._thread = threading.Thread(target=self._run, name="pages", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        every(self._stop, "pages", self._step, first_seconds=_ROUND_SECONDS)
 
-    def _run(self) -> None:
-        while not self._stop.wait(_ROUND_SECONDS):
-            try:
-                self.round()
-            except StoreError as error:
-                self._index = None
-                if str(error) != self._refused and not self._stop.is_set():
-                    self._refused = str(error)
-                    _log.warning("page not written", error=error, hint=error.hint)
-            except BaseException as error:  # noqa: BLE001 - the daemon ends the process with it
-                self._failed(error)
-                return
+    def _step(self) -> float:
+        try:
+            self.round()
+        except StoreError as error:
+            self._index = None
+            if str(error) != self._refused and not self._stop.event.is_set():
+                self._refused = str(error)
+                _log.warning("page not written", error=error, hint=error.hint)
+        return _ROUND_SECONDS
 
     def round(self, *, pause_seconds: float = _PAUSE_SECONDS) -> int:
         """Put the pages that are due and missing. Returns how many. Raises StoreError."""
-        reached = self._reached()
-        if reached is None:
+        lineage, coverage = self._intake.lineage, self._intake.coverage
+        if lineage is None or coverage is None:
             return 0
-        lineage, is_archived = reached
         if self._index is None or self._index.lineage != lineage:
             self._index = Index(Catalog(self._store, self._layout), lineage)
-        pause = partial(self._stop.wait, pause_seconds)
-        return put_missing(self._index, is_due=is_archived, pause=pause)
+        pause = partial(self._stop.event.wait, pause_seconds)
+        return put_missing(self._index, is_due=coverage.has, pause=pause)
 
 
 def put_missing(

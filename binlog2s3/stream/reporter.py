@@ -1,24 +1,22 @@
 """Makes the daemon's `Status` from the parts of the stream.
 
-Place in the flow: the daemon's loop calls `round`, which counts what is in progress about once a
-second. The `board`'s thread makes the Status from that, so that a loop that hangs or a store that
-does not answer becomes visible.
+Place in the flow: the loop's `uploads` count what is in progress about once a second. The `board`'s
+thread makes the Status from that, so that a loop that hangs or a store that does not answer becomes
+visible.
 
 Law: reporting changes nothing and never waits for the store, the source or the spool's disk.
 """
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config
-from binlog2s3.errors import ArchiveError, Binlog2s3Error, SpoolError, StoreError
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, StoreError
 from binlog2s3.formatting import moment_of, us_of
 from binlog2s3.log import Log
 from binlog2s3.status.lag import (
@@ -39,17 +37,17 @@ from binlog2s3.status.model import (
     Status,
     StoreStatus,
     Totals,
-    UploadStatus,
     Vitals,
     history_of,
     judge,
     writer_status,
 )
+from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Sight, Watch
-from binlog2s3.stream.spool import Spool
+from binlog2s3.stream.spool import Room
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.upload_counts import Counts, UploadTally
+from binlog2s3.stream.uploads import Stock, Uploads, least
 from binlog2s3.stream.writer import Writer
 
 _log = Log("board")
@@ -92,54 +90,33 @@ class Pulse:
         self._failing.clear()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stock:
-    """What the loop has counted, at one moment."""
-
-    at: float
-    uploads: UploadStatus
-    spool: SpoolStatus | None
-    totals: Totals
-    failing_since: float | None
-    oldest_commit_us: int | None
-    newest_commit_us: int | None
-
-
 class Reporter:
-    """Reports on a stream. The loop calls `round` and `take_stock`, any thread calls the others."""
+    """Reports on a stream. Any thread may call its methods."""
 
     def __init__(
         self,
         config: Config,
         *,
-        target: str,
         watch: Watch,
         supervisor: Supervisor,
         intake: Intake,
+        uploads: Uploads,
         writer: Writer,
-        spool: Spool,
         pulse: Pulse,
-        counts: Counts,
-        busy: Callable[[], int],
-        phase: Callable[[], Phase],
+        stop: Stop,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
-        self._target = target
         self._watch = watch
         self._supervisor = supervisor
         self._intake = intake
+        self._uploads = uploads
         self._writer = writer
-        self._spool = spool
         self._pulse = pulse
-        self._counts = counts
-        self._busy = busy
-        self._phase = phase
+        self._stop = stop
         self._clock = clock
         self._began = now = clock()
-        self._stock: _Stock | None = None
-        self._stock_due = 0.0
-        self._round_at = self._running_at = now
+        self._running_at = now
         self._has_run = False
         self._acts = 0
         self._act_at: float | None = None
@@ -149,59 +126,20 @@ class Reporter:
         self._paused_since: float | None = None
         self.history: HistoryStatus | None = None
 
-    # Called by the loop
-
-    def round(self) -> None:
-        """Note that the loop runs; about once a second, count what is in progress."""
-        self._round_at = now = self._clock()
-        if now >= self._stock_due:
-            self.take_stock()
-            self._stock_due = self._clock() + _LOOK_SECONDS
-
-    def take_stock(self) -> None:
-        """Count what is in progress, what the spool has, and what was done."""
-        now, before = self._clock(), self._stock
-        counts = self._counts
-        tallies = [uploader.tally() for uploader in self._intake.uploaders()]
-        read, transactions = self._supervisor.read_totals
+    def _note_work(self, now: float) -> None:
+        """Note since when there is something to upload, and when the last request succeeded."""
+        stock, counts = self._uploads.stock, self._uploads.counts
         if counts.acts != self._acts:
             self._acts, self._act_at = counts.acts, now
             self._pulse.succeeded()
-        working = any(tally.unsaved_bytes or tally.closed_binlogs for tally in tallies)
-        self._work_since = (self._work_since or now) if working else None
-        newest = [before.newest_commit_us] if before else []
-        newest += [tally.newest_commit_us for tally in tallies]
-        self._stock = _Stock(
-            at=now,
-            uploads=_uploads(tallies, self._busy()),
-            spool=self._measure() or (before.spool if before else None),
-            totals=Totals(
-                read_bytes=read,
-                sent_bytes=counts.sent_bytes,
-                durable_bytes=counts.durable_bytes,
-                transactions=transactions,
-                archived_binlogs=counts.archived_binlogs,
-            ),
-            failing_since=_least([tally.failing_since for tally in tallies]),
-            oldest_commit_us=_least([tally.oldest_commit_us for tally in tallies]),
-            newest_commit_us=max((us for us in newest if us is not None), default=None),
-        )
+        self._work_since = (self._work_since or now) if _due(stock) else None
 
-    def _measure(self) -> SpoolStatus | None:
-        try:
-            room = self._spool.room(self._config.spool_limits)
-        except SpoolError as error:
-            _log.debug("spool not measured", error=error)
-            return None
-        return SpoolStatus(
-            directory=str(self._spool.directory.absolute()),
-            bytes=room.used,
-            free_bytes=room.free,
-            max_bytes=room.max_bytes,
-            min_free_bytes=room.min_free,
-        )
-
-    # Called by any thread
+    @property
+    def phase(self) -> Phase:
+        """What the stream does. It stands by if it ends only because of another writer."""
+        if self._stop.superseded and not self._config.stream.exit_on_other_writer:
+            return "standby"
+        return "stopping" if self._stop.event.is_set() else "running"
 
     def vitals(self) -> Vitals:
         """The measurements that state and troubles follow from."""
@@ -216,14 +154,15 @@ class Reporter:
         if paused or self._supervisor.run is not None:
             self._running_at = now
         self._has_run |= self._supervisor.run is not None or self._supervisor.restarts > 0
-        stock, pulse, child_error = self._stock, self._pulse, self._supervisor.last_error
-        due = stock.uploads.unsaved_bytes + stock.uploads.closed_binlogs if stock else 0
+        self._note_work(now)
+        stock, pulse, child_error = self._uploads.stock, self._pulse, self._supervisor.last_error
+        due = _due(stock)
         silent = self._since(now, self._work_since, self._act_at)
-        failing = _least([stock.failing_since if stock else None, pulse.failing_since])
+        failing = least([stock.failing_since if stock else None, pulse.failing_since])
         beaten = self._writer.beaten_at
         interval = self._config.stream.heartbeat_interval
         return Vitals(
-            phase=self._phase(),
+            phase=self.phase,
             phase_seconds=now - self._began,
             paused=self._since(now, self._paused_since, self._act_at) if paused else None,
             child_gone=now - self._running_at,
@@ -242,7 +181,7 @@ class Reporter:
             beat_late=0.0
             if beaten is None
             else max(0.0, now - beaten - 2 * interval - _BEAT_SLACK_SECONDS),
-            loop_idle=now - self._round_at,
+            loop_idle=now - self._uploads.round_at,
         )
 
     @staticmethod
@@ -259,7 +198,8 @@ class Reporter:
 
     def _store_error(self) -> tuple[str, datetime | None]:
         """The last error of a request, and when it was; "" and None if there is none."""
-        last = [self._counts.last_error] if self._counts.last_error else []
+        failed = self._uploads.counts.last_error
+        last = [failed] if failed else []
         if self._pulse.error_at is not None:
             last.append((self._pulse.error_at, self._pulse.error))
         if not last:
@@ -269,7 +209,12 @@ class Reporter:
 
     def status(self) -> Status:
         """The status at this moment."""
-        now, sight, stock, config = self._clock(), self._watch.sight, self._stock, self._config
+        now, sight, stock, config = (
+            self._clock(),
+            self._watch.sight,
+            self._uploads.stock,
+            self._config,
+        )
         state, troubles = judge(self.vitals(), config.timing)
         coverage = self._intake.coverage
         durable = coverage.durable if coverage is not None else None
@@ -285,7 +230,7 @@ class Reporter:
         moments = [covered, moment_of(newest) if newest else None]
         return Status(
             source=config.stream.source,
-            target=self._target,
+            target=config.target,
             seen_from="daemon",
             at=datetime.now(UTC),
             state=state,
@@ -299,7 +244,7 @@ class Reporter:
             latest=max((m for m in moments if m is not None), default=None),
             lag=lag,
             flush_interval=config.stream.flush_interval,
-            spool=replace(stock.spool, paused=paused) if stock and stock.spool else None,
+            spool=self._spool(stock.room, paused=paused) if stock and stock.room else None,
             uploads=stock.uploads if stock else None,
             child=ChildStatus(
                 pid=run.child.pid if run is not None else None,
@@ -311,11 +256,32 @@ class Reporter:
                 last_success_at=self._wall(now, self._act_at),
                 last_error=text,
                 last_error_at=moment,
-                errors=self._pulse.errors + self._counts.failures,
+                errors=self._pulse.errors + self._uploads.counts.failures,
             ),
-            totals=stock.totals if stock else None,
+            totals=self._totals() if stock else None,
             purge=self._purge(sight, lag),
             history=self.history,
+        )
+
+    def _spool(self, room: Room, *, paused: bool) -> SpoolStatus:
+        return SpoolStatus(
+            directory=str(self._config.spool.absolute()),
+            bytes=room.used,
+            free_bytes=room.free,
+            max_bytes=room.max_bytes,
+            min_free_bytes=room.min_free,
+            paused=paused,
+        )
+
+    def _totals(self) -> Totals:
+        counts = self._uploads.counts
+        read, transactions = self._supervisor.read_totals
+        return Totals(
+            read_bytes=read,
+            sent_bytes=counts.sent_bytes,
+            durable_bytes=counts.durable_bytes,
+            transactions=transactions,
+            archived_binlogs=counts.archived_binlogs,
         )
 
     @staticmethod
@@ -341,7 +307,7 @@ class Reporter:
         self,
         now: float,
         sight: Sight,
-        stock: _Stock | None,
+        stock: Stock | None,
         durable: Position | None,
         covered: datetime | None,
     ) -> Lag:
@@ -405,23 +371,9 @@ class Reporter:
         )
 
 
-def _uploads(tallies: list[UploadTally], busy: int) -> UploadStatus:
-    return UploadStatus(
-        binlogs=sum(tally.binlogs for tally in tallies),
-        closed_binlogs=sum(tally.closed_binlogs for tally in tallies),
-        open_uploads=sum(tally.open_uploads for tally in tallies),
-        chunks=sum(tally.chunks for tally in tallies),
-        parts_in_flight=sum(tally.parts_in_flight for tally in tallies),
-        requests_in_flight=busy,
-        unsaved_bytes=sum(tally.unsaved_bytes for tally in tallies),
-    )
-
-
-N = TypeVar("N", int, float)
-
-
-def _least(values: Sequence[N | None]) -> N | None:
-    return min((value for value in values if value is not None), default=None)
+def _due(stock: Stock | None) -> int:
+    """Greater than 0 if there is something to upload."""
+    return stock.uploads.unsaved_bytes + stock.uploads.closed_binlogs if stock is not None else 0
 
 
 _HISTORY_SECONDS = 600.0

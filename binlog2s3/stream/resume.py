@@ -7,6 +7,7 @@ Law: all answers are of one server: its UUID is asked before and after. What is 
 proved again by the bytes of the run itself.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,9 @@ from binlog2s3.config.values import Config, StreamConfig
 from binlog2s3.errors import GapError, SourceError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts
-from binlog2s3.server.mysqlbinlog import Tool, find
+from binlog2s3.server.login import resolve
+from binlog2s3.server.mysqlbinlog import Child, Tool, find
+from binlog2s3.stream.archive_end import archive_end, tip_of_archive
 from binlog2s3.stream.compare import Common, Finder, cut
 from binlog2s3.stream.continuation import (
     Begin,
@@ -32,6 +35,8 @@ from binlog2s3.stream.continuation import (
     successor,
     unservable,
 )
+from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
+from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.tail import Overlap
 
 _log = Log("course")
@@ -74,19 +79,24 @@ class Doubt:
 
 
 class Pilot:
-    """Finds the heading. `finder` makes a `Finder`, which compares a server with a lineage."""
+    """Finds the heading. Its probes run in the spool, in directories that are discarded.
+
+    While bytes are compared, `work` is called with seconds, and does everything else.
+    """
 
     def __init__(
         self,
         config: Config,
         catalog: Catalog,
-        finder: Callable[[ServerFacts, Tool, Lineage], Finder],
-        others: Callable[[str], Sequence[Tip]],
+        spool: Spool,
+        stop: threading.Event,
+        work: Callable[[float], object],
     ) -> None:
         self._config = config
         self._catalog = catalog
-        self._finder = finder
-        self._others = others
+        self._spool = spool
+        self._stop = stop
+        self._work = work
         self._checked: set[str] = set()
 
     def heading(self, server: Server, tip: Tip | None, doubt: Doubt | None = None) -> Heading:
@@ -215,6 +225,49 @@ class Pilot:
             server.previous_gtids,
             cut=lambda had: self._cut(tip, had),
         )
+
+    def _finder(self, facts: ServerFacts, tool: Tool, lineage: Lineage) -> Finder:
+        """Compares this server with a lineage."""
+        config = self._config
+
+        def probe(name: BinlogName) -> tuple[SpoolRun, Child]:
+            run = self._spool.begin(
+                RunFacts(
+                    source=config.stream.source,
+                    target=config.target,
+                    server_uuid=facts.uuid,
+                    binlog=str(name),
+                    position=4,
+                    lineage=PROBE,
+                )
+            )
+            child = Child(
+                tool,
+                resolve(config.mysql),
+                server_id=0,
+                directory=run.directory,
+                binlog=name,
+                one_binlog=True,
+                on_line=lambda line: _log.info("mysqlbinlog says", line=line),
+            )
+            return run, child
+
+        return Finder(
+            self._catalog,
+            lineage,
+            probe=probe,
+            discard=self._spool.discard,
+            stopped=self._stop.is_set,
+            work=self._work,
+        )
+
+    def _others(self, uuid: str) -> Sequence[Tip]:
+        """Where the lineages of this server end, the newest first."""
+        ours = [one for one in self._catalog.lineages() if one.server_uuid == uuid]
+        return [
+            tip_of_archive(self._catalog, archive_end(self._catalog, lineage))
+            for lineage in reversed(ours)
+        ]
 
     def _cut(self, tip: Tip, executed: Gtids) -> Parent | None:
         found = cut(self._catalog, tip.lineage, executed)

@@ -8,6 +8,7 @@ before end, and can no longer end anything else.
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from types import FrameType
@@ -26,6 +27,8 @@ class Stop:
     main loop.
     """
 
+    _over_at = 0.0
+
     def __init__(self) -> None:
         self.event = threading.Event()
         self.signal = 0
@@ -37,11 +40,49 @@ class Stop:
         """The exit status after a signal: 0 after SIGTERM, 130 after SIGINT."""
         return 130 if self.signal == signal.SIGINT else 0
 
+    @property
+    def superseded(self) -> bool:
+        """Whether another writer ends the stream."""
+        return isinstance(self.error, SupersededError)
+
     def fail(self, error: BaseException) -> None:
         """End the stream with this error; only the first error counts."""
         self.error = self.error or error
         self.event.set()
         self.wake()
+
+    def is_over(self, seconds: float) -> bool:
+        """Whether it is set, and this was first asked so many seconds ago."""
+        if not self.event.is_set():
+            return False
+        now = time.monotonic()
+        self._over_at = self._over_at or now + seconds
+        return now >= self._over_at
+
+
+def every(
+    stop: Stop,
+    name: str,
+    step: Callable[[], float],
+    *,
+    first_seconds: float = 0.0,
+    end: Callable[[], object] = _nothing,
+) -> None:
+    """Do `step` again and again in a thread of this name; it returns the seconds until the next.
+
+    An error ends the stream. `end` is called in the thread once `stop` is set.
+    """
+
+    def run() -> None:
+        wait = first_seconds
+        try:
+            while not stop.event.wait(wait):
+                wait = step()
+            end()
+        except BaseException as error:  # noqa: BLE001 - raised at the end of the stream
+            stop.fail(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
 
 
 class Signals:
@@ -71,7 +112,7 @@ class Signals:
         return stop
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        failed = self.stop.event.is_set() and not isinstance(self.stop.error, SupersededError)
+        failed = self.stop.event.is_set() and not self.stop.superseded
         if self._signal or failed:
             os._exit(128 + number)  # do not wait for an orderly end
         self._signal = number

@@ -1,7 +1,7 @@
 """Asks the source beside the stream: its position, its list of binlogs, and whether it answers.
 
-Place in the flow: it has its own thread and connection, so that a slow server never delays the
-stream. The daemon reads the latest answers.
+Place in the flow: a thread calls `look`, which has a connection of its own, so that a slow server
+never delays the stream. The stream reads the latest answers.
 
 Law: an answer is used only if it comes from the server that is streamed (same UUID). A refusal is
 an answer, silence is not. SHOW BINARY LOGS takes a lock on the server, so it is sent only at the
@@ -11,7 +11,6 @@ start, when the daemon asks for it, after a rotation, and every five minutes.
 import math
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from binlog2s3.binlog.names import BinlogName
@@ -50,42 +49,25 @@ class Sight:
 
 
 class Watch:
-    """Asks every `interval_seconds`; `sight` has the latest answers.
+    """Asks the server at each `look`; `sight` has the latest answers.
 
-    `reached` returns how far the stream has read; it is called before the server is asked. `seen`
-    is called with each position that is not before that: an earlier one is of another history.
     A look ends within `patience_seconds`, however slow the server is.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        *,
-        interval_seconds: float,
-        reached: Callable[[], Reached | None],
-        seen: Callable[[ServerPosition], None],
-        failed: Callable[[BaseException], None],
-        stop: threading.Event,
-        patience_seconds: float = math.inf,
-    ) -> None:
+    def __init__(self, server: Server, *, patience_seconds: float = math.inf) -> None:
         self._server = server
         self._uuid = ""
-        self._interval = interval_seconds
-        self._reached = reached
-        self._seen = seen
-        self._failed = failed
-        self._stop = stop
+        self._list_at = 0.0
         self._expiry_due = 0.0
         self._wanted = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self.sight = Sight(heard_at=time.monotonic())
         self.round_at = time.monotonic()  # when it last began to ask
         self.patience_seconds = patience_seconds
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+    def close(self) -> None:
+        """Close the connection."""
+        self._server.close()
 
     def follow(self, server_uuid: str, listed: tuple[ServerBinlog, ...]) -> None:
         """Ask about this server from now on, and forget the answers of another one."""
@@ -114,26 +96,29 @@ class Watch:
         """The server's binlogs by name, as it last listed them."""
         return {row.name: row for row in self.sight.listed}
 
-    def _run(self) -> None:
-        next_list = 0.0
-        try:
-            while True:
-                self.round_at = time.monotonic()
-                wanted = self._wanted.is_set() or time.monotonic() >= next_list
-                self._wanted.clear()
-                answered = bool(self._uuid) and self._ask(with_list=wanted)
-                if answered and wanted:
-                    next_list = time.monotonic() + _LIST_EVERY_SECONDS
-                elif wanted:
-                    self._wanted.set()
-                if self._stop.wait(self._interval):
-                    self._server.close()
-                    return
-        except BaseException as error:  # noqa: BLE001 - the daemon ends the process
-            self._failed(error)
+    def look(self, reached: Reached | None) -> ServerPosition | None:
+        """Ask the server, if one is followed. `reached` is how far it was read before that.
 
-    def _ask(self, *, with_list: bool) -> bool:
-        uuid, before, reached = self._uuid, self.sight, self._reached()
+        Returns its position; None if it does not answer, or is before `reached`: an earlier
+        position is of another history.
+        """
+        self.round_at = time.monotonic()
+        wanted = self._wanted.is_set() or time.monotonic() >= self._list_at
+        self._wanted.clear()
+        uuid = self._uuid
+        sight = self._ask(uuid, reached, with_list=wanted) if uuid else None
+        if sight is None:
+            if wanted:
+                self._wanted.set()
+            return None
+        if wanted:
+            self._list_at = time.monotonic() + _LIST_EVERY_SECONDS
+        is_kept = self._set(uuid, sight)
+        return sight.position if is_kept and not sight.behind else None
+
+    def _ask(self, uuid: str, reached: Reached | None, *, with_list: bool) -> Sight | None:
+        """What the server with this UUID answers; None if it does not, or is another one."""
+        before = self.sight
         try:
             position = self._server.position()
             last = max((row.name for row in before.listed), default=None)
@@ -150,17 +135,17 @@ class Watch:
                 _log.warning("the server does not answer", error=error, hint=error.hint)
             heard_at = time.monotonic() if error.answered else self.sight.heard_at
             self._set(uuid, replace(self.sight, error=error, heard_at=heard_at))
-            return False
+            return None
         now = time.monotonic()
         if position.uuid != uuid:
             self._set(uuid, replace(self.sight, stranger=position.uuid, heard_at=now, error=None))
-            return False
+            return None
         if before.error is not None:
             _log.info("the server answers again")
         if read_only and before.read_only is False:
             _log.warning("the server has become read_only", server=uuid)
         is_behind = reached is not None and (position.binlog, position.offset) < reached
-        sight = Sight(
+        return Sight(
             position=position,
             listed=listed,
             heard_at=now,
@@ -170,9 +155,6 @@ class Watch:
             expires=expires,
             expire_seconds=seconds,
         )
-        if self._set(uuid, sight) and not is_behind:
-            self._seen(position)
-        return True
 
     def _set(self, uuid: str, sight: Sight) -> bool:
         """Keep an answer, unless another server is followed meanwhile; whether it was kept."""

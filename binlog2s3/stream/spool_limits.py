@@ -20,6 +20,7 @@ from binlog2s3.stream.punch import PunchUnsupportedError
 from binlog2s3.stream.spool import Floor, Room, Spool
 from binlog2s3.stream.tail import Tailer
 from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.uploads import Uploads
 
 _log = Log("pressure")
 _LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _LOOK_SHARE = 0.02, 0.5, 20
@@ -35,10 +36,11 @@ class Pressure:
     `paused`: nothing is read until space is free.
     """
 
-    def __init__(self, limits: SpoolLimits, spool: Spool, intake: Intake) -> None:
+    def __init__(self, limits: SpoolLimits, spool: Spool, intake: Intake, uploads: Uploads) -> None:
         self._limits = _above_full(limits)
         self._spool = spool
         self._intake = intake
+        self._uploads = uploads
         self._excess = 0  # bytes of the spool that cannot be freed, and so do not count
         self._look_at = 0.0
         self.paused = False
@@ -81,7 +83,7 @@ class Pressure:
         self._give_overlap_back()
         stuck = 0.0
         while not stop.is_set():
-            self._press(pressed=True)
+            self._uploads.press(pressed=True)
             work(_WAIT_SECONDS)
             room = self._spool.room(self._limits)
             if room.has_room_again():
@@ -91,7 +93,7 @@ class Pressure:
                 _log.warning("the spool needs more than it may", used=room.used)
                 self._excess = room.used
                 break
-        self._press(pressed=False)
+        self._uploads.press(pressed=False)
         self.paused = False
         if not stop.is_set():
             _log.info("resumed: the spool has room", used=room.used, free=room.free)
@@ -116,10 +118,6 @@ class Pressure:
         if segment.at > _SLICE and last.floor <= segment.begin:
             with suppress(PunchUnsupportedError):
                 self._spool.give_back(segment.path, Floor(offset=segment.begin, at=segment.at))
-
-    def _press(self, *, pressed: bool) -> None:
-        for uploader in self._intake.uploaders():
-            uploader.press(pressed=pressed)
 
 
 def _above_full(limits: SpoolLimits) -> SpoolLimits:

@@ -8,41 +8,31 @@ waits for a store or a source that cannot be reached.
 """
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config
 from binlog2s3.errors import GapError, SourceError, StoreError
 from binlog2s3.log import Log
-from binlog2s3.server.connection import Server, ServerFacts
+from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
-from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.status.model import SourceStatus, Status, Vitals, judge, writer_status
 from binlog2s3.store.s3 import MendableError, Store
 from binlog2s3.stream.adopt import proved
-from binlog2s3.stream.archive_end import archive_end, tip_of, tip_of_archive
-from binlog2s3.stream.compare import Finder
+from binlog2s3.stream.archive_end import tip_of, tip_of_archive
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.resume import Heading, Pilot
 from binlog2s3.stream.retry import may_be_mended, wait_for
 from binlog2s3.stream.shutdown import Stop
-from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
+from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.standby import StandbyLoop
-from binlog2s3.stream.start import PROBE, StartState, find
+from binlog2s3.stream.start import StartState, find
 from binlog2s3.stream.writer import Vacancy, this_process
 
 _log = Log("beginning")
-
-
-def target(config: Config) -> str:
-    """The URL of the archive, for people and for the spool's records."""
-    return f"s3://{config.s3.bucket}/{config.s3.prefix}".rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +48,13 @@ class StartResult:
     tip: Tip | None
     heading: Heading | None
     refusal: SourceError | None = None
+
+    @property
+    def server_uuid(self) -> str:
+        """The UUID of the source, "" if it is not known."""
+        if self.heading is not None:
+            return self.heading.facts.uuid
+        return self.found.lineage.server_uuid if self.found.lineage is not None else ""
 
 
 class Startup:
@@ -96,7 +93,7 @@ class Startup:
             store=self._store,
             layout=self._layout,
             spool=self._spool,
-            target=target(self._config),
+            target=self._config.target,
             interval_seconds=stream.heartbeat_interval,
             exits=stream.exit_on_other_writer,
             reach=reach,
@@ -111,7 +108,7 @@ class Startup:
         state, troubles = judge(vitals, self._config.timing)
         return Status(
             source=self._layout.source,
-            target=target(self._config),
+            target=self._config.target,
             seen_from="daemon",
             at=datetime.now(UTC),
             state=state,
@@ -214,7 +211,7 @@ class Startup:
         with Server(lambda: resolve(self._config.mysql)) as server:
             unheard = self._try_server(server)
             try:
-                found = find(self._store, self._layout, spool, target(self._config), self._grid)
+                found = find(self._store, self._layout, spool, self._config.target, self._grid)
             except StoreError as error:
                 if unheard is None or self.passes(error):
                     raise
@@ -304,68 +301,12 @@ class Startup:
             return tip_of(found.known.lineage, last, closed=last.closed)
         if found.undescribed:
             return tip_of(found.known.lineage, found.undescribed[-1], closed=True)
-        return tip_of_archive(self.catalog, self._store, self._layout, found.known)
+        return tip_of_archive(self.catalog, found.known)
 
     def _pilot(self) -> Pilot:
-        return make_pilot(self._config, self.catalog, self._store, self._layout, self._spool,
-                          self._stop, self._stop.event.wait)  # fmt: skip
+        stop = self._stop.event
+        return Pilot(self._config, self.catalog, self._spool, stop, stop.wait)
 
 
 def _passes_by_itself(error: BaseException) -> bool:
     return isinstance(error, SourceError) and error.transient and not error.refused
-
-
-def make_pilot(  # noqa: PLR0917
-    config: Config,
-    catalog: Catalog,
-    store: Store,
-    layout: Layout,
-    spool: Spool,
-    stop: Stop,
-    work: Callable[[float], object],
-) -> Pilot:
-    """A pilot whose probes run in the spool, in directories that are discarded.
-
-    `work` is called with seconds, and does everything else meanwhile.
-    """
-
-    def finder(facts: ServerFacts, tool: Tool, lineage: Lineage) -> Finder:
-        def probe(name: BinlogName) -> tuple[SpoolRun, Child]:
-            run = spool.begin(
-                RunFacts(
-                    source=config.stream.source,
-                    target=target(config),
-                    server_uuid=facts.uuid,
-                    binlog=str(name),
-                    position=4,
-                    lineage=PROBE,
-                )
-            )
-            child = Child(
-                tool,
-                resolve(config.mysql),
-                server_id=0,
-                directory=run.directory,
-                binlog=name,
-                one_binlog=True,
-                on_line=lambda line: _log.info("mysqlbinlog says", line=line),
-            )
-            return run, child
-
-        return Finder(
-            catalog,
-            lineage,
-            probe=probe,
-            discard=spool.discard,
-            stopped=stop.event.is_set,
-            work=work,
-        )
-
-    def others(uuid: str) -> Sequence[Tip]:
-        ours = [lineage for lineage in catalog.lineages() if lineage.server_uuid == uuid]
-        return [
-            tip_of_archive(catalog, store, layout, archive_end(catalog, lineage))
-            for lineage in reversed(ours)
-        ]
-
-    return Pilot(config, catalog, finder, others)

@@ -1,7 +1,7 @@
 """Runs mysqlbinlog, again and again: where to begin, whether it lives, what its end means.
 
-Place in the flow: the daemon's `upload` is called each round; a `LiveRun` reads what mysqlbinlog
-writes. Before each run `resume` says where to continue.
+Place in the flow: a `LiveRun` reads what mysqlbinlog writes; each round, the `uploads` do a step.
+Before each run `resume` says where to continue.
 
 Law: after every end comes another run, later each time that nothing new came, until `stop` is set
 or only the operator can help. A server that is slow, full or idle keeps its stream; a server that
@@ -21,7 +21,6 @@ where the known history ends (`_tip`).
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -47,6 +46,8 @@ from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.spool_limits import Pressure
 from binlog2s3.stream.tail import Tailer, Track, overlap_of
 from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.uploads import Uploads
+from binlog2s3.stream.writer import Writer
 
 _log = Log("supervisor")
 _POLL_SECONDS = 0.05
@@ -55,34 +56,31 @@ _POLL_SECONDS = 0.05
 class Supervisor:
     """`supervise` returns when `stop` is set, and raises what only the operator can fix.
 
-    `upload` brings in for at most so many seconds; `tip` is where the known history ends and
-    `heading` where to continue, None if the source could not be asked yet. `run` is the run that is
-    read, None between two runs.
+    `tip` is where the known history ends and `heading` where to continue, None if the source could
+    not be asked yet. `run` is the run that is read, None between two runs.
     """
 
     def __init__(
         self,
         config: Config,
         *,
-        target: str,
         spool: Spool,
         intake: Intake,
+        uploads: Uploads,
+        writer: Writer,
         pilot: Pilot,
         watch: Watch,
-        upload: Callable[[float], None],
-        blame: Callable[[], None],
         stop: threading.Event,
         tip: Tip | None,
         heading: Heading | None,
     ) -> None:
         self._config = config
-        self._target = target
         self._spool = spool
         self._intake = intake
+        self._uploads = uploads
+        self._writer = writer
         self._pilot = pilot
         self._watch = watch
-        self._upload = upload
-        self._blame = blame
         self._stop = stop
         self._tip = tip
         self._heading = heading
@@ -91,7 +89,7 @@ class Supervisor:
         self._server = Server(self._login)
         self._lessons = Lessons()
         self._read_before = (0, 0)
-        self.pressure = Pressure(config.spool_limits, spool, intake)
+        self.pressure = Pressure(config.spool_limits, spool, intake, uploads)
         self.run: LiveRun | None = None
         self.restarts = 0
         self.last_error: tuple[datetime, str] | None = None
@@ -134,7 +132,7 @@ class Supervisor:
                 self._judge()
             except ElsewhereError as error:
                 self._learn(error, None)
-            self._upload(min(left, _POLL_SECONDS))
+            self._uploads.step(min(left, _POLL_SECONDS))
 
     def round(self, wait_seconds: float) -> bool:
         """Read a slice, judge, start requests, take outcomes; whether anything was read."""
@@ -153,7 +151,7 @@ class Supervisor:
                 self._intake.admit(new)
         if run is None or run.state is not RunState.CONFIRMING:
             self._judge()
-        self._upload(0.0 if read else wait_seconds)
+        self._uploads.step(0.0 if read else wait_seconds)
         return read
 
     def reached(self) -> Reached | None:
@@ -205,7 +203,7 @@ class Supervisor:
         """Start mysqlbinlog. `track` continues if it is given."""
         facts = RunFacts(
             source=self._config.stream.source,
-            target=self._target,
+            target=self._config.target,
             server_uuid=heading.facts.uuid,
             binlog=str(heading.begin),
             position=heading.position,
@@ -294,7 +292,7 @@ class Supervisor:
 
     def _start(self, run: SpoolRun, heading: Heading) -> Child:
         mysql, source = self._config.mysql, self._config.stream.source
-        server_id = mysql.server_id or derive_server_id(f"{source} {self._target}")
+        server_id = mysql.server_id or derive_server_id(f"{source} {self._config.target}")
         child = Child(
             heading.tool,
             resolve(mysql),
@@ -312,7 +310,7 @@ class Supervisor:
             tls=heading.facts.tls,
             binlog=heading.begin,
             position=heading.position,
-            to=self._target,
+            to=self._config.target,
             mysqlbinlog=heading.tool.path,
             pid=child.pid,
             server_id=server_id,
@@ -329,7 +327,7 @@ class Supervisor:
             if run.state is RunState.READING and (run.has_gained or is_old):
                 self._lessons = replace(self._lessons, failures=0)
             if ended and not read:
-                self._blame()
+                self._writer.blame()
                 raise run.child.failure()
             run.look_after(self._watch, limit, self._lessons.patience)
             read_more = partial(self.round, 0.0)

@@ -20,6 +20,7 @@ from typing import Generic, TypeVar
 from binlog2s3.formatting import one_line
 from binlog2s3.log import Log
 from binlog2s3.status.model import Status
+from binlog2s3.stream.source_watch import Watch
 
 _log = Log("notify")
 _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
@@ -108,6 +109,20 @@ class Notifier:
                 _log.warning("the service manager cannot be notified", error=error)
             return False
         return True
+
+
+class Alive:
+    """Tells the service manager that the loop runs, as long as the watch's thread runs, too."""
+
+    def __init__(self, notifier: Notifier, watch: Watch) -> None:
+        self._notifier = notifier
+        self._watch = watch
+
+    def tell(self) -> None:
+        """The loop has run, or waits for an answer of the store."""
+        self._notifier.ready()
+        if time.monotonic() - self._watch.round_at < self._watch.patience_seconds:
+            self._notifier.feed()
 
 
 def of_environment(environment: MutableMapping[str, str], pid: int | None = None) -> Notifier:

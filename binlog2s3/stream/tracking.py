@@ -1,13 +1,13 @@
 """Takes binlogs in: decides which lineage they belong to, and which of them are closed.
 
-Place in the flow: between the tailer, which gives it tracks, and the uploaders. It opens one
-uploader for each lineage that still has something to upload.
+Place in the flow: between the tailer, which gives it tracks, and the uploads. It opens an uploader
+for each lineage.
 
 Law: no byte is uploaded before its lineage is known and described in the bucket. When a history
 ends, everything of it that was read is still uploaded.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
@@ -20,14 +20,15 @@ from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ElsewhereError, ForkError, PreconditionError
 from binlog2s3.log import Log
-from binlog2s3.server.connection import ServerBinlog
+from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import describe
 from binlog2s3.stream.tail import Track, TrackState
-from binlog2s3.stream.uploader import Uploader
+from binlog2s3.stream.uploads import Uploads
 from binlog2s3.stream.watermark import Coverage
+from binlog2s3.stream.writer import Writer
 
 _log = Log("intake")
 
@@ -36,21 +37,13 @@ _HINTS = {
     "unknown": "nothing proves that it follows: take a new base backup of this server",
 }
 
-OpenUploader = Callable[[Lineage, Coverage], Uploader]
-Ask = Callable[[Callable[[], Lineage]], Lineage]
-"""Returns what a request returns; it may do it in another thread."""
-
-
-def _at_once(request: Callable[[], Lineage]) -> Lineage:
-    return request()
-
 
 class Intake:
     """Follows binlogs until they are closed.
 
-    `lineage` and `uploader` are None until the first lineage is known. `coverage` is of the lineage
-    that grows. `last` is the last binlog that was taken in, as long as the history ends with it.
-    `left` is the lineage that grew before this one.
+    `lineage` is None until the first lineage is known. `coverage` is of the lineage that grows.
+    `last` is the last binlog that was taken in, as long as the history ends with it. `left` is the
+    lineage that grew before this one.
 
     It has more than 20 methods because it is all that the loop, the supervisor and a start know of
     the histories: each of their questions is one.
@@ -62,25 +55,20 @@ class Intake:
         store: Store,
         layout: Layout,
         spool: Spool,
-        look: Callable[[], object],
-        take_turn: Callable[[str], object],
-        open_uploader: OpenUploader,
-        ask: Ask = _at_once,
+        writer: Writer,
+        uploads: Uploads,
     ) -> None:
         self._store = store
         self._layout = layout
         self._spool = spool
-        self._look = look
-        self._take_turn = take_turn
+        self._writer = writer
+        self._uploads = uploads
         self._has_turn = False
-        self._open_uploader = open_uploader
-        self._ask = ask
         self._waiting: list[Track] = []  # until their lineage is known
         self._open: list[Track] = []  # not closed yet
         self._handed: Track | None = None  # the last one whose lineage is known
         self._unsure: set[BinlogName] = set()
         self._past: Mapping[BinlogName, int] = {}
-        self._older: list[Uploader] = []
         self._parent: Parent | None = None
         self._flavour: Flavour = "mysql"
         self._server_uuid = ""
@@ -88,20 +76,13 @@ class Intake:
         self._covered_before: datetime | None = None
         self.left: Lineage | None = None
         self.lineage: Lineage | None = None
-        self.uploader: Uploader | None = None
         self.coverage: Coverage | None = None
         self.last: Track | None = None
 
     @property
     def is_behind(self) -> bool:
         """Whether a binlog waits for its lineage, or an older lineage is not uploaded yet."""
-        return bool(self._waiting or self._older)
-
-    def uploaders(self) -> Iterator[Uploader]:
-        """The uploaders that have something to do, the one of the oldest lineage first."""
-        yield from self._older
-        if self.uploader is not None:
-            yield self.uploader
+        return bool(self._waiting or self._uploads.older)
 
     @property
     def server_uuid(self) -> str:
@@ -112,7 +93,7 @@ class Intake:
     @property
     def done(self) -> bool:
         """Whether everything that was taken in and can be uploaded is in the bucket."""
-        return not self._waiting and all(uploader.done for uploader in self.uploaders())
+        return not self._waiting and self._uploads.done
 
     def resume(
         self,
@@ -131,7 +112,7 @@ class Intake:
         self._has_turn = ended
         self.lineage, self._described = lineage, described
         self.coverage = Coverage(durable, following)
-        self.uploader = self._open_uploader(lineage, self.coverage)
+        self._uploads.open(lineage, self.coverage)
 
     def begin(self, server_uuid: str, flavour: Flavour, parent: Parent | None) -> None:
         """Begin a new lineage with the next binlog that is taken in."""
@@ -143,9 +124,7 @@ class Intake:
         """End the history that was taken in so far: no open binlog of it will be closed."""
         for track in [*self._open]:
             self.abandon(track)
-        if self.uploader is not None and not self.uploader.empty:
-            self.uploader.end_history()
-            self._older.append(self.uploader)
+        self._uploads.end_history()
         if self.coverage is not None:
             self._covered_before = self.coverage.until
         for track in self._waiting:
@@ -154,23 +133,21 @@ class Intake:
         self._unsure.clear()
         self._handed = None
         self.left = self.lineage or self.left
-        self.lineage = self.uploader = self.coverage = self.last = None
+        self.lineage = self.coverage = self.last = None
 
     def abandon(self, track: Track) -> None:
         """Give up a binlog that the source cannot finish: its bytes stay as chunks."""
         if track not in self._open:
             return
         self._open.remove(track)
-        for uploader in self.uploaders():
-            uploader.abandon(track)
+        self._uploads.abandon(track)
         _log.warning("cannot be finished", binlog=track.name, size=track.size)
 
     def forget(self, track: Track) -> None:
         """Upload nothing more of a binlog: it is of another history, or is read again."""
         self._open = [other for other in self._open if other is not track]
         self._waiting = [other for other in self._waiting if other is not track]
-        for uploader in self.uploaders():
-            uploader.drop(track)
+        self._uploads.drop(track)
         if self._handed is track:
             self._handed = None
         if self.last is track:
@@ -195,7 +172,16 @@ class Intake:
         coverage = self.coverage
         if coverage is None:
             return self._covered_before
-        return coverage.until if not self._older else None
+        return coverage.until if not self._uploads.older else None
+
+    def seen(self, position: ServerPosition) -> None:
+        """Note the source's position, if it is the lineage's own server. Called by the watch."""
+        coverage = self.coverage
+        if position.uuid != self.server_uuid:
+            return
+        self._writer.told_time(position.asked_at)
+        if coverage is not None:
+            coverage.seen(position)
 
     def follow(self, listed: Iterable[ServerBinlog]) -> None:
         """Note what the server listed, oldest first, before the run that begins now."""
@@ -221,7 +207,6 @@ class Intake:
         while self._waiting and self._waiting[0].begun and not self._unproved(self._waiting[0]):
             self._hand_on(self._waiting[0])
             self._handed = self._waiting.pop(0)
-        self._older = [uploader for uploader in self._older if not uploader.empty]
         return unsure
 
     def _unproved(self, track: Track) -> bool:
@@ -271,14 +256,14 @@ class Intake:
     def _hand_on(self, track: Track) -> None:
         lineage = self.lineage or self._new(track)
         if not (self._described and self._has_turn):
-            lineage = self._ask(partial(self._in_the_bucket, lineage, track))
+            lineage = self._uploads.wait_for(partial(self._in_the_bucket, lineage, track))
             if self.lineage is None:
-                self.resume_new(lineage, track)
+                self.lineage, self.coverage = lineage, Coverage(None, track.name)
+                self._uploads.open(lineage, self.coverage)
             self._described = self._has_turn = True
-        assert self.lineage is not None and self.uploader is not None  # noqa: S101, PT018
-        _check_first(track, self.lineage)
-        self._note(self.lineage, track)
-        self.uploader.add(track)
+        _check_first(track, lineage)
+        self._note(lineage, track)
+        self._uploads.add(track)
 
     def _in_the_bucket(self, lineage: Lineage, first: Track) -> Lineage:
         """Describe it, or take the same one of another writer, and take the turn for it."""
@@ -288,14 +273,8 @@ class Intake:
             self._put(lineage)
         if not self._has_turn:
             _check_first(first, lineage)
-            self._take_turn(lineage.id)
+            self._writer.take_turn(self._store, lineage.id)
         return lineage
-
-    def resume_new(self, lineage: Lineage, first: Track) -> None:
-        """Open the uploader of a lineage that begins with this binlog."""
-        self.lineage = lineage
-        self.coverage = Coverage(None, first.name)
-        self.uploader = self._open_uploader(lineage, self.coverage)
 
     def _new(self, first: Track) -> Lineage:
         return describe(self._layout.source, self._server_uuid, self._flavour, first, self._parent)
@@ -309,7 +288,7 @@ class Intake:
 
     def _decided_already(self, lineage: Lineage) -> Lineage | None:
         """The same lineage, if another writer has described it meanwhile; else None."""
-        self._look()
+        self._writer.look(self._store)
         for other in Catalog(self._store, self._layout).lineages():
             if _same_beginning(other, lineage):
                 return other

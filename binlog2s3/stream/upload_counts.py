@@ -1,4 +1,4 @@
-"""What uploads have done, what is on its way, and how many full chunks to send at a time.
+"""What uploads have done, and how many full chunks to send at a time.
 
 Place in the flow: the uploader counts, the reporter reads. Pure.
 """
@@ -20,26 +20,6 @@ class Counts:
     acts: int = 0
     failures: int = 0
     last_error: tuple[datetime, str] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadTally:
-    """What is on its way, counted at one moment; see `status.model.UploadStatus`.
-
-    `failing_since`: when the request failed that is longest without success, by the uploader's
-    clock. `oldest_commit_us`: of the oldest transaction that is not durable; `newest_commit_us`: of
-    the newest that is.
-    """
-
-    binlogs: int = 0
-    closed_binlogs: int = 0
-    open_uploads: int = 0
-    chunks: int = 0
-    parts_in_flight: int = 0
-    unsaved_bytes: int = 0
-    failing_since: float | None = None
-    oldest_commit_us: int | None = None
-    newest_commit_us: int | None = None
 
 
 class ChunkPace:

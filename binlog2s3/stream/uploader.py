@@ -55,7 +55,7 @@ from binlog2s3.stream.punch import PunchUnsupportedError
 from binlog2s3.stream.remote import RemoteBinlog
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.tail import Track, give_back
-from binlog2s3.stream.upload_counts import ChunkPace, Counts, UploadTally
+from binlog2s3.stream.upload_counts import ChunkPace, Counts
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome, Workers
 
@@ -144,7 +144,7 @@ class Uploader:
         self._can_punch = True
         self._is_past = False
         self.leftovers = Leftovers(store, layout, lineage, workers)
-        self._newest_commit_us: int | None = None
+        self.newest_commit_us: int | None = None
         self.totals = totals if totals is not None else Counts()
 
     def add(self, track: Track) -> None:
@@ -198,6 +198,11 @@ class Uploader:
                 break
 
     @property
+    def jobs(self) -> list[Job]:
+        """The binlogs that are not done yet."""
+        return list(self._jobs.values())
+
+    @property
     def pending(self) -> int:
         """How many closed binlogs are not archived, and unfinishable ones not all in chunks."""
         return sum(job.track.closed or job.unfinishable for job in self._jobs.values())
@@ -205,7 +210,7 @@ class Uploader:
     @property
     def done(self) -> bool:
         """Whether everything that can be uploaded is in the bucket."""
-        jobs = self._jobs.values()
+        jobs = self.jobs
         unsaved = any(job.unsaved for job in jobs if self._chunked(job))
         return not (unsaved or self.pending or any(job.flying for job in jobs))
 
@@ -221,28 +226,6 @@ class Uploader:
 
     def _chunked(self, job: Job) -> bool:
         return self._limits.chunked or job.unfinishable
-
-    def tally(self) -> UploadTally:
-        """Count what is on its way."""
-        jobs = list(self._jobs.values())
-        parts = PutPart | CopyPart | PutChunk
-        commits = [job.track.commits for job in jobs]
-        newest = [self._newest_commit_us, *(one.newest_us for one in commits)]
-        return UploadTally(
-            binlogs=len(jobs),
-            closed_binlogs=self.pending,
-            open_uploads=sum(bool(job.held and job.held.upload_id) for job in jobs),
-            chunks=sum(len(job.acknowledged) for job in jobs),
-            parts_in_flight=sum(isinstance(a, parts) for job in jobs for a in job.flying),
-            unsaved_bytes=self.unsaved_bytes,
-            failing_since=min(
-                (job.failing_since for job in jobs if job.failing_since is not None), default=None
-            ),
-            oldest_commit_us=min(
-                (one.oldest_us for one in commits if one.oldest_us is not None), default=None
-            ),
-            newest_commit_us=max((us for us in newest if us is not None), default=None),
-        )
 
     def flush(self) -> None:
         """Upload what is new at the next step, whenever the last flush was."""
@@ -470,7 +453,7 @@ class Uploader:
         if self._jobs.get(track.name) is job:
             del self._jobs[track.name]
         track.commits.passed(track.size)
-        self._newest_commit_us = track.commits.newest_us or self._newest_commit_us
+        self.newest_commit_us = track.commits.newest_us or self.newest_commit_us
         if job.unfinishable and job.held is not None and job.held.object_there:
             # it was never compared with ours, so ours stays, and nothing is claimed
             _log.warning("left in the spool: an archived one is there", binlog=track.name)

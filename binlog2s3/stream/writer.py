@@ -13,7 +13,6 @@ So a claim of a killed process that reaches the store late supersedes nobody.
 import os
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -37,7 +36,9 @@ from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, standby_status
 from binlog2s3.store.s3 import ObjectInfo, Store
 from binlog2s3.stream.remote import where_absent
+from binlog2s3.stream.shutdown import Stop, every
 from binlog2s3.stream.spool import Rank, Spool
+from binlog2s3.stream.uploads import Listing, Uploads
 
 _log = Log("writer")
 _DEAD_INTERVALS = 10
@@ -86,9 +87,8 @@ class Vacancy:
 class Writer:
     """Writes the heartbeat of this process, which is the writer of a source once it has claimed.
 
-    `progress` returns what the heartbeat says. `audit` gets the keys of all chunks and when they
-    were listed. `failed` is called once from the heartbeat's thread, with what ended it.
-    `beaten_at` (monotonic seconds) is when the object was last put, None if never.
+    `progress` returns what the heartbeat says. The `uploads` get what it lists. `beaten_at`
+    (monotonic seconds) is when the object was last put, None if never.
     """
 
     def __init__(
@@ -100,24 +100,22 @@ class Writer:
         target: str,
         interval_seconds: float,
         progress: Callable[[], StreamProgress],
-        audit: Callable[[list[str], float], None],
-        failed: Callable[[BaseException], None],
-        stop: threading.Event,
+        uploads: Uploads,
+        stop: Stop,
     ) -> None:
         self._store = store
+        self._preflight = store
         self._layout = layout
-        self._audit = audit
         self._beats = 0
         self._carried_durable: tuple[str, Position] | None = None
         self._spool = spool
         self._target = target
         self._progress = progress
-        self._failed = failed
+        self._uploads = uploads
         self._stop = stop
         self._carried: dict[str, datetime] = {}
         self.beaten_at: float | None = None
         self.standbys: tuple[StandbyStatus, ...] | None = None
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._me = Heartbeat(
             **asdict(this_process(layout.source, interval_seconds)),
             generation=0,
@@ -137,6 +135,7 @@ class Writer:
         vacancy no longer holds (None: take over from any writer), StoreError if `store` refuses,
         ArchiveError if there is no greater generation.
         """
+        self._preflight = store
         catalog = Catalog(store, self._layout)
         found = catalog.writers()
         others = {rank: info for rank, info in found.items() if rank[1] != self._me.token}
@@ -160,13 +159,24 @@ class Writer:
 
     def start(self) -> None:
         """Begin the heartbeat."""
-        self._thread.start()
+        first = min(_FIRST_BEAT_SECONDS, self._me.interval_seconds)
+        every(self._stop, "heartbeat", self._step, first_seconds=first)
 
     def look(self, store: Store) -> dict[tuple[int, str], ObjectInfo]:
         """The writers in the bucket. Raises SupersededError if one is greater than this one."""
         others = Catalog(store, self._layout).writers()
         self._give_way_to_greater(store, others)
         return others
+
+    def blame(self) -> None:
+        """Look for another writer: its mysqlbinlog has our server id and evicts ours.
+
+        Uses the store of the claim, which does not try again for long. Raises SupersededError.
+        """
+        try:
+            self.look(self._preflight)
+        except StoreError as error:
+            _log.recurring("could not look for another writer", error=error)
 
     def _give_way_to_greater(self, store: Store, others: Iterable[Rank]) -> None:
         greater = [rank for rank in others if rank > self._me.rank]
@@ -209,13 +219,13 @@ class Writer:
     def beat(self) -> None:
         """Look for a greater writer, renew our object, delete the objects of dead processes.
 
-        The first time, and then every tenth time, the same listing shows all chunks to the audit.
+        The first time, and then every tenth time, the same listing has all chunks, for the audit.
         """
         asked_at = time.monotonic()
         if self._beats % _AUDIT_EVERY == 0:
             others, keys = Catalog(self._store, self._layout).live()
             self._give_way_to_greater(self._store, others)
-            self._audit(keys, asked_at)
+            self._uploads.hand_in(Listing(keys, asked_at))
         else:
             others = self.look(self._store)
         self._beats += 1
@@ -288,20 +298,14 @@ class Writer:
             hint=_HINT,
         )
 
-    def _run(self) -> None:
-        wait = min(_FIRST_BEAT_SECONDS, self._me.interval_seconds)
-        while not self._stop.wait(wait):
-            wait = self._me.interval_seconds
-            try:
-                self.beat()
-            except StoreError as error:
-                if self._stop.is_set():
-                    return
-                wait = min(wait, _AGAIN_SECONDS)
+    def _step(self) -> float:
+        try:
+            self.beat()
+        except StoreError as error:
+            if not self._stop.event.is_set():
                 _log.recurring("heartbeat not written", error=error, hint=error.hint)
-            except BaseException as error:  # noqa: BLE001 - the daemon ends the process
-                self._failed(error)
-                return
+            return min(self._me.interval_seconds, _AGAIN_SECONDS)
+        return self._me.interval_seconds
 
 
 def _after(number: int, key: str) -> int:

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import StoreError, SupersededError
 from tests.crash import CHANGES, FOLDER, Fate, Point, Recorder, State, World
@@ -84,7 +85,7 @@ def script(process: Process) -> Iterator[None]:
     process.child.fetch(1)
     yield
     yield from rounds(2)
-    process.watch.look()
+    process.look()
     process.beat()
     for _ in range(18):  # a flush each, and one more for all of them
         shown.show(GROWS, 1)
@@ -103,9 +104,9 @@ def script(process: Process) -> Iterator[None]:
     for name in (BACKLOG, SMALL):
         shown.show(name)
     shown.show(OPEN, 3)
-    process.watch.look()
+    process.look()
     yield from rounds(12)
-    process.watch.look()
+    process.look()
     process.beat(audit=True)
     yield from rounds(2)
     process.beat(audit=True)
@@ -318,7 +319,7 @@ class Afterwards:
             if number == 4:
                 self.world.shown.show_all()
             more = process.child.fetch(3000)
-            process.watch.look()
+            process.look()
             process.clock.now += 0.6
             yield
             self.world.remember(process)
@@ -341,7 +342,7 @@ class Afterwards:
             promises.still_there(place)
         for name in (GROWS, BACKLOG, SMALL):
             promises.is_home(Place(lineage.id, name))
-        promises.is_durable(Place(lineage.id, OPEN), process._grid)
+        promises.is_durable(Place(lineage.id, OPEN), Grid(process._config.s3.part_size))
         for place in promises.left_uploads():
             assert self.case.fate == "last", place
         here = [path for run in process._spool.runs() for path in run.files().values()]

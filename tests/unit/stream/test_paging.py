@@ -1,7 +1,8 @@
 """Pages are written from the entries in the bucket, once, and nothing waits for them."""
 
-import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from binlog2s3.archive.pages import SPAN, Page, build, name_at
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.store.contract import Body, ObjectInfo
 from binlog2s3.stream.paging import Pager, put_missing
+from binlog2s3.stream.shutdown import Stop
 from tests.documents import ID, LINEAGE, NAME
 from tests.memory_store import MemoryStore
 from tests.paged import LAYOUT, entries_of, index_of, lineage_in, pages_of
@@ -132,13 +134,9 @@ def test_a_round_is_of_the_lineage_that_is_written(lineage: Lineage | None) -> N
     """Before one is known there is nothing to do."""
     store = MemoryStore()
     lineage_in(store, LINEAGE, SPAN, pages=())
-    pager = Pager(
-        store=store,
-        layout=LAYOUT,
-        reached=lambda: (lineage, upto(SPAN)) if lineage else None,
-        failed=pytest.fail,
-        stop=threading.Event(),
-    )
+    coverage = SimpleNamespace(has=upto(SPAN)) if lineage else None
+    intake: Any = SimpleNamespace(lineage=lineage, coverage=coverage)
+    pager = Pager(store=store, layout=LAYOUT, intake=intake, stop=Stop())
     assert pager.round(pause_seconds=0) == (1 if lineage else 0)
     assert pager.round(pause_seconds=0) == 0
     assert bool(pages_in(store)) is bool(lineage)

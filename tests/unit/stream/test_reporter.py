@@ -1,6 +1,7 @@
 """What the board makes of a stream's parts; all of them are stand-ins that are told what to say."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,21 +14,42 @@ from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.config.values import SpoolLimits
-from binlog2s3.errors import SourceError, SpoolError, StoreError
+from binlog2s3.errors import SourceError, SpoolError, StoreError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
-from binlog2s3.status.model import Phase, Status, Totals
+from binlog2s3.status.model import Status, Totals, UploadStatus
 from binlog2s3.status.severity import judged
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history
+from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Sight
 from binlog2s3.stream.spool import Room
-from binlog2s3.stream.upload_counts import Counts, UploadTally
+from binlog2s3.stream.upload_counts import Counts
+from binlog2s3.stream.uploads import Stock
 from tests.documents import BEAT, LINEAGE, TIME, UUID
+from tests.process import AtOnce
+from tests.streamer import InlineWorkers
 from tests.waiting import wait_until
 
 
 def name(number: int) -> BinlogName:
     return BinlogName("b", number)
+
+
+class Counted(AtOnce):
+    """Uploads whose lineages have counted this."""
+
+    counted: Callable[[], Stock]
+
+    def count(self) -> Stock:
+        return self.counted()
+
+
+def stock(*, unsaved_bytes: int = 0, closed_binlogs: int = 0, **known: Any) -> Stock:
+    """What is counted of one binlog."""
+    uploads = UploadStatus(
+        binlogs=1, unsaved_bytes=unsaved_bytes, closed_binlogs=closed_binlogs, requests_in_flight=2
+    )
+    return Stock(uploads=uploads, **known)
 
 
 class Parts:
@@ -39,10 +61,10 @@ class Parts:
     def __init__(self) -> None:
         self.now = 1000.0
         self.source_clock = timedelta(0)
-        self.tally = UploadTally(binlogs=1)
+        self.stock = stock()
         self.counts = Counts()
         self.pulse = Pulse()
-        self.phase: Phase = "running"
+        self.stop = Stop()
         self.disk: Room | SpoolError = Room(used=7, free=100, max_bytes=None, min_free=5)
         self.archived = {name(1), name(2)}
         self.coverage: Any = SimpleNamespace(
@@ -63,7 +85,6 @@ class Parts:
             last_error=None,
         )
         self.intake: Any = SimpleNamespace(
-            uploaders=lambda: [SimpleNamespace(tally=lambda: self.tally)],
             coverage=self.coverage,
             covered_until=lambda: self.covered,
             lineage=replace(LINEAGE, first_binlog=name(1)),
@@ -77,23 +98,39 @@ class Parts:
             furthest_covered=lambda _, until: until,
             standbys=(),
         )
-        self.reporter = Reporter(
-            SimpleNamespace(
-                stream=SimpleNamespace(source="s", heartbeat_interval=30.0, flush_interval=1.0),
-                s3=SimpleNamespace(part_size=1000),
-                timing=DEFAULT,
-                spool_limits=SpoolLimits(),
-            ),  # type: ignore[arg-type]
+        config: Any = SimpleNamespace(
+            stream=SimpleNamespace(
+                source="s",
+                heartbeat_interval=30.0,
+                flush_interval=1.0,
+                exit_on_other_writer=False,
+            ),
+            s3=SimpleNamespace(part_size=1000),
+            spool=Path("/s"),
             target="s3://b/p",
+            timing=DEFAULT,
+            spool_limits=SpoolLimits(),
+        )
+        self.uploads = Counted(
+            config,
+            store=None,
+            layout=None,
+            spool=SimpleNamespace(room=self._room),
+            workers=InlineWorkers(4),
+            stop=self.stop,
+            clock=lambda: self.now,
+        )
+        self.uploads.counted = lambda: self.stock
+        self.uploads.counts = self.counts
+        self.reporter = Reporter(
+            config,
             watch=self.watch,
             supervisor=self.supervisor,
             intake=self.intake,
+            uploads=self.uploads,
             writer=self.writer,
-            spool=SimpleNamespace(directory=Path("/s"), room=self._room),  # type: ignore[arg-type]
             pulse=self.pulse,
-            counts=self.counts,
-            busy=lambda: 2,
-            phase=lambda: self.phase,
+            stop=self.stop,
             clock=lambda: self.now,
         )
         self.answer()
@@ -126,7 +163,7 @@ class Parts:
         for _ in range(int(seconds)):
             self.now += 1
             if looping:
-                self.reporter.round()
+                self.uploads.step(0)
             if answering:
                 here = self.watch.sight.position
                 self.answer(here.binlog.number, here.offset, here.gtid_set)
@@ -214,7 +251,7 @@ def test_the_oldest_commit_in_the_spool_bounds_the_lag() -> None:
     there = parts.watch.sight.position.asked_at
     parts.covered = there - timedelta(seconds=9)
     oldest = int((there - timedelta(seconds=4)).timestamp() * 1e6)
-    parts.tally = UploadTally(unsaved_bytes=5, oldest_commit_us=oldest)
+    parts.stock = stock(unsaved_bytes=5, oldest_commit_us=oldest)
     parts.go(2, answering=False)
     assert parts.status.lag.seconds == pytest.approx(6, abs=0.5)
     parts.covered = None
@@ -225,7 +262,7 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
     """While something waits; each byte that arrives starts the time anew."""
     parts = Parts()
     parts.go(600)
-    parts.tally = UploadTally(unsaved_bytes=5)
+    parts.stock = stock(unsaved_bytes=5)
     parts.go(50)
     assert judged(parts.status).healthy
     parts.counts.acts += 1
@@ -233,7 +270,7 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
     assert (judged(parts.status).healthy, parts.status.state) == (True, "store unreachable")
     parts.go(10)
     assert parts.codes == [("store", "critical")]
-    parts.tally = UploadTally()
+    parts.stock = stock()
     parts.go(2)
     assert parts.codes == []
 
@@ -254,7 +291,7 @@ def test_a_request_that_fails_again_and_again() -> None:
     parts.counts.acts += 1
     parts.go(1)
     assert parts.codes == []
-    parts.tally = UploadTally(failing_since=parts.now)
+    parts.stock = stock(failing_since=parts.now)
     parts.counts.last_error, parts.counts.failures = (datetime.now(UTC), "denied"), 5
     parts.go(31)
     assert parts.codes == [("store", "critical")]
@@ -304,13 +341,13 @@ def test_a_pause_that_makes_room_is_well() -> None:
 def test_what_was_read_and_is_not_there_is_not_idleness() -> None:
     """Nor is a closed binlog that waits for the archive; much of it is a catch-up."""
     parts = Parts()
-    for tally, state in (
-        (UploadTally(unsaved_bytes=5), "streaming"),
-        (UploadTally(closed_binlogs=1), "streaming"),
-        (UploadTally(unsaved_bytes=5000), "catching up"),
-        (UploadTally(), "idle"),
+    for counted, state in (
+        (stock(unsaved_bytes=5), "streaming"),
+        (stock(closed_binlogs=1), "streaming"),
+        (stock(unsaved_bytes=5000), "catching up"),
+        (stock(), "idle"),
     ):
-        parts.tally = tally
+        parts.stock = counted
         parts.go(2)
         assert parts.status.state == state
 
@@ -319,7 +356,7 @@ def test_what_is_not_due_yet_is_not_late() -> None:
     """With a flush every few minutes nothing has to come in between."""
     parts = Parts()
     parts.reporter._config.stream.flush_interval = 150.0
-    parts.tally = UploadTally(unsaved_bytes=5)
+    parts.stock = stock(unsaved_bytes=5)
     parts.go(205)
     assert judged(parts.status).healthy
     parts.go(10)
@@ -362,7 +399,7 @@ def test_a_late_heartbeat_is_told() -> None:
     for seconds, codes in ((64, []), (70, [("heartbeat", "warning")]), (81, "critical")):
         parts.now = beaten + seconds
         parts.writer.beaten_at = beaten
-        parts.reporter.round()
+        parts.uploads.step(0)
         parts.answer()
         found = parts.codes
         assert found == codes or (codes == "critical" and found == [("heartbeat", "critical")])
@@ -375,9 +412,9 @@ def test_a_late_heartbeat_is_told() -> None:
 def test_the_end_and_another_writer() -> None:
     """The end turns /health at once; a stream that ends only to stand by is well."""
     parts = Parts()
-    parts.phase = "stopping"
+    parts.stop.event.set()
     assert (parts.status.state, parts.codes) == ("stopped", [("stopping", "critical")])
-    parts.phase = "standby"
+    parts.stop.fail(SupersededError("another one"))
     assert (parts.status.state, parts.codes) == ("standby", [])
 
 
@@ -454,9 +491,9 @@ def test_the_latest_moment_is_a_commit_or_a_proof() -> None:
     parts = Parts()
     parts.covered = TIME
     newest = int((TIME + timedelta(seconds=5)).timestamp() * 1e6)
-    parts.tally = UploadTally(newest_commit_us=newest)
+    parts.stock = stock(newest_commit_us=newest)
     parts.go(2)
-    parts.tally = UploadTally()
+    parts.stock = stock()
     parts.go(2)
     assert parts.status.latest == TIME + timedelta(seconds=5)
     parts.covered = TIME + timedelta(seconds=9)

@@ -1,5 +1,6 @@
 """The pilot: what it asks, what it refuses, where it says that a run begins."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -120,6 +121,28 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
+class Asked(Pilot):
+    """A pilot that has compared, and knows the server's other lineages."""
+
+    def __init__(
+        self, config: Any, found: Common | SourceError | None, others: Sequence[Tip]
+    ) -> None:
+        nothing: Any = None
+        super().__init__(
+            config, Catalog(MemoryStore(), LAYOUT), nothing, threading.Event(), nothing
+        )
+        self.compared = 0
+        self._found = found
+        self._tips = others
+
+    def _finder(self, *_: object) -> Any:
+        self.compared += 1
+        return Finder(self._found)
+
+    def _others(self, uuid: str) -> Sequence[Tip]:  # noqa: ARG002
+        return self._tips
+
+
 class Asks:
     """Makes pilots and asks them."""
 
@@ -137,15 +160,14 @@ class Asks:
         others: Sequence[Tip] = (),
         **config: Any,
     ) -> Heading:
-        def finder(*_: object) -> Finder:
-            self.compared += 1
-            return Finder(found)
-
         made = SimpleNamespace(
             stream=stream_config(**config), mysql=SimpleNamespace(mysqlbinlog=self._program)
         )
-        pilot = Pilot(made, Catalog(MemoryStore(), LAYOUT), finder, lambda _: others)  # type: ignore[arg-type]
-        return pilot.heading(server, tip, doubt)  # type: ignore[arg-type]
+        pilot = Asked(made, found, others)
+        try:
+            return pilot.heading(server, tip, doubt)  # type: ignore[arg-type]
+        finally:
+            self.compared += pilot.compared
 
 
 @pytest.fixture

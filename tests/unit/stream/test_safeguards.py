@@ -41,9 +41,9 @@ from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolic
 from binlog2s3.stream.decide import Action, Complete, CopyPart, Flush, PutEntry, PutWhole
 from binlog2s3.stream.lessons import EndAction, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun
-from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
+from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
@@ -217,15 +217,14 @@ def test_what_follows_an_unproved_end_is_not_uploaded(tmp_path: Path) -> None:
     first, second = tracks
     first.state = TrackState.FOLLOWED
     taken: list[Track] = []
-    uploader = SimpleNamespace(add=taken.append, empty=True)
-    intake = Intake(
-        store=MemoryStore(),
-        layout=LAYOUT,
-        spool=spool,
-        look=lambda: None,
-        take_turn=lambda _: None,
-        open_uploader=lambda *_: uploader,  # type: ignore[arg-type]
+    uploads: Any = SimpleNamespace(
+        add=taken.append,
+        open=lambda *_: None,
+        end_history=lambda: None,
+        wait_for=lambda request: request(),
     )
+    writer: Any = SimpleNamespace(look=lambda _: None, take_turn=lambda *_: None)
+    intake = Intake(store=MemoryStore(), layout=LAYOUT, spool=spool, writer=writer, uploads=uploads)
     intake.begin(UUID_A, "mysql", None)
     intake.admit(first)
     intake.admit(second)
@@ -737,9 +736,8 @@ def test_a_new_writer_carries_on_what_was_proved(tmp_path: Path) -> None:
             server=None,
             covered_until=None,
         ),
-        audit=lambda *_: None,
-        failed=lambda error: pytest.fail(str(error)),
-        stop=threading.Event(),
+        uploads=SimpleNamespace(),  # type: ignore[arg-type]
+        stop=Stop(),
     )
     writer.claim(store)
     assert writer._me.generation == BEAT.generation + 1
@@ -884,6 +882,7 @@ def test_a_start_that_fails_has_written_nothing(tmp_path: Path) -> None:
     config: Any = SimpleNamespace(
         mysql=mysql,
         s3=SimpleNamespace(bucket="b", prefix="p", part_size=1000),
+        target="s3://b/p",
         stream=SimpleNamespace(
             source="orders", heartbeat_interval=30.0, exit_on_other_writer=False
         ),
@@ -944,13 +943,12 @@ def supervisor(tmp_path: Path) -> Iterator[Any]:
     intake = SimpleNamespace(server_uuid="", judge=lambda *_, **__: False)
     yield Supervisor(
         config,  # type: ignore[arg-type]
-        target="t",
         spool=spool,
         intake=intake,  # type: ignore[arg-type]
+        uploads=SimpleNamespace(step=lambda _: None),  # type: ignore[arg-type]
+        writer=SimpleNamespace(blame=lambda: None),  # type: ignore[arg-type]
         pilot=SimpleNamespace(),  # type: ignore[arg-type]
         watch=watch,  # type: ignore[arg-type]
-        upload=lambda _: None,
-        blame=lambda: None,
         stop=threading.Event(),
         tip=None,
         heading=None,
@@ -1027,16 +1025,15 @@ def test_a_server_that_stands_behind_us_ends_the_run(watch: Any) -> None:
 def test_a_position_of_another_server_covers_nothing() -> None:
     """While one is left for the other, each says where it stands in its own history."""
     told: list[Any] = []
-    stream: Any = SimpleNamespace(
-        _intake=SimpleNamespace(
-            coverage=SimpleNamespace(seen=told.append), server_uuid=UUID_A, told_time=str
-        ),
+    intake: Any = SimpleNamespace(
+        coverage=SimpleNamespace(seen=told.append),
+        server_uuid=UUID_A,
         _writer=SimpleNamespace(told_time=str),
     )
     ours = SimpleNamespace(uuid=UUID_A, asked_at=1)
     strange = SimpleNamespace(uuid=UUID_B, asked_at=1)
-    Loop._seen(stream, ours)  # type: ignore[arg-type]
-    Loop._seen(stream, strange)  # type: ignore[arg-type]
+    Intake.seen(intake, ours)  # type: ignore[arg-type]
+    Intake.seen(intake, strange)  # type: ignore[arg-type]
     assert told == [ours]
 
 

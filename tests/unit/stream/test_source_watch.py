@@ -1,5 +1,6 @@
 """The watch: whose answer it is, whether it is one, and whether the server stands behind us."""
 
+import math
 import threading
 from datetime import UTC, datetime
 from time import monotonic
@@ -9,6 +10,7 @@ import pytest
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
+from binlog2s3.stream.shutdown import Stop, every
 from binlog2s3.stream.source_watch import Reached, Watch
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.waiting import wait_until
@@ -68,21 +70,27 @@ class Watched:
         self.server = Server()
         self.reached: Reached | None = None
         self.seen: list[ServerPosition] = []
-        self.failures: list[BaseException] = []
-        self.stop = threading.Event()
-        self.watch = Watch(
-            self.server,  # type: ignore[arg-type]
-            interval_seconds=0.001,
-            reached=lambda: self.reached,
-            seen=self.seen.append,
-            failed=self.failures.append,
-            stop=self.stop,
-        )
+        self.stop = Stop()
+        self.watch = Watch(self.server)  # type: ignore[arg-type]
         self.watch.follow(UUID_A, listed(1, 2))
 
     def ask(self, *, with_list: bool = False) -> bool:
-        """Once."""
-        return self.watch._ask(with_list=with_list)
+        """Once, for the list only if it is said; whether the server answered."""
+        self.watch._list_at = math.inf
+        if with_list:
+            self.watch.list_again()
+        before = self.watch.sight
+        self.step()
+        return self.watch.sight.position is not before.position
+
+    def step(self) -> float:
+        """As the thread does; again very soon."""
+        if (position := self.watch.look(self.reached)) is not None:
+            self.seen.append(position)
+        return 0.001
+
+    def start(self) -> None:
+        every(self.stop, "watch", self.step, end=self.watch.close)
 
 
 @pytest.fixture
@@ -163,12 +171,13 @@ def test_an_answer_that_comes_late_is_not_of_the_server_that_is_followed_now(
     watched: Watched,
 ) -> None:
     """The question was asked before the change: neither its list nor its position counts."""
+    position = watched.server.position
 
-    def change() -> Reached | None:
+    def change() -> ServerPosition:
         watched.watch.follow(UUID_B, listed(7))
-        return None
+        return position()
 
-    watched.watch._reached = change
+    watched.server.position = change  # type: ignore[method-assign]
     watched.ask(with_list=True)
     assert watched.seen == []
     assert watched.watch.sight.position is None
@@ -252,7 +261,7 @@ def test_the_list_is_asked_for_at_first_and_when_it_is_wanted() -> None:
     """It takes a lock on the server; a question that failed is asked again."""
     watched = Watched()
     watched.server.error = SourceError("down", transient=True)
-    watched.watch.start()
+    watched.start()
     try:
         wait_until(lambda: watched.watch.sight.error, what="a failed question")
         watched.server.error = None
@@ -263,9 +272,9 @@ def test_the_list_is_asked_for_at_first_and_when_it_is_wanted() -> None:
         watched.watch.list_again()
         wait_until(lambda: watched.server.lists == 2, what="the list that was wanted")
     finally:
-        watched.stop.set()
+        watched.stop.event.set()
     assert watched.server.closed.wait(60)
-    assert watched.failures == []
+    assert watched.stop.error is None
 
 
 def test_a_defect_of_the_watch_ends_the_process() -> None:
@@ -273,6 +282,6 @@ def test_a_defect_of_the_watch_ends_the_process() -> None:
     watched = Watched()
     defect = RuntimeError("a defect")
     watched.server.error = defect  # type: ignore[assignment]
-    watched.watch.start()
-    wait_until(lambda: watched.failures, what="the failure")
-    assert watched.failures == [defect]
+    watched.start()
+    assert watched.stop.event.wait(60)
+    assert watched.stop.error is defect

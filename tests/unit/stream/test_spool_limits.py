@@ -36,15 +36,15 @@ class Disk:
 
 
 class Presses:
-    """An intake with one uploader, which is pressed or not."""
+    """An intake and its uploads, which are pressed or not."""
 
     def __init__(self) -> None:
         self.pressed: list[bool] = []
         self.done = False
         self.last = None
 
-    def uploaders(self) -> list[Any]:
-        return [SimpleNamespace(press=lambda *, pressed: self.pressed.append(pressed))]
+    def press(self, *, pressed: bool) -> None:
+        self.pressed.append(pressed)
 
 
 class Child:
@@ -66,7 +66,7 @@ def tailer(size: int = 0, position: int = 0) -> Any:
 
 def make(disk: Disk, limits: SpoolLimits = LIMITS) -> tuple[Pressure, Presses]:
     presses = Presses()
-    return Pressure(limits, disk, presses), presses  # type: ignore[arg-type]
+    return Pressure(limits, disk, presses, presses), presses  # type: ignore[arg-type]
 
 
 def stops(pressure: Pressure, child: Child, reads: int = 0, **tail: int) -> tuple[bool, int]:

@@ -415,11 +415,11 @@ def test_a_binlog_that_is_still_to_be_archived_ends_the_archive(
 def test_the_tip_of_an_archive(store: MemoryStore, catalog: Catalog) -> None:
     """Of chunks their end, without bytes to compare; else the last binlog's last transactions."""
     end = known_of(catalog)
-    tip = tip_of_archive(catalog, store, LAYOUT, end)
+    tip = tip_of_archive(catalog, end)
     assert (tip.last, tip.size, tip.closed, str(tip.gtids)) == (None, 0, False, "")
     one = written(1, 3, end="b.000002")
     put_archived(store, 1, one)
-    tip = tip_of_archive(catalog, store, LAYOUT, known_of(catalog))
+    tip = tip_of_archive(catalog, known_of(catalog))
     assert (tip.last, tip.size, tip.closed) == (name(1), len(one.data), True)
     assert (str(tip.gtids), str(tip.gtids_before)) == (f"{UUID_A}:1-3", "")
     assert tip.rotates_to == "b.000002"
@@ -428,7 +428,7 @@ def test_the_tip_of_an_archive(store: MemoryStore, catalog: Catalog) -> None:
     assert (tip.overlap.begin, tip.overlap.end) == (one.transactions[0].begin, len(one.data))
     two = written(4, 3)
     put_chunks(store, 2, bytes(two.data), 300)
-    tip = tip_of_archive(catalog, store, LAYOUT, known_of(catalog))
+    tip = tip_of_archive(catalog, known_of(catalog))
     assert (tip.last, tip.size, tip.closed) == (name(2), len(two.data), False)
     assert str(tip.gtids) == f"{UUID_A}:1-6"
     assert tip.overlap is None

@@ -18,8 +18,7 @@ from binlog2s3.archive.writers import Position
 from binlog2s3.errors import StoreError
 from binlog2s3.status.model import Lag, SourceStatus, Status, Trouble
 from binlog2s3.stream import systemd as notify
-from binlog2s3.stream.loop import Loop
-from binlog2s3.stream.systemd import Notifier, attend, line, of_environment
+from binlog2s3.stream.systemd import Alive, Notifier, attend, line, of_environment
 from tests.ear import Ear
 from tests.waiting import wait_until
 
@@ -322,9 +321,8 @@ def test_a_step_that_ends_after_a_signal(ear: Ear) -> None:
 @pytest.mark.parametrize(("late", "fed"), [(500.0, True), (1100.0, False)])
 def test_the_loop_is_fed_as_long_as_the_watch_goes_round(ear: Ear, late: float, fed: bool) -> None:
     """Both threads must: a watch that hangs would leave a stream that nobody holds to account."""
-    watch = SimpleNamespace(round_at=time.monotonic() - late, patience_seconds=1000.0)
-    stream: Any = SimpleNamespace(_notifier=Notifier(ear.address, 6.0), _watch=watch)
-    Loop._alive(stream)
+    watch: Any = SimpleNamespace(round_at=time.monotonic() - late, patience_seconds=1000.0)
+    Alive(Notifier(ear.address, 6.0), watch).tell()
     has_heard(ear, "READY=1", *(["WATCHDOG=1"] if fed else []))
 
 

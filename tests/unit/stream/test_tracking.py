@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,15 +20,14 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ElsewhereError, ForkError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
-from binlog2s3.stream.decide import Limits
+from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.uploader import Uploader
-from binlog2s3.stream.watermark import Coverage
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import parent_of
 from tests.memory_store import MemoryStore
+from tests.process import AtOnce, config
 from tests.streamer import InlineWorkers
 
 LAYOUT = Layout("p", "orders")
@@ -59,39 +59,36 @@ class Bench:
         self.store = MemoryStore(min_part_bytes=1)
         self.spool = Spool(directory)
         self.looks = 0
+        self.told: list[datetime] = []
         self.turns: list[tuple[str, int]] = []
         self.now = 100.0
         self.wants_list = False
-        self.workers: list[InlineWorkers] = []
+        self.workers = InlineWorkers(4)
+        self.uploads = AtOnce(
+            config(directory, 1000),
+            store=self.store,
+            layout=LAYOUT,
+            spool=self.spool,
+            workers=self.workers,
+            stop=Stop(),
+            clock=lambda: self.now,
+        )
+        self.writer: Any = SimpleNamespace(
+            look=self._look, take_turn=self._take_turn, told_time=self.told.append
+        )
         self.intake = Intake(
             store=self.store,
             layout=LAYOUT,
             spool=self.spool,
-            look=self._look,
-            take_turn=self._take_turn,
-            open_uploader=self._open,
+            writer=self.writer,
+            uploads=self.uploads,
         )
 
-    def _look(self) -> None:
+    def _look(self, _: object) -> None:
         self.looks += 1
 
-    def _take_turn(self, lineage: str) -> None:
+    def _take_turn(self, _: object, lineage: str) -> None:
         self.turns.append((lineage, len(self.store.objects)))
-
-    def _open(self, lineage: Lineage, coverage: Coverage) -> Uploader:
-        self.workers.append(InlineWorkers(4))
-        return Uploader(
-            store=self.store,
-            layout=LAYOUT,
-            lineage=lineage.id,
-            limits=Limits(grid=Grid(1000), chunked=True, copies=True, full_chunk=100),
-            flush_interval=1.0,
-            spool=self.spool,
-            workers=self.workers[-1],  # type: ignore[arg-type]
-            coverage=coverage,
-            backoff=lambda failures: 0.0,  # noqa: ARG005
-            clock=lambda: self.now,
-        )
 
     def run(self, **facts: Any) -> SpoolRun:
         return self.spool.begin(replace(RUN, **facts))
@@ -111,17 +108,18 @@ class Bench:
         self.wants_list |= self.intake.judge({})
         return track
 
+    def perform(self) -> None:
+        """All requests are made."""
+        while self.workers.tasks:
+            self.workers.perform()
+
     def settle(self) -> None:
         """All that can be done now is done."""
         for _ in range(30):
             self.now += 2
-            for uploader in list(self.intake.uploaders()):
-                uploader.step()
-            for workers in self.workers:
-                while workers.tasks:
-                    workers.perform()
-                while (outcome := workers.take(0)) is not None:
-                    outcome.token.owner.take(outcome)  # type: ignore[attr-defined]
+            self.uploads.step(0)
+            self.perform()
+            self.uploads.step(0)
             self.wants_list |= self.intake.judge({})
 
     def lineages(self) -> list[Lineage]:
@@ -159,7 +157,7 @@ def test_nothing_is_uploaded_before_its_lineage_is_described(bench: Bench) -> No
     track = bench.track(run, 1, data[:130])
     bench.intake.admit(track)
     bench.intake.judge({})
-    assert (bench.intake.lineage, bench.intake.uploader) == (None, None)
+    assert (bench.intake.lineage, bench.uploads.current) == (None, None)
     assert bench.intake.server_uuid == UUID_A
     assert not bench.intake.done
     assert bench.store.objects == {}
@@ -268,8 +266,8 @@ def test_a_first_binlog_that_was_begun_at_another_time_is_refused(bench: Bench) 
     assert track is not None
     bench.intake.forget(track)
     bench.intake.judge({})
-    assert bench.intake.uploader is not None
-    assert bench.intake.uploader.empty
+    assert bench.uploads.current is not None
+    assert bench.uploads.current.empty
 
 
 def test_a_binlog_that_cannot_be_finished_stays_as_chunks(bench: Bench) -> None:
@@ -310,11 +308,11 @@ def test_a_history_that_ends_is_brought_in_as_far_as_it_goes(bench: Bench) -> No
     assert bench.intake.server_uuid == UUID_B
     bench.admit(5, server_uuid=UUID_B)
     assert bench.lineage != before
-    assert len(list(bench.intake.uploaders())) == 2
+    assert len(bench.uploads.all) == 2
     assert not bench.intake.done
     bench.settle()
     assert bench.intake.done
-    assert len(list(bench.intake.uploaders())) == 1
+    assert len(bench.uploads.all) == 1
     assert bench.readable(before) == {"b.000001": "open"}
     assert bench.readable(bench.lineage) == {"b.000005": "open"}
 
@@ -369,13 +367,13 @@ def test_until_when_all_is_in(bench: Bench) -> None:
     assert bench.intake.covered_until() == START + timedelta(seconds=10)  # the one that was left
     bench.admit(5, server_uuid=UUID_B)
     bench.intake.coverage.seen(seen(5, 20))
-    newest = list(bench.intake.uploaders())[-1]
+    newest = bench.uploads.current
+    assert newest is not None
     for _ in range(10):  # the new history is in, the old one is not
         bench.now += 2
         newest.step()
-        while bench.workers[-1].tasks:
-            bench.workers[-1].perform()
-        while (outcome := bench.workers[-1].take(0)) is not None:
+        bench.perform()
+        while (outcome := bench.workers.take(0)) is not None:
             outcome.token.owner.take(outcome)  # type: ignore[attr-defined]
         bench.intake.judge({})
     assert bench.intake.coverage.until == START + timedelta(seconds=20)

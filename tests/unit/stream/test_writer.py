@@ -1,10 +1,10 @@
 """The writer's claim, its heartbeat, and whose turn it is."""
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat, Standby, Turn
 from binlog2s3.errors import ArchiveError, PreconditionError, StoreError, SupersededError
 from binlog2s3.store.contract import ObjectInfo
+from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.writer import StreamProgress, Vacancy, Writer, new_token
 from tests.documents import BEAT, ID
@@ -54,9 +55,8 @@ def writer(store: MemoryStore, spool: Spool) -> Writer:
             server=None,
             covered_until=None,
         ),
-        audit=lambda *_: None,
-        failed=pytest.fail,
-        stop=threading.Event(),
+        uploads=SimpleNamespace(hand_in=lambda _: None),  # type: ignore[arg-type]
+        stop=Stop(),
     )
 
 
