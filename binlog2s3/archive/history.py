@@ -14,7 +14,7 @@ from itertools import pairwise
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.writers import Heartbeat, Turn
-from binlog2s3.binlog.gtid import Flavour, parse
+from binlog2s3.binlog.gtid import Flavour, either, parse
 from binlog2s3.binlog.names import BinlogName
 
 
@@ -211,6 +211,17 @@ def breaks(one: Known, other: Known) -> bool:
     """
     end, begin = one.gtids_after, other.gtids_before
     return end is not None and begin is not None and end != begin
+
+
+def follows(one: Known, other: Known) -> bool:
+    """Whether the other one is the next binlog and begins with exactly the GTIDs at this one's end.
+
+    False if numbers go back in this one, as MariaDB's may: its end does not show them all.
+    """
+    before, end = one.gtids_before, one.gtids_after
+    is_more = before is None or end == either(before, one.gtids_added)
+    same = (end or None) == (other.gtids_before or None)  # no GTIDs, or none yet
+    return one.name.next() == other.name and is_more and same
 
 
 def is_complete(one: Known, other: Known) -> bool:

@@ -29,9 +29,11 @@ from binlog2s3.archive.fields import (
     reading,
     source_name,
 )
-from binlog2s3.binlog.gtid import Flavour, either, joined
-from binlog2s3.binlog.gtid import parse as parse_gtids
+from binlog2s3.archive.history import follows
+from binlog2s3.archive.known import known_from
+from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError
 
 SPAN = 1000
 """Numbers in a page."""
@@ -254,16 +256,9 @@ def _check(page: Page) -> None:
 
 
 def _follows(before: Entry, entry: Entry, flavour: Flavour) -> bool:
-    """Whether an entry begins with exactly the GTIDs at the end of the other one."""
-    if before.name.next() != entry.name:
-        return False
     try:
-        first = parse_gtids(before.gtid_set_before, flavour)
-        added = parse_gtids(before.gtid_set_added, flavour)
-        then = joined(first, added)
-        is_more = then == either(first, added)  # MariaDB's numbers may go back
-        return is_more and then == parse_gtids(entry.gtid_set_before, flavour)
-    except ValueError:
+        return follows(known_from(before, flavour), known_from(entry, flavour))
+    except ArchiveError:
         return False
 
 
