@@ -36,7 +36,6 @@ README = "README.txt"
 SKIPPED = "skipped.sql"
 PARTIAL = ".partial"
 
-_SHOW_SECONDS = 0.2
 _TOOLS: Mapping[Flavour, tuple[str, str]] = {
     "mysql": ("mysqlbinlog", "mysql"),
     "mariadb": ("mariadb-binlog", "mariadb"),
@@ -137,7 +136,6 @@ class _WrittenCount:
     def __init__(self, plan: Plan, on_progress: OnProgress) -> None:
         self._plan = plan
         self._on_progress = on_progress
-        self._shown_at = time.monotonic()
         self._pieces = 0
         self.transactions = 0
         self.size = 0
@@ -173,9 +171,6 @@ class _WrittenCount:
             raise contradicts(self._plan.pieces[number], "not all of it came")
 
     def _show(self, size: int, transactions: int, commit_us: int | None) -> None:
-        if time.monotonic() - self._shown_at < _SHOW_SECONDS:
-            return
-        self._shown_at = time.monotonic()
         self._on_progress(
             ProgressReport(
                 size=size,
