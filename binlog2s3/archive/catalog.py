@@ -13,7 +13,7 @@ from itertools import islice
 from typing import ClassVar, Protocol, Self, TypeVar
 
 from binlog2s3.archive.chunks import Chunk, Chunks
-from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, crc64_of
+from binlog2s3.archive.documents import Entry, EntryEnd, Lineage
 from binlog2s3.archive.fields import LINEAGE_ID, SOURCE, too_large
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.reader import Range, Readable, State, ranges_of
@@ -415,17 +415,17 @@ class Catalog:
 
     def _crc64(self, lineage: Lineage, name: BinlogName, size: int) -> int | None:
         """The checksum of an archived binlog, from its entry; None if it has no entry yet."""
-        key = self.layout.entry(lineage.id, name)
         try:
-            data = fetch(self.store, key, EntryEnd.MOST)
+            end = self.entry_end(lineage, name)
         except ObjectMissingError:
             return None
-        if (said := EntryEnd.from_json(data, key).size) != size:
+        if end.size != size:
+            key = self.layout.binlog(lineage.id, name)
             raise ArchiveError(
-                f"{self.layout.binlog(lineage.id, name)} has {size} bytes, its entry says {said}",
+                f"{key} has {size} bytes, its entry says {end.size}",
                 hint="an older version of one of them may be right, where the bucket is versioned",
             )
-        return crc64_of(data, key)
+        return end.crc64
 
     def _chunks(self, prefix: str, within: str) -> dict[BinlogName, Chunks]:
         """All chunks below a prefix, which ends with `within`, by binlog."""

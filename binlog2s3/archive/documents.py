@@ -246,9 +246,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryEnd:
-    """The part of an entry that the next binlog must match."""
+    """The part of an entry that says which bytes it describes, and what the next one must match.
+
+    A start and a reader of the bytes need no more: they pass over damage elsewhere in an entry.
+    """
 
     size: int
+    crc64: int
     gtid_set_before: str
     gtid_set_added: str
     anonymous_transactions: int
@@ -263,18 +267,12 @@ class EntryEnd:
         with reading(key):
             return cls(
                 size=count(document["size"]),
+                crc64=crc64_from_hex(document["crc64nvme"]),
                 gtid_set_before=gtids(document["gtid_set_before"]),
                 gtid_set_added=gtids(document["gtid_set_added"]),
                 anonymous_transactions=count(document["anonymous_transactions"]),
                 next_binlog=or_none(binlog_text, document["next_binlog"]),
             )
-
-
-def crc64_of(data: bytes, key: str) -> int:
-    """The CRC64NVME of the whole binlog, from its entry; ArchiveError as for an entry."""
-    document = _parse_entry(data, key)
-    with reading(key):
-        return crc64_from_hex(document["crc64nvme"])
 
 
 def _block(value: Any) -> Block:

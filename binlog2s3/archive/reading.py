@@ -99,7 +99,7 @@ class BinlogReading:
         return Entry(
             name=self.name,
             size=end.size,
-            crc64=self.digest.crc64,
+            crc64=end.crc64,
             first_time=self.created_at,
             server_id=form.server_id,
             least_commit_us=scanner.least_commit_us,
@@ -126,6 +126,7 @@ class BinlogReading:
         before = self.gtids_before()
         return EntryEnd(
             size=self.size,
+            crc64=self.digest.crc64,
             gtid_set_before=str(before) if before is not None else "",
             gtid_set_added=str(self.scanner.gtids),
             anonymous_transactions=self.scanner.anonymous,

@@ -74,6 +74,7 @@ def test_what_the_next_binlog_needs_of_an_entry() -> None:
     """Size, GTIDs before and added, anonymous ones, where the rotation leads."""
     assert EntryEnd.from_json(ENTRY.to_json(), LAYOUT.entry(ID, NAME)) == EntryEnd(
         size=1234,
+        crc64=ENTRY.crc64,
         gtid_set_before=f"{UUID}:1-5",
         gtid_set_added=f"{UUID}:6-7",
         anonymous_transactions=0,

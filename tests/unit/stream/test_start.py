@@ -123,6 +123,7 @@ def test_an_archive_ends_with_its_last_binlog(store: MemoryStore) -> None:
     assert (end.next_binlog, end.last) == (name(5), name(4))
     assert end.end == EntryEnd(
         size=100,
+        crc64=entry(4).crc64,
         gtid_set_before=f"{UUID_A}:1-7",
         gtid_set_added=f"{UUID_A}:8",
         anonymous_transactions=0,
