@@ -289,13 +289,15 @@ def empty(server: MysqlServer) -> None:
         server.query("RESET MASTER", "SET GLOBAL gtid_slave_pos = ''")
 
 
-def recovered(world: World, target: MysqlServer, statements: Sequence[str]) -> Done:
+def recovered(
+    world: World, target: MysqlServer, statements: Sequence[str], how: str = "--yes"
+) -> Done:
     """`pitr` with the reader's rights and an account that has just these."""
     as_root(target, *statements)
     begin = ["--from-binlog=mysql-bin.000001", "--from-position=4"]
     return world.run(
         policy("reader", world.bucket),
-        *("pitr", f"--source={SOURCE}", "--latest", "--yes", "--json"),
+        *("pitr", f"--source={SOURCE}", "--latest", how, "--json"),
         *(begin if target.binaries.flavour == "mariadb" else []),
         f"--target-socket={target.socket}",
         "--target-user=pitr",
@@ -608,8 +610,21 @@ def test_each_privilege_at_the_source_is_needed(world: World, disk_tmp_path: Pat
 def test_each_privilege_at_the_target_is_needed(
     world: World, targets: Callable[[World], MysqlServer]
 ) -> None:
-    """Without it the recovery ends with an error and the GRANTs, never with less than all."""
+    """Without it the recovery ends with an error and the GRANTs, never with less than all.
+
+    A dry run, which only asks, warns of just that one, with its GRANT.
+    """
+    done = recovered(world, targets(world), account(world), "--dry-run")
+    assert (done.status, "GRANT " in done.stderr) == (0, False), done.stderr
     for privilege, left in privileges(account(world)):
+        done = recovered(world, targets(world), left, "--dry-run")
+        assert done.status == 0, (privilege, done.stderr)
+        (warning,) = (
+            one
+            for one in json.loads(done.stdout)["plan"]["warnings"]
+            if "missing the privilege" in one
+        )
+        assert f"GRANT {privilege} TO 'pitr'@'localhost'" in warning, (privilege, warning)
         done = recovered(world, targets(world), left)
         assert done.status in (4, 8), privilege
         assert "Traceback" not in done.stderr
