@@ -103,7 +103,7 @@ def start_of_gtids(text: str, flavour: Flavour) -> Start:
             f"the history is {flavour}'s and needs GTIDs of {flavour}: {error}",
             hint="is --source the right one?",
         ) from None
-    return Start(gtids=gtids, base=Base(gtids=gtids))
+    return Start(gtids=gtids, base=Base(gtids=gtids, said_by="--from-gtid-set"))
 
 
 def _start(point: BackupPoint, flavour: Flavour, path: Path) -> Start:

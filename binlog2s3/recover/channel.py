@@ -27,7 +27,7 @@ _STOP_SECONDS = 90.0
 """A server waits 60 s for the rest of a transaction that it has received in part."""
 _POLL_SECONDS = 0.1
 _HAS_READ_ALL = re.compile(r"has read all relay log")
-_NEW_WORDS = (8, 0, 26)
+NEW_WORDS = (8, 0, 26)
 """From here on MySQL says REPLICA and SOURCE (from 8.4 on only these); before, SLAVE and MASTER."""
 _SHA2 = (8,)
 """From here on every MySQL has caching_sha2_password; MySQL 9 has no older plugin."""
@@ -192,7 +192,7 @@ class MysqlChannel(Channel):
 
     def __init__(self, server: Server, version: str) -> None:
         super().__init__(server)
-        self._is_old = numbers(version) < _NEW_WORDS
+        self._is_old = numbers(version) < NEW_WORDS
         self._is_first = numbers(version) < _SHA2
         self.plugin = "mysql_native_password" if self._is_first else "caching_sha2_password"
 

@@ -40,6 +40,17 @@ _TOOLS: Mapping[Flavour, tuple[str, str]] = {
     "mysql": ("mysqlbinlog", "mysql"),
     "mariadb": ("mariadb-binlog", "mariadb"),
 }
+_HALF_WAY: Mapping[str, tuple[str, ...]] = {
+    "mysqlbinlog": (
+        "If it stops half-way: with gtid_mode=ON fix the cause and run it again; what was applied",
+        "is skipped. Without GTIDs restore the base backup and begin again.",
+        "On a server without gtid_mode=ON add --skip-gtids to mysqlbinlog.",
+    ),
+    "mariadb-binlog": (
+        "If it stops half-way: restore the base backup, fix the cause and begin again. A second",
+        "run on the same server would apply again what was applied already.",
+    ),
+}
 _RISK = (
     "The risk: mysqlbinlog prints statements as text, and the client and the server do not agree",
     "on where each string and comment ends. So anybody who may create a table on the source could",
@@ -375,11 +386,5 @@ def _how_to(directory: Path, tool: str, client: str, binlogs: list[str]) -> list
         "the transactions to apply; do not pass offsets. LOAD DATA in statement format needs",
         "--local-infile=1, which lets the text read files of this machine.",
         "",
-        "If it stops half-way: with gtid_mode=ON fix the cause and run it again; what was applied",
-        "is skipped. Without GTIDs restore the base backup and begin again.",
-        *(
-            ["On a server without gtid_mode=ON add --skip-gtids to mysqlbinlog."]
-            if tool == "mysqlbinlog"
-            else []
-        ),
+        *_HALF_WAY[tool],
     ]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from binlog2s3.binlog.executed import Executed, executed
-from binlog2s3.binlog.gtid import Gtids, parse
+from binlog2s3.binlog.gtid import Gtids, intersection, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -47,6 +47,14 @@ class Search:
         self.request = request
         self.branches = Branches(route)
         self.warnings: list[str] = []
+
+    def who_has(self, gtids: Gtids | None = None) -> str:
+        """Who is said to have these, or all that was executed: the base backup, or the target."""
+        base = self.request.start.base
+        if base is None or base.gtids is None:
+            return "the target"
+        is_its = gtids is None or bool(intersection(gtids, base.gtids))
+        return base.said_by if is_its else "the target"
 
     # What can be reached
 
@@ -383,9 +391,9 @@ class _TimeSearch:
 
     def _past(self, one: Transaction) -> RecoveryError:
         name = f"{one.gtid} of " if one.gtid else "a transaction of "
+        who = self._search.who_has(parse(one.gtid, self._route.flavour) if one.gtid else None)
         return self._search.refused(
-            f"the target is already past {self._goal.text}: it has "
-            f"{name}{time_text(one.commit_us)}",
+            f"{who} is already past {self._goal.text}: it has {name}{time_text(one.commit_us)}",
             "restore an older base backup",
         )
 

@@ -64,10 +64,11 @@ Goal = ToTime | ToGtid | BeforeGtid | ToPosition | Latest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """Where the base backup ends, as the operator or the backup itself says."""
+    """Where the base backup ends, as the operator or the backup itself says: `said_by`."""
 
     gtids: Gtids | None = None
     place: tuple[BinlogName, int] | None = None
+    said_by: str = "the base backup"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ exits with 0 only if the target has what the plan says.
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -17,10 +17,11 @@ from functools import partial
 from binlog2s3.archive.catalog import Catalog, where_to_look
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.formatting import gtids_text
 from binlog2s3.output import page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import preflight, replicate, target
@@ -29,6 +30,7 @@ from binlog2s3.recover.backup import start_of_backup, start_of_gtids
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import (
+    Base,
     BeforeGtid,
     Goal,
     Latest,
@@ -40,6 +42,7 @@ from binlog2s3.recover.model import (
     ToTime,
 )
 from binlog2s3.recover.plan import make
+from binlog2s3.recover.privileges import missing_privileges
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts
@@ -205,6 +208,7 @@ class _Recovery:
                 stands = replace(stands, lineage=config.from_lineage, base=said.base)
             return stands, "where a run was interrupted"
         if said.base is not None:
+            self._warnings += _not_executed(have, said.base)
             have = _with(have, said.base.gtids)
         return replace(said, gtids=have, lineage=config.from_lineage), " and ".join(words)
 
@@ -251,9 +255,13 @@ class _Recovery:
     def _refuse_target(self, survey: Survey) -> None:
         if self._apply is None or self._target is None or self._facts is None:
             return
-        login, lineages = self._target.login(), survey.lineages
+        login, lineages, facts = self._target.login(), survey.lineages, self._facts
+        if not self._config.applies:  # an apply tries which privileges are missing
+            for missing in missing_privileges(self._target.server, facts):
+                self._refuse(missing)
+            facts = replace(facts, missing_privileges=())
         for refusal in preflight.problems(
-            self._facts,
+            facts,
             login,
             flavour=survey.flavour(self._config.lineage),
             server_uuids=[lineage.server_uuid for lineage in lineages],
@@ -337,6 +345,15 @@ def _state_before(plan: Plan, survey: Survey) -> MariadbGtidList | None:
         if one.gtid is not None and one.end <= begin.offset:
             state = state.then(MariadbGtidList.parse(one.gtid))
     return state
+
+
+def _not_executed(have: Gtids | None, base: Base) -> Iterator[str]:
+    """A warning if the base backup is said to have what the target has not executed."""
+    if isinstance(have, GtidSet) and isinstance(base.gtids, GtidSet) and base.gtids - have:
+        yield (
+            f"{base.said_by} has GTIDs that the target has not executed: "
+            f"{gtids_text(base.gtids - have)}; their rows count as restored and are not applied"
+        )
 
 
 def _with(have: Gtids | None, more: Gtids | None) -> Gtids | None:

@@ -154,8 +154,8 @@ class _Planner:
             )
         missing = executed(before).beyond(have.gtids)
         return self._search.refused(
-            "the target lacks GTIDs that were executed before the archive begins: "
-            f"{gtids_text(missing)}",
+            f"{self._search.who_has()} is missing GTIDs that were executed before the archive "
+            f"begins: {gtids_text(missing)}",
             "restore a base backup that has them",
         )
 
@@ -197,20 +197,26 @@ class _Planner:
             lost = intersection(parse(extra, self._flavour), gtids) if extra else None
             if lost:
                 raise self._search.refused(
-                    f"the target has GTIDs of a dead branch, which this history left: "
-                    f"{gtids_text(lost)} of {other}",
+                    f"{self._search.who_has(lost)} has GTIDs of a dead branch, which this history "
+                    f"left: {gtids_text(lost)} of {other}",
                     f"{self._origin.choosing(other)} goes on with that history; else restore a "
                     f"base backup from before they were executed{self._origin.or_wait(other)}",
                 )
         if extra:
-            text = f"the target has GTIDs that are not in the archive: {gtids_text(extra)}"
+            who = self._search.who_has(parse(extra, self._flavour))
+            text = f"{who} has GTIDs that are not in the archive: {gtids_text(extra)}"
             if not self._request.allow_extra_gtids:
+                cause = (
+                    "If something wrote to the target after it was restored (its event scheduler, "
+                    "FLUSH PRIVILEGES, an operator), restore the base backup again and start it "
+                    "with event_scheduler=OFF"
+                    if who == "the target"
+                    else "If so, pass exactly the GTIDs that the base backup contains"
+                )
                 raise self._search.refused(
                     text,
-                    "is it the right source? If something wrote to the target after it was "
-                    "restored (its event scheduler, FLUSH PRIVILEGES, an operator), restore the "
-                    "base backup again and start it with event_scheduler=OFF. If you know what "
-                    "these transactions are, --allow-extra-gtids accepts them",
+                    f"is it the right source? {cause}. If you know what these transactions are, "
+                    "--allow-extra-gtids accepts them",
                 )
             self._warnings.append(text)
         if self._request.start.place is None:
@@ -237,8 +243,9 @@ class _Planner:
         past = executed(intersection(have.gtids, everything)).beyond(wanted)
         if past:
             place = self._route.place(stop.number, stop.offset)
+            who = self._search.who_has(parse(past, self._flavour))
             raise self._search.refused(
-                f"the target is already past {place}: it has {gtids_text(past)}",
+                f"{who} is already past {place}: it has {gtids_text(past)}",
                 "restore an older base backup",
             )
         return wanted

@@ -16,7 +16,8 @@ from contextlib import suppress
 from binlog2s3.binlog.gtid import Flavour, GtidSet, MariadbGtidList
 from binlog2s3.config.pitr import Address
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.recover.channel import channel_of
+from binlog2s3.formatting import count_text
+from binlog2s3.recover.channel import NEW_WORDS, channel_of
 from binlog2s3.recover.model import Plan
 from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, numbers, some
 from binlog2s3.server.connection import Server
@@ -48,6 +49,7 @@ _WANTED = {
     },
 }
 """What these must be set to, so that the applier does what the binlogs say and nothing else."""
+_NEEDS_RESTART = ("replica_skip_errors", "slave_skip_errors", "wsrep_on")
 
 
 def problems(
@@ -172,9 +174,9 @@ def warnings(found: TargetFacts, *, server_version: str) -> list[str]:
         )
     if found.not_transactional:
         told.append(
-            f"the target has {len(found.not_transactional)} tables without transactions: "
-            f"{some(found.not_transactional)}; if it crashes meanwhile, it is unknown what "
-            "reached them"
+            f"the target has {count_text(len(found.not_transactional), 'table')} without "
+            f"transactions: {some(found.not_transactional)}; if it crashes meanwhile, it is "
+            "unknown which rows reached them"
         )
     if found.log_bin and not found.logs_replicated:
         name = "log_replica_updates" if found.flavour == "mysql" else "log_slave_updates"
@@ -236,7 +238,7 @@ def _obstacles(
         yield from _of_mysql(server, found)
     else:
         yield from _of_mariadb(server, found, plan, state)
-    there = channel_of(server, facts).state()
+    there = None if facts.missing_privileges else channel_of(server, facts).state()
     if there is not None and not there.ours:
         yield (
             f"it has a channel {CHANNEL!r} that this program did not make",
@@ -248,10 +250,7 @@ def _in_settings(facts: TargetFacts, found: Mapping[str, str]) -> Iterator[tuple
     for name, wanted in _WANTED[facts.flavour].items():
         value = found.get(name, wanted)
         if value.upper() not in (wanted, "" if wanted == "OFF" else wanted):
-            yield (
-                f"{name} is {value!r} there",
-                f"set it to {wanted!r}; for some that needs a restart",
-            )
+            yield f"{name} is {value!r} there", _setting(facts, name, wanted)
     for name, value in sorted(found.items()):
         if value and name.startswith(_FILTERS):
             yield (
@@ -266,6 +265,16 @@ def _in_settings(facts: TargetFacts, found: Mapping[str, str]) -> Iterator[tuple
             ),
             "SET GLOBAL innodb_flush_log_at_trx_commit = 2",
         )
+
+
+def _setting(facts: TargetFacts, name: str, wanted: str) -> str:
+    """How to set it there."""
+    if facts.flavour == "mysql" and numbers(facts.version) < NEW_WORDS:
+        name = name.replace("replica", "slave")
+    if name in _NEEDS_RESTART:
+        return f"remove {name} from the server's configuration, and restart it"
+    value = wanted if wanted.isdecimal() else repr(wanted)
+    return f"SET GLOBAL {name} = {value} there"
 
 
 def _in_gtids(
@@ -348,8 +357,9 @@ def _of_mariadb(
         elif is_strict and any(domain == one for one, _ in planned):
             yield (
                 (
-                    f"gtid_strict_mode is ON there, and its own binary log has {number} in domain "
-                    f"{domain}, where {begins.get(domain, 0)} comes before the plan"
+                    "gtid_strict_mode is ON there, and its own binary log ends with "
+                    f"{domain}-{wrote}-{number}: it refuses every GTID of domain {domain} that is "
+                    f"not greater, and the plan continues after number {begins.get(domain, 0)}"
                 ),
-                "SET GLOBAL gtid_strict_mode = OFF there, or RESET MASTER",
+                "SET GLOBAL gtid_strict_mode = OFF there; or RESET MASTER, if its binlogs may go",
             )

@@ -342,6 +342,16 @@ def test_refusals(world: World, command: Recovery, fresh: Fresh) -> None:
     assert "--stop-target-threads" in command.refused(server, "--latest")
     server.query("SET GLOBAL event_scheduler = OFF")
     assert gtids_of(server) == world.base_gtids
+    more = history[world.base].gtid
+    said = command.refused(
+        server, "--latest", f"--from-gtid-set={world.base_gtids},{uuid}:1-999999"
+    )
+    assert "--from-gtid-set has GTIDs that are not in the archive" in said
+    done = command.run(
+        server, "--latest", "--dry-run", f"--from-gtid-set={world.base_gtids},{more}"
+    )
+    assert done.status == 0, done.stderr
+    assert f"--from-gtid-set has GTIDs that the target has not executed: {more};" in done.stdout
     server.query("CREATE DATABASE mine")
     said = command.refused(server, "--latest")
     assert "--allow-extra-gtids" in said

@@ -193,8 +193,11 @@ def test_mariadb_has_its_own_programs(tmp_path: Path) -> None:
     ]
     result = to_directory(plan, ABOUT, stream(plan, of=lambda _: parts), tmp_path / "d")
     assert result.files == (f"{LINEAGE}/b.000001",)
-    words = command_of((tmp_path / "d" / README).read_text())
+    readme = (tmp_path / "d" / README).read_text()
+    words = command_of(readme)
     assert (words[1], words[5]) == ("mariadb-binlog", "mariadb")
+    assert "gtid_mode" not in readme
+    assert "If it stops half-way: restore the base backup" in readme
     wrong = [*parts[:3], replace(parts[3], done=(transaction("0-1-8", 257, 297),))]
     with pytest.raises(
         RecoveryError, match="is not as planned: the plan does not have 0-1-8 in it"

@@ -5,7 +5,9 @@ import pytest
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.recover.backup import start_of_gtids
 from binlog2s3.recover.model import (
+    Base,
     BeforeGtid,
     Goal,
     Latest,
@@ -586,3 +588,27 @@ def test_a_lineage_is_followed_though_nobody_knows_which_is_current() -> None:
     assert planned(model, Latest(), lineage=only).transactions == 3
     error = refused(model, ToTime(model.clock_us + 1, "then"), lineage=only)
     assert "is not reached" in str(error)
+
+
+def test_who_has_what_the_archive_does_not() -> None:
+    """What --from-gtid-set or the backup says is not blamed on the target."""
+    model = Model()
+    committed(model, 6)
+    every = having(model.truth)
+    uuid = gtid(model.truth[0])[:36]
+    first = GtidSet.parse(gtid(model.truth[0]))
+    for said, text in (
+        (f"{uuid}:1-99", f"--from-gtid-set has GTIDs that are not in the archive: {uuid}:7-99"),
+        (f"{uuid}:1-4", "--from-gtid-set is already past "),
+    ):
+        error = refused(model, ToGtid(gtid(model.truth[2])), start=start_of_gtids(said, "mysql"))
+        assert str(error).startswith(text)
+    assert "pass exactly the GTIDs that the base backup contains" in str(
+        refused(model, Latest(), start=start_of_gtids(f"{uuid}:1-99", "mysql")).hint
+    )
+    beyond = every | GtidSet.parse(f"{uuid}:7-9")
+    mine = refused(model, Latest(), start=Start(gtids=beyond, base=Base(gtids=first)))
+    assert str(mine).startswith("the target has GTIDs that are not in the archive: ")
+    assert "event_scheduler=OFF" in str(mine.hint)
+    backup = refused(model, Latest(), start=Start(gtids=beyond, base=Base(gtids=beyond)))
+    assert str(backup).startswith("the base backup has GTIDs that are not in the archive: ")

@@ -77,6 +77,25 @@ def test_a_setting(settings: dict[str, str], named: str) -> None:
     assert all(one.hint for one in said)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "version", "todo"),
+    [
+        ("replica_exec_mode", "IDEMPOTENT", "9.7.4", "SET GLOBAL replica_exec_mode = 'STRICT'"),
+        ("slave_exec_mode", "IDEMPOTENT", "8.0.25", "SET GLOBAL slave_exec_mode = 'STRICT'"),
+        ("sql_replica_skip_counter", "1", "9.7.4", "SET GLOBAL sql_replica_skip_counter = 0"),
+        ("init_replica", "DO 1", "9.7.4", "SET GLOBAL init_replica = ''"),
+        ("slave_skip_errors", "all", "5.7.44", "remove slave_skip_errors from the server's conf"),
+        ("replica_skip_errors", "all", "9.7.4", "remove replica_skip_errors from the server's "),
+    ],
+)
+def test_what_to_do_about_a_setting(name: str, value: str, version: str, todo: str) -> None:
+    """The statement that this version takes, or a restart, if that is what it needs."""
+    facts = replace(FACTS, version=version)
+    said = [one for one in found({**FINE, name: value}, facts) if name in str(one.hint)]
+    assert said
+    assert all(str(one.hint).startswith(todo) for one in said)
+
+
 def test_a_server_id_of_the_history() -> None:
     """A replica passes over its own events."""
     (said,) = found(facts=replace(FACTS, server_id=1))
@@ -119,6 +138,7 @@ def test_mariadb_strict_mode(own: str, begins: str | None, is_ahead: bool) -> No
     settings = {"gtid_strict_mode": "ON", "gtid_binlog_pos": own}
     said = found(settings, MARIADB, plan_of("0-1-9", 5, "mariadb"), state=begins)
     assert bool(said) is is_ahead
+    assert all(f"its own binary log ends with {own}: it refuses" in str(one) for one in said)
     assert found({**settings, "gtid_strict_mode": "OFF"}, MARIADB, state=begins) == []
 
 
@@ -278,6 +298,8 @@ def test_what_the_operator_should_know() -> None:
     (said,) = warnings(replace(FACTS, not_transactional=several), server_version="9")
     assert "5 tables without transactions: a.t\\x1b0 (MyISAM), " in said
     assert " and 2 more;" in said
+    (said,) = warnings(replace(FACTS, not_transactional=several[:1]), server_version="9")
+    assert said.startswith("the target has 1 table without transactions: a.t")
     quiet = replace(FACTS, logs_replicated=False)
     assert "log_replica_updates is OFF" in warnings(quiet, server_version="9")[0]
     assert not warnings(replace(quiet, log_bin=False), server_version="9")
