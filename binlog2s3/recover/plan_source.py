@@ -15,12 +15,13 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from binlog2s3.binlog.executed import executed
-from binlog2s3.recover.feed import Feed
+from binlog2s3.recover.feed import parts
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
 from binlog2s3.replication.events import GTID_EVENTS, heartbeat_event
+from binlog2s3.replication.feed import Feed, NotServedError
 from binlog2s3.replication.protocol import Account, Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
-from binlog2s3.replication.source import Client, NotServedError, Source
+from binlog2s3.replication.source import Client, Source
 
 AHEAD_MOST = 128 << 20
 """The most bytes of binlog that are sent and not executed; one transaction may exceed it."""
@@ -191,7 +192,6 @@ class PlanSource(Source):
         feed = Feed(
             server_id=self._who.server_id,
             checksum=self._who.checksum,
-            name_of=self._served.name_of,
             has=None if gtids is None or self._served.once else executed(gtids),
             at=self._at(dump),
             not_of=self._served.not_of,
@@ -211,7 +211,8 @@ class PlanSource(Source):
 
         stream = self._served.open(pieces)
         with closing(stream):
-            for part in feed.parts(self._marked(stream, feed.sent, first)):
+            marked = self._marked(stream, feed.sent, first)
+            for part in parts(feed, marked, self._served.name_of):
                 begins = part.size and part.data[_TYPE] in GTID_EVENTS
                 if begins and not self.window.has_room(feed.sent, wait_seconds=0):
                     client.flush()

@@ -21,6 +21,7 @@ from typing import Self
 
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.log import Log
+from binlog2s3.replication.feed import NotServedError
 from binlog2s3.replication.listen import bound
 from binlog2s3.replication.protocol import (
     NONCE_SIZE,
@@ -57,14 +58,6 @@ class Limits:
     connections: int = 8
     per_user: int | None = None
     bandwidth: int | None = None
-
-
-class NotServedError(RecoveryError):
-    """A client asked for something that is not served; it is told so, with the server's `code`."""
-
-    def __init__(self, message: str, *, code: int = 1236) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Source:

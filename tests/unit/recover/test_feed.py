@@ -15,11 +15,11 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.recover.feed import Feed, events
+from binlog2s3.recover.feed import events, parts
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
 from binlog2s3.recover.plan_source import Marked, SentMark, Window
 from binlog2s3.replication.events import WHOLE_MOST
-from binlog2s3.replication.source import NotServedError
+from binlog2s3.replication.feed import Feed, NotServedError
 from tests.binlog_writer import ROWS, UUID_A, XID, BinlogWriter, statement
 from tests.documents import NAME
 from tests.sampling import examples
@@ -46,14 +46,17 @@ def stream(*pieces: tuple[PlanPiece, BinlogWriter], cut: int = 1000) -> Stream:
 
 
 def feed(**changes: object) -> Feed:
-    name_of = lambda piece: str(piece.binlog)  # noqa: E731
-    return Feed(**({"server_id": 42, "checksum": True, "name_of": name_of} | changes))  # type: ignore[arg-type]
+    return Feed(**({"server_id": 42, "checksum": True} | changes))  # type: ignore[arg-type]
+
+
+def name_of(piece: PlanPiece) -> str:
+    return str(piece.binlog)
 
 
 def sent(to: Feed, pieces: Stream) -> list[bytes]:
     """The events, whole."""
     found: list[bytearray] = []
-    for part in to.parts(pieces):
+    for part in parts(to, pieces, name_of):
         if part.size:
             found.append(bytearray())
         found[-1] += part.data
@@ -160,7 +163,7 @@ def test_a_place_is_begun_at() -> None:
     assert b"".join(found[2:]) == bytes(binlog.data[third.begin : piece.end])
     assert len(sent(feed(at=(str(NAME), piece.end)), stream((piece, binlog)))) == 2
     for wrong in (third.begin + 1, piece.end + 9):
-        with pytest.raises(NotServedError, match="not between two transactions"):
+        with pytest.raises(NotServedError, match="not between two events"):
             sent(feed(at=(str(NAME), wrong)), stream((piece, binlog)))
 
 
@@ -217,7 +220,7 @@ def test_without_checksums() -> None:
     piece = piece_of(binlog.transactions, 0, 6, without=[2])
     rotates = [
         bytes(part.data)
-        for part in feed().parts(stream((piece, binlog)))
+        for part in parts(feed(), stream((piece, binlog)), name_of)
         if part.size and part.data[KIND_AT] == ROTATE
     ]
     assert zlib.crc32(rotates[0][:-4]) == int.from_bytes(rotates[0][-4:], "little")

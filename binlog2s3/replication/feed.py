@@ -1,0 +1,184 @@
+"""The events of binlogs as a replication source sends them, with rotates between them. Pure.
+
+Place in the flow: `recover.feed` sends a plan's pieces through it, `serve` whole binlogs.
+
+Law: a replica counts the bytes that it gets. After everything that is left out, a rotate event with
+the true position and a format event follow, so that a reconnect by position asks for the right
+place. Memory is bounded by one event of up to 64 KiB.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from binlog2s3.binlog.events import (
+    CHECKSUM_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    EventType,
+    decode_format,
+    decode_rotate,
+)
+from binlog2s3.binlog.executed import Executed
+from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.binlog.walk import EventPart
+from binlog2s3.errors import RecoveryError
+from binlog2s3.replication.events import GTID_EVENTS, format_event, gtid_of, rotate_event
+
+_WRAP = 1 << 32
+_NOT_SENT = frozenset({EventType.ROTATE, EventType.STOP, EventType.PREVIOUS_GTIDS})
+
+
+class NotServedError(RecoveryError):
+    """A client asked for something that is not served; it is told so, with the server's `code`."""
+
+    def __init__(self, message: str, *, code: int = 1236) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(slots=True)
+class Feed:
+    """What one dump sends, binlog by binlog: `begin`, each `event`, and `end` if `verbatim`.
+
+    `server_id`: the source's own. `checksum`: as the replica was told; the first rotate event is
+    made so, later ones as the format event before them says. `has`: transactions that the replica
+    has; None if it names a position. `at`: that position, as (name, offset). `not_of`: the
+    replica's server_id; events with it, which the replica would skip, are refused. `verbatim`:
+    events that a replica does not need are sent too, as a server does. `sent` is how many bytes of
+    the binlogs were sent or left out so far; `name` and `position` are where the replica is after
+    them.
+    """
+
+    server_id: int
+    checksum: bool
+    has: Executed | None = None
+    at: tuple[str, int] | None = None
+    not_of: int | None = None
+    verbatim: bool = False
+    name: str = ""
+    position: int = 0
+    sent: int = 0
+    _skipping: bool = field(default=False, init=False)
+    _format: bytes = field(default=b"", init=False)
+    _told: int = field(default=0, init=False)  # where the replica believes to be
+    _rotate_event: bytes = field(default=b"", init=False)  # the binlog's own last event
+
+    def begin(self, name: str, begin: int, head: bytes) -> Iterator[EventPart]:
+        """The rotate and the format event that every binlog begins with at the replica.
+
+        `begin`: where the first event begins that is passed to `event`. `head`: the format event
+        that applies there. If `begin` is 0, it is the binlog's own, and the next event is the one
+        after it.
+        """
+        self.name = name
+        self.position = begin or len(MAGIC)
+        is_asked = self.at is not None and self.at[0] == self.name
+        yield self._rotate(self.at[1] if self.at and is_asked else self.position)
+        self._format = format_event(head, is_start=False, in_place=False)
+        event = format_event(head, is_start=True, in_place=True) if not begin else self._format
+        if begin and not self.verbatim:  # the plan's first events are the replica's first ones
+            event = format_event(head, is_start=True, in_place=False)
+        self.checksum = decode_format(head, offset=len(MAGIC)).checksum == "crc32"
+        yield EventPart(event, len(event))
+        if not begin:
+            self.sent += len(MAGIC) + len(head)
+            self.position = self._told = len(MAGIC) + len(head)
+        self._skipping = False
+
+    def event(self, part: EventPart) -> Iterator[EventPart]:
+        """What is sent for the next event, or part of one."""
+        if not part.size:
+            self.sent += len(part.data)
+            if not self._skipping:
+                yield part
+            return
+        _, kind, server_id, size, end, _ = HEADER.unpack_from(part.data)
+        begins = (end - size) % _WRAP
+        if end and begins != self.position % _WRAP:  # a range was left out of the plan
+            self.position += (begins - self.position) % _WRAP
+        if self.at is not None:
+            self._skipping = self._is_before(*self.at)
+        if kind in GTID_EVENTS and self.at is None:
+            self._skipping = self._has(kind, server_id, part.data)
+        if kind == EventType.ROTATE and self.verbatim and not self._skipping:
+            self._rotate_event = bytes(part.data)
+            return
+        if kind == EventType.FORMAT_DESCRIPTION:
+            part = self._another_format(bytes(part.data))
+        if not self._skipping and (self.verbatim or kind not in _NOT_SENT):
+            if server_id == self.not_of and kind != EventType.FORMAT_DESCRIPTION:
+                raise _own_event(server_id, self.name, self.position)
+            yield from self.settled()
+            yield part
+            self._told += size
+        self.sent += len(part.data)
+        self.position += size
+
+    def settled(self) -> Iterator[EventPart]:
+        """The events that tell the replica where it is, if something was left out."""
+        if self._told != self.position:
+            yield self._rotate(self.position)
+            yield EventPart(self._format, len(self._format))  # MariaDB forgets its own at a rotate
+
+    def end(self, successor: str | None) -> Iterator[EventPart]:
+        """The binlog's own rotate event, held until its successor can be sent, too.
+
+        A replica that has it asks for the binlog that it names, so it is left out if that is not
+        the `successor`. None: there is none, and the client only reads.
+        """
+        event, self._rotate_event = self._rotate_event, b""
+        if not event:
+            return
+        trailer = CHECKSUM_SIZE if self.checksum else 0
+        names = decode_rotate(event, HEADER_SIZE, len(event) - trailer).next_binlog
+        if successor is None or names == successor:
+            yield from self.settled()
+            yield EventPart(event, len(event))
+            self.position += len(event)
+            self._told = self.position
+        self.sent += len(event)
+
+    @property
+    def is_skipping(self) -> bool:
+        """Whether the replica does not know where the source is."""
+        return self._told != self.position
+
+    def _another_format(self, event: bytes) -> EventPart:
+        """A format event in the middle of a binlog; no server was started there."""
+        self._format = format_event(event, is_start=False, in_place=False)
+        self.checksum = decode_format(event, offset=len(MAGIC)).checksum == "crc32"
+        return EventPart(format_event(event, is_start=False, in_place=True), len(event))
+
+    def _rotate(self, position: int) -> EventPart:
+        self._told = position
+        event = rotate_event(self.name, position, server_id=self.server_id, checksum=self.checksum)
+        return EventPart(event, len(event))
+
+    def _is_before(self, name: str, offset: int) -> bool:
+        """Whether the event that begins here is before the place where the replica begins."""
+        if name != self.name or self.position < offset:
+            return True
+        if self.position > offset:
+            raise not_between(name, offset)
+        self.at = None
+        return False
+
+    def _has(self, kind: int, server_id: int, event: bytes | memoryview) -> bool:
+        """Whether the replica has the transaction that begins with this event."""
+        if self.has is None or kind == EventType.ANONYMOUS_GTID:
+            return False
+        return self.has.has(gtid_of(kind, server_id, event, CHECKSUM_SIZE if self.checksum else 0))
+
+
+def _own_event(server_id: int, name: str, position: int) -> RecoveryError:
+    return RecoveryError(
+        f"the event at {name}:{position} is of server_id {server_id}, which is the target's own: "
+        "it would skip it",
+        hint="SET GLOBAL server_id = N at the target, with a number that no server of the archive "
+        "had; then run the same command again",
+    )
+
+
+def not_between(name: str, offset: int) -> NotServedError:
+    """The error for a position that is inside of an event."""
+    return NotServedError(f"{name[:100]}:{offset} is not between two events that are served")
