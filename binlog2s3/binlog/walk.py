@@ -65,6 +65,11 @@ class EventSplitter:
         """Whether the bytes end with an event."""
         return not self._held and not self._left
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether a part of an event was returned, and more of it is to come."""
+        return bool(self._left)
+
     def feed(self, data: Buffer) -> Iterator[EventPart]:
         """Split the next bytes, cut anywhere.
 

@@ -24,6 +24,7 @@ from binlog2s3.config.file import example as example_file
 from binlog2s3.config.find import FIND, SHARED_OPTIONS
 from binlog2s3.config.options import ENVIRONMENT_PREFIX
 from binlog2s3.config.pitr import PITR
+from binlog2s3.config.serve import SERVE
 from binlog2s3.config.status import HEALTH, STATUS
 from binlog2s3.config.timing import DEFAULT, Timing
 from binlog2s3.config.values import OPTIONS, STREAM
@@ -138,6 +139,47 @@ def stream(ctx: click.Context, /, **given: Any) -> None:
     configure(config.log.format, config.log.level)
     try:
         ctx.exit(run_stream(config))
+    except Binlog2s3Error as error:
+        _log.error("ended", error, exit_code=error.exit_code)
+        ctx.exit(error.exit_code)
+
+
+@_command(
+    examples="""
+    Examples:
+      # for replicas and tools on this machine (reading the bucket is enough)
+      binlog2s3 serve --source orders-primary --s3-url s3://acme-binlogs/prod \\
+          --region eu-central-1 --listen 127.0.0.1:3307 --user replica --password-file pw
+
+      # for replicas elsewhere: with TLS
+      binlog2s3 serve --config /etc/binlog2s3/orders-primary.toml --listen 0.0.0.0:3307 \\
+          --user replica --password-file pw --tls-cert cert.pem --tls-key key.pem \\
+          --status-listen 127.0.0.1:9276
+
+      # a replica of it, MySQL
+      CHANGE REPLICATION SOURCE TO SOURCE_HOST='archive', SOURCE_PORT=3307,
+          SOURCE_AUTO_POSITION=1, SOURCE_SSL=1;
+      START REPLICA USER='replica' PASSWORD='...';
+
+      # what pitr --output-dir wrote
+      binlog2s3 serve --dir recovered --listen 127.0.0.1:3307 --user replica --password-file pw
+    """,
+)
+@declared(SERVE.options)
+@click.pass_context
+def serve(ctx: click.Context, /, **given: Any) -> None:
+    """Serve the archive as a replication source.
+
+    Replicas, change-data-capture tools and mysqlbinlog connect to it as to a server, by GTIDs or by
+    position, and follow the open binlog. It only reads the bucket, and runs until it is stopped
+    (SIGTERM, Ctrl-C).
+    """
+    from binlog2s3.serve.command import run  # noqa: PLC0415
+
+    config = config_of(ctx, given, SERVE)
+    configure(config.log.format, config.log.level)
+    try:
+        ctx.exit(run(config))
     except Binlog2s3Error as error:
         _log.error("ended", error, exit_code=error.exit_code)
         ctx.exit(error.exit_code)

@@ -15,7 +15,7 @@ from functools import partial
 
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.history import Leg, Line, line_of
-from binlog2s3.binlog.executed import executed, gathered
+from binlog2s3.binlog.executed import Executed, executed, gathered
 from binlog2s3.binlog.gtid import (
     Flavour,
     Gtids,
@@ -200,6 +200,43 @@ class Origin:
                 f"there is no lineage {lineage}", hint=f"there are: {', '.join(ids)}"
             )
         self._check_on_line([lineage])
+
+    def check_target(self, have: Executed, everything: Gtids, *, begins_in: str) -> None:
+        """See that a server with these GTIDs has nothing of a dead branch, ambiguous or unknown.
+
+        `everything`: the GTIDs of this history, up to its end. Raises RecoveryError.
+        """
+        flavour = self._search.route.flavour
+        extra = have.beyond(everything)
+        branches = list(self._search.branches.gtids())
+        for other, gtids in branches:
+            lost = intersection(parse(extra, flavour), gtids) if extra else None
+            if lost:
+                raise self._search.refused(
+                    f"{self._search.who_has(lost)} has GTIDs of a dead branch, which this history "
+                    f"left: {gtids_text(lost)} of {other}",
+                    f"{self.choosing(other)} goes on with that history; else restore a "
+                    f"base backup from before they were executed{self.or_wait(other)}",
+                )
+        if extra:
+            who = self._search.who_has(parse(extra, flavour))
+            text = f"{who} has GTIDs that are not in the archive: {gtids_text(extra)}"
+            if not self._search.request.allow_extra_gtids:
+                cause = (
+                    "If something wrote to the target after it was restored (its event scheduler, "
+                    "FLUSH PRIVILEGES, an operator), restore the base backup again and start it "
+                    "with event_scheduler=OFF"
+                    if who == "the target"
+                    else "If so, pass exactly the GTIDs that the base backup contains"
+                )
+                raise self._search.refused(
+                    text,
+                    f"is it the right source? {cause}. If you know what these transactions are, "
+                    "--allow-extra-gtids accepts them",
+                )
+            self._search.warnings.append(text)
+        if self._start.place is None:
+            self.check(have.gtids, everything, branches, begins_in=begins_in)
 
     def check(
         self, have: Gtids, everything: Gtids, others: Iterable[tuple[str, Gtids]], *, begins_in: str

@@ -187,40 +187,9 @@ class _Planner:
             return
         everything = self._gtids.from_stretch(start.number)
         if everything is not None:
-            self._check_branches(self._have, everything, self._route.lineage(start.number))
-
-    def _check_branches(self, have: Executed, everything: Gtids, lineage: str) -> None:
-        """See that it has nothing of a dead branch, nothing ambiguous, nothing unknown."""
-        extra = have.beyond(everything)
-        branches = list(self._search.branches.gtids())
-        for other, gtids in branches:
-            lost = intersection(parse(extra, self._flavour), gtids) if extra else None
-            if lost:
-                raise self._search.refused(
-                    f"{self._search.who_has(lost)} has GTIDs of a dead branch, which this history "
-                    f"left: {gtids_text(lost)} of {other}",
-                    f"{self._origin.choosing(other)} goes on with that history; else restore a "
-                    f"base backup from before they were executed{self._origin.or_wait(other)}",
-                )
-        if extra:
-            who = self._search.who_has(parse(extra, self._flavour))
-            text = f"{who} has GTIDs that are not in the archive: {gtids_text(extra)}"
-            if not self._request.allow_extra_gtids:
-                cause = (
-                    "If something wrote to the target after it was restored (its event scheduler, "
-                    "FLUSH PRIVILEGES, an operator), restore the base backup again and start it "
-                    "with event_scheduler=OFF"
-                    if who == "the target"
-                    else "If so, pass exactly the GTIDs that the base backup contains"
-                )
-                raise self._search.refused(
-                    text,
-                    f"is it the right source? {cause}. If you know what these transactions are, "
-                    "--allow-extra-gtids accepts them",
-                )
-            self._warnings.append(text)
-        if self._request.start.place is None:
-            self._origin.check(have.gtids, everything, branches, begins_in=lineage)
+            self._origin.check_target(
+                self._have, everything, begins_in=self._route.lineage(start.number)
+            )
 
     def _before_stop(self, first: int, stop: RoutePosition) -> Gtids | None:
         """All GTIDs that were executed before the binlog of the stop; None if that is unknown."""

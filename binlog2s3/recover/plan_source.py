@@ -141,7 +141,7 @@ class PlanSource(Source):
         """A client has logged in and asked for events."""
         self.has_sent_all = threading.Event()
         super().__init__(
-            identity,
+            lambda: identity,
             [account],
             self._answer_dump,
             one_of=lambda _dump: "the target",
@@ -191,7 +191,7 @@ class PlanSource(Source):
         gtids = dump.gtids if isinstance(dump, DumpByGtid) else dump.state
         feed = Feed(
             server_id=self._who.server_id,
-            checksum=self._who.checksum,
+            checksum=dump.checksum,
             has=None if gtids is None or self._served.once else executed(gtids),
             at=self._at(dump),
             not_of=self._served.not_of,

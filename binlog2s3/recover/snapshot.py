@@ -138,6 +138,7 @@ class Survey:
         span: int = SPAN,
     ) -> None:
         self._store = store
+        self._archived_only = ""
         self._catalog = catalog
         self._span = span
         self._entries = _EntryReader(catalog, workers, advance)
@@ -203,6 +204,14 @@ class Survey:
                 return None
         return us_of(writer.covered_until)
 
+    def leave_open(self, lineage: str) -> None:
+        """From now on, `names` of this lineage ends before its first binlog that is not archived.
+
+        For one who reads those as they grow.
+        """
+        self._archived_only = lineage
+        self._names.pop(lineage, None)
+
     def names(self, lineage: str) -> Sequence[BinlogName]:
         """The binlogs of a lineage from which an event can be read, in their order.
 
@@ -214,6 +223,10 @@ class Survey:
 
     def _find_names(self, lineage: str) -> Sequence[BinlogName]:
         there = self._look(lineage)
+        if lineage == self._archived_only:
+            first = min(there.open, default=None)
+            names = there.names(lambda _chunks: False)
+            return [name for name in names if first is None or name < first]
         found = there.names(lambda chunks: chunks.end > len(MAGIC))
         if self._vanished:
             found = [name for name in found if (lineage, name) not in self._vanished]

@@ -88,6 +88,7 @@ class DumpByGtid:
     heartbeat_v2: bool
     ends: bool = False
     registered: bool = False
+    checksum: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,8 @@ class DumpByPosition:
     `state` is None if the client names a position. `name` is as the client sent it, not a path.
     `heartbeat` in seconds, 0: none. `ends`: the client wants what there is now, and then the end.
     `registered`: it is a replica that has said so, and not a program that only reads. `uuid` is the
-    replica's, "" if it has not said it.
+    replica's, "" if it has not said it. `checksum`: it expects one in what comes before the first
+    format event.
     """
 
     server_id: int
@@ -109,6 +111,7 @@ class DumpByPosition:
     heartbeat_v2: bool
     ends: bool = False
     registered: bool = False
+    checksum: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +428,7 @@ class Conversation:
             heartbeat_v2=bool(flags & _HEARTBEAT_V2_WANTED),
             ends=bool(flags & _NON_BLOCK),
             registered=self._registered,
+            checksum=self._queries.wants_checksum,
         )
 
     def _dump_gtid(self, payload: bytes) -> DumpByGtid:
@@ -443,6 +447,7 @@ class Conversation:
             heartbeat_v2=bool(flags & _HEARTBEAT_V2_WANTED),
             ends=bool(flags & _NON_BLOCK),
             registered=self._registered,
+            checksum=self._queries.wants_checksum,
         )
 
 

@@ -88,6 +88,11 @@ class Queries:
         """Whether it has said that it can handle events with checksums."""
         return "binlog_checksum" in self._variables
 
+    @property
+    def wants_checksum(self) -> bool:
+        """Whether it wants a checksum in events that are not in a binlog."""
+        return self._variables.get("binlog_checksum") not in (None, "NONE", "OFF")
+
     def answer(self, raw: bytes, now: int) -> list[bytes]:
         """The payloads that answer a query; `now` is the Unix time."""
         if len(raw) > _QUERY_MOST:

@@ -63,7 +63,7 @@ class Limits:
 class Source:
     """Listens, and serves. A context manager; it listens as soon as it is made.
 
-    `answer` sends one dump to a client, in the client's own thread, until `ended`. What it raises
+    `identity` is asked for each connection. `answer` sends one dump to a client, in the client's own thread, until `ended`. What it raises
     is told to the client; an error that is no `NotServedError` is also `failure`. `one_of`: of
     dumps for which it returns the same value, only the newest is served: its client has connected
     again. `tls`: clients may use it, and must if `needs_tls`. Raises RecoveryError if the address
@@ -72,7 +72,7 @@ class Source:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: Callable[[], Identity],
         accounts: Sequence[Account],
         answer: Callable[["Client", Dump], None],
         *,
@@ -150,7 +150,7 @@ class Source:
                 is_full = len(self._open) >= self._limits.connections
                 if not is_full:
                     self._number += 1
-                    client = Client(connection, str(address[0]), self._number, self._conversation())
+                    client = Client(connection, str(address[0]), self._number)
                     self._open.add(client)
             if is_full:
                 self.refused["connections"] += 1
@@ -160,13 +160,13 @@ class Source:
                 target=self._serve, args=(client,), name=f"serve-{client.number}", daemon=True
             ).start()
 
-    def _conversation(self) -> Conversation:
+    def _conversation(self, number: int) -> Conversation:
         nonce = bytes(33 + secrets.randbelow(94) for _ in range(NONCE_SIZE))
         return Conversation(
-            self._identity,
+            self._identity(),
             self._accounts,
             nonce=nonce,
-            connection_id=self._number,
+            connection_id=number,
             admit=self._admit,
             has_tls=self._tls is not None,
             needs_tls=self._needs_tls,
@@ -199,6 +199,7 @@ class Source:
             client.close()
 
     def _talk(self, client: "Client") -> None:
+        client.conversation = self._conversation(client.number)
         client.send([client.conversation.greeting()])
         until = time.monotonic() + _LOGIN_SECONDS
         while True:
@@ -253,9 +254,9 @@ class Source:
 class Client:
     """A connection and its conversation; for its own thread, except `end`."""
 
-    def __init__(
-        self, connection: socket.socket, host: str, number: int, conversation: Conversation
-    ) -> None:
+    conversation: Conversation
+
+    def __init__(self, connection: socket.socket, host: str, number: int) -> None:
         self._socket = connection
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -264,7 +265,6 @@ class Client:
                 self._socket.setsockopt(socket.IPPROTO_TCP, option, value)
         self.host = host
         self.number = number
-        self.conversation = conversation
         self.user = ""
         self.dump: Dump | None = None
         self.pace: _Pace | None = None

@@ -54,6 +54,7 @@ _REQUEST_SECONDS = 3.0  # for reading the request, and again for sending the ans
 _MOST_HEAD = 8192
 _BACKLOG = 64
 _HANGS = ("stuck", "stale")
+PATHS = ("/health", "/live", "/metrics", "/status")
 _MOST_UNREAD = 64 << 10
 _JSON, _TEXT = "application/json", "text/plain; charset=utf-8"
 _REQUEST = re.compile(rb"([A-Z]{1,16}) (\S+) HTTP/1\.[01]\r?")
@@ -67,38 +68,45 @@ _INDEX = """binlog2s3 stream
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
+    """An answer, of this content type."""
+
     code: HTTPStatus
     kind: str
     body: bytes
 
 
-def _text(code: HTTPStatus, text: str) -> _Answer:
-    return _Answer(code, _TEXT, f"{one_line(text)}\n".encode("utf-8", "replace"))
+def text(code: HTTPStatus, said: str) -> Answer:
+    """A line of text."""
+    return Answer(code, _TEXT, f"{one_line(said)}\n".encode("utf-8", "replace"))
 
 
-def _json(code: HTTPStatus, found: object) -> _Answer:
-    return _Answer(code, _JSON, f"{json.dumps(found, indent=1)}\n".encode())
+def json_answer(code: HTTPStatus, found: object) -> Answer:
+    """A JSON document."""
+    return Answer(code, _JSON, f"{json.dumps(found, indent=1)}\n".encode())
 
 
 # The server
 
 
-class Listener:
-    """Answers requests with the Status that `current` returns, which any thread may call.
+class HttpListener:
+    """Answers requests; `answer` makes the answer for one of the `paths`, in any thread.
 
-    It listens nowhere until `listen_tcp` or `listen_socket` is called.
+    It listens nowhere until `listen_tcp` or `listen_socket` is called. `option` names the address
+    in errors.
     """
 
     def __init__(
         self,
-        current: Callable[[], Status],
+        answer: Callable[[str], Answer],
         *,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        index: str,
+        option: str,
         request_seconds: float = _REQUEST_SECONDS,
     ) -> None:
-        self._current = current
-        self._clock = clock
+        self._make = answer
+        self._index = index
+        self._option = option
         self._request_seconds = request_seconds
         self._lock = threading.Lock()
         self._doors: list[_Door] = []
@@ -111,7 +119,7 @@ class Listener:
         Raises ConfigError if the host is unknown or not this one, or if the port is in use or not
         permitted.
         """
-        where = f"--metrics-listen {f'[{host}]' if ':' in host else host}:{port}"
+        where = f"{self._option} {f'[{host}]' if ':' in host else host}:{port}"
         try:
             found = socket.getaddrinfo(
                 host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -122,7 +130,7 @@ class Listener:
             raise ConfigError(
                 [f"{where}: {(why or str(error)).lower()}"],
                 hint="use an address of this host and a free port, for example 127.0.0.1:9275; "
-                "each streamer needs its own port",
+                "each process needs its own port",
             ) from error
         for one in listening:
             self._open(one, "http-tcp")
@@ -203,32 +211,55 @@ class Listener:
         request = _REQUEST.fullmatch(line) if newline else None
         if request is None:
             method, path = "", ""
-            answer = _text(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.0 or HTTP/1.1 request")
+            answer = text(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.0 or HTTP/1.1 request")
         else:
             method = request[1].decode("ascii")
             path = _path(request[2])
             answer = self._answer(method, path)
         if len(head) > _MOST_HEAD:
-            answer = _text(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too long")
+            answer = text(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too long")
         _log.debug("answered", method=method, path=path, code=answer.code.value)
         deadline = time.monotonic() + self._request_seconds
         limit_to(deadline, connection)
         connection.sendall(_head_of(answer) + (b"" if method == "HEAD" else answer.body))
         _drain(connection, deadline)
 
-    def _answer(self, method: str, path: str) -> _Answer:
-        if path not in ("/", "/health", "/live", "/metrics", "/status"):
-            return _text(HTTPStatus.NOT_FOUND, "the paths are /health, /live, /metrics and /status")
+    def _answer(self, method: str, path: str) -> Answer:
+        if path not in ("/", *PATHS):
+            return text(HTTPStatus.NOT_FOUND, "the paths are /health, /live, /metrics and /status")
         if method not in ("GET", "HEAD"):
-            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
+            return text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
         if path == "/":
-            return _Answer(HTTPStatus.OK, _TEXT, _INDEX.encode())
+            return Answer(HTTPStatus.OK, _TEXT, self._index.encode())
         try:
-            return self._render(path, self._status())
+            return self._make(path)
         except Exception as error:  # noqa: BLE001 - the client gets 503, whatever it is
             _log.warning("status could not be made", error=f"{type(error).__name__}: {error}")
             why = f"the status could not be made: {type(error).__name__}: {error}"
-            return _text(HTTPStatus.SERVICE_UNAVAILABLE, why)
+            return text(HTTPStatus.SERVICE_UNAVAILABLE, why)
+
+
+class Listener(HttpListener):
+    """Answers requests with the Status that `current` returns, which any thread may call."""
+
+    def __init__(
+        self,
+        current: Callable[[], Status],
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        request_seconds: float = _REQUEST_SECONDS,
+    ) -> None:
+        super().__init__(
+            self._render_status,
+            index=_INDEX,
+            option="--metrics-listen",
+            request_seconds=request_seconds,
+        )
+        self._current = current
+        self._clock = clock
+
+    def _render_status(self, path: str) -> Answer:
+        return self._render(path, self._status())
 
     def _status(self) -> Status:
         status = self._current()
@@ -243,22 +274,22 @@ class Listener:
         )
         return replace(status, troubles=(stale, *status.troubles))
 
-    def _render(self, path: str, status: Status) -> _Answer:
+    def _render(self, path: str, status: Status) -> Answer:
         if path == "/metrics":
             body = metrics.render(status, process=True)
-            return _Answer(HTTPStatus.OK, metrics.CONTENT_TYPE, body)
+            return Answer(HTTPStatus.OK, metrics.CONTENT_TYPE, body)
         hangs = [one for one in status.troubles if one.code in _HANGS and one.level == "critical"]
         if path == "/live" and hangs:
-            return _text(HTTPStatus.SERVICE_UNAVAILABLE, hangs[0].text)
+            return text(HTTPStatus.SERVICE_UNAVAILABLE, hangs[0].text)
         if path == "/live":
-            return _text(HTTPStatus.OK, "the main loop is running")
+            return text(HTTPStatus.OK, "the main loop is running")
         found = document(status)
         if path == "/status":
-            return _json(HTTPStatus.OK, found)
+            return json_answer(HTTPStatus.OK, found)
         short = {name: found[name] for name in ("healthy", "severity", "state", "source", "at")}
         short |= {"lag_seconds": status.lag.seconds, "troubles": found["troubles"]}
         code = HTTPStatus.OK if found["healthy"] else HTTPStatus.SERVICE_UNAVAILABLE
-        return _json(code, short)
+        return json_answer(code, short)
 
 
 class _Door:
@@ -335,7 +366,7 @@ def _path(target: bytes) -> str:
         return ""
 
 
-def _head_of(answer: _Answer) -> bytes:
+def _head_of(answer: Answer) -> bytes:
     lines = [
         f"HTTP/1.1 {answer.code.value} {answer.code.phrase}",
         f"Content-Type: {answer.kind}",

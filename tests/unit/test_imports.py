@@ -22,6 +22,7 @@ ORDER = (
     {"status"},
     {"replication"},
     {"stream", "recover", "inspect"},
+    {"serve"},
     {"cli"},
 )
 # `inspect` looks with the eyes of those that it looks for; nothing else goes sideways.
@@ -34,7 +35,7 @@ ROOMS = {
     "boto3": {"store"},
     "botocore": {"store"},
     "click": {"cli"},
-    "prometheus_client": {"status"},
+    "prometheus_client": {"serve", "status"},
     "pymysql": {"server"},
     "rich": {"", "cli"},
     "tenacity": {"store", "stream"},

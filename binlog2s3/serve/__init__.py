@@ -1,0 +1,1 @@
+"""The command `serve`: the archive as a replication source for anybody."""

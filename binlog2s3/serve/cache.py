@@ -1,0 +1,51 @@
+"""Blocks that several clients read at the same time, each fetched once.
+
+Place in the flow: between the dumps of `serve` and what reads the bucket.
+
+Law: it holds at most `MOST_BLOCKS` blocks that nobody waits for.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+MOST_BLOCKS = 20
+"""Blocks of 4 MiB that stay in memory."""
+
+
+class BlockCache:
+    """Fetches blocks in threads of its own, and keeps the last ones. Thread-safe."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="blocks")
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, Future[memoryview]] = OrderedDict()
+        self.fetched = 0
+        """Bytes that were read from the bucket."""
+
+    def get(self, key: Hashable, fetch: Callable[[], memoryview]) -> "Future[memoryview]":
+        """The block of this key; `fetch` is called if it is neither there nor on its way.
+
+        A block whose fetch failed is not kept.
+        """
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None and not (found.done() and found.exception() is not None):
+                self._kept.move_to_end(key)
+                return found
+            future = self._pool.submit(self._fetch, fetch)
+            self._kept[key] = future
+            self._kept.move_to_end(key)
+            while len(self._kept) > MOST_BLOCKS:
+                self._kept.popitem(last=False)
+            return future
+
+    def close(self) -> None:
+        """Fetch no more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _fetch(self, fetch: Callable[[], memoryview]) -> memoryview:
+        data = fetch()
+        self.fetched += len(data)
+        return data

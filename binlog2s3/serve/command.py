@@ -1,0 +1,303 @@
+"""`binlog2s3 serve`: listens, and serves the archive's binlogs to whoever may log in.
+
+Place in the flow: under `cli`. `history` or `directory` has the binlogs, `dump` sends them,
+`replication.source` has the sockets.
+
+Law: it only reads the bucket. It runs until a signal ends it; an error of one client, or of the
+store, ends neither the others nor the process.
+"""
+
+import hashlib
+import os
+import signal
+import ssl
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.layout import Layout
+from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
+from binlog2s3.config.options import split_listen
+from binlog2s3.config.serve import ServeConfig, is_loopback
+from binlog2s3.errors import ConfigError
+from binlog2s3.log import Log
+from binlog2s3.replication.protocol import Account, Dump, DumpByGtid
+from binlog2s3.replication.queries import Identity
+from binlog2s3.replication.source import Client, Limits, Source
+from binlog2s3.serve.cache import BlockCache
+from binlog2s3.serve.directory import Directory
+from binlog2s3.serve.dump import Sending
+from binlog2s3.serve.history import ArchiveHistory
+from binlog2s3.serve.status import ClientStatus, ServeStatus, answer
+from binlog2s3.status.http import HttpListener
+from binlog2s3.store.s3 import S3Store
+from binlog2s3.workers import Workers
+
+_PASSWORD_MOST = 1 << 10
+_GTID_SECONDS = 10.0
+_INDEX = """binlog2s3 serve
+
+/health    200, or 503 if something is wrong
+/live      200
+/metrics   for Prometheus
+/status    everything, as JSON
+"""
+_log = Log("serve")
+
+
+def run(config: ServeConfig) -> int:
+    """Serve until a signal comes; the exit status. Raises errors, each with its own exit code."""
+    host, port = split_listen(config.listen)
+    accounts = [
+        Account(user, _password(path))
+        for user, path in zip(config.users, config.password_files, strict=True)
+    ]
+    tls = _tls(config)
+    with _signals() as stop, ExitStack() as stack:
+        history = stack.enter_context(_history(config, stop))
+        serving = Serving(config, history)
+        stack.callback(serving.close)
+        source = Source(
+            serving.identity,
+            accounts,
+            serving.answer,
+            one_of=_one_of,
+            host=host,
+            port=port,
+            tls=tls,
+            needs_tls=not is_loopback(host),
+            limits=Limits(
+                connections=config.max_connections,
+                per_user=config.max_user_connections,
+                bandwidth=config.max_user_bandwidth,
+            ),
+        )
+        stack.enter_context(source)
+        serving.source = source
+        if config.status_listen is not None:
+            listener = HttpListener(
+                lambda path: answer(path, serving.status()), index=_INDEX, option="--status-listen"
+            )
+            stack.callback(listener.close)
+            listener.listen_tcp(*split_listen(config.status_listen))
+        _log.info("serving", host=source.address[0], port=source.address[1], what=history.name)
+        stop.wait()
+    return 130 if stop.number == signal.SIGINT else 0
+
+
+class Serving:
+    """What is served, to the clients of one source."""
+
+    def __init__(self, config: ServeConfig, history: ArchiveHistory | Directory) -> None:
+        self._config = config
+        self._history = history
+        self._cache = BlockCache(_threads(config))
+        self._sendings: dict[int, Sending] = {}
+        self._lock = threading.Lock()
+        self._sent_before = 0
+        self.source: Source | None = None
+        self._uuid = _uuid_of(config)
+
+    def close(self) -> None:
+        """Fetch no more."""
+        self._cache.close()
+
+    def identity(self) -> Identity:
+        """What clients are told; the version may change while the archive grows."""
+        history = self._history
+        if history.flavour == "mariadb":
+            return Identity(
+                version=f"5.5.5-{history.server_version}",
+                flavour="mariadb",
+                server_id=self._config.serve_id,
+                server_uuid=self._uuid,
+                plugin="mysql_native_password",
+            )
+        until = time.monotonic() + _GTID_SECONDS
+        while (keeps := history.keeps_gtids) is None and time.monotonic() < until:
+            version = history.view().version
+            if not history.view().stretches or history.wait(version, 0.5).version == version:
+                break
+        major = history.server_version.partition(".")[0]
+        return Identity(
+            version=history.server_version,
+            flavour="mysql",
+            server_id=self._config.serve_id,
+            server_uuid=self._uuid,
+            gtid_mode={True: "ON", False: "OFF", None: "ON_PERMISSIVE"}[keeps],
+            plugin="mysql_native_password" if major in ("5", "") else "caching_sha2_password",
+        )
+
+    def answer(self, client: Client, dump: Dump) -> None:
+        """Send one dump, for as long as the client stays."""
+        source = self.source
+        assert source is not None  # noqa: S101 - it calls this
+        sending = Sending(
+            client,
+            dump,
+            self._history,
+            self._cache,
+            self.identity(),
+            ended=lambda seconds: source.ended.wait(seconds) if seconds else source.ended.is_set(),
+            dumps=lambda: len(self._sendings),
+        )
+        with self._lock:
+            self._sendings[client.number] = sending
+        asked = "GTIDs" if isinstance(dump, DumpByGtid) or dump.state is not None else "position"
+        _log.info("client", number=client.number, user=client.user, host=client.host, by=asked)
+        try:
+            sending.run()
+        finally:
+            with self._lock:
+                del self._sendings[client.number]
+                self._sent_before += client.sent
+            _log.info("client has left", number=client.number, sent=client.sent)
+
+    def status(self) -> ServeStatus:
+        """As it is now."""
+        history, source = self._history, self.source
+        view = history.view()
+        clients = [] if source is None else source.clients
+        with self._lock:
+            sendings = dict(self._sendings)
+            sent = self._sent_before + sum(one.sent for one in clients if one.number in sendings)
+        error = getattr(history, "error", None)
+        return ServeStatus(
+            source=history.name,
+            flavour=history.flavour,
+            server_version=history.server_version,
+            first=view.served_name(view.stretches[0]) if view.stretches else "",
+            last=view.served_name(view.stretches[-1]) if view.stretches else "",
+            whole=view.whole,
+            problem=view.problem,
+            error=str(error) if error is not None else "",
+            clients=tuple(_client(one, sendings.get(one.number)) for one in clients),
+            refused=dict(source.refused) if source is not None else {},
+            sent_bytes=sent,
+            fetched_bytes=self._cache.fetched,
+        )
+
+
+def _client(client: Client, sending: Sending | None) -> ClientStatus:
+    dump = client.dump
+    name, position = sending.place if sending is not None else ("", 0)
+    state = "connected" if sending is None else "sending" if sending.behind else "waiting"
+    kind = "client"
+    if dump is not None:
+        kind = "replica" if dump.registered else "reader"
+    return ClientStatus(
+        number=client.number,
+        user=client.user,
+        host=client.host,
+        kind=kind,
+        server_id=dump.server_id if dump is not None else 0,
+        uuid=dump.uuid[:64] if dump is not None else "",
+        state=state,
+        binlog=name,
+        position=position,
+        behind_bytes=sending.behind if sending is not None else 0,
+        sent_bytes=client.sent,
+        since=client.since,
+    )
+
+
+def _one_of(dump: Dump) -> str | None:
+    """A replica that connects again ends its older connection, which may be half open."""
+    return dump.uuid or None
+
+
+def _threads(config: ServeConfig) -> int:
+    return min(config.s3.concurrency, MOST_THREADS) if config.s3 is not None else 4
+
+
+@contextmanager
+def _history(config: ServeConfig, stop: "_Stop") -> Iterator[ArchiveHistory | Directory]:
+    if config.directory is not None:
+        yield Directory(config.directory)
+        return
+    assert config.s3 is not None  # noqa: S101 - `SERVE` makes no other config
+    assert config.source is not None  # noqa: S101
+    settings = replace(for_reading(config.s3), read_timeout_seconds=15.0)
+    store = S3Store(settings, stop=stop)
+    with ExitStack() as stack:
+        stack.callback(store.close)
+        catalog = Catalog(store, Layout(config.s3.prefix, config.source))
+        history = ArchiveHistory(
+            store,
+            catalog,
+            Workers(_threads(config)),
+            lineage=config.lineage,
+            poll_seconds=config.poll_interval,
+        )
+        stack.callback(history.close)
+        history.start()
+        yield history
+
+
+class _Stop(threading.Event):
+    """Set by a signal, whose `number` it has."""
+
+    number = 0
+
+
+@contextmanager
+def _signals() -> Iterator[_Stop]:
+    """An event that SIGTERM and SIGINT set; a second signal ends the process at once."""
+    stop = _Stop()
+
+    def heard(number: int, _frame: object) -> None:
+        if stop.number:
+            os._exit(128 + number)
+        stop.number = number
+        threading.Thread(target=stop.set, daemon=True).start()  # the main thread holds its lock
+
+    before = {one: signal.signal(one, heard) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _password(path: Path) -> str:
+    """The password in a file, without the newline at its end. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_PASSWORD_MOST + 1)
+        found = data.decode().removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeError) as error:
+        why = os.strerror(error.errno or 0) if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError([f"--password-file: {path}: {why.lower()}"]) from error
+    if not found or len(data) > _PASSWORD_MOST or "\0" in found:
+        raise ConfigError(
+            [f"--password-file: {path}: a password has 1 to {_PASSWORD_MOST} bytes"],
+            hint="nobody is let in without a password",
+        )
+    return found
+
+
+def _tls(config: ServeConfig) -> ssl.SSLContext | None:
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise ConfigError(
+            [f"--tls-cert {config.tls_cert} and --tls-key {config.tls_key}: {error}"],
+            hint="both are PEM files, and the key is that of the certificate and not encrypted",
+        ) from error
+    return context
+
+
+def _uuid_of(config: ServeConfig) -> str:
+    """The server_uuid that replicas see: always the same for one archive."""
+    where = url(config.s3) if config.s3 is not None else str(config.directory)
+    digest = hashlib.sha256(f"binlog2s3 serve\0{where}\0{config.source}".encode()).digest()
+    return str(uuid.UUID(bytes=digest[:16], version=4))

@@ -1,0 +1,387 @@
+"""Sends one dump: from the place that the client asks for, and then whatever comes.
+
+Place in the flow: `command` starts one for each client that asks for events. `model.Served` has the
+binlogs, `replication.feed` says which events are sent.
+
+Law: only whole transactions are sent. A store that does not answer is waited for, and the client
+gets heartbeats meanwhile. What cannot be right (a gap, damage, a history that was left) is refused
+with a text that names it, and nothing after it is sent.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYetError
+from typing import TypeVar
+
+from binlog2s3.archive.parts import BLOCK_SIZE
+from binlog2s3.binlog.executed import executed
+from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, joined
+from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.binlog.walk import EventPart, EventSplitter
+from binlog2s3.errors import ArchiveError, StoreError
+from binlog2s3.formatting import gtids_text
+from binlog2s3.log import Log
+from binlog2s3.replication.events import WHOLE_MOST, heartbeat_event
+from binlog2s3.replication.feed import Feed, NotServedError
+from binlog2s3.replication.protocol import Dump, DumpByGtid
+from binlog2s3.replication.queries import Identity
+from binlog2s3.replication.source import Client
+from binlog2s3.serve.cache import BlockCache
+from binlog2s3.serve.model import Facts, Served, Stretch, View
+
+Result = TypeVar("Result")
+_AHEAD_MOST = 6
+_AHEAD_SHARED = 16
+_LOOK_SECONDS = 1.0  # how often it is seen whether the client has left
+_START_SECONDS = 45.0  # a replica waits for 60 s
+_STORE_SECONDS = 2.0
+_HEARTBEAT_LEAST = 0.5
+_log = Log("serve")
+
+
+class Sending:
+    """One dump. `run` returns when the client has left, or has got all that it asked for.
+
+    `dumps` says how many there are now: the more, the fewer blocks each one fetches ahead.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        dump: Dump,
+        served: Served,
+        cache: BlockCache,
+        identity: Identity,
+        *,
+        ended: Callable[[float], bool],
+        dumps: Callable[[], int],
+    ) -> None:
+        self._client = client
+        self._dump = dump
+        self._served = served
+        self._cache = cache
+        self._ended = ended
+        self._dumps = dumps
+        self._beat = max(dump.heartbeat, _HEARTBEAT_LEAST) if dump.heartbeat else 0.0
+        self._spoke = time.monotonic()
+        self._seen = 0
+        self._offset = 0
+        self._splitter = EventSplitter(most=WHOLE_MOST)
+        self.behind = 0
+        """Bytes of the binlog that this client has not got yet."""
+        self.place: tuple[str, int] = ("", 0)
+        self.feed = Feed(server_id=identity.server_id, checksum=dump.checksum, verbatim=True)
+
+    def run(self) -> None:
+        """Send. Raises NotServedError and ArchiveError, which the client is told; OSError."""
+        number = self._begin()
+        while number is not None:
+            number = self._through(number)
+        if not self._is_over():
+            self._client.finish()
+
+    # Where it begins
+
+    def _begin(self) -> int | None:
+        """The first stretch; the feed knows what of it is sent. None if the client has left."""
+        dump = self._dump
+        have: Gtids | None = dump.gtids if isinstance(dump, DumpByGtid) else dump.state
+        is_mariadb = self._served.flavour == "mariadb"
+        if have is not None and isinstance(have, MariadbGtidList) != is_mariadb:
+            raise NotServedError(f"this archive is {self._served.flavour}'s")
+        view = self._served.view()
+        while not view.stretches:  # nothing was streamed yet
+            if dump.ends or not self._pause(view.version):
+                return None
+            view = self._served.view()
+        by_name = dump.name if have is None or dump.name else ""
+        if have is not None:
+            self.feed.has = executed(have)
+        if have is not None and not by_name:
+            number, self._offset = self._asked(lambda: self._served.first_for(have))
+            return number
+        return self._by_position(view, by_name)
+
+    def _by_position(self, view: View, name: str) -> int | None:
+        dump = self._dump
+        offset = max(len(MAGIC), 4 if isinstance(dump, DumpByGtid) else dump.position)
+        found = [n for n in view.named(name) if self._has_offset(view, n, offset)]
+        if not name:
+            found = [0]
+        if len(found) > 1:
+            names = " or ".join(f"{view.stretches[n].lineage.id}.{name[:64]}" for n in found)
+            raise NotServedError(f"{name[:64]} is the name of several binlogs: ask for {names}")
+        if not found:
+            raise NotServedError(self._no_such_place(view, name, offset))
+        number = found[0]
+        stretch = view.stretches[number]
+        self._asked(lambda: self._served.check_place(number, offset, is_replica=dump.registered))
+        if offset > max(len(MAGIC), stretch.begin):
+            begin = self._asked(lambda: self._served.boundary(stretch, offset))
+            self._offset = max(begin, stretch.begin)
+            self.feed.at = (view.served_name(stretch), offset)
+        return number
+
+    def _no_such_place(self, view: View, name: str, offset: int) -> str:
+        if any(True for _ in view.named(name)):
+            return f"{name[:64]} has no byte {offset} in this archive"
+        first, last = view.stretches[0], view.stretches[-1]
+        return (
+            f"{name[:64]} is not in this archive, which has {view.served_name(first)} to "
+            f"{view.served_name(last)}"
+        )
+
+    def _has_offset(self, view: View, number: int, offset: int) -> bool:
+        stretch = view.stretches[number]
+        if offset > len(MAGIC) and offset < stretch.begin:
+            return False
+        if stretch.is_open:
+            return offset <= max(view.whole, len(MAGIC))
+        end = stretch.end
+        if end is None:
+            end = self._asked(lambda: self._served.facts(stretch)).end
+        return offset <= end
+
+    # What is sent
+
+    def _through(self, number: int) -> int | None:
+        """Send a stretch to its end, however long that takes; the next one's number.
+
+        None if the client has left, or wanted only what there is.
+        """
+        view = self._served.view()
+        stretch = view.stretches[number]
+        self._enter(view, stretch)
+        self._splitter = EventSplitter(most=WHOLE_MOST)
+        while True:
+            stretch = view.stretches[number]
+            end, problem = self._end_of(view, number)
+            if self._offset > end and not stretch.is_open:
+                raise NotServedError(self._left(stretch, end))
+            if self._offset < end and not self._send(view, stretch, end):
+                return None
+            self._client.flush()
+            if problem:
+                raise NotServedError(problem)
+            if not stretch.is_open and number + 1 < len(view.stretches):
+                self._leave(view, stretch, view.stretches[number + 1])
+                return number + 1
+            if view.problem:
+                raise NotServedError(view.problem)
+            if self._dump.ends:
+                self._put(self.feed.end(None))
+                return None
+            found = self._next_view(view, stretch)
+            if found is None:
+                return None
+            view, number = found
+
+    def _enter(self, view: View, stretch: Stretch) -> None:
+        self._stretch = stretch
+        begin = self._offset
+        if begin < max(stretch.begin, len(MAGIC)):
+            begin = stretch.begin if stretch.begin > len(MAGIC) else 0
+        head = self._asked(lambda: self._served.head(stretch, begin))
+        self._put(self.feed.begin(view.served_name(stretch), begin, head))
+        self._offset = begin or len(MAGIC) + len(head)
+
+    def _end_of(self, view: View, number: int) -> tuple[int, str]:
+        """Up to where this stretch can be sent now, and why it does not go on from there."""
+        stretch = view.stretches[number]
+        if stretch.is_open:
+            return view.whole, ""
+        facts = self._asked(lambda: self._served.facts(stretch))
+        end = facts.end if stretch.end is None else min(stretch.end, facts.end)
+        for low, high in facts.damaged:
+            if high > self._offset and low < end:
+                name = view.served_name(stretch)
+                return max(low, self._offset), (
+                    f"bytes {low} to {high} of {name} are damaged: the source already sent them so"
+                )
+        return end, ""
+
+    def _send(self, view: View, stretch: Stretch, end: int) -> bool:
+        """Send the bytes up to `end`; whether the client is still there."""
+        feed, splitter, send = self.feed, self._splitter, self._client.send_event
+        while self._offset < end:
+            found = self._served.newest(stretch, self._offset, end) if stretch.is_open else None
+            parts: list[memoryview] | list[bytes] = found or []
+            if found is None:
+                block = self._block(view, stretch, end)
+                if block is None:
+                    return False
+                parts = [block]
+            for data in parts:
+                try:
+                    for part in splitter.feed(data):
+                        for out in feed.event(part):
+                            send(out.data, out.size)
+                except ValueError as error:
+                    raise ArchiveError(f"{stretch.name}: {error}") from error
+                self._offset += len(data)
+            self.place = (feed.name, self._offset)
+            self.behind = max(0, end - self._offset)
+            self._keep_alive()
+        return True
+
+    def _block(self, view: View, stretch: Stretch, end: int) -> memoryview | None:
+        """The next bytes before `end`, of one block; None if the client has left."""
+        number = self._offset // BLOCK_SIZE
+        ahead = max(1, min(_AHEAD_MOST, _AHEAD_SHARED // max(1, self._dumps())))
+        for later in range(number + 1, min(number + 1 + ahead, -(-end // BLOCK_SIZE))):
+            self._fetch(stretch, later, end)
+        while True:
+            try:
+                data = self._awaited(self._fetch(stretch, number, end))
+            except StoreError as error:
+                _log.warning("the store does not answer", number=self._client.number, error=error)
+                if not self._pause(view.version, seconds=_STORE_SECONDS):
+                    return None
+                continue
+            if data is None:
+                return None
+            return data[self._offset - number * BLOCK_SIZE : end - number * BLOCK_SIZE]
+
+    def _fetch(self, stretch: Stretch, number: int, end: int) -> "Future[memoryview]":
+        upto = min(end, (number + 1) * BLOCK_SIZE)
+        key = (*stretch.place, number, upto)
+        return self._cache.get(key, lambda: self._served.block(stretch, number, upto))
+
+    # Between two stretches
+
+    def _next_view(self, view: View, stretch: Stretch) -> tuple[View, int] | None:
+        """Wait for another view, and find the stretch in it; None if the client has left."""
+        version = view.version
+        while view.version == version:
+            if not self._pause(version):
+                return None
+            view = self._served.view()
+        number = view.numbers.get(stretch.place)
+        if number is None:
+            raise NotServedError(_no_successor(view, stretch))
+        return view, number
+
+    def _leave(self, view: View, stretch: Stretch, following: Stretch) -> None:
+        """See that the next stretch follows, and send the rotate event that names it."""
+        name = view.served_name(following)
+        if following.broken:
+            raise NotServedError(f"history is broken before {name}: {following.broken}")
+        if following.lineage.id == stretch.lineage.id and not following.is_open:
+            one = self._asked(lambda: self._served.facts(stretch))
+            other = self._asked(lambda: self._served.facts(following))
+            if why := _contradiction(one, other, str(following.name)):
+                raise NotServedError(f"history is broken before {name}: {why}")
+        keeps_place = self._dump.registered and not self._dump.ends
+        self._put(self.feed.end(name if keeps_place else str(following.name)))
+        if following.joined is not None:
+            has, more = self.feed.has, following.joined
+            self.feed.has = executed(more) if has is None else has.plus(more)
+        self._offset = 0
+
+    def _left(self, stretch: Stretch, end: int) -> str:
+        return (
+            f"the history that is written now left lineage {stretch.lineage.id} at "
+            f"{stretch.name}:{end}, before {self._offset}, which this replica has: it is on a dead "
+            "branch"
+        )
+
+    # Waiting
+
+    def _put(self, parts: Iterable[EventPart]) -> None:
+        for part in parts:
+            self._client.send_event(part.data, part.size)
+
+    def _asked(self, ask: Callable[[], Result]) -> Result:
+        """The answer to a question to the bucket; a store that is silent is asked again.
+
+        Raises StoreError before the first event, when no heartbeat can be sent, and OSError if the
+        client has left.
+        """
+        until = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                return ask()
+            except StoreError as error:
+                _log.warning("the store does not answer", number=self._client.number, error=error)
+                if not self.feed.name and time.monotonic() > until:
+                    raise OSError("the store does not answer") from error
+                if not self._pause(-1, seconds=_STORE_SECONDS):
+                    raise OSError("the client has left") from error
+
+    def _awaited(self, future: "Future[memoryview]") -> memoryview | None:
+        """Its result; None if the client has left. Raises what the fetch raised."""
+        while True:
+            try:
+                return future.result(_LOOK_SECONDS)
+            except NotYetError:
+                if future.done():
+                    raise
+                self._client.flush()
+                if self._is_over():
+                    return None
+                self._keep_alive()
+
+    def _pause(self, version: int, *, seconds: float | None = None) -> bool:
+        """Wait for another view, or for so long; whether the client is still there."""
+        self._client.flush()
+        if seconds is None:
+            wait = min(self._beat or _LOOK_SECONDS, _LOOK_SECONDS)
+            self._served.wait(version, wait)
+        elif self._ended(seconds):
+            return False
+        if self._is_over():
+            return False
+        self._keep_alive()
+        return True
+
+    def _is_over(self) -> bool:
+        return self._ended(0) or self._client.has_left()
+
+    def _keep_alive(self) -> None:
+        """Send a heartbeat if nothing was sent for as long as the client wants to wait."""
+        now = time.monotonic()
+        if self._client.sent != self._seen:
+            self._seen, self._spoke = self._client.sent, now
+        is_due = self._beat and self.feed.name and now - self._spoke >= self._beat
+        if not is_due or self._splitter.is_inside:
+            return
+        self._put(self.feed.settled())
+        event = heartbeat_event(
+            self.feed.name,
+            self.feed.position,
+            server_id=self.feed.server_id,
+            checksum=self.feed.checksum,
+            version_2=self._dump.heartbeat_v2,
+        )
+        self._client.send_event(event)
+        self._client.flush()
+
+
+def _no_successor(view: View, stretch: Stretch) -> str:
+    """Why a stretch is no part of the history any more."""
+    ours = [one for one in view.stretches if one.lineage.id == stretch.lineage.id]
+    if ours:
+        return (
+            f"the history that is written now left lineage {stretch.lineage.id} in "
+            f"{ours[-1].name}, before {stretch.name}: what this replica got after that is a dead "
+            "branch"
+        )
+    last = view.stretches[-1].lineage.id if view.stretches else "another one"
+    return (
+        f"lineage {stretch.lineage.id} has ended, and nothing proves that {last}, which is written "
+        "now, goes on from it"
+    )
+
+
+def _contradiction(one: Facts, following: Facts, name: str) -> str:
+    """Why a binlog does not lead up to the next one, by their GTIDs; "" if it does."""
+    if one.added is None or following.previous is None:
+        return ""
+    end = joined(one.previous, one.added)
+    if end is None or end == following.previous:
+        return ""
+    missing = executed(following.previous).beyond(end)
+    return f"{name} begins after other GTIDs than those at the end of the binlog before" + (
+        f"; missing: {gtids_text(missing)}" if missing else ""
+    )

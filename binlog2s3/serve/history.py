@@ -1,0 +1,628 @@
+"""The history of a source in the bucket, as it grows: what `serve` sends.
+
+Place in the flow: `dump` asks through `model.Served`. `recover.snapshot` and `route` find what is
+archived; from there on this module follows the open binlog, in one thread for all clients.
+
+Law: only what was read and checked here, or is archived with an entry, is shown as there. The
+bucket is only asked while somebody waits for more. A store that does not answer changes nothing.
+"""
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from binlog2s3.archive.blocks import Blocks, Found, event_at
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.history import missing_binlogs
+from binlog2s3.archive.parts import BLOCK_SIZE
+from binlog2s3.archive.reader import Readable
+from binlog2s3.binlog.executed import executed
+from binlog2s3.binlog.gtid import Flavour, Gtids, joined, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import MAGIC, Scanner
+from binlog2s3.errors import (
+    ArchiveError,
+    Binlog2s3Error,
+    DamageError,
+    ObjectMissingError,
+    RecoveryError,
+    StoreError,
+)
+from binlog2s3.formatting import gtids_text
+from binlog2s3.log import Log
+from binlog2s3.recover import one_binlog
+from binlog2s3.recover.goal import Search
+from binlog2s3.recover.model import Latest, Request, Start
+from binlog2s3.recover.origin import Origin
+from binlog2s3.recover.route import Route, RouteGtids
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.replication.feed import NotServedError
+from binlog2s3.serve.model import Facts, Stretch, View, view_of
+from binlog2s3.store.contract import Store
+from binlog2s3.workers import Workers
+
+_RECENT_BYTES = 32 << 20
+_MARK_BYTES = 4 << 20
+_LOOK_SECONDS = 10.0
+"""How often it is asked whether another lineage is written now."""
+_STUCK_LOOKS = 3
+_FACTS_MOST = 64
+_HEAD_MOST = 1 << 16
+_HEAD_SECONDS = 30.0
+_RECENT_MOST = 512
+_AGAIN_SECONDS = 60.0
+_log = Log("serve")
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A place between two transactions of the open binlog, and all GTIDs before it, if known."""
+
+    offset: int
+    gtids: Gtids | None
+
+
+class _Tail:
+    """The newest binlog, read once as it grows."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        self.stretch = stretch
+        self.scanner = Scanner(stride=BLOCK_SIZE)
+        self.read = 0
+        self.readable: Readable | None = None
+        self.is_archived = False
+        self.marks: list[_Mark] = []
+
+    @property
+    def whole(self) -> int:
+        """Up to here there are whole transactions."""
+        return self.scanner.transaction_end
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the binlog was read, and the server has finished it."""
+        ended = self.scanner.ended and self.scanner.event_end == self.read
+        if self.readable is None or self.read < self.readable.size:
+            return False
+        return ended or self.is_archived
+
+    def take(self, data: bytes) -> None:
+        """Read on. Raises ArchiveError for a damaged event."""
+        try:
+            self.scanner.feed(data)
+        except DamageError as error:
+            raise ArchiveError(f"{self.stretch.name}: {error}") from error
+        self.read += len(data)
+        last = self.marks[-1].offset if self.marks else 0
+        if self.whole - last >= _MARK_BYTES:
+            self.marks.append(_Mark(self.whole, self.scanner.gtids_at_end))
+
+
+class ArchiveHistory:
+    """Implements `model.Served` for a bucket. `start` before the first question; then `close`.
+
+    `lineage`: serve the history that ends in this one; None: in the current one. `error`: why the
+    bucket cannot be asked at the moment. It has more than 20 methods because it answers all
+    questions of a dump about one history, and follows that history.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        workers: Workers,
+        *,
+        lineage: str | None,
+        poll_seconds: float,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._workers = workers
+        self._wanted = lineage
+        self._poll_seconds = poll_seconds
+        self._changed = threading.Condition()
+        self._asking = threading.Lock()  # the survey is for one thread
+        self._waiting = 0
+        self._ended = threading.Event()
+        self._recent: deque[tuple[tuple[str, BinlogName], int, bytes]] = deque()
+        self._recent_bytes = 0
+        self._found: OrderedDict[tuple[str, BinlogName], Found | None] = OrderedDict()
+        self._blocks = Blocks(self._no_blocks, keep=0)
+        self._closed: dict[tuple[str, BinlogName], _Tail] = {}
+        self._added: Gtids | None = None  # in the binlogs that were followed and are complete
+        self._tip: Lineage | None = None
+        self._route: Route | None = None
+        self._survey: Survey | None = None
+        self._view = view_of(0, (), 0)
+        self._tail: _Tail | None = None
+        self._looked = self._looked_all = 0.0
+        self._stuck = 0
+        self.error: Binlog2s3Error | None = None
+        self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
+
+    def start(self) -> None:
+        """Look once, and begin to follow. Raises StoreError, ArchiveError, RecoveryError."""
+        self._look()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Follow no more."""
+        self._ended.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    # What is asked
+
+    @property
+    def _lineage(self) -> Lineage:
+        assert self._tip is not None  # noqa: S101 - `start` has set it
+        return self._tip
+
+    @property
+    def flavour(self) -> Flavour:
+        """Of the servers that wrote it."""
+        return self._lineage.flavour
+
+    @property
+    def server_version(self) -> str:
+        """Of the newest server that wrote it."""
+        return self._lineage.server_version
+
+    @property
+    def name(self) -> str:
+        """The source."""
+        return self._lineage.source
+
+    @property
+    def keeps_gtids(self) -> bool | None:
+        """Whether its newest transactions have GTIDs; None if there is none."""
+        tail = self._tail
+        if tail is not None and tail.scanner.transactions:
+            return not tail.scanner.anonymous
+        return bool(tail.scanner.previous_gtids) or None if tail is not None else None
+
+    def view(self) -> View:
+        """As it is now."""
+        return self._view
+
+    def wait(self, version: int, seconds: float) -> View:
+        """The view, at the latest after so long, or as soon as it has another version."""
+        with self._changed:
+            self._waiting += 1
+            self._changed.notify_all()
+            try:
+                self._changed.wait_for(
+                    lambda: self._view.version != version or self._ended.is_set(), seconds
+                )
+            finally:
+                self._waiting -= 1
+            return self._view
+
+    def first_for(self, have: Gtids) -> tuple[int, int]:
+        """Number of a stretch, and an offset in it: where a replica with these GTIDs begins."""
+        has = executed(have)
+        self._wait_for_head()
+        with self._asking:
+            view, route, tail = self._view, self._route, self._tail
+            number: int | None = None
+            archived = len(route) if route is not None else 0
+            if route is not None and archived:
+                number = RouteGtids(route).first_covered(has)
+            if number is None or number == archived - 1:
+                for later in range(archived, len(view.stretches)):
+                    before = view.stretches[later].before
+                    if before is None or not has.covers(before):
+                        break
+                    number = later
+            if number is None:
+                raise self._purged(view, have)
+            self._check_histories(have, number)
+        offset = 0
+        if tail is not None and view.stretches[number].place == tail.stretch.place:
+            marks = [m.offset for m in tail.marks if m.gtids is not None and has.covers(m.gtids)]
+            offset = max(marks, default=0)
+        return number, offset
+
+    def check_place(self, number: int, offset: int, *, is_replica: bool) -> None:
+        """See that a client that asks for this offset by the binlog's name means this history."""
+        if not is_replica:
+            return
+        with self._asking:
+            survey, stretch = self._survey, self._view.stretches[number]
+            if survey is None:
+                return
+            line = {one.lineage.id for one in self._view.stretches}
+            for other in survey.lineages:
+                if other.id in line or stretch.name not in survey.names(other.id):
+                    continue
+                if offset <= survey.size(other.id, stretch.name):
+                    raise NotServedError(
+                        f"{stretch.name} is a binlog of two histories: ask for "
+                        f"{stretch.lineage.id}.{stretch.name} if this one is meant, and not "
+                        f"lineage {other.id}"
+                    )
+
+    def facts(self, stretch: Stretch) -> Facts:
+        """Of a stretch that is not open."""
+        found = self._find(stretch)
+        if found is None:
+            tail = self._closed.get(stretch.place)
+            if tail is None:
+                raise ArchiveError(f"{stretch.name} of {stretch.lineage.id} has no entry yet")
+            scanner = tail.scanner
+            return Facts(end=tail.whole, previous=scanner.previous_gtids, added=scanner.gtids)
+        known = found.known
+        return Facts(
+            end=known.transaction_end,
+            damaged=known.damaged,
+            previous=known.gtids_before,
+            added=known.gtids_added,
+        )
+
+    def boundary(self, stretch: Stretch, offset: int) -> int:
+        """An offset up to this one, as near as it is known, at which an event begins."""
+        tail = self._read_here(stretch)
+        if tail is not None:
+            return max((m.offset for m in tail.marks if m.offset <= offset), default=0)
+        found = self._find(stretch)
+        return found.boundary(offset) if found is not None else 0
+
+    def head(self, stretch: Stretch, offset: int) -> bytes:
+        """The format event that applies at this offset."""
+        tail = self._read_here(stretch)
+        found = self._find(stretch) if tail is None else None
+        if found is not None:
+            return self._blocks.head(found, offset)
+        at = len(MAGIC)
+        if tail is not None:
+            at = max((f.offset for f in tail.scanner.formats if f.offset <= offset), default=at)
+        readable = self._catalog.binlog(stretch.lineage, stretch.name)
+        return event_at(_read(readable, at, min(at + _HEAD_MOST, readable.size)), 0)
+
+    def block(self, stretch: Stretch, number: int, upto: int) -> memoryview:
+        """The bytes of a block, as far as they are before `upto`, checked."""
+        begin = number * BLOCK_SIZE
+        found = None if stretch.is_open else self._find(stretch)
+        if found is None:
+            readable = self._catalog.binlog(stretch.lineage, stretch.name)
+            if readable.state == "open":
+                return memoryview(_read(readable, begin, upto))
+            found = self._found_entry(stretch)
+            if found is None:
+                return memoryview(_read(readable, begin, upto))
+        return self._blocks.block(found, number)[: upto - begin]
+
+    def newest(self, stretch: Stretch, begin: int, end: int) -> list[bytes] | None:
+        """These bytes, if they have just come and are still in memory."""
+        with self._changed:
+            recent = [one for one in self._recent if one[0] == stretch.place]
+        found: list[bytes] = []
+        for _, at, data in recent:
+            until = at + len(data)
+            if until <= begin or at >= end:
+                continue
+            if at > begin:
+                return None
+            found.append(data[begin - at : end - at])
+            begin = until
+        return found if begin >= end else None
+
+    def _wait_for_head(self) -> None:
+        """Until the newest binlog says which GTIDs came before it, or that takes too long."""
+        until = time.monotonic() + _HEAD_SECONDS
+        while (tail := self._tail) is not None and tail.scanner.previous_gtids is None:
+            if self._view.problem or tail.whole > _HEAD_MOST or time.monotonic() > until:
+                return
+            self.wait(self._view.version, 0.5)
+
+    # Looking
+
+    def _no_blocks(self, lineage: str, name: BinlogName) -> Found:
+        raise ArchiveError(f"{name} of {lineage} was not looked up")
+
+    def _read_here(self, stretch: Stretch) -> _Tail | None:
+        """The tail that has read this binlog, if one has."""
+        tail = self._tail
+        if tail is not None and tail.stretch.place == stretch.place:
+            return tail
+        return self._closed.get(stretch.place)
+
+    def _find(self, stretch: Stretch) -> Found | None:
+        """What is known of a binlog that is complete; None if only the tail knows it.
+
+        Without an entry it is read once.
+        """
+        with self._changed:
+            if (found := self._found.get(stretch.place)) is not None:
+                self._found.move_to_end(stretch.place)
+                return found
+        found = self._found_entry(stretch)
+        if found is None:
+            if self._read_here(stretch) is not None:
+                return None
+            readable = self._catalog.binlog(stretch.lineage, stretch.name)
+            size = stretch.end or readable.size
+            found = one_binlog.found_by_reading(stretch.lineage, stretch.name, readable, size, [])
+        with self._changed:
+            self._found[stretch.place] = found
+            while len(self._found) > _FACTS_MOST:
+                self._found.popitem(last=False)
+        return found
+
+    def _found_entry(self, stretch: Stretch) -> Found | None:
+        """An archived binlog as its entry describes it; None as long as it has none."""
+        readable = self._catalog.binlog(stretch.lineage, stretch.name)
+        if readable.state != "archived":
+            return None
+        try:
+            entry = self._catalog.entry(stretch.lineage, stretch.name)
+        except ObjectMissingError:
+            return None
+        entry.check_size(stretch.lineage.id, readable.size)
+        found = one_binlog.found_from(entry, stretch.lineage, readable)
+        if entry.end == "crash":
+            end = one_binlog.last_transaction_end(self._blocks, found)
+            found = replace(found, known=replace(found.known, transaction_end=end))
+        return found
+
+    def _purged(self, view: View, have: Gtids) -> NotServedError:
+        first = view.stretches[0] if view.stretches else None
+        before = first.before if first is not None else None
+        if before is None and first is not None and not first.is_open:
+            before = self.facts(first).previous
+        if before is None:
+            return NotServedError("this archive does not say which GTIDs came before it")
+        missing = executed(before).beyond(have)
+        return NotServedError(
+            "the replica lacks GTIDs that were executed before the archive begins: "
+            f"{gtids_text(missing)}; restore a backup that has them"
+        )
+
+    def _check_histories(self, have: Gtids, number: int) -> None:
+        """See that the GTIDs are of this history, where the bucket has others. Raises."""
+        survey, route, tail = self._survey, self._route, self._tail
+        if survey is None or route is None or not len(route) or len(survey.lineages) < 2:
+            return
+        first = min(number, len(route) - 1)
+        everything = RouteGtids(route).from_stretch(first)
+        if everything is None:
+            return
+        if self._added is not None:
+            everything = executed(everything).plus(self._added).gtids
+        if tail is not None:
+            everything = executed(everything).plus(tail.scanner.gtids).gtids
+        request = Request(
+            goal=Latest(), start=Start(gtids=have), allow_extra_gtids=True, lineage=self._wanted
+        )
+        try:
+            Origin(Search(route, request)).check_target(
+                executed(have), everything, begins_in=route.lineage(first)
+            )
+        except RecoveryError as error:
+            raise NotServedError(str(error)) from error
+
+    def _look(self) -> None:
+        """Find all that is archived, and where the open binlogs begin."""
+        survey = Survey(self._store, self._catalog, self._workers)
+        if not survey.lineages:
+            raise survey.unreadable[0] if survey.unreadable else _nothing(self._catalog)
+        tip = self._wanted or survey.current
+        known = {one.id: one for one in survey.lineages}
+        if tip not in known:
+            raise RecoveryError(f"there is no lineage {tip}", hint=f"there are: {', '.join(known)}")
+        survey.leave_open(tip)
+        with self._asking:
+            route = Route(survey, tip)
+            stretches = _archived(route)
+            following, before = self._following(route, stretches), self._tail
+            self._survey, self._route, self._tip = survey, route, known[tip]
+            self._closed = {}
+            self._added = None
+            self._tail = None
+            if following is not None:
+                is_same = before is not None and before.stretch.place == following.place
+                self._tail = before if is_same else _Tail(following)
+                stretches = [*stretches, self._tail.stretch]  # type: ignore[union-attr]
+            self._show(tuple(stretches))
+        self._looked = self._looked_all = time.monotonic()
+        self._stuck = 0
+
+    def _following(self, route: Route, stretches: Sequence[Stretch]) -> Stretch | None:
+        """The first binlog after those that are archived, if there is one."""
+        leg = route.line.legs[-1]
+        last = stretches[-1] if stretches else None
+        is_first = last is None or last.lineage.id != leg.lineage.id
+        name = leg.lineage.first_binlog if is_first else last.name.next()  # type: ignore[union-attr]
+        try:
+            self._catalog.binlog(leg.lineage, name)
+        except ArchiveError:
+            return None
+        cut = route.line.legs[-2].cut if is_first and len(route.line.legs) > 1 else None
+        return Stretch(
+            lineage=leg.lineage,
+            name=name,
+            begin=leg.begin if is_first else 0,
+            is_open=True,
+            joined=parse(cut.gtid_set, leg.lineage.flavour) if cut is not None else None,
+        )
+
+    # Following
+
+    def _follow(self) -> None:
+        while not self._ended.is_set():
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._ended.is_set(), 30.0)
+                is_wanted = bool(self._waiting) or self._is_behind()
+            if is_wanted:
+                self._step()
+            self._ended.wait(self._poll_seconds)
+
+    def _is_behind(self) -> bool:
+        """Whether the open binlog was not read to its end once."""
+        tail = self._tail
+        return tail is not None and (tail.readable is None or tail.read < tail.readable.size)
+
+    def _step(self) -> None:
+        """Look once for more."""
+        try:
+            if time.monotonic() - self._looked >= _LOOK_SECONDS:
+                self._look_for_lineage()
+            while self._read_on() and not self._ended.is_set():
+                pass
+            self.error = None
+        except StoreError as error:
+            if self.error is None:
+                _log.warning("the store does not answer", error=error)
+            self.error = error
+        except Binlog2s3Error as error:
+            self._stuck += 1
+            if self._stuck >= _STUCK_LOOKS:
+                self._show(self._view.stretches, problem=str(error), only_last=True)
+
+    def _look_for_lineage(self) -> None:
+        """See whether another lineage is written now, or what was missing has come."""
+        waited = time.monotonic() - self._looked_all
+        self._looked = time.monotonic()
+        turn = self._catalog.turn() if self._wanted is None else None
+        is_other = turn is not None and turn.lineage != self._lineage.id
+        is_stuck = (self._view.problem and waited > _AGAIN_SECONDS) or self._tail is None
+        if is_other or is_stuck:
+            self._look()
+
+    def _read_on(self) -> bool:
+        """Read what has come of the newest binlog; whether to look again at once."""
+        tail = self._tail
+        if tail is None:
+            return False
+        stretch = tail.stretch
+        readable = self._catalog.binlog(stretch.lineage, stretch.name)
+        tail.readable, tail.is_archived = readable, readable.state == "archived"
+        came = tail.read < readable.size
+        if came:
+            with closing(_blocks(readable, tail.read)) as blocks:
+                for data in blocks:
+                    begin = tail.read
+                    tail.take(data)
+                    self._keep(stretch, begin, data)
+                    self._show_tail(tail)
+            self._stuck = 0
+        if not tail.is_complete:
+            return False
+        return self._go_on(tail)
+
+    def _keep(self, stretch: Stretch, begin: int, data: bytes) -> None:
+        with self._changed:
+            self._recent.append((stretch.place, begin, data))
+            self._recent_bytes += len(data)
+            while self._recent_bytes > _RECENT_BYTES or len(self._recent) > _RECENT_MOST:
+                self._recent_bytes -= len(self._recent.popleft()[2])
+
+    def _show_tail(self, tail: _Tail) -> None:
+        before = tail.scanner.previous_gtids
+        if before is not None and tail.stretch.before is None:
+            broken = tail.stretch.broken or self._break_before(tail, before)
+            tail.stretch = replace(tail.stretch, before=before, broken=broken)
+        self._show((*self._view.stretches[:-1], tail.stretch), only_last=True)
+
+    def _break_before(self, tail: _Tail, before: Gtids) -> str:
+        """Why the binlog before does not lead up to this one."""
+        stretches = self._view.stretches
+        if len(stretches) < 2 or stretches[-2].lineage.id != tail.stretch.lineage.id:
+            return ""
+        facts = self.facts(stretches[-2])
+        end = joined(facts.previous, facts.added) if facts.added is not None else None
+        if end is None or end == before:
+            return ""
+        missing = executed(before).beyond(end)
+        return "its GTIDs do not continue those of the binlog before" + (
+            f"; missing: {gtids_text(missing)}" if missing else ""
+        )
+
+    def _go_on(self, tail: _Tail) -> bool:
+        """From a binlog that is complete to the next one, if that is there."""
+        stretch = tail.stretch
+        following = stretch.name.next()
+        try:
+            self._catalog.binlog(stretch.lineage, following)
+        except ArchiveError:
+            self._check_gap(stretch, following)
+            return False
+        done = replace(stretch, is_open=False, end=tail.whole)
+        new = _Tail(Stretch(lineage=stretch.lineage, name=following, is_open=True))
+        added = tail.scanner.gtids
+        self._added = added if self._added is None else executed(self._added).plus(added).gtids
+        self._closed[stretch.place] = tail
+        tail.stretch, self._tail = done, new
+        for old in list(self._closed.values())[:-1]:  # once its entry says the same
+            if self._found_entry(old.stretch) is not None:
+                del self._closed[old.stretch.place]
+        self._show((*self._view.stretches[:-1], done, new.stretch))
+        return True
+
+    def _check_gap(self, stretch: Stretch, following: BinlogName) -> None:
+        """See whether a later binlog is there, and this one will not come any more. Raises."""
+        later = [n for n in self._catalog.chunks_in(stretch.lineage) if n > following]
+        if not later:
+            return
+        writer = self._catalog.last_writer()
+        beat = writer.beat if writer is not None else None
+        for gap in missing_binlogs(
+            stretch.lineage, [stretch.name, min(later)], beat, from_start=False
+        ):
+            if not gap.under_way:
+                raise ArchiveError(f"the binlogs {gap.first} to {gap.last} are missing")
+
+    def _show(
+        self, stretches: tuple[Stretch, ...], *, problem: str = "", only_last: bool = False
+    ) -> None:
+        """Make it the view. `only_last`: no stretch but the last one has changed."""
+        with self._changed:
+            whole = self._tail.whole if self._tail is not None else 0
+            version = self._view.version + 1
+            if only_last:
+                self._view = replace(
+                    self._view, version=version, stretches=stretches, whole=whole, problem=problem
+                )
+            else:
+                self._view = view_of(version, stretches, whole, problem)
+            self._changed.notify_all()
+
+
+def _archived(route: Route) -> list[Stretch]:
+    """The stretches of a route."""
+    found = []
+    for number, one in enumerate(route.stretches):
+        leg = route.leg(number)
+        is_first = route.leg_numbers(number)[0] == number
+        cut = leg.cut if leg.cut is not None and leg.cut.binlog == str(one.name) else None
+        before = route.line.legs[one.leg - 1].cut if is_first and one.leg else None
+        found.append(
+            Stretch(
+                lineage=leg.lineage,
+                name=one.name,
+                begin=leg.begin if is_first else 0,
+                end=cut.offset if cut is not None else None,
+                broken=f"{one.broken}; missing: {one.missing}" if one.missing else one.broken,
+                joined=parse(before.gtid_set, leg.lineage.flavour) if before is not None else None,
+            )
+        )
+    return found
+
+
+def _read(readable: Readable, begin: int, end: int) -> bytes:
+    return b"".join(readable.blocks(begin, end))
+
+
+def _blocks(readable: Readable, begin: int) -> Generator[bytes, None, None]:
+    yield from readable.blocks(begin, readable.size)
+
+
+def _nothing(catalog: Catalog) -> RecoveryError:
+    return RecoveryError(
+        f"there is nothing of source {catalog.layout.source} in the bucket",
+        hint="see `binlog2s3 list`",
+    )

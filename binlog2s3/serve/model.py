@@ -1,0 +1,148 @@
+"""What is served: binlogs one after the other, the last of which may still grow. Values only."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.binlog.gtid import Flavour, Gtids
+from binlog2s3.binlog.names import BinlogName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """The part of one binlog that belongs to the history that is served.
+
+    It begins at `begin`, behind bytes that the stretch before has too. `end`: where it ends in the
+    history, None if its own end is not known here. `is_open`: more of it may come. `broken`: why
+    the stretch before does not lead up to it, "" if nothing says so. `before`: the GTIDs that were
+    executed before this binlog, if they are known without reading it. `joined`: for the first one
+    of a lineage, the GTIDs that were executed where the lineage before ends.
+    """
+
+    lineage: Lineage
+    name: BinlogName
+    begin: int = 0
+    end: int | None = None
+    is_open: bool = False
+    broken: str = ""
+    before: Gtids | None = None
+    joined: Gtids | None = None
+
+    @property
+    def place(self) -> tuple[str, BinlogName]:
+        """What identifies it."""
+        return self.lineage.id, self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """All stretches, as they were at one moment; there may be none.
+
+    The last one has whole transactions up to `whole`. `problem`: why nothing comes after that, ""
+    if more is only waited for. `numbers` has the number of each stretch by its place; `plain` says
+    which names are those of one stretch only.
+    """
+
+    version: int
+    stretches: tuple[Stretch, ...]
+    whole: int
+    problem: str
+    numbers: Mapping[tuple[str, BinlogName], int]
+    plain: Mapping[BinlogName, bool]
+
+    def served_name(self, stretch: Stretch) -> str:
+        """Its name at clients: the binlog's own, if no other lineage has the same."""
+        if self.plain.get(stretch.name, True):
+            return str(stretch.name)
+        return f"{stretch.lineage.id}.{stretch.name}"
+
+    def named(self, name: str) -> Iterator[int]:
+        """The numbers of the stretches that a client can mean by this name."""
+        for number, one in enumerate(self.stretches):
+            if name in (str(one.name), f"{one.lineage.id}.{one.name}"):
+                yield number
+
+
+def view_of(version: int, stretches: tuple[Stretch, ...], whole: int, problem: str = "") -> View:
+    """A view of these."""
+    plain: dict[BinlogName, bool] = {}
+    for one in stretches:
+        plain[one.name] = one.name not in plain
+    return View(
+        version=version,
+        stretches=stretches,
+        whole=whole,
+        problem=problem,
+        numbers={one.place: number for number, one in enumerate(stretches)},
+        plain=plain,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a stretch's binlog before it is sent.
+
+    `end`: where its last whole transaction ends. `damaged`: ranges that cannot be served. `added`:
+    the GTIDs in it. `previous`: those before it; both are None if they are not known.
+    """
+
+    end: int
+    damaged: tuple[tuple[int, int], ...] = ()
+    previous: Gtids | None = None
+    added: Gtids | None = None
+
+
+class Served(Protocol):
+    """A history that is served. Any thread may call its methods."""
+
+    @property
+    def flavour(self) -> Flavour:
+        """Of the servers that wrote it."""
+
+    @property
+    def server_version(self) -> str:
+        """Of the newest server that wrote it."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+
+    def view(self) -> View:
+        """As it is now."""
+
+    def wait(self, version: int, seconds: float) -> View:
+        """The view, at the latest after so long, or as soon as it has another version."""
+
+    def first_for(self, have: Gtids) -> tuple[int, int]:
+        """Number of a stretch, and an offset in it: where a replica with these GTIDs begins.
+
+        Everything before it was executed by the replica. Raises NotServedError.
+        """
+
+    def check_place(self, number: int, offset: int, *, is_replica: bool) -> None:
+        """See that a client that asks for this offset by the binlog's name means this history.
+
+        Raises NotServedError.
+        """
+
+    def facts(self, stretch: Stretch) -> Facts:
+        """Of a stretch that is not open. Raises ArchiveError, StoreError."""
+
+    def boundary(self, stretch: Stretch, offset: int) -> int:
+        """An offset up to this one, as near as it is known, at which an event begins; 0 at least.
+
+        Raises ArchiveError, StoreError.
+        """
+
+    def head(self, stretch: Stretch, offset: int) -> bytes:
+        """The format event that applies at this offset. Raises ArchiveError, StoreError."""
+
+    def block(self, stretch: Stretch, number: int, upto: int) -> memoryview:
+        """The bytes of a block, as far as they are before `upto`, checked.
+
+        Blocks have `archive.parts.BLOCK_SIZE` bytes. Raises ArchiveError, StoreError.
+        """
+
+    def newest(self, stretch: Stretch, begin: int, end: int) -> list[bytes] | None:
+        """These bytes, if they have just come and are still in memory."""
