@@ -18,6 +18,7 @@ from binlog2s3.config.file import FILE_OPTIONS
 from binlog2s3.config.find import FIND_OPTIONS
 from binlog2s3.config.options import Option
 from binlog2s3.config.pitr import PITR_OPTIONS
+from binlog2s3.config.serve import SERVE_OPTIONS
 from binlog2s3.config.status import STATUS_OPTIONS
 from binlog2s3.config.verify import VERIFY_OPTIONS
 from binlog2s3.inspect.verify.report import WORDS
@@ -76,6 +77,11 @@ def pitr_option_table() -> str:
 def find_option_table() -> str:
     """The options that `find` has for itself, a Markdown table."""
     return _own_table("find", FIND_OPTIONS)
+
+
+def serve_option_table() -> str:
+    """The options that `serve` has for itself, a Markdown table."""
+    return _own_table("serve", SERVE_OPTIONS)
 
 
 def verify_option_table() -> str:
@@ -185,6 +191,7 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
         "options of verify": verify_option_table,
         "kinds of defects": defect_table,
         "options of find": find_option_table,
+        "options of serve": serve_option_table,
         "lines of status": status_examples.line,
         "example": sample_file,
     },

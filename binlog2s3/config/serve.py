@@ -125,7 +125,8 @@ class ServeConfig:
     ] = None
 
 
-_OWN = options_of(ServeConfig)
+SERVE_OPTIONS = options_of(ServeConfig)
+"""Those that only `serve` has."""
 _BUCKET = tuple(
     replace(option, required=False)
     for option in reading("Server in the bucket whose history is served.", required=False)
@@ -136,7 +137,7 @@ def _config(values: Mapping[str, Any]) -> ServeConfig:
     is_bucket = values.get("dir") is None
     return fill(
         ServeConfig,
-        _OWN,
+        SERVE_OPTIONS,
         values,
         s3=s3_of(values) if is_bucket else None,
         source=values.get("source") if is_bucket else None,
@@ -153,25 +154,8 @@ def is_loopback(host: str) -> bool:
 
 
 def _problems(given: Given) -> Iterable[str]:
-    if given.has("dir"):
-        for name in ("source", "s3-url", "lineage"):
-            if given.on_command_line(name):
-                yield contradiction(given, "dir", name, "serve a bucket or a directory")
-        yield from path_problems(given, "dir")
-    else:
-        for name in ("source", "s3-url"):
-            if given.is_missing(name):
-                yield f"--{name} is missing (or --dir)"
-    users, files = given.values.get("user") or (), given.values.get("password-file") or ()
-    if given.is_missing("user"):
-        yield "--user is missing"
-    elif len(users) != len(files):
-        yield f"there are {len(users)} --user and {len(files)} --password-file: one for each"
-    if len(set(users)) < len(users):
-        yield "each --user may be given once"
-    for path in files:
-        if not path.is_file():
-            yield f"--password-file: {path}: not a file"
+    yield from _what_problems(given)
+    yield from _account_problems(given)
     for one, other in (("tls-cert", "tls-key"), ("tls-key", "tls-cert")):
         if given.has(one) and given.is_missing(other):
             yield f"{given.called(one)} needs --{other}"
@@ -182,7 +166,32 @@ def _problems(given: Given) -> Iterable[str]:
                 f"{given.called('listen')} {host} can be reached from outside of this machine: "
                 "that needs --tls-cert and --tls-key"
             )
-    yield from file_problems(given, _OWN)
+    yield from file_problems(given, SERVE_OPTIONS)
 
 
-SERVE = CommandOptions((*_OWN, *_BUCKET, *_LOG), _problems, _config)
+def _what_problems(given: Given) -> Iterable[str]:
+    if given.has("dir"):
+        for name in ("source", "s3-url", "lineage"):
+            if given.on_command_line(name):
+                yield contradiction(given, "dir", name, "serve a bucket or a directory")
+        yield from path_problems(given, "dir")
+        return
+    for name in ("source", "s3-url"):
+        if given.is_missing(name):
+            yield f"--{name} is missing (or --dir)"
+
+
+def _account_problems(given: Given) -> Iterable[str]:
+    users, files = given.values.get("user") or (), given.values.get("password-file") or ()
+    if given.is_missing("user"):
+        yield "--user is missing"
+    elif len(users) != len(files):
+        yield f"there are {len(users)} --user and {len(files)} --password-file: one for each"
+    if len(set(users)) < len(users):
+        yield "each --user may be given once"
+    for path in files:
+        if not path.is_file():
+            yield f"--password-file: {path}: not a file"
+
+
+SERVE = CommandOptions((*SERVE_OPTIONS, *_BUCKET, *_LOG), _problems, _config)

@@ -63,11 +63,11 @@ class Limits:
 class Source:
     """Listens, and serves. A context manager; it listens as soon as it is made.
 
-    `identity` is asked for each connection. `answer` sends one dump to a client, in the client's own thread, until `ended`. What it raises
-    is told to the client; an error that is no `NotServedError` is also `failure`. `one_of`: of
-    dumps for which it returns the same value, only the newest is served: its client has connected
-    again. `tls`: clients may use it, and must if `needs_tls`. Raises RecoveryError if the address
-    cannot be used.
+    `identity` is asked for each connection. `answer` sends one dump to a client, in the client's
+    own thread, until `ended`. What it raises is told to the client; an error that is no
+    `NotServedError` is also `failure`. `one_of`: of dumps for which it returns the same value, only
+    the newest is served: its client has connected again. `tls`: clients may use it, and must if
+    `needs_tls`. Raises RecoveryError if the address cannot be used.
     """
 
     def __init__(
@@ -245,8 +245,10 @@ class Source:
         try:
             self._answer(client, dump)
         except NotServedError as error:
+            _log.warning("a dump was refused", number=client.number, error=error)
             client.refuse(str(error), code=error.code)
         except Binlog2s3Error as error:
+            _log.warning("a dump was refused", number=client.number, error=error)
             self.failure = error
             client.refuse(str(error))
 

@@ -149,14 +149,14 @@ class Serving:
         with self._lock:
             self._sendings[client.number] = sending
         asked = "GTIDs" if isinstance(dump, DumpByGtid) or dump.state is not None else "position"
-        _log.info("client", number=client.number, user=client.user, host=client.host, by=asked)
+        _log.info("dump begins", number=client.number, user=client.user, host=client.host, by=asked)
         try:
             sending.run()
         finally:
             with self._lock:
                 del self._sendings[client.number]
                 self._sent_before += client.sent
-            _log.info("client has left", number=client.number, sent=client.sent)
+            _log.info("dump ended", number=client.number, sent=client.sent)
 
     def status(self) -> ServeStatus:
         """As it is now."""

@@ -65,6 +65,7 @@ class Sending:
         self._dumps = dumps
         self._beat = max(dump.heartbeat, _HEARTBEAT_LEAST) if dump.heartbeat else 0.0
         self._spoke = time.monotonic()
+        self._is_store_silent = False
         self._seen = 0
         self._offset = 0
         self._splitter = EventSplitter(most=WHOLE_MOST)
@@ -235,12 +236,13 @@ class Sending:
             try:
                 data = self._awaited(self._fetch(stretch, number, end))
             except StoreError as error:
-                _log.warning("the store does not answer", number=self._client.number, error=error)
+                self._note_silence(error)
                 if not self._pause(view.version, seconds=_STORE_SECONDS):
                     return None
                 continue
             if data is None:
                 return None
+            self._is_store_silent = False
             return data[self._offset - number * BLOCK_SIZE : end - number * BLOCK_SIZE]
 
     def _fetch(self, stretch: Stretch, number: int, end: int) -> "Future[memoryview]":
@@ -303,7 +305,7 @@ class Sending:
             try:
                 return ask()
             except StoreError as error:
-                _log.warning("the store does not answer", number=self._client.number, error=error)
+                self._note_silence(error)
                 if not self.feed.name and time.monotonic() > until:
                     raise OSError("the store does not answer") from error
                 if not self._pause(-1, seconds=_STORE_SECONDS):
@@ -334,6 +336,11 @@ class Sending:
             return False
         self._keep_alive()
         return True
+
+    def _note_silence(self, error: StoreError) -> None:
+        if not self._is_store_silent:
+            self._is_store_silent = True
+            _log.warning("a dump waits for the store", number=self._client.number, error=error)
 
     def _is_over(self) -> bool:
         return self._ended(0) or self._client.has_left()

@@ -9,97 +9,46 @@ bucket is only asked while somebody waits for more. A store that does not answer
 
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Generator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from binlog2s3.archive.blocks import Blocks, Found, event_at
+from binlog2s3.archive.blocks import Found, event_at
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, joined, parse
+from binlog2s3.binlog.gtid import Flavour, Gtids, joined
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import MAGIC, Scanner
+from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.errors import (
     ArchiveError,
     Binlog2s3Error,
-    DamageError,
-    ObjectMissingError,
     RecoveryError,
     StoreError,
 )
 from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
-from binlog2s3.recover import one_binlog
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Latest, Request, Start
 from binlog2s3.recover.origin import Origin
 from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.replication.feed import NotServedError
+from binlog2s3.serve.binlogs import Binlogs
+from binlog2s3.serve.line import archived, first_open
 from binlog2s3.serve.model import Facts, Stretch, View, view_of
+from binlog2s3.serve.tail import Recent, Tail
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
-_RECENT_BYTES = 32 << 20
-_MARK_BYTES = 4 << 20
 _LOOK_SECONDS = 10.0
 """How often it is asked whether another lineage is written now."""
 _STUCK_LOOKS = 3
-_FACTS_MOST = 64
 _HEAD_MOST = 1 << 16
 _HEAD_SECONDS = 30.0
-_RECENT_MOST = 512
 _AGAIN_SECONDS = 60.0
 _log = Log("serve")
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """A place between two transactions of the open binlog, and all GTIDs before it, if known."""
-
-    offset: int
-    gtids: Gtids | None
-
-
-class _Tail:
-    """The newest binlog, read once as it grows."""
-
-    def __init__(self, stretch: Stretch) -> None:
-        self.stretch = stretch
-        self.scanner = Scanner(stride=BLOCK_SIZE)
-        self.read = 0
-        self.readable: Readable | None = None
-        self.is_archived = False
-        self.marks: list[_Mark] = []
-
-    @property
-    def whole(self) -> int:
-        """Up to here there are whole transactions."""
-        return self.scanner.transaction_end
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all of the binlog was read, and the server has finished it."""
-        ended = self.scanner.ended and self.scanner.event_end == self.read
-        if self.readable is None or self.read < self.readable.size:
-            return False
-        return ended or self.is_archived
-
-    def take(self, data: bytes) -> None:
-        """Read on. Raises ArchiveError for a damaged event."""
-        try:
-            self.scanner.feed(data)
-        except DamageError as error:
-            raise ArchiveError(f"{self.stretch.name}: {error}") from error
-        self.read += len(data)
-        last = self.marks[-1].offset if self.marks else 0
-        if self.whole - last >= _MARK_BYTES:
-            self.marks.append(_Mark(self.whole, self.scanner.gtids_at_end))
 
 
 class ArchiveHistory:
@@ -128,17 +77,15 @@ class ArchiveHistory:
         self._asking = threading.Lock()  # the survey is for one thread
         self._waiting = 0
         self._ended = threading.Event()
-        self._recent: deque[tuple[tuple[str, BinlogName], int, bytes]] = deque()
-        self._recent_bytes = 0
-        self._found: OrderedDict[tuple[str, BinlogName], Found | None] = OrderedDict()
-        self._blocks = Blocks(self._no_blocks, keep=0)
-        self._closed: dict[tuple[str, BinlogName], _Tail] = {}
+        self._recent = Recent()
+        self._binlogs = Binlogs(catalog)
+        self._closed: dict[tuple[str, BinlogName], Tail] = {}
         self._added: Gtids | None = None  # in the binlogs that were followed and are complete
         self._tip: Lineage | None = None
         self._route: Route | None = None
         self._survey: Survey | None = None
         self._view = view_of(0, (), 0)
-        self._tail: _Tail | None = None
+        self._tail: Tail | None = None
         self._looked = self._looked_all = 0.0
         self._stuck = 0
         self.error: Binlog2s3Error | None = None
@@ -276,7 +223,7 @@ class ArchiveHistory:
         tail = self._read_here(stretch)
         found = self._find(stretch) if tail is None else None
         if found is not None:
-            return self._blocks.head(found, offset)
+            return self._binlogs.blocks.head(found, offset)
         at = len(MAGIC)
         if tail is not None:
             at = max((f.offset for f in tail.scanner.formats if f.offset <= offset), default=at)
@@ -291,25 +238,14 @@ class ArchiveHistory:
             readable = self._catalog.binlog(stretch.lineage, stretch.name)
             if readable.state == "open":
                 return memoryview(_read(readable, begin, upto))
-            found = self._found_entry(stretch)
+            found = self._binlogs.by_entry(stretch)
             if found is None:
                 return memoryview(_read(readable, begin, upto))
-        return self._blocks.block(found, number)[: upto - begin]
+        return self._binlogs.blocks.block(found, number)[: upto - begin]
 
     def newest(self, stretch: Stretch, begin: int, end: int) -> list[bytes] | None:
         """These bytes, if they have just come and are still in memory."""
-        with self._changed:
-            recent = [one for one in self._recent if one[0] == stretch.place]
-        found: list[bytes] = []
-        for _, at, data in recent:
-            until = at + len(data)
-            if until <= begin or at >= end:
-                continue
-            if at > begin:
-                return None
-            found.append(data[begin - at : end - at])
-            begin = until
-        return found if begin >= end else None
+        return self._recent.find(stretch, begin, end)
 
     def _wait_for_head(self) -> None:
         """Until the newest binlog says which GTIDs came before it, or that takes too long."""
@@ -321,10 +257,7 @@ class ArchiveHistory:
 
     # Looking
 
-    def _no_blocks(self, lineage: str, name: BinlogName) -> Found:
-        raise ArchiveError(f"{name} of {lineage} was not looked up")
-
-    def _read_here(self, stretch: Stretch) -> _Tail | None:
+    def _read_here(self, stretch: Stretch) -> Tail | None:
         """The tail that has read this binlog, if one has."""
         tail = self._tail
         if tail is not None and tail.stretch.place == stretch.place:
@@ -332,42 +265,8 @@ class ArchiveHistory:
         return self._closed.get(stretch.place)
 
     def _find(self, stretch: Stretch) -> Found | None:
-        """What is known of a binlog that is complete; None if only the tail knows it.
-
-        Without an entry it is read once.
-        """
-        with self._changed:
-            if (found := self._found.get(stretch.place)) is not None:
-                self._found.move_to_end(stretch.place)
-                return found
-        found = self._found_entry(stretch)
-        if found is None:
-            if self._read_here(stretch) is not None:
-                return None
-            readable = self._catalog.binlog(stretch.lineage, stretch.name)
-            size = stretch.end or readable.size
-            found = one_binlog.found_by_reading(stretch.lineage, stretch.name, readable, size, [])
-        with self._changed:
-            self._found[stretch.place] = found
-            while len(self._found) > _FACTS_MOST:
-                self._found.popitem(last=False)
-        return found
-
-    def _found_entry(self, stretch: Stretch) -> Found | None:
-        """An archived binlog as its entry describes it; None as long as it has none."""
-        readable = self._catalog.binlog(stretch.lineage, stretch.name)
-        if readable.state != "archived":
-            return None
-        try:
-            entry = self._catalog.entry(stretch.lineage, stretch.name)
-        except ObjectMissingError:
-            return None
-        entry.check_size(stretch.lineage.id, readable.size)
-        found = one_binlog.found_from(entry, stretch.lineage, readable)
-        if entry.end == "crash":
-            end = one_binlog.last_transaction_end(self._blocks, found)
-            found = replace(found, known=replace(found.known, transaction_end=end))
-        return found
+        """What is known of a binlog that is complete; None if only the tail knows it."""
+        return self._binlogs.find(stretch, read_here=self._read_here(stretch) is not None)
 
     def _purged(self, view: View, have: Gtids) -> NotServedError:
         first = view.stretches[0] if view.stretches else None
@@ -417,38 +316,19 @@ class ArchiveHistory:
         survey.leave_open(tip)
         with self._asking:
             route = Route(survey, tip)
-            stretches = _archived(route)
-            following, before = self._following(route, stretches), self._tail
+            stretches = archived(route)
+            following, before = first_open(self._catalog, route, stretches), self._tail
             self._survey, self._route, self._tip = survey, route, known[tip]
             self._closed = {}
             self._added = None
             self._tail = None
             if following is not None:
                 is_same = before is not None and before.stretch.place == following.place
-                self._tail = before if is_same else _Tail(following)
+                self._tail = before if is_same else Tail(following)
                 stretches = [*stretches, self._tail.stretch]  # type: ignore[union-attr]
             self._show(tuple(stretches))
         self._looked = self._looked_all = time.monotonic()
         self._stuck = 0
-
-    def _following(self, route: Route, stretches: Sequence[Stretch]) -> Stretch | None:
-        """The first binlog after those that are archived, if there is one."""
-        leg = route.line.legs[-1]
-        last = stretches[-1] if stretches else None
-        is_first = last is None or last.lineage.id != leg.lineage.id
-        name = leg.lineage.first_binlog if is_first else last.name.next()  # type: ignore[union-attr]
-        try:
-            self._catalog.binlog(leg.lineage, name)
-        except ArchiveError:
-            return None
-        cut = route.line.legs[-2].cut if is_first and len(route.line.legs) > 1 else None
-        return Stretch(
-            lineage=leg.lineage,
-            name=name,
-            begin=leg.begin if is_first else 0,
-            is_open=True,
-            joined=parse(cut.gtid_set, leg.lineage.flavour) if cut is not None else None,
-        )
 
     # Following
 
@@ -503,32 +383,24 @@ class ArchiveHistory:
         tail.readable, tail.is_archived = readable, readable.state == "archived"
         came = tail.read < readable.size
         if came:
-            with closing(_blocks(readable, tail.read)) as blocks:
-                for data in blocks:
-                    begin = tail.read
-                    tail.take(data)
-                    self._keep(stretch, begin, data)
-                    self._show_tail(tail)
+            for data in readable.blocks(tail.read, readable.size):
+                begin = tail.read
+                tail.take(data)
+                self._recent.add(stretch, begin, data)
+                self._show_tail(tail)
             self._stuck = 0
         if not tail.is_complete:
             return False
         return self._go_on(tail)
 
-    def _keep(self, stretch: Stretch, begin: int, data: bytes) -> None:
-        with self._changed:
-            self._recent.append((stretch.place, begin, data))
-            self._recent_bytes += len(data)
-            while self._recent_bytes > _RECENT_BYTES or len(self._recent) > _RECENT_MOST:
-                self._recent_bytes -= len(self._recent.popleft()[2])
-
-    def _show_tail(self, tail: _Tail) -> None:
+    def _show_tail(self, tail: Tail) -> None:
         before = tail.scanner.previous_gtids
         if before is not None and tail.stretch.before is None:
             broken = tail.stretch.broken or self._break_before(tail, before)
             tail.stretch = replace(tail.stretch, before=before, broken=broken)
         self._show((*self._view.stretches[:-1], tail.stretch), only_last=True)
 
-    def _break_before(self, tail: _Tail, before: Gtids) -> str:
+    def _break_before(self, tail: Tail, before: Gtids) -> str:
         """Why the binlog before does not lead up to this one."""
         stretches = self._view.stretches
         if len(stretches) < 2 or stretches[-2].lineage.id != tail.stretch.lineage.id:
@@ -542,7 +414,7 @@ class ArchiveHistory:
             f"; missing: {gtids_text(missing)}" if missing else ""
         )
 
-    def _go_on(self, tail: _Tail) -> bool:
+    def _go_on(self, tail: Tail) -> bool:
         """From a binlog that is complete to the next one, if that is there."""
         stretch = tail.stretch
         following = stretch.name.next()
@@ -552,13 +424,13 @@ class ArchiveHistory:
             self._check_gap(stretch, following)
             return False
         done = replace(stretch, is_open=False, end=tail.whole)
-        new = _Tail(Stretch(lineage=stretch.lineage, name=following, is_open=True))
+        new = Tail(Stretch(lineage=stretch.lineage, name=following, is_open=True))
         added = tail.scanner.gtids
         self._added = added if self._added is None else executed(self._added).plus(added).gtids
         self._closed[stretch.place] = tail
         tail.stretch, self._tail = done, new
         for old in list(self._closed.values())[:-1]:  # once its entry says the same
-            if self._found_entry(old.stretch) is not None:
+            if self._binlogs.by_entry(old.stretch) is not None:
                 del self._closed[old.stretch.place]
         self._show((*self._view.stretches[:-1], done, new.stretch))
         return True
@@ -592,33 +464,8 @@ class ArchiveHistory:
             self._changed.notify_all()
 
 
-def _archived(route: Route) -> list[Stretch]:
-    """The stretches of a route."""
-    found = []
-    for number, one in enumerate(route.stretches):
-        leg = route.leg(number)
-        is_first = route.leg_numbers(number)[0] == number
-        cut = leg.cut if leg.cut is not None and leg.cut.binlog == str(one.name) else None
-        before = route.line.legs[one.leg - 1].cut if is_first and one.leg else None
-        found.append(
-            Stretch(
-                lineage=leg.lineage,
-                name=one.name,
-                begin=leg.begin if is_first else 0,
-                end=cut.offset if cut is not None else None,
-                broken=f"{one.broken}; missing: {one.missing}" if one.missing else one.broken,
-                joined=parse(before.gtid_set, leg.lineage.flavour) if before is not None else None,
-            )
-        )
-    return found
-
-
 def _read(readable: Readable, begin: int, end: int) -> bytes:
     return b"".join(readable.blocks(begin, end))
-
-
-def _blocks(readable: Readable, begin: int) -> Generator[bytes, None, None]:
-    yield from readable.blocks(begin, readable.size)
 
 
 def _nothing(catalog: Catalog) -> RecoveryError:

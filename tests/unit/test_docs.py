@@ -25,6 +25,7 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.cli import commands as cli
 from binlog2s3.config.file import FILE_OPTIONS, read_file
+from binlog2s3.config.serve import SERVE_OPTIONS
 from binlog2s3.config.values import OPTIONS
 from binlog2s3.inspect.check import report as preflight
 from binlog2s3.inspect.verify import report as verify_report
@@ -65,7 +66,10 @@ FOREIGN = {
     "--now",  # systemctl enable
     "--only-show-errors",  # aws s3 cp
     "--output",  # kubectl
+    "--host",  # mysqlbinlog
+    "--port",  # mysqlbinlog
     "--raw",
+    "--to-last-log",  # mysqlbinlog
     "--read-only",  # docker run
     "--read-from-remote-server",
     "--recursive",  # aws s3 cp
@@ -320,13 +324,12 @@ def test_documents_name_no_option_that_does_not_exist(path: Path) -> None:
     """Neither on the command line nor in the environment."""
     text = path.read_text(encoding="utf-8")
     ours = {f"--{option.name}" for option in OPTIONS} | {"--config", "--help", "--version"}
-    commands = (cli.list_, cli.status, cli.pitr, cli.find, cli.verify, cli.health, cli.config_)
-    for command in commands:
+    for command in cli.binlog2s3.commands.values():
         ours |= {name for parameter in command.params for name in parameter.opts}
     named = set(re.findall(r"(?<![\w<!-])--[a-z][a-z0-9-]*", text))
     assert named - ours - FOREIGN == set()
     variables = set(re.findall(r"\bBINLOG2S3_[A-Z0-9_]+", text))
-    known = {option.environment for option in FILE_OPTIONS}
+    known = {option.environment for option in (*FILE_OPTIONS, *SERVE_OPTIONS)}
     assert variables - known - {"BINLOG2S3_CONFIG"} == set()
 
 

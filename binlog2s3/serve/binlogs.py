@@ -1,0 +1,71 @@
+"""What is known of complete binlogs, and their blocks.
+
+Place in the flow: beneath `history`; `recover.one_binlog` reads entries and binlogs.
+
+Law: as that of `archive.blocks`: no byte is passed on before its block's checksum is right.
+"""
+
+import threading
+from collections import OrderedDict
+from dataclasses import replace
+
+from binlog2s3.archive.blocks import Blocks, Found
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.recover import one_binlog
+from binlog2s3.serve.model import Stretch
+
+_KEPT = 64
+
+
+class Binlogs:
+    """Keeps what is known of the last binlogs that were asked for. Thread-safe."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._lock = threading.Lock()
+        self._found: OrderedDict[tuple[str, BinlogName], Found] = OrderedDict()
+        self.blocks = Blocks(_not_looked_up, keep=0)
+
+    def find(self, stretch: Stretch, *, read_here: bool) -> Found | None:
+        """What is known of a binlog; None if it has no entry, and was `read_here` already.
+
+        Otherwise a binlog without an entry is read once.
+        """
+        with self._lock:
+            if (found := self._found.get(stretch.place)) is not None:
+                self._found.move_to_end(stretch.place)
+                return found
+        found = self.by_entry(stretch)
+        if found is None:
+            if read_here:
+                return None
+            readable = self._catalog.binlog(stretch.lineage, stretch.name)
+            size = stretch.end or readable.size
+            found = one_binlog.found_by_reading(stretch.lineage, stretch.name, readable, size, [])
+        with self._lock:
+            self._found[stretch.place] = found
+            while len(self._found) > _KEPT:
+                self._found.popitem(last=False)
+        return found
+
+    def by_entry(self, stretch: Stretch) -> Found | None:
+        """An archived binlog as its entry describes it; None as long as it has none."""
+        readable = self._catalog.binlog(stretch.lineage, stretch.name)
+        if readable.state != "archived":
+            return None
+        try:
+            entry = self._catalog.entry(stretch.lineage, stretch.name)
+        except ObjectMissingError:
+            return None
+        entry.check_size(stretch.lineage.id, readable.size)
+        found = one_binlog.found_from(entry, stretch.lineage, readable)
+        if entry.end == "crash":
+            end = one_binlog.last_transaction_end(self.blocks, found)
+            found = replace(found, known=replace(found.known, transaction_end=end))
+        return found
+
+
+def _not_looked_up(lineage: str, name: BinlogName) -> Found:
+    raise ArchiveError(f"{name} of {lineage} was not looked up")

@@ -1,0 +1,54 @@
+"""The stretches of a history that are archived, and the first binlog after them.
+
+Place in the flow: `history` asks when it looks at the bucket as a whole; `recover.route` says which
+binlogs of which lineages belong together.
+"""
+
+from collections.abc import Sequence
+
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.binlog.gtid import parse
+from binlog2s3.errors import ArchiveError
+from binlog2s3.recover.route import Route
+from binlog2s3.serve.model import Stretch
+
+
+def archived(route: Route) -> list[Stretch]:
+    """The stretches of a route."""
+    found = []
+    for number, one in enumerate(route.stretches):
+        leg = route.leg(number)
+        is_first = route.leg_numbers(number)[0] == number
+        cut = leg.cut if leg.cut is not None and leg.cut.binlog == str(one.name) else None
+        before = route.line.legs[one.leg - 1].cut if is_first and one.leg else None
+        found.append(
+            Stretch(
+                lineage=leg.lineage,
+                name=one.name,
+                begin=leg.begin if is_first else 0,
+                end=cut.offset if cut is not None else None,
+                broken=f"{one.broken}; missing: {one.missing}" if one.missing else one.broken,
+                joined=parse(before.gtid_set, leg.lineage.flavour) if before is not None else None,
+            )
+        )
+    return found
+
+
+def first_open(catalog: Catalog, route: Route, stretches: Sequence[Stretch]) -> Stretch | None:
+    """The first binlog after those that are archived; None if there is none yet."""
+    leg = route.line.legs[-1]
+    last = stretches[-1] if stretches else None
+    goes_on = last is not None and last.lineage.id == leg.lineage.id
+    name = last.name.next() if last is not None and goes_on else leg.lineage.first_binlog
+    try:
+        catalog.binlog(leg.lineage, name)
+    except ArchiveError:
+        return None
+    cut = route.line.legs[-2].cut if not goes_on and len(route.line.legs) > 1 else None
+    return Stretch(
+        lineage=leg.lineage,
+        name=name,
+        begin=0 if goes_on else leg.begin,
+        is_open=True,
+        joined=parse(cut.gtid_set, leg.lineage.flavour) if cut is not None else None,
+    )

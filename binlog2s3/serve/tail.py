@@ -1,0 +1,98 @@
+"""Reads the newest binlog of a history once, as it grows, and keeps its last bytes.
+
+Place in the flow: `history` feeds it; all dumps take from it.
+
+Law: memory is bounded. What is damaged is never shown as there.
+"""
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from binlog2s3.archive.parts import BLOCK_SIZE
+from binlog2s3.archive.reader import Readable
+from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Scanner
+from binlog2s3.errors import ArchiveError, DamageError
+from binlog2s3.serve.model import Stretch
+
+_RECENT_BYTES = 32 << 20
+_RECENT_MOST = 512
+_MARK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place between two transactions of the open binlog, and all GTIDs before it, if known."""
+
+    offset: int
+    gtids: Gtids | None
+
+
+class Tail:
+    """The newest binlog, read once as it grows."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        self.stretch = stretch
+        self.scanner = Scanner(stride=BLOCK_SIZE)
+        self.read = 0
+        self.readable: Readable | None = None
+        self.is_archived = False
+        self.marks: list[Mark] = []
+
+    @property
+    def whole(self) -> int:
+        """Up to here there are whole transactions."""
+        return self.scanner.transaction_end
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the binlog was read, and the server has finished it."""
+        ended = self.scanner.ended and self.scanner.event_end == self.read
+        if self.readable is None or self.read < self.readable.size:
+            return False
+        return ended or self.is_archived
+
+    def take(self, data: bytes) -> None:
+        """Read on. Raises ArchiveError for a damaged event."""
+        try:
+            self.scanner.feed(data)
+        except DamageError as error:
+            raise ArchiveError(f"{self.stretch.name}: {error}") from error
+        self.read += len(data)
+        last = self.marks[-1].offset if self.marks else 0
+        if self.whole - last >= _MARK_BYTES:
+            self.marks.append(Mark(self.whole, self.scanner.gtids_at_end))
+
+
+class Recent:
+    """The bytes that came last, for those who wait for them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: deque[tuple[tuple[str, BinlogName], int, bytes]] = deque()
+        self._size = 0
+
+    def add(self, stretch: Stretch, begin: int, data: bytes) -> None:
+        """Keep these bytes of a binlog, and drop the oldest."""
+        with self._lock:
+            self._blocks.append((stretch.place, begin, data))
+            self._size += len(data)
+            while self._size > _RECENT_BYTES or len(self._blocks) > _RECENT_MOST:
+                self._size -= len(self._blocks.popleft()[2])
+
+    def find(self, stretch: Stretch, begin: int, end: int) -> list[bytes] | None:
+        """Bytes [begin, end) of a binlog; None if not all are there."""
+        with self._lock:
+            blocks = [one for one in self._blocks if one[0] == stretch.place]
+        found: list[bytes] = []
+        for _, at, data in blocks:
+            until = at + len(data)
+            if until <= begin or at >= end:
+                continue
+            if at > begin:
+                return None
+            found.append(data[begin - at : end - at])
+            begin = until
+        return found if begin >= end else None
