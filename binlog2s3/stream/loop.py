@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.writers import Position
+from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.config.values import Config
 from binlog2s3.errors import (
     Binlog2s3Error,
@@ -32,7 +32,7 @@ from binlog2s3.status.model import Status, judge
 from binlog2s3.store.s3 import RetryPolicy, S3Store, Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.paging import Pager
-from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history
+from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history, position_of
 from binlog2s3.stream.resume import Pilot
 from binlog2s3.stream.retry import wait_for
 from binlog2s3.stream.shutdown import Stop, every
@@ -44,7 +44,7 @@ from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.systemd import Alive, Notifier
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploads import Uploads
-from binlog2s3.stream.writer import StreamProgress, Vacancy, Writer
+from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Workers
 
 _log = Log("daemon")
@@ -304,19 +304,17 @@ class Loop:
             self._intake.seen(position)
         return min(_WATCH_SECONDS, self._config.stream.stall_timeout / 4)
 
-    def _progress(self) -> StreamProgress:
+    def _progress(self, beat: Heartbeat) -> Heartbeat:
         sight, lineage = self._watch.sight, self._intake.lineage or self._intake.left
-        coverage, at = self._intake.coverage, sight.position
-        server = None
-        if at is not None:
-            server = Position(binlog=str(at.binlog), offset=at.offset, gtid_set=at.gtid_set)
+        coverage = self._intake.coverage
         status = document(self._board.current()) if self._board is not None else None
-        return StreamProgress(
+        return replace(
+            beat,
             state=judge(self._reporter.vitals(), self._config.timing)[0],
             lineage=lineage.id if lineage else None,
             server_uuid=self._intake.server_uuid or self._begun.server_uuid,
             durable=coverage.durable if coverage is not None else None,
-            server=server,
+            server=position_of(sight),
             covered_until=self._intake.covered_until(),
             status=without_gtids(status) if status is not None else None,
         )

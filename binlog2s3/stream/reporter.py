@@ -290,13 +290,10 @@ class Reporter:
 
     def _source(self, now: float, sight: Sight) -> SourceStatus:
         at, lineage = sight.position, self._intake.lineage or self._intake.left
-        position = None
-        if at is not None:
-            position = Position(binlog=str(at.binlog), offset=at.offset, gtid_set=at.gtid_set)
         return SourceStatus(
             uuid=self._intake.server_uuid,
             flavour=lineage.flavour if lineage is not None else None,
-            position=position,
+            position=position_of(sight),
             asked_at=at.asked_at if at is not None else None,
             silent_seconds=now - sight.position_at if at is not None else None,
             read_only=sight.read_only,
@@ -369,6 +366,14 @@ class Reporter:
             newest_safe=str(archived[-1]) if following is not None else None,
             to=str(following) if following is not None else None,
         )
+
+
+def position_of(sight: Sight) -> Position | None:
+    """The source's position; None before it has answered."""
+    at = sight.position
+    if at is None:
+        return None
+    return Position(binlog=str(at.binlog), offset=at.offset, gtid_set=at.gtid_set)
 
 
 def _due(stock: Stock | None) -> int:

@@ -461,7 +461,7 @@ class Uploader:
         if job.unfinishable:
             self.leftovers.sweep(track.name)  # its upload will never be completed
             freed = self._spool.delete({segment.path for segment in track.segments})
-            self._coverage.ended(track)
+            self._coverage.archived(track)
             _log.warning("kept as chunks", binlog=track.name, size=track.size, freed=freed)
             return
         freed = self._spool.release(track.name, self._lineage)

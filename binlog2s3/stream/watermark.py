@@ -78,17 +78,13 @@ class Coverage:
             self._go_on()
 
     def archived(self, track: Track) -> None:
-        """Note that a binlog is archived and has its entry."""
+        """Note that a binlog is archived and has its entry, or is in chunks and will never be."""
         self.reached(track.name, track.size, track.gtids_after(), whole=True)
         with self._lock:
             self._entries.add(track.name)
             while self._archived in self._entries:
                 self._entries.discard(self._archived)
                 self._archived = self._archived.next()
-
-    def ended(self, track: Track) -> None:
-        """Note that all there will ever be of a binlog is in chunks."""
-        self.archived(track)
 
     @property
     def following(self) -> BinlogName:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
 from binlog2s3 import __version__
 from binlog2s3.archive.catalog import Catalog, read
@@ -51,19 +50,6 @@ _HINT = "to make this process the writer, start it with --take-over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamProgress:
-    """The state of the stream at one moment, for the heartbeat."""
-
-    state: str
-    lineage: str | None
-    server_uuid: str
-    durable: Position | None
-    server: Position | None
-    covered_until: datetime | None
-    status: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Vacancy:
     """The writer's place is free, and why.
 
@@ -87,8 +73,9 @@ class Vacancy:
 class Writer:
     """Writes the heartbeat of this process, which is the writer of a source once it has claimed.
 
-    `progress` returns what the heartbeat says. The `uploads` get what it lists. `beaten_at`
-    (monotonic seconds) is when the object was last put, None if never.
+    `progress` returns the heartbeat that it is given, with what the stream has reached. The
+    `uploads` get what is listed. `beaten_at` (monotonic seconds) is when the object was last put,
+    None if never.
     """
 
     def __init__(
@@ -99,7 +86,7 @@ class Writer:
         spool: Spool,
         target: str,
         interval_seconds: float,
-        progress: Callable[[], StreamProgress],
+        progress: Callable[[Heartbeat], Heartbeat],
         uploads: Uploads,
         stop: Stop,
     ) -> None:
@@ -248,17 +235,13 @@ class Writer:
 
     def _put(self, store: Store, state: WriterState | None = None) -> datetime:
         """Put our object; returns the store's clock."""
-        now = self._progress()
+        now = self._progress(self._me)
         self._me = replace(
-            self._me,
+            now,
             at=datetime.now(UTC),
             state=state or now.state,
-            lineage=now.lineage,
-            server_uuid=now.server_uuid,
             durable=self._furthest(now),
-            server=now.server,
             covered_until=self.furthest_covered(now.lineage, now.covered_until),
-            status=now.status,
         )
         info = store.put(self._layout.writer(*self._me.rank), self._me.to_json())
         self.beaten_at = time.monotonic()
@@ -280,7 +263,7 @@ class Writer:
                 _log.warning("the source's clock was set back", covered_until=until, now=moment)
                 del self._carried[lineage]
 
-    def _furthest(self, now: StreamProgress) -> Position | None:
+    def _furthest(self, now: Heartbeat) -> Position | None:
         """What is durable, but not less than the last writer said of the same lineage."""
         if self._carried_durable is None or self._carried_durable[0] != now.lineage:
             return now.durable

@@ -21,6 +21,7 @@ from botocore.exceptions import ClientError
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
@@ -49,7 +50,7 @@ from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tail import Tailer, Track, TrackState
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.writer import StreamProgress, Writer
+from binlog2s3.stream.writer import Writer
 from tests.binlog_writer import UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import BEAT
 from tests.login import ROOT
@@ -498,15 +499,19 @@ def test_the_first_entry_stands(world: World) -> None:
     assert not streamer.files(FIRST), "it is archived all the same"
 
 
-def test_an_entry_of_another_binlog_is_not_taken_for_ours(world: World) -> None:
+@pytest.mark.parametrize("field", ["size", "crc64"])
+def test_an_entry_of_another_binlog_is_not_taken_for_ours(world: World, field: str) -> None:
     """Nothing is deleted because of it: neither chunks nor the local copy."""
     streamer = world.start()
     world.source.write(10)
     world.work(streamer, rounds=3)
-    entry = streamer.tracks[FIRST].entry(datetime(2026, 1, 1, tzinfo=UTC))
-    theirs = replace(entry, size=entry.size + 1).to_json()
-    world.store.put(ENTRY, theirs)
     world.source.rotate()
+    whole = BinlogReading(FIRST)
+    whole.feed(memoryview(world.source.data(FIRST)))
+    entry = whole.entry(datetime(2026, 1, 1, tzinfo=UTC))
+    changed: dict[str, Any] = {field: getattr(entry, field) + 1}
+    theirs = replace(entry, **changed).to_json()
+    world.store.put(ENTRY, theirs)
     with pytest.raises(ArchiveError, match="describes another binlog"):
         world.work(streamer)
     assert world.store.objects[ENTRY].data == theirs
@@ -728,13 +733,8 @@ def test_a_new_writer_carries_on_what_was_proved(tmp_path: Path) -> None:
         spool=spool,
         target="t",
         interval_seconds=30.0,
-        progress=lambda: StreamProgress(
-            state="streaming",
-            lineage=BEAT.lineage,
-            server_uuid=UUID_A,
-            durable=known,
-            server=None,
-            covered_until=None,
+        progress=lambda beat: replace(
+            beat, lineage=BEAT.lineage, server_uuid=UUID_A, durable=known, covered_until=None
         ),
         uploads=SimpleNamespace(),  # type: ignore[arg-type]
         stop=Stop(),

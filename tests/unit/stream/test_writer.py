@@ -16,7 +16,7 @@ from binlog2s3.errors import ArchiveError, PreconditionError, StoreError, Supers
 from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool
-from binlog2s3.stream.writer import StreamProgress, Vacancy, Writer, new_token
+from binlog2s3.stream.writer import Vacancy, Writer, new_token
 from tests.documents import BEAT, ID
 from tests.memory_store import MemoryStore
 from tests.waiting import wait_until
@@ -47,14 +47,7 @@ def writer(store: MemoryStore, spool: Spool) -> Writer:
         spool=spool,
         target="s3://b/p",
         interval_seconds=30.0,
-        progress=lambda: StreamProgress(
-            state="idle",
-            lineage=None,
-            server_uuid=BEAT.server_uuid,
-            durable=None,
-            server=None,
-            covered_until=None,
-        ),
+        progress=lambda beat: replace(beat, state="idle", server_uuid=BEAT.server_uuid),
         uploads=SimpleNamespace(hand_in=lambda _: None),  # type: ignore[arg-type]
         stop=Stop(),
     )
