@@ -10,7 +10,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 
 from binlog2s3.archive.chunks import Chunk, Chunks, Flushes
-from binlog2s3.archive.parts import Grid, Mark, Part
+from binlog2s3.archive.parts import Mark, Part
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.store.s3 import PartInfo
 from binlog2s3.stream.decide import (
@@ -50,7 +50,6 @@ class Job:
 
     track: Track
     place: RemoteBinlog
-    grid: Grid
     held: Held | None = None
     parts: dict[int, PartInfo] = field(default_factory=dict)
     listed: dict[int, PartInfo] = field(default_factory=dict)
@@ -239,7 +238,7 @@ class Job:
             if now - self._snapshot_at >= interval:
                 self.remember(now)
             return Chunk(part.begin, part.end, digest.part_crc64(part))
-        part = self.grid.at(action.begin)
+        part = self.place.grid.at(action.begin)
         if action.end == part.end:
             mark: Mark | None = Mark(part.end, digest.part_crc64(part))
         elif isinstance(action, Flush) and digest.mark.offset == action.end:
@@ -257,7 +256,7 @@ class Job:
         """The store has this chunk."""
         self.acknowledged[chunk] = now
         self._waiting_since = None
-        part = self.grid.at(chunk.begin)
+        part = self.place.grid.at(chunk.begin)
         if isinstance(action, Merge):
             if self.flushes.merge == (action.begin, action.end):
                 self.flushes = self.flushes.merged()

@@ -7,7 +7,7 @@ nothing waits for it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.names import BinlogName
@@ -15,17 +15,9 @@ from binlog2s3.errors import StoreError
 from binlog2s3.log import Log
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.remote import abort_uploads, sweep
-from binlog2s3.workers import Outcome, Workers
+from binlog2s3.workers import Workers
 
 _log = Log("uploader")
-
-
-@dataclass(frozen=True, slots=True)
-class SweepToken:
-    """Which leftovers a request deletes."""
-
-    owner: "Leftovers"
-    name: BinlogName
 
 
 class Leftovers:
@@ -41,7 +33,7 @@ class Leftovers:
 
     def sweep(self, name: BinlogName) -> None:
         """Delete what is left of this binlog's upload."""
-        self._submit(name, lambda: sweep(self._store, self._layout, self._lineage, name))
+        self._submit(name, partial(sweep, self._store, self._layout, self._lineage, name))
 
     def note_archived(self, name: BinlogName) -> None:
         """Note that this binlog was archived now."""
@@ -53,20 +45,15 @@ class Leftovers:
         The store may perform a request long after it was made, so uploads can appear late.
         """
         for name in self._archived_before:
-            self._submit(name, self._aborting(name))
+            key = self._layout.binlog(self._lineage, name)
+            self._submit(name, partial(abort_uploads, self._store, key))
         self._archived_before, self._archived = self._archived, []
 
-    def _aborting(self, name: BinlogName) -> Callable[[], None]:
-        key = self._layout.binlog(self._lineage, name)
-        return lambda: abort_uploads(self._store, key)
-
     def _submit(self, name: BinlogName, request: Callable[[], None]) -> None:
-        self._workers.submit(SweepToken(self, name), request)
+        def tidy() -> None:
+            try:
+                request()
+            except StoreError as error:
+                _log.warning("leftovers not taken away", binlog=name, error=error)
 
-    def take(self, outcome: Outcome) -> None:
-        """Take the outcome of a request. Raises what is not the store's error."""
-        if isinstance(outcome.error, StoreError):
-            assert isinstance(outcome.token, SweepToken)  # noqa: S101 - these alone are submitted
-            _log.warning("leftovers not taken away", binlog=outcome.token.name, error=outcome.error)
-        elif outcome.error is not None:
-            raise outcome.error
+        self._workers.submit(name, tidy)

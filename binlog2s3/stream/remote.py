@@ -87,7 +87,7 @@ class RemoteBinlog:
         self, store: Store, layout: Layout, lineage: str, grid: Grid, track: Track
     ) -> None:
         self._store = store
-        self._grid = grid
+        self.grid = grid
         self._track = track
         self.key = layout.binlog(lineage, track.name)
         self.entry_key = layout.entry(lineage, track.name)
@@ -98,7 +98,7 @@ class RemoteBinlog:
         track = self._track
         return {
             part.number: (part, track.digest.part_crc64(part))
-            for part in self._grid.parts(track.size)
+            for part in self.grid.parts(track.size)
             if part.full or track.closed
         }
 
@@ -353,7 +353,7 @@ class RemoteBinlog:
         self._md5(part)
 
     def _etags(self) -> tuple[str, ...]:
-        digests = [self._md5(part) for part in self._grid.parts(self._track.size)]
+        digests = [self._md5(part) for part in self.grid.parts(self._track.size)]
         if len(digests) == 1:
             return (digests[0].hex(), composite_etag(digests))
         return (composite_etag(digests),)

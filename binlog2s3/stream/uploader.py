@@ -50,7 +50,7 @@ from binlog2s3.stream.decide import (
     decide,
 )
 from binlog2s3.stream.job import Job
-from binlog2s3.stream.leftovers import Leftovers, SweepToken
+from binlog2s3.stream.leftovers import Leftovers
 from binlog2s3.stream.punch import PunchUnsupportedError
 from binlog2s3.stream.remote import RemoteBinlog
 from binlog2s3.stream.spool import Spool
@@ -84,8 +84,10 @@ class _Token:
 
 def take(outcome: Outcome) -> None:
     """Give an outcome to the uploader that asked. Raises an error that no retry can fix."""
-    assert isinstance(outcome.token, _Token | SweepToken)  # noqa: S101 - uploaders alone submit
-    outcome.token.owner.take(outcome)
+    if isinstance(outcome.token, _Token):
+        outcome.token.owner.take(outcome)
+    elif outcome.error is not None:  # of `Leftovers`, which log the store's errors
+        raise outcome.error
 
 
 def backoff(failures: int) -> float:
@@ -150,7 +152,7 @@ class Uploader:
     def add(self, track: Track) -> None:
         """Upload this binlog, which may still grow."""
         place = RemoteBinlog(self._store, self._layout, self._lineage, self._limits.grid, track)
-        self._jobs[track.name] = Job(track, place, self._limits.grid)
+        self._jobs[track.name] = Job(track, place)
 
     def abandon(self, track: Track) -> None:
         """Upload what there is as chunks and free the spool: the source cannot send the rest."""
@@ -311,7 +313,7 @@ class Uploader:
     def take(self, outcome: Outcome) -> None:
         """Learn from the outcome of a request. Raises an error that no retry can fix."""
         token = outcome.token
-        assert isinstance(token, _Token)  # noqa: S101 - the leftovers take theirs
+        assert isinstance(token, _Token)  # noqa: S101 - `take` has seen it
         job, action = token.job, token.action
         job.flying.discard(action)
         if outcome.error is not None:

@@ -24,6 +24,7 @@ from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.uploader import take
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import parent_of
 from tests.memory_store import MemoryStore
@@ -374,7 +375,7 @@ def test_until_when_all_is_in(bench: Bench) -> None:
         newest.step()
         bench.perform()
         while (outcome := bench.workers.take(0)) is not None:
-            outcome.token.owner.take(outcome)  # type: ignore[attr-defined]
+            take(outcome)
         bench.intake.judge({})
     assert bench.intake.coverage.until == START + timedelta(seconds=20)
     assert bench.intake.covered_until() is None  # what was claimed of another one says nothing
