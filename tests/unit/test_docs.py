@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import cache
@@ -192,6 +192,23 @@ def test_check_is_in_the_reference() -> None:
     assert set(re.findall(r"`(\w+)`", result)) == {"result", *get_args(preflight.Result)}
 
 
+def are_as_in_the_table(documents: list[Any], text: str, first_cell: str) -> None:
+    """The fields in their order, of the type that is said, null only where it may be."""
+    table = {row[0].strip("`"): row for row in rows(text, first_cell)}
+    for document in documents:
+        assert list(document) == list(table)
+        for field, value in document.items():
+            kind = table[field][1]
+            assert isinstance(value, bool) if kind == "true or false" else fits(value, kind)
+    may_be_null = {field for field, row in table.items() if row[1].endswith(" or null")}
+    assert {k for d in documents for k, v in d.items() if v is None} == may_be_null
+
+
+def are_named_in_the_row(names: Iterable[str], text: str, field: str) -> None:
+    (row,) = (row for row in text.splitlines() if row.startswith(f"| `{field}` |"))
+    assert all(f"`{name}`" in row for name in names)
+
+
 def test_what_list_prints_is_as_documented() -> None:
     """Every state, and every field of --json in its order, of the type that is said."""
     text = section(REFERENCE, "What `list` shows")
@@ -213,17 +230,9 @@ def test_what_list_prints_is_as_documented() -> None:
         ("field of a lineage", lineages),
         ("field of a binlog", lineages[0]["binlogs"]),
     ):
-        table = {row[0].strip("`"): row for row in rows(text, first_cell)}
-        for document in documents:
-            assert list(document) == list(table)
-            for field, value in document.items():
-                kind = table[field][1]
-                assert isinstance(value, bool) if kind == "true or false" else fits(value, kind)
-        may_be_null = {field for field, row in table.items() if row[1].endswith(" or null")}
-        assert {k for d in documents for k, v in d.items() if v is None} == may_be_null
+        are_as_in_the_table(documents, text, first_cell)
     for field, inner in (("sources", whole["sources"]), ("missing", lineages[0]["missing"])):
-        (row,) = (row for row in text.splitlines() if row.startswith(f"| `{field}` |"))
-        assert all(f"`{name}`" in row for name in inner[0])
+        are_named_in_the_row(inner[0], text, field)
 
 
 def test_what_pitr_prints_is_as_documented() -> None:
@@ -254,17 +263,9 @@ def test_what_pitr_prints_is_as_documented() -> None:
         ("field of a transaction", [whole["plan"]["left_out"][0], bare_document["kept"][0]]),
         ("field of the result", [pitr_view.result_document(done), nothing["result"]]),
     ):
-        table = {row[0].strip("`"): row for row in rows(text, first_cell)}
-        for document in documents:
-            assert list(document) == list(table)
-            for field, value in document.items():
-                kind = table[field][1]
-                assert isinstance(value, bool) if kind == "true or false" else fits(value, kind)
-        may_be_null = {field for field, row in table.items() if row[1].endswith(" or null")}
-        assert {k for d in documents for k, v in d.items() if v is None} == may_be_null
+        are_as_in_the_table(documents, text, first_cell)
     for field in ("goal", "stop", "reachable"):
-        (row,) = (row for row in text.splitlines() if row.startswith(f"| `{field}` |"))
-        assert all(f"`{name}`" in row for name in whole["plan"][field])
+        are_named_in_the_row(whole["plan"][field], text, field)
 
 
 def test_what_verify_prints_is_as_documented() -> None:
@@ -279,14 +280,7 @@ def test_what_verify_prints_is_as_documented() -> None:
         ("field of an interval", full["recoverable"]),
         ("field of a defect", full["defects"]),
     ):
-        table = {row[0].strip("`"): row for row in rows(text, first_cell)}
-        for document in documents:
-            assert list(document) == list(table)
-            for field, value in document.items():
-                kind = table[field][1]
-                assert isinstance(value, bool) if kind == "true or false" else fits(value, kind)
-        may_be_null = {field for field, row in table.items() if row[1].endswith(" or null")}
-        assert {k for d in documents for k, v in d.items() if v is None} == may_be_null
+        are_as_in_the_table(documents, text, first_cell)
     assert list(empty["answer"]) == list(full["answer"])
     for field, inner in (
         ("gaps", full["gaps"][0]),
