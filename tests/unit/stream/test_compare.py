@@ -9,7 +9,6 @@ import pytest
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
@@ -18,20 +17,14 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError
 from binlog2s3.stream.compare import Common, Finder, cut
 from binlog2s3.stream.spool import RunFacts, SpoolRun
+from tests import documents
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.memory_store import MemoryStore
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 LAYOUT = Layout("p", "orders")
-LINEAGE = Lineage(
-    id="20260102T030405Z-3e11fa47-a1b2",
-    source="orders",
-    server_uuid=UUID_A,
-    flavour="mysql",
-    server_version="9.7.0",
-    first_binlog=BinlogName("b", 1),
-    first_binlog_time=TIME,
-    gtid_set="",
+LINEAGE = replace(
+    documents.LINEAGE, first_binlog=BinlogName("b", 1), first_binlog_time=TIME, gtid_set=""
 )
 FACTS = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog="b.000001", position=4)
 MOST = 8

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.documents import Parent
 from binlog2s3.binlog.gtid import Gtids, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.server.connection import ServerBinlog
@@ -24,19 +24,15 @@ from binlog2s3.stream.continuation import (
     successor,
     unservable,
 )
+from tests import documents
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.documents import parent_of
 
 IMAGE = "00000000-0000-0000-0000-0000000000aa"
-LINEAGE = Lineage(
-    id="20260102T030405Z-3e11fa47-a1b2",
-    source="orders",
-    server_uuid=UUID_A,
-    flavour="mysql",
-    server_version="9.7.0",
+LINEAGE = replace(
+    documents.LINEAGE,
     first_binlog=BinlogName("b", 2),
     first_binlog_time=datetime(2026, 1, 2, tzinfo=UTC),
-    gtid_set=f"{UUID_A}:1-5",
 )
 MARIADB = replace(
     LINEAGE, server_uuid="00000007-0000-0000-0000-000000000000", flavour="mariadb", gtid_set="0-7-5"

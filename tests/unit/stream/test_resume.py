@@ -11,7 +11,6 @@ from typing import Any, Literal
 import pytest
 
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
@@ -22,17 +21,14 @@ from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.resume import Doubt, Heading, Pilot, first_binlog
 from binlog2s3.stream.tail import Overlap
+from tests import documents
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.documents import parent_of
 from tests.memory_store import MemoryStore
 
 LAYOUT = Layout("p", "orders")
-LINEAGE = Lineage(
-    id="20260102T030405Z-3e11fa47-a1b2",
-    source="orders",
-    server_uuid=UUID_A,
-    flavour="mysql",
-    server_version="9.7.0",
+LINEAGE = replace(
+    documents.LINEAGE,
     first_binlog=BinlogName("b", 2),
     first_binlog_time=datetime(2026, 1, 2, tzinfo=UTC),
     gtid_set="",

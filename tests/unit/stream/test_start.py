@@ -34,21 +34,15 @@ from binlog2s3.stream.start import (
     sweep_spool,
 )
 from binlog2s3.stream.tail import Track, TrackState
+from tests import documents
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import BEAT, parent_of, turn_of
 from tests.memory_store import MemoryStore
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 LAYOUT = Layout("p", "orders")
-LINEAGE = Lineage(
-    id="20260102T030405Z-3e11fa47-a1b2",
-    source="orders",
-    server_uuid=UUID_A,
-    flavour="mysql",
-    server_version="9.7.0",
-    first_binlog=BinlogName.parse("b.000002"),
-    first_binlog_time=TIME,
-    gtid_set=f"{UUID_A}:1-5",
+LINEAGE = replace(
+    documents.LINEAGE, first_binlog=BinlogName.parse("b.000002"), first_binlog_time=TIME
 )
 RUN = RunFacts(
     source="orders", target="s3://b/p", server_uuid=UUID_A, binlog="b.000001", position=4
