@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from binlog2s3.archive.catalog import read
 from binlog2s3.archive.chunks import Chunk, Chunks
@@ -64,7 +65,7 @@ class _CheckedSlice:
 
     piece: Body
     crc64: int
-    path: str
+    path: Path
 
     @property
     def size(self) -> int:
@@ -129,7 +130,7 @@ class RemoteBinlog:
             return False
         if info.crc64 is not None:
             return info.crc64 == crc64
-        return info.etag.strip('"') == self._md5(part).hex()
+        return info.etag.strip('"') == self.md5(part).hex()
 
     def chunk_key(self, chunk: Chunk) -> str:
         """The key of a chunk."""
@@ -190,7 +191,7 @@ class RemoteBinlog:
             )
         except ObjectMissingError as error:
             raise ObjectMissingError(f"chunk {key} is not there any more") from error
-        if info.etag.strip('"') == self._md5(part).hex():
+        if info.etag.strip('"') == self.md5(part).hex():
             return info
         # With KMS an ETag is not an MD5 and proves nothing.
         if crc64_of_blocks(self._store.open(key, 0, chunk.size)) != chunk.crc64:
@@ -284,7 +285,7 @@ class RemoteBinlog:
         return self._track.body(begin, end)
 
     def _checked(self, begin: int, end: int, crc64: int) -> Body:
-        return _CheckedSlice(self._slice(begin, end), crc64, str(self._track.path))
+        return _CheckedSlice(self._slice(begin, end), crc64, self._track.path)
 
     def _given_back(self, begin: int, end: int) -> FloorError:
         return FloorError(
@@ -293,7 +294,7 @@ class RemoteBinlog:
             hint="restart: the binlog is fetched again; what deleted its chunks in the bucket?",
         )
 
-    def _md5(self, part: Part) -> bytes:
+    def md5(self, part: Part) -> bytes:
         """The MD5 of a part's bytes in the spool. It is slow, so it is computed once."""
         md5s = self._track.md5s
         if part not in md5s and part.begin < self._track.floor:
@@ -305,7 +306,7 @@ class RemoteBinlog:
             piece = self._slice(part.begin, part.end)
             crc64, md5 = _digests(piece)
             if crc64 != self._track.digest.part_crc64(part):
-                raise self._changed(piece)
+                raise _changed(piece, self._track.path)
             md5s[part] = md5
         return md5s[part]
 
@@ -348,12 +349,8 @@ class RemoteBinlog:
             again=self._readable,
         )
 
-    def prepare_punch(self, part: Part) -> None:
-        """Compute what archiving needs of a part's bytes, before they are freed in the spool."""
-        self._md5(part)
-
     def _etags(self) -> tuple[str, ...]:
-        digests = [self._md5(part) for part in self.grid.parts(self._track.size)]
+        digests = [self.md5(part) for part in self.grid.parts(self._track.size)]
         if len(digests) == 1:
             return (digests[0].hex(), composite_etag(digests))
         return (composite_etag(digests),)
@@ -366,10 +363,7 @@ class RemoteBinlog:
         except StoreError as error:
             if error.transient or crc64_of_blocks(_blocks(piece)) == crc64:
                 raise
-            raise self._changed(piece) from error
-
-    def _changed(self, piece: Body) -> SpoolError:
-        return _changed(piece, str(self._track.path))
+            raise _changed(piece, self._track.path) from error
 
 
 def put_entry(store: Store, key: str, binlog: BinlogReading) -> None:
@@ -449,7 +443,7 @@ def _blocks(piece: Body) -> Iterator[bytes]:
             yield data
 
 
-def _changed(piece: Body, path: str) -> SpoolError:
+def _changed(piece: Body, path: Path) -> SpoolError:
     return SpoolError(
         f"{path} changed after it was read ({piece.size} bytes)",
         hint="check the spool's disk and restart: the binlog is fetched again",

@@ -12,7 +12,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from binlog2s3.archive.chunks import Chunk
@@ -66,20 +66,16 @@ _LONGEST_WAIT = 10.0
 _ACTS = Flush | Merge | PutChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Token:
     """What was asked for, by which uploader, and which upload it knew of then."""
 
-    __slots__ = ("action", "at", "chunk", "job", "owner", "upload_id")
-
-    def __init__(
-        self, owner: "Uploader", job: Job, action: Action, chunk: Chunk | None, at: float
-    ) -> None:
-        self.owner = owner
-        self.at = at
-        self.job = job
-        self.action = action
-        self.chunk = chunk
-        self.upload_id = job.held.upload_id if job.held else None
+    owner: "Uploader"
+    job: Job
+    action: Action
+    chunk: Chunk | None
+    at: float
+    upload_id: str | None
 
 
 def take(outcome: Outcome) -> None:
@@ -191,7 +187,7 @@ class Uploader:
                 break
             if part.end > read_from:  # a request may still read it, at another attempt
                 break
-            job.place.prepare_punch(part)
+            job.place.md5(part)  # archiving needs it, and will not have these bytes
             try:
                 give_back(self._spool, track, part.end)
             except PunchUnsupportedError as error:
@@ -387,7 +383,8 @@ class Uploader:
         before = job.sent_bytes
         request = job.request(action, chunk)
         self.totals.sent_bytes += job.sent_bytes - before
-        self._workers.submit(_Token(self, job, action, chunk, now), request)
+        upload_id = job.held.upload_id if job.held else None
+        self._workers.submit(_Token(self, job, action, chunk, now, upload_id), request)
 
     def _tell(self, job: Job, action: Action) -> None:
         """Tell the coverage how far this binlog can be read from the bucket."""
