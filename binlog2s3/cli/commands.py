@@ -267,6 +267,9 @@ def check(ctx: click.Context, /, *, json: bool, **given: Any) -> None:
       # for Nagios and similar: exit 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (and every error)
       binlog2s3 status --s3-url s3://acme-binlogs/prod --all --expect sources.txt --check
 
+      # the replicas and other clients of `serve`, by its --status-listen
+      binlog2s3 status --serve-url http://127.0.0.1:9276
+
       # for a program: what may be deleted on the server
       binlog2s3 status --config /etc/binlog2s3/orders-primary.toml --json | jq -r .purge.statement
     """,
@@ -277,8 +280,9 @@ def status(ctx: click.Context, /, **given: Any) -> None:
     """Show what is not in the bucket yet, and what is wrong.
 
     It asks the streamer through the socket in its spool. If no streamer answers, it reads the
-    bucket, from any machine, and says so. It changes nothing. Times are UTC. The exit code is 0 if
-    the status can be shown, whatever it is; --check has its own exit codes.
+    bucket, from any machine, and says so. --serve-url lists the clients of `serve`. It changes
+    nothing. Times are UTC. The exit code is 0 if the status can be shown, whatever it is; --check
+    has its own exit codes.
     """
     from binlog2s3.cli.status import show as show_status  # noqa: PLC0415
 

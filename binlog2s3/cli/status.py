@@ -1,8 +1,8 @@
 """The commands `status` and `health`: ask the streamer, or else read the bucket, and print.
 
 Place in the flow: under `commands`. `status.ask` asks the streamer through the socket in its
-spool, `status.from_bucket` reads the bucket. `status.text` has the texts, `status_watch` repeats
-the look, `status.nagios` makes the line for a monitor.
+spool, `status.from_bucket` reads the bucket, `serve.ask` asks a `serve`. `status.text` has the
+texts, `status_watch` repeats the look, `status.nagios` makes the line for a monitor.
 
 Law: it changes nothing, and takes no lock. The output says so if it is not from the streamer.
 What only some calls need is imported by those calls, because health checks run often.
@@ -40,6 +40,11 @@ def show(config: StatusConfig) -> int:
 
     Raises ConfigError, StoreError, and ArchiveError if there is nothing to show.
     """
+    if config.serve_url is not None:
+        from binlog2s3.serve.ask import show_clients
+
+        show_clients(config.serve_url, sys.stdout, as_json=config.as_json)
+        return 0
     with StatusSource(config) as looks:
         if config.output == "watch":
             pace = LookSchedule(interval_seconds=config.interval, count=config.count)

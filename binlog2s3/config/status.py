@@ -70,7 +70,7 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusConfig:
-    """What `status` and `health` look at: a streamer, through its spool, or the bucket.
+    """What `status` and `health` look at: a streamer, through its spool, the bucket, or a `serve`.
 
     `spool_given`: the spool was named, and is not the default. `count`: how often to look, None:
     until interrupted.
@@ -100,6 +100,14 @@ class StatusConfig:
             name="from",
         ),
     ] = "auto"
+    serve_url: Annotated[
+        str | None,
+        Option(
+            "URL",
+            "List the clients of the `serve` with this status address, e.g. http://127.0.0.1:9276.",
+            "endpoint",
+        ),
+    ] = None
     as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
     watch: Annotated[bool, Option("", "Update continuously, until Ctrl-C.")] = False
     interval: Annotated[
@@ -158,6 +166,7 @@ def _problems(given: Given) -> Iterable[str]:
     if whole and look_at == "daemon":
         yield contradiction(given, "all", "from", "a streamer knows its own source alone")
     yield from _output_problems(given)
+    yield from _serve_problems(given)
     if given.wants("check"):
         yield from _threshold_problems(given)
 
@@ -171,6 +180,19 @@ def _output_problems(given: Given) -> Iterable[str]:
     for name, other in needs.items():
         if given.on_command_line(name) and not given.wants(other):
             yield f"--{name} needs --{other}"
+
+
+def _serve_problems(given: Given) -> Iterable[str]:
+    if not given.has("serve-url"):
+        return
+    if not given.values["serve-url"].startswith("http://"):
+        yield f"{given.called('serve-url')}: --status-listen speaks http://, without TLS"
+    for name in ("all", "watch", "check"):
+        if given.wants(name):
+            yield contradiction(given, "serve-url", name, "it lists the clients once")
+    for name in ("source", "s3-url", "spool", "from"):  # the file may have them
+        if given.on_command_line(name):
+            yield contradiction(given, "serve-url", name, "`serve` answers for itself")
 
 
 def _threshold_problems(given: Given) -> Iterable[str]:

@@ -112,15 +112,7 @@ def _get(path: Path, target: str, timeout_seconds: float) -> tuple[int, bytes]:
         ):
             deadline = time.monotonic() + timeout_seconds
             _connect(client, address, deadline)
-            limit_to(deadline, client)
-            client.sendall(f"GET {target} HTTP/1.0\r\n\r\n".encode("ascii"))
-            taken = bytearray()
-            while len(taken) <= _MOST_ANSWER:
-                limit_to(deadline, client)
-                more = client.recv(1 << 16)
-                if not more:
-                    break
-                taken += more
+            taken = exchange(client, f"GET {target} HTTP/1.0\r\n\r\n", deadline)
     except TimeoutError:
         raise Unanswered(f"no answer within {timeout_seconds:g} s on {path}", "hangs") from None
     except PermissionError:
@@ -132,13 +124,43 @@ def _get(path: Path, target: str, timeout_seconds: float) -> tuple[int, bytes]:
     except OSError as error:
         text = f"{path}: {(error.strerror or str(error)).lower()}"
         raise Unanswered(text, "unclear") from None
-    head, _, body = bytes(taken).partition(b"\r\n\r\n")
+    return parsed(taken, str(path), "a streamer")
+
+
+def exchange(client: socket.socket, request: str, deadline: float, *, begins: bytes = b"") -> bytes:
+    """Send an HTTP/1.0 request; returns all that comes back, up to a limit. Raises OSError.
+
+    It stops at once if the answer does not begin with these bytes.
+    """
+    limit_to(deadline, client)
+    client.sendall(request.encode("ascii"))
+    taken = bytearray()
+    while len(taken) <= _MOST_ANSWER:
+        limit_to(deadline, client)
+        more = client.recv(1 << 16)
+        if not more:
+            break
+        taken += more
+        if not taken.startswith(begins[: len(taken)]):
+            break
+    return bytes(taken)
+
+
+def parsed(answer: bytes, where: str, what: str) -> tuple[int, bytes]:
+    """The status code and the body of what came from `where`. Raises Unanswered.
+
+    `what` should have answered.
+    """
+    head, _, body = answer.partition(b"\r\n\r\n")
     line = re.match(rb"HTTP/1\.[01] ([0-9]{3}) ", head)
     size = re.search(rb"\r\nContent-Length: ([0-9]{1,12})", head)
+    if len(answer) > _MOST_ANSWER:
+        text = f"the answer on {where} is too long: more than {_MOST_ANSWER >> 20} MiB"
+        raise Unanswered(text, "unclear")
     if line is None or size is None:
-        raise Unanswered(f"what answers on {path} is not a streamer", "unclear")
+        raise Unanswered(f"what answers on {where} is not {what}", "unclear")
     if len(body) != int(size[1]):
-        raise Unanswered(f"the answer on {path} is incomplete", "unclear")
+        raise Unanswered(f"the answer on {where} is incomplete", "unclear")
     return int(line[1]), body
 
 

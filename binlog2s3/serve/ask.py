@@ -1,0 +1,169 @@
+"""Asks a `serve` for its status, over the HTTP of its --status-listen, and prints its clients.
+
+Place in the flow: `status --serve-url` calls it; `status` of this package makes the document.
+
+Law: an answer has one deadline as a whole, and a limit of its size. What answers and is not a
+`serve` is never taken for one.
+"""
+
+import json
+import socket
+import time
+from dataclasses import fields
+from http import HTTPStatus
+from typing import Any, TextIO, TypeVar
+from urllib.parse import urlsplit
+
+from binlog2s3.errors import ArchiveError
+from binlog2s3.formatting import count_text, one_line, size_text
+from binlog2s3.output import Plain, page_on
+from binlog2s3.serve.status import ClientStatus, ServeStatus
+from binlog2s3.status.ask import Unanswered, exchange, limit_to, parsed
+
+_HTTP_PORT = 80
+_HEADINGS = ("KIND", "USER", "HOST", "SERVER ID", "STATE", "POSITION", "BEHIND", "SENT")
+_RIGHT = (3, 6, 7)
+_MOST_TEXT = 400
+_EXPECTED = "`binlog2s3 serve`"
+_HINT = "--serve-url is the --status-listen of a running `binlog2s3 serve`, not its --listen"
+Made = TypeVar("Made")
+
+
+def show_clients(url: str, out: TextIO, *, as_json: bool, timeout_seconds: float = 5.0) -> None:
+    """Print the clients of this `serve`, or its document. Raises ArchiveError without an answer."""
+    try:
+        document, status = ask_serve(url, timeout_seconds=timeout_seconds)
+    except Unanswered as error:
+        transient = error.kind in ("hangs", "refused")
+        raise ArchiveError(str(error), hint=_HINT, transient=transient) from error
+    if as_json:
+        print(json.dumps(document, indent=1), file=out)
+    else:
+        print_clients(status, page_on(out))
+
+
+def ask_serve(url: str, *, timeout_seconds: float = 5.0) -> tuple[dict[str, Any], ServeStatus]:
+    """The document of /status, and what it says. Raises Unanswered."""
+    code, body = _get(url, timeout_seconds)
+    if code != HTTPStatus.OK:
+        said = one_line(body[:200].decode("utf-8", "replace")) if code >= 500 else ""
+        raise Unanswered(f"{url} answers {code}{f': {said}' if said else ''}", "unclear")
+    try:
+        document = json.loads(body)
+        return document, status_of(document)
+    except (ValueError, RecursionError) as error:
+        text = f"what answers on {url} is not {_EXPECTED} of this version: {error}"
+        raise Unanswered(one_line(text)[:_MOST_TEXT], "unclear") from None
+
+
+def print_clients(status: ServeStatus, page: Plain) -> None:
+    """What is served, what is wrong, and a row for each client."""
+    binlogs = count_text(status.whole, "closed binlog")
+    span = f"{status.first} to {status.last}" if status.first else "nothing yet"
+    page.line(f"{status.source}  {status.flavour} {status.server_version}  {span}  {binlogs}")
+    for text in (status.problem, status.error):
+        if text:
+            page.line(f"critical: {text}", "bold red")
+    refused = ", ".join(f"{number:,} ({why})" for why, number in sorted(status.refused.items()))
+    if refused:
+        page.line(f"refused connections: {refused}")
+    page.line("")
+    if not status.clients:
+        page.line("no clients")
+        return
+    rows = [_cells_of(one) for one in status.clients]
+    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
+    if page.width is not None and sum(widths) + 2 * len(widths) > page.width:
+        for cells in rows:
+            page.line("  ".join(cells[:3]))
+            rest = zip(_HEADINGS[3:], cells[3:], strict=True)
+            page.field("", ", ".join(f"{name.lower()} {cell}" for name, cell in rest), 2)
+        return
+    page.row(_HEADINGS, widths, ["bold"] * len(widths), right=_RIGHT)
+    for cells in rows:
+        page.row(cells, widths, right=_RIGHT)
+
+
+def _cells_of(client: ClientStatus) -> tuple[str, ...]:
+    return (
+        one_line(client.kind),
+        one_line(client.user),
+        one_line(client.host),
+        str(client.server_id) if client.server_id else "-",
+        one_line(client.state),
+        one_line(f"{client.binlog}:{client.position}") if client.binlog else "-",
+        size_text(client.behind_bytes) if client.binlog else "-",
+        size_text(client.sent_bytes),
+    )
+
+
+def status_of(document: object) -> ServeStatus:
+    """What a document says; unknown fields of it are ignored. Raises ValueError."""
+    status = _made(ServeStatus, document, clients=_clients_of(document))
+    if not all(type(number) is int for number in status.refused.values()):
+        raise ValueError("refused: not numbers")
+    return status
+
+
+def _clients_of(document: object) -> tuple[ClientStatus, ...]:
+    clients = document.get("clients") if isinstance(document, dict) else None
+    if not isinstance(clients, list):
+        raise ValueError("no list of clients")
+    return tuple(_made(ClientStatus, client) for client in clients)
+
+
+def _made(kind: type[Made], document: object, **more: object) -> Made:
+    if not isinstance(document, dict):
+        raise ValueError("not an object")
+    values = dict(more)
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.name in values:
+            continue
+        value = document.get(field.name)
+        declared: Any = field.type
+        wanted: Any = {float: (int, float), dict[str, int]: dict}.get(declared, declared)
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            raise ValueError(f"{field.name} is missing or of the wrong type")
+        values[field.name] = value
+    return kind(**values)
+
+
+def _get(url: str, timeout_seconds: float) -> tuple[int, bytes]:
+    """The status code and the body of a GET of /status below this URL. Raises Unanswered."""
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/").removesuffix("/status")
+    request = f"GET {path}/status HTTP/1.0\r\nHost: {parts.netloc}\r\n\r\n"
+    deadline = time.monotonic() + timeout_seconds
+    try:
+        with _connected(parts.hostname or "", parts.port or _HTTP_PORT, deadline) as client:
+            # a MySQL server greets, and then waits for the rest of a packet
+            answer = exchange(client, request, deadline, begins=b"HTTP/1.")
+    except TimeoutError:
+        raise Unanswered(f"no answer within {timeout_seconds:g} s from {url}", "hangs") from None
+    except ConnectionError as error:
+        raise Unanswered(f"{url}: {_why(error)}", "refused") from None
+    except OSError as error:
+        raise Unanswered(f"{url}: {_why(error)}", "unclear") from None
+    return parsed(answer, url, _EXPECTED)
+
+
+def _connected(host: str, port: int, deadline: float) -> socket.socket:
+    """Connect to the first address of the host that answers. Raises OSError."""
+    failed = OSError("no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        client = socket.socket(family, kind, protocol)
+        try:
+            limit_to(deadline, client)
+            client.connect(address)
+        except OSError as error:
+            client.close()
+            failed = error
+        else:
+            return client
+    raise failed
+
+
+def _why(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
