@@ -1,0 +1,510 @@
+"""Real replicas and mysqlbinlog follow the bucket through `binlog2s3 serve`."""
+
+import contextlib
+import json
+import random
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from lab.child import free_port
+from lab.get import ServerBinaries
+from lab.mysql import MariadbServer, MysqlServer
+from lab.s3 import MinioServer
+from tests import command
+from tests.integration.apply_pair import RELAXED, Pair, same, two
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+
+PASSWORD = "it's a secret"
+TABLE = (
+    "CREATE DATABASE IF NOT EXISTS d",
+    "CREATE TABLE IF NOT EXISTS d.t (id INT AUTO_INCREMENT PRIMARY KEY, x VARCHAR(2000))",
+)
+
+
+class Served:
+    """One `binlog2s3 serve` as a child process, which may be killed and started again."""
+
+    def __init__(self, directory: Path, what: Sequence[str], environment: dict[str, str]) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._password = directory / "password"
+        self._password.write_text(f"{PASSWORD}\n")
+        self._log = directory / "serve.stderr"
+        self._what = list(what)
+        self._environment = environment
+        self.port, self.status_port = free_port(), free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *more: str) -> None:
+        """Start it, and wait until it listens."""
+        words = [
+            "serve", *self._what, "--listen", f"127.0.0.1:{self.port}", "--user", "replica",
+            "--password-file", str(self._password), "--status-listen",
+            f"127.0.0.1:{self.status_port}", "--log-level", "debug", *more,
+        ]  # fmt: skip
+        with self._log.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                command.argv(*words), env=self._environment, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
+            )  # fmt: skip
+
+        def listens() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, self.log()
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return True
+            return False
+
+        wait_until(listens, what="serve listens")
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """End it by a signal; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = self.process.wait(60)
+        if number != signal.SIGKILL:
+            assert "Traceback" not in self.log()
+        return code
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def status(self) -> Any:
+        """What it says of itself."""
+        url = f"http://127.0.0.1:{self.status_port}/status"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Code and text of an answer."""
+        url = f"http://127.0.0.1:{self.status_port}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+
+class Scene:
+    """A source that is streamed into a bucket, a `serve`, and a replica."""
+
+    def __init__(self, pair: Pair, minio: MinioServer, bucket: str, place: Path) -> None:
+        self.pair = pair
+        self.minio = minio
+        self.bucket = bucket
+        self.place = place
+        self.ends = contextlib.ExitStack()
+        self.streams = 0
+        self.stream = self.streamed()
+        where = [
+            "--source", "test", "--s3-url", f"s3://{bucket}/pre", "--endpoint-url",
+            minio.endpoint_url, "--region", "us-east-1", "--addressing-style", "path",
+        ]  # fmt: skip
+        self.serve = Served(place / "serve", where, command.environment(**minio.env()))
+        self.ends.callback(self._end_serve)
+
+    def _end_serve(self) -> None:
+        process = self.serve.process
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait(10)
+
+    def streamed(self, **options: Any) -> StreamProcess:
+        """A streamer on the same spool."""
+        self.streams += 1
+        found = StreamProcess(
+            self.place / f"stream-{self.streams}", self.pair.source, self.minio, self.bucket,
+            options={"spool": self.place / "spool", "spool-min-free-bytes": 0, **options},
+        )  # fmt: skip
+        self.ends.enter_context(found)
+        found.wait_for_event("streaming")
+        return found
+
+    @property
+    def source(self) -> MysqlServer:
+        return self.pair.source
+
+    @property
+    def target(self) -> MysqlServer:
+        return self.pair.target
+
+    def write(self, count: int, size: int = 100) -> None:
+        """So many transactions."""
+        with contextlib.closing(self.source.connect()) as connection:
+            cursor = connection.cursor()
+            for _ in range(count):
+                cursor.execute("INSERT INTO d.t (x) VALUES (REPEAT('x', %s))", (size,))
+
+    def replicate(self, at: tuple[str, int] | None = None) -> None:
+        """The target becomes a replica of what is served."""
+        password = PASSWORD.replace("'", "''")
+        port = self.serve.port
+        if self.pair.is_mysql:
+            where = (
+                f"SOURCE_AUTO_POSITION=0, SOURCE_LOG_FILE='{at[0]}', SOURCE_LOG_POS={at[1]}"
+                if at
+                else "SOURCE_AUTO_POSITION=1"
+            )
+            self.target.query(
+                f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={port}, "
+                f"{where}, SOURCE_CONNECT_RETRY=1, SOURCE_RETRY_COUNT=1000, SOURCE_SSL=0, "
+                f"SOURCE_HEARTBEAT_PERIOD=1, SOURCE_USER='replica', SOURCE_PASSWORD='{password}'",
+                "START REPLICA",
+            )
+        else:
+            where = (
+                f"MASTER_USE_GTID=no, MASTER_LOG_FILE='{at[0]}', MASTER_LOG_POS={at[1]}"
+                if at
+                else "MASTER_USE_GTID=slave_pos"
+            )
+            self.target.query(
+                f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={port}, {where}, "
+                f"MASTER_USER='replica', MASTER_PASSWORD='{password}', MASTER_CONNECT_RETRY=1, "
+                "MASTER_HEARTBEAT_PERIOD=1",
+                "START SLAVE",
+            )
+
+    def forget(self) -> None:
+        """The target is no replica any more."""
+        if self.pair.is_mysql:
+            self.target.query("STOP REPLICA", "RESET REPLICA ALL")
+        else:
+            self.target.query("STOP ALL SLAVES", "RESET SLAVE ALL")
+
+    def replica(self) -> dict[str, Any]:
+        """Its status, with MySQL's new names."""
+        show = "SHOW REPLICA STATUS" if self.pair.is_mysql else "SHOW SLAVE STATUS"
+        dicts = pymysql.cursors.DictCursor
+        with (
+            contextlib.closing(self.target.connect()) as connection,
+            connection.cursor(dicts) as cursor,
+        ):
+            cursor.execute(show)
+            found = cursor.fetchone() or {}
+        return {
+            key.replace("Master", "Source").replace("Slave", "Replica"): value
+            for key, value in found.items()
+        }
+
+    def count(self, server: MysqlServer) -> int:
+        with contextlib.suppress(pymysql.err.ProgrammingError, pymysql.err.OperationalError):
+            return int(server.query("SELECT COUNT(*) FROM d.t")[0][0])
+        return -1
+
+    def wait_until_equal(self, *, errors: bool = False) -> None:
+        """Until the replica has all that the source has."""
+
+        def is_equal() -> bool:
+            found = self.replica()
+            failed = f"{found.get('Last_IO_Error')}{found.get('Last_SQL_Error')}"
+            assert errors or not failed or "econnect" in failed, failed
+            return self.count(self.source) == self.count(self.target)
+
+        wait_until(is_equal, what="the replica has all")
+        same(self.pair)
+
+
+@contextlib.contextmanager
+def scene_of(
+    kind: type[MysqlServer], binaries: ServerBinaries, minio: MinioServer, bucket: str, place: Path
+) -> Iterator[Scene]:
+    with two(kind, binaries, RELAXED) as (source, target):
+        source.query(*TABLE)
+        scene = Scene(Pair(source, target), minio, bucket, place)
+        with scene.ends:
+            scene.serve.start()
+            yield scene
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def scene(
+    request: pytest.FixtureRequest, minio: MinioServer, disk_tmp_path: Path
+) -> Iterator[Scene]:
+    flavour = request.param
+    binaries = request.getfixturevalue(f"{flavour}_binaries")
+    kind = MysqlServer if flavour == "mysql" else MariadbServer
+    with scene_of(kind, binaries, minio, minio.make_bucket(), disk_tmp_path) as found:
+        yield found
+
+
+@pytest.mark.gate
+def test_a_replica_follows_by_gtids(scene: Scene) -> None:
+    """What is archived, what is open, over a rotation, and after both have been killed."""
+    scene.write(20)
+    scene.source.query("FLUSH BINARY LOGS")
+    scene.write(20)
+    scene.replicate()
+    scene.wait_until_equal()
+    scene.source.query("FLUSH BINARY LOGS")
+    scene.write(20)
+    scene.wait_until_equal()
+    (client,) = [one for one in scene.serve.status()["clients"] if one["kind"] == "replica"]
+    assert (client["user"], client["server_id"]) == ("replica", 2)
+    code, text = scene.serve.get("/metrics")
+    assert code == 200
+    assert 'binlog2s3_serve_clients{source="test",user="replica"} 1.0' in text
+    scene.serve.end(signal.SIGKILL)
+    scene.stream.kill()
+    scene.write(20)
+    scene.streamed()
+    scene.serve.start()
+    scene.write(20)
+    scene.wait_until_equal()
+    assert scene.serve.end() == 0
+
+
+def test_a_replica_follows_by_position(scene: Scene) -> None:
+    """It stops and asks again at the place that it has reached; the source restarts meanwhile."""
+    scene.write(20)
+    if scene.pair.is_mysql:
+        scene.target.query("SET GLOBAL gtid_mode = ON_PERMISSIVE")
+    scene.replicate((scene.pair.names[0], 4))
+    scene.wait_until_equal()
+    stop, start = (
+        ("STOP REPLICA IO_THREAD", "START REPLICA IO_THREAD")
+        if scene.pair.is_mysql
+        else ("STOP SLAVE IO_THREAD", "START SLAVE IO_THREAD")
+    )
+    for _ in range(3):
+        scene.target.query(stop)
+        scene.write(10)
+        scene.target.query(start)
+        scene.wait_until_equal()
+    scene.source.restart()  # its binlog ends with a STOP event
+    scene.write(10)
+    scene.wait_until_equal()
+
+
+def fetch(scene: Scene, into: Path, *more: str) -> "subprocess.Popen[bytes]":
+    """mysqlbinlog --raw of all that is served, from the first binlog on."""
+    tls = "--ssl-mode=DISABLED" if scene.pair.is_mysql else "--skip-ssl"
+    into.mkdir()
+    return subprocess.Popen(
+        [
+            str(scene.source.binaries.binlog), "--no-defaults", "--read-from-remote-server",
+            "--host=127.0.0.1", f"--port={scene.serve.port}", "--user=replica",
+            f"--password={PASSWORD}", tls, "--raw", f"--result-file={into}/", *more,
+            scene.pair.names[0],
+        ],
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.gate("mysql")
+def test_mysqlbinlog_gets_the_archives_bytes(scene: Scene) -> None:
+    """At once and for ever; STOP events and rotates included."""
+    scene.write(20)
+    scene.source.restart()
+    scene.write(20)
+    scene.source.query("FLUSH BINARY LOGS")
+    scene.write(5)
+    names = scene.pair.names
+    closed = {name: (scene.source.datadir / name).read_bytes() for name in names[:-1]}
+    wait_until(lambda: scene.serve.status()["last"] == names[-1] or _poke(scene), what="served")
+    once = fetch(scene, scene.place / "once", "--to-last-log")
+    _, said = once.communicate(timeout=120)
+    assert once.returncode == 0, said
+    for name, data in closed.items():
+        assert (scene.place / "once" / name).read_bytes() == data
+    server = "--stop-never-slave-server-id=99"
+    server = "--connection-server-id=99" if scene.pair.is_mysql else server
+    ever = fetch(scene, scene.place / "ever", "--stop-never", server)
+    try:
+        scene.source.query("FLUSH BINARY LOGS")
+        closed[names[-1]] = (scene.source.datadir / names[-1]).read_bytes()
+        scene.write(5)
+        for name, data in closed.items():
+            path = scene.place / "ever" / name
+            wait_until(lambda p=path, d=data: p.exists() and p.read_bytes() == d, what=name)
+    finally:
+        ever.kill()
+        ever.communicate()
+
+
+def _poke(scene: Scene) -> bool:
+    """The bucket is only asked while somebody waits: wait for a moment."""
+    fetch(scene, scene.place / f"poke-{time.monotonic_ns()}", "--to-last-log").communicate()
+    return False
+
+
+@pytest.mark.gate("mysql")
+def test_a_store_that_is_silent_ends_no_replica(scene: Scene) -> None:
+    """It gets heartbeats, and goes on when the store answers again."""
+    scene.write(10)
+    scene.replicate()
+    scene.wait_until_equal()
+    before = scene.serve.status()["clients"]
+    subprocess.run(["kill", "-STOP", str(scene.minio.pid)], check=True)
+    try:
+        wait_until(lambda: scene.serve.get("/health")[0] == 503, 120, what="it says so")
+        found = scene.replica()
+        assert (found["Replica_IO_Running"], found["Last_IO_Error"]) == ("Yes", "")
+    finally:
+        subprocess.run(["kill", "-CONT", str(scene.minio.pid)], check=True)
+    scene.write(10)
+    scene.wait_until_equal()
+    assert [one["number"] for one in scene.serve.status()["clients"]] == [
+        one["number"] for one in before
+    ]
+
+
+# Refusals
+
+
+def refusal(scene: Scene) -> str:
+    """What the replica says when it was refused."""
+
+    def said() -> str:
+        found = scene.replica()
+        return (
+            str(found["Last_IO_Error"])
+            if found["Last_IO_Errno"] == 1236 or ("1236" in str(found["Last_IO_Error"]))
+            else ""
+        )
+
+    return str(wait_until(said, what="error 1236"))
+
+
+def test_purged_gtids_are_refused(scene: Scene) -> None:
+    """A new replica of an archive that does not begin with the server's first transaction."""
+    scene.write(5)
+    scene.stream.terminate()
+    scene.source.query("FLUSH BINARY LOGS")
+    scene.write(5)
+    bucket = scene.minio.make_bucket()
+    with StreamProcess(
+        scene.place / "late", scene.source, scene.minio, bucket,
+        options={"start-at": "now", "spool": scene.place / "other", "spool-min-free-bytes": 0},
+    ) as late:  # fmt: skip
+        late.wait_for_event("streaming")
+        scene.write(5)
+        scene.serve.end()
+        words = scene.serve._what
+        words[words.index("--s3-url") + 1] = f"s3://{bucket}/pre"
+        wait_until(lambda: _has_lineage(scene, bucket), what="a lineage")
+        scene.serve.start()
+        scene.replicate()
+        assert "before the archive begins" in refusal(scene)
+
+
+def _has_lineage(scene: Scene, bucket: str) -> bool:
+    listed = scene.minio.client().list_objects_v2(Bucket=bucket).get("Contents", [])
+    return any("/live/" in one["Key"] and "-0" in one["Key"] for one in listed)
+
+
+def test_a_missing_binlog_is_named(scene: Scene) -> None:
+    """Nothing behind it is sent."""
+    names = []
+    for _ in range(3):
+        scene.write(5)
+        names.append(scene.pair.names[-1])
+        scene.source.query("FLUSH BINARY LOGS")
+    for name in names:
+        scene.stream.wait_for_event("binlog archived", binlog=name)
+    client = scene.minio.client()
+    for one in client.list_objects_v2(Bucket=scene.bucket).get("Contents", []):
+        if names[1] in one["Key"]:
+            client.delete_object(Bucket=scene.bucket, Key=one["Key"])
+    scene.serve.end()
+    scene.serve.start()
+    scene.replicate()
+    said = refusal(scene)
+    assert "history is broken" in said
+    assert names[2] in said or names[1] in said
+    assert scene.count(scene.target) <= 5
+
+
+@pytest.mark.parametrize("at", ["000099:4", "000001:5", "000001:99999999"])
+def test_a_place_that_is_not_served(scene: Scene, at: str) -> None:
+    """The text names it."""
+    scene.write(5)
+    number, _, offset = at.partition(":")
+    name = f"{scene.pair.names[0].rpartition('.')[0]}.{number}"
+    if scene.pair.is_mysql:
+        scene.target.query("SET GLOBAL gtid_mode = ON_PERMISSIVE")
+    scene.replicate((name, int(offset)))
+    assert name in refusal(scene)
+
+
+def test_a_wrong_password_is_answered_late(scene: Scene) -> None:
+    """And nothing is sent."""
+    began = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(pymysql.err.OperationalError, match=r"1045|Access denied"):
+            pymysql.connect(
+                host="127.0.0.1", port=scene.serve.port, user="replica", password="wrong",
+                ssl_disabled=True,
+            )  # fmt: skip
+    assert time.monotonic() - began >= 1.4
+    assert scene.serve.status()["refused"]["password"] == 2
+
+
+# Everything at once
+
+
+@pytest.mark.parametrize("seconds", [60])
+def test_everything_is_killed_in_turn(scene: Scene, seconds: float) -> None:
+    """Load with rotations; `kill -9` of serve, streamer and replica: equal in the end."""
+    scene.write(10)
+    scene.replicate()
+    scene.wait_until_equal()
+    over = threading.Event()
+    failed: list[BaseException] = []
+
+    def load() -> None:
+        try:
+            count = 0
+            with contextlib.closing(scene.source.connect()) as connection:
+                cursor = connection.cursor()
+                while not over.wait(0.008):
+                    count += 1
+                    cursor.execute("INSERT INTO d.t (x) VALUES (REPEAT('y', %s))", (count % 1500,))
+                    if count % 400 == 0:
+                        cursor.execute("FLUSH BINARY LOGS")
+        except BaseException as error:
+            failed.append(error)
+
+    writer = threading.Thread(target=load)
+    writer.start()
+    chance = random.Random(1)
+    stream = scene.stream
+
+    def kill_serve() -> None:
+        scene.serve.end(signal.SIGKILL)
+        scene.serve.start()
+
+    def kill_stream() -> None:
+        nonlocal stream
+        stream.kill()
+        stream = scene.streamed()
+
+    def kill_replica() -> None:
+        scene.target.kill()
+        scene.target.start()
+        if scene.replica()["Replica_SQL_Running"] != "Yes":
+            scene.target.query("START REPLICA" if scene.pair.is_mysql else "START SLAVE")
+
+    kills: list[Callable[[], None]] = [kill_serve, kill_stream, kill_replica]
+    until = time.monotonic() + seconds
+    try:
+        while time.monotonic() < until:
+            for kill in kills:
+                time.sleep(chance.uniform(1, 4))
+                kill()
+    finally:
+        over.set()
+        writer.join()
+    assert not failed, failed
+    scene.wait_until_equal(errors=True)
+    assert scene.replica()["Last_SQL_Error"] == ""
