@@ -421,7 +421,7 @@ class Conversation:
         return DumpByPosition(
             server_id=server_id,
             uuid=self._queries.uuid,
-            name=payload[11:].decode("utf-8", "replace"),
+            name=_text(payload[11:]),
             position=position,
             state=None if given is None else MariadbGtidList.parse(given),
             heartbeat=self._queries.heartbeat_seconds,
@@ -441,7 +441,7 @@ class Conversation:
         return DumpByGtid(
             server_id=server_id,
             uuid=self._queries.uuid,
-            name=payload[11 : 11 + name_size].decode("utf-8", "replace"),
+            name=_text(payload[11 : 11 + name_size]),
             gtids=decode_previous_gtids(data, 0, size) if size else GtidSet(),
             heartbeat=self._queries.heartbeat_seconds,
             heartbeat_v2=bool(flags & _HEARTBEAT_V2_WANTED),
@@ -478,6 +478,11 @@ def _same(one: bytes, other: bytes) -> bool:
 
 
 # Pieces of packets
+
+
+def _text(data: bytes) -> str:
+    """A binlog's name, up to the zero bytes that some clients send after it."""
+    return data.partition(b"\0")[0].decode("utf-8", "replace")
 
 
 def _until_zero(data: bytes, at: int) -> tuple[bytes, int]:

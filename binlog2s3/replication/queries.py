@@ -7,7 +7,7 @@ Law: a query is compared with the ones that replicas send and never interpreted.
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,11 +44,27 @@ _ASSIGNMENT = re.compile(
 )
 
 
+_WITHOUT_EFFECT = re.compile(
+    r"(?:SET (?:(?:SESSION |@@SESSION\.|@@)?(?:NAMES|AUTOCOMMIT|SQL_MODE|TIME_ZONE|WAIT_TIMEOUT"
+    r"|NET_READ_TIMEOUT|NET_WRITE_TIMEOUT|CHARACTER_SET_RESULTS)\b[ =:]*"
+    r"(?:[\w+:,-]{1,64}|'[\w+:, -]{0,256}')(?: COLLATE '?\w{1,64}'?)?)|COMMIT|ROLLBACK)",
+    re.IGNORECASE,
+)
+"""What clients send at the beginning, and what changes nothing for a source of events."""
+_SHOW_VARIABLES = re.compile(
+    r"SHOW (?:GLOBAL |SESSION )?VARIABLES (?:LIKE|WHERE VARIABLE_NAME =) '(?P<name>[\w%]{1,64})'",
+    re.IGNORECASE,
+)
+_STATUS = ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS", "SHOW BINLOG STATUS")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """What the source says it is. `version` decides how replicas of MariaDB talk to it.
 
     `gtid_mode` is MySQL's. `checksum`: whether events carry a CRC32 from the first one on.
+    `newest`: name and end of the newest binlog, and `gtids` those executed there, for clients that
+    begin with what comes next; "" if it does not tell.
     """
 
     version: str
@@ -58,6 +74,8 @@ class Identity:
     gtid_mode: str = "ON"
     checksum: bool = True
     plugin: Plugin = "caching_sha2_password"
+    newest: tuple[str, int] = ("", 0)
+    gtids: str = ""
 
 
 class Queries:
@@ -98,20 +116,60 @@ class Queries:
         if len(raw) > _QUERY_MOST:
             return [error(1153, "this source answers short queries only")]
         text = " ".join(raw.decode("utf-8", "replace").split()).rstrip("; ")
+        if _WITHOUT_EFFECT.fullmatch(text):
+            return [OK]
         if text[:4].upper() == "SET ":
             return [self._set(text[4:])]
         found = self._value(text.upper(), now)
-        if found is None:
-            return [error(1235, f"this source answers only what replicas ask: {text[:200]!r}")]
-        return _one_row(found)
+        if found is not None:
+            return _rows(tuple(found), [tuple(found.values())])
+        return self._show(text) or [
+            error(1235, f"this source answers only what replicas ask: {text[:200]!r}")
+        ]
+
+    def _show(self, text: str) -> list[bytes]:
+        """The answer to a SHOW; empty if the query is unknown."""
+        if text.upper() in _STATUS:
+            return self._status()
+        if text.upper() == "SHOW WARNINGS":
+            return _rows(("Level", "Code", "Message"), [])
+        match = _SHOW_VARIABLES.fullmatch(text)
+        if match is None:
+            return []
+        wanted = match["name"].lower()
+        rows = [(name, value) for name, value in self._shown().items() if name == wanted]
+        return _rows(("Variable_name", "Value"), rows)
+
+    def _status(self) -> list[bytes]:
+        """SHOW BINARY LOG STATUS."""
+        name, position = self._identity.newest
+        found = {"File": name, "Position": str(position), "Binlog_Do_DB": ""}
+        found |= {"Binlog_Ignore_DB": ""}
+        if self._identity.flavour == "mysql":
+            found |= {"Executed_Gtid_Set": self._identity.gtids}
+        return _rows(tuple(found), [tuple(found.values())] if name else [])
+
+    def _shown(self) -> dict[str, str]:
+        """What SHOW VARIABLES LIKE finds; of a name that is not here, a server shows nothing."""
+        who = self._identity
+        found = {
+            "server_id": str(who.server_id),
+            "version": who.version,
+            "version_comment": "binlog2s3 serve",
+            "log_bin": "ON",
+            "binlog_format": "ROW",
+            "binlog_row_image": "FULL",
+            "binlog_checksum": "CRC32" if who.checksum else "NONE",
+        }
+        if who.flavour == "mysql":
+            return found | {"server_uuid": who.server_uuid, "gtid_mode": who.gtid_mode}
+        return found | {"gtid_domain_id": "0", "gtid_binlog_pos": who.gtids}
 
     def _value(self, asked: str, now: int) -> dict[str, str | None] | None:
         """The one row that answers, by column; None if the query is unknown."""
         who = self._identity
         if asked == "SELECT UNIX_TIMESTAMP()":
             return {"UNIX_TIMESTAMP()": str(now)}
-        if asked in ("SHOW VARIABLES LIKE 'SERVER_ID'", "SHOW GLOBAL VARIABLES LIKE 'SERVER_ID'"):
-            return {"Variable_name": "server_id", "Value": str(who.server_id)}
         if asked == "SELECT VERSION()":
             return {"VERSION()": who.version}
         match = re.fullmatch(r"SELECT (@@?[A-Z_.]+)", asked)
@@ -161,12 +219,12 @@ def lenenc(data: bytes) -> bytes:
     return b"\xfc" + struct.pack("<H", len(data)) + data
 
 
-def _one_row(row: Mapping[str, str | None]) -> list[bytes]:
-    """A text resultset of one row, with EOF packets (CLIENT_DEPRECATE_EOF is not offered)."""
+def _rows(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> list[bytes]:
+    """A text resultset, with EOF packets (CLIENT_DEPRECATE_EOF is not offered)."""
     fixed = struct.pack("<HIBHB", UTF8MB4, 1024, 253, 0, 0) + b"\0\0"
-    columns = [
+    shown = [
         b"".join(map(lenenc, (b"def", b"", b"", b"", name.encode(), b""))) + b"\x0c" + fixed
-        for name in row
+        for name in columns
     ]
-    values = b"".join(b"\xfb" if v is None else lenenc(v.encode()) for v in row.values())
-    return [bytes([len(row)]), *columns, _EOF, values, _EOF]
+    values = [b"".join(b"\xfb" if v is None else lenenc(v.encode()) for v in row) for row in rows]
+    return [bytes([len(columns)]), *shown, _EOF, *values, _EOF]

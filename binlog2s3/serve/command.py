@@ -110,8 +110,11 @@ class Serving:
     def identity(self) -> Identity:
         """What clients are told; the version may change while the archive grows."""
         history = self._history
+        newest, gtids = history.newest_place()
         if history.flavour == "mariadb":
             return Identity(
+                newest=newest,
+                gtids=gtids,
                 version=f"5.5.5-{history.server_version}",
                 flavour="mariadb",
                 server_id=self._config.serve_id,
@@ -125,6 +128,8 @@ class Serving:
                 break
         major = history.server_version.partition(".")[0]
         return Identity(
+            newest=newest,
+            gtids=gtids,
             version=history.server_version,
             flavour="mysql",
             server_id=self._config.serve_id,

@@ -90,6 +90,10 @@ class Directory:
             return not last.anonymous
         return bool(last.previous_gtids) or None
 
+    def newest_place(self) -> tuple[tuple[str, int], str]:
+        """It does not tell: nothing comes next."""
+        return ("", 0), ""
+
     def view(self) -> View:
         """All of it."""
         return self._view
@@ -98,6 +102,11 @@ class Directory:
         """Nothing comes."""
         del version, seconds
         return self._view
+
+    def look(self, seconds: float) -> bool:
+        """Nothing comes."""
+        del seconds
+        return True
 
     def first_for(self, have: Gtids) -> tuple[int, int]:
         """The last file before which nothing came that the replica does not have."""

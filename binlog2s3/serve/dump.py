@@ -91,6 +91,8 @@ class Sending:
         is_mariadb = self._served.flavour == "mariadb"
         if have is not None and isinstance(have, MariadbGtidList) != is_mariadb:
             raise NotServedError(f"this archive is {self._served.flavour}'s")
+        if dump.ends and not self._served.look(_START_SECONDS):
+            raise OSError("the store does not answer")
         view = self._served.view()
         while not view.stretches:  # nothing was streamed yet
             if dump.ends or not self._pause(view.version):
@@ -107,6 +109,8 @@ class Sending:
     def _by_position(self, view: View, name: str) -> int | None:
         dump = self._dump
         offset = max(len(MAGIC), 4 if isinstance(dump, DumpByGtid) else dump.position)
+        if name and self._is_next(view, name) and not dump.ends:
+            return self._wait_for(name)
         found = [n for n in view.named(name) if self._has_offset(view, n, offset)]
         if not name:
             found = [0]
@@ -124,6 +128,24 @@ class Sending:
             self.feed.at = (view.served_name(stretch), offset)
         return number
 
+    def _is_next(self, view: View, name: str) -> bool:
+        """Whether this is the binlog after the newest one: the archive is behind."""
+        return name == str(view.stretches[-1].name.next()) and not any(view.named(name))
+
+    def _wait_for(self, name: str) -> int | None:
+        """Wait until the archive has this binlog; None if the client has left.
+
+        No heartbeat can be sent before the first event, so it does not wait for long: the client
+        connects again. Raises OSError then.
+        """
+        until = time.monotonic() + _START_SECONDS
+        while (view := self._served.view()) and self._is_next(view, name):
+            if time.monotonic() > until:
+                raise OSError("the archive does not have that binlog yet")
+            if not self._pause(view.version):
+                return None
+        return self._by_position(view, name)
+
     def _no_such_place(self, view: View, name: str, offset: int) -> str:
         if any(True for _ in view.named(name)):
             return f"{name[:64]} has no byte {offset} in this archive"
@@ -137,8 +159,8 @@ class Sending:
         stretch = view.stretches[number]
         if offset > len(MAGIC) and offset < stretch.begin:
             return False
-        if stretch.is_open:
-            return offset <= max(view.whole, len(MAGIC))
+        if stretch.is_open:  # what the archive does not have yet is waited for
+            return offset <= max(view.whole, len(MAGIC)) or not self._dump.ends
         end = stretch.end
         if end is None:
             end = self._asked(lambda: self._served.facts(stretch)).end
@@ -353,10 +375,14 @@ class Sending:
         is_due = self._beat and self.feed.name and now - self._spoke >= self._beat
         if not is_due or self._splitter.is_inside:
             return
-        self._put(self.feed.settled())
+        position = self.feed.position
+        if self.feed.at is not None:
+            position = max(position, self.feed.at[1])
+        else:
+            self._put(self.feed.settled())
         event = heartbeat_event(
             self.feed.name,
-            self.feed.position,
+            position,
             server_id=self.feed.server_id,
             checksum=self.feed.checksum,
             version_2=self._dump.heartbeat_v2,

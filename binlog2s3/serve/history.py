@@ -88,6 +88,8 @@ class ArchiveHistory:
         self._tail: Tail | None = None
         self._looked = self._looked_all = 0.0
         self._stuck = 0
+        self._looks = 0
+        self._is_looking = False
         self.error: Binlog2s3Error | None = None
         self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
 
@@ -132,6 +134,14 @@ class ArchiveHistory:
             return not tail.scanner.anonymous
         return bool(tail.scanner.previous_gtids) or None if tail is not None else None
 
+    def newest_place(self) -> tuple[tuple[str, int], str]:
+        """Name and end of the newest binlog, and the GTIDs executed there; "" if unknown."""
+        view, tail = self._view, self._tail
+        if tail is None or not view.stretches:
+            return ("", 0), ""
+        gtids = tail.scanner.gtids_at_end
+        return (view.served_name(tail.stretch), max(view.whole, len(MAGIC))), str(gtids or "")
+
     def view(self) -> View:
         """As it is now."""
         return self._view
@@ -148,6 +158,17 @@ class ArchiveHistory:
             finally:
                 self._waiting -= 1
             return self._view
+
+    def look(self, seconds: float) -> bool:
+        """Wait until the bucket was looked at once more; whether that was done in this time."""
+        with self._changed:
+            wanted = self._looks + (2 if self._is_looking else 1)
+            self._waiting += 1
+            self._changed.notify_all()
+            try:
+                return self._changed.wait_for(lambda: self._looks >= wanted, seconds)
+            finally:
+                self._waiting -= 1
 
     def first_for(self, have: Gtids) -> tuple[int, int]:
         """Number of a stretch, and an offset in it: where a replica with these GTIDs begins."""
@@ -348,12 +369,16 @@ class ArchiveHistory:
 
     def _step(self) -> None:
         """Look once for more."""
+        self._is_looking = True
         try:
             if time.monotonic() - self._looked >= _LOOK_SECONDS:
                 self._look_for_lineage()
             while self._read_on() and not self._ended.is_set():
                 pass
             self.error = None
+            with self._changed:
+                self._looks += 1
+                self._changed.notify_all()
         except StoreError as error:
             if self.error is None:
                 _log.warning("the store does not answer", error=error)
@@ -362,6 +387,8 @@ class ArchiveHistory:
             self._stuck += 1
             if self._stuck >= _STUCK_LOOKS:
                 self._show(self._view.stretches, problem=str(error), only_last=True)
+        finally:
+            self._is_looking = False
 
     def _look_for_lineage(self) -> None:
         """See whether another lineage is written now, or what was missing has come."""

@@ -114,6 +114,9 @@ class Served(Protocol):
     def wait(self, version: int, seconds: float) -> View:
         """The view, at the latest after so long, or as soon as it has another version."""
 
+    def look(self, seconds: float) -> bool:
+        """Wait until it was looked for more once; whether that was done in this time."""
+
     def first_for(self, have: Gtids) -> tuple[int, int]:
         """Number of a stretch, and an offset in it: where a replica with these GTIDs begins.
 

@@ -4,6 +4,7 @@ import random
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -311,8 +312,36 @@ def test_semi_sync_is_off() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["SELECT 1", "DROP TABLE a", "SELECT @@version_comment LIMIT 1", "", "SET", "SET NAMES utf8mb4",
-     "SELECT @@GLOBAL.SERVER_ID, 1", "SELECT @@secure_file_priv", "SET @slave_uuid = 'a' + 1",
+    ["SET NAMES utf8mb4", "set names 'utf8mb4' collate 'utf8mb4_general_ci'", "SET AUTOCOMMIT = 0",
+     "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ZERO_DATE'", "SET @@session.wait_timeout=28800",
+     "SET time_zone = '+00:00'", "COMMIT", "ROLLBACK;"],
+)  # fmt: skip
+def test_what_has_no_effect_is_answered(text: str) -> None:
+    """A replica that connects again, and libraries, send these first."""
+    assert is_ok(Client().log_in().query(text))
+
+
+def test_what_tools_show() -> None:
+    """Where the newest binlog ends, and variables; of an unknown one there is no row."""
+    who = replace(MYSQL, newest=("binlog.000007", 1234), gtids=f"{UUID}:1-5")
+    client = Client(who).log_in()
+    for text in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"):
+        assert value(client.query(text)) == ["binlog.000007", "1234", "", "", f"{UUID}:1-5"]
+    assert value(client.query("SHOW GLOBAL VARIABLES LIKE 'BINLOG_CHECKSUM'")) == [
+        "binlog_checksum", "CRC32",
+    ]  # fmt: skip
+    for empty in ("SHOW VARIABLES LIKE 'secure_file_priv'", "SHOW WARNINGS"):
+        said = client.query(empty)
+        assert said[-2:] == [said[-1], said[-1]]  # two EOF packets and no row between them
+        assert said[-1][0] == 0xFE
+    assert len(Client().log_in().query("SHOW MASTER STATUS")) == 8
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["SELECT 1", "DROP TABLE a", "SELECT @@version_comment LIMIT 1", "", "SET",
+     "SET NAMES (SELECT 1)", "SELECT @@GLOBAL.SERVER_ID, 1", "SELECT @@secure_file_priv",
+     "SET @slave_uuid = 'a' + 1",
      "SET @slave_uuid = 'a',", "SET @slave_uuid = 'a''b'", "SET @slave_until_gtid='0-1-5'",
      "SET GLOBAL x = 1", "SET @slave_uuid", "SELECT @secret", "/*!SELECT*/ UNIX_TIMESTAMP()",
      "SELECT @@GLOBAL.GTID_DOMAIN_ID", "SELECT UNIX_TIMESTAMP(); DROP TABLE a"],
