@@ -29,21 +29,16 @@ from binlog2s3.errors import (
 )
 from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
-from binlog2s3.recover.goal import Search
-from binlog2s3.recover.model import Latest, Request, Start
-from binlog2s3.recover.origin import Origin
 from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.serve.binlogs import Binlogs
-from binlog2s3.serve.line import archived, first_open
+from binlog2s3.serve.line import archived, check_gtids, first_open
 from binlog2s3.serve.model import Facts, Stretch, View, view_of
 from binlog2s3.serve.tail import Recent, Tail
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
-_LOOK_SECONDS = 10.0
-"""How often it is asked whether another lineage is written now."""
 _STUCK_LOOKS = 3
 _HEAD_MOST = 1 << 16
 _HEAD_SECONDS = 30.0
@@ -58,6 +53,9 @@ class ArchiveHistory:
     bucket cannot be asked at the moment. It has more than 20 methods because it answers all
     questions of a dump about one history, and follows that history.
     """
+
+    LOOK_SECONDS = 10.0
+    """How often it is asked whether another lineage is written now."""
 
     def __init__(
         self,
@@ -305,25 +303,18 @@ class ArchiveHistory:
     def _check_histories(self, have: Gtids, number: int) -> None:
         """See that the GTIDs are of this history, where the bucket has others. Raises."""
         survey, route, tail = self._survey, self._route, self._tail
-        if survey is None or route is None or not len(route) or len(survey.lineages) < 2:
+        if survey is None or route is None or len(survey.lineages) < 2:
             return
         first = min(number, len(route) - 1)
-        everything = RouteGtids(route).from_stretch(first)
+        everything = RouteGtids(route).from_stretch(first) if first >= 0 else None
+        if first < 0 and tail is not None:
+            everything = tail.stretch.before
         if everything is None:
             return
-        if self._added is not None:
-            everything = executed(everything).plus(self._added).gtids
-        if tail is not None:
-            everything = executed(everything).plus(tail.scanner.gtids).gtids
-        request = Request(
-            goal=Latest(), start=Start(gtids=have), allow_extra_gtids=True, lineage=self._wanted
-        )
-        try:
-            Origin(Search(route, request)).check_target(
-                executed(have), everything, begins_in=route.lineage(first)
-            )
-        except RecoveryError as error:
-            raise NotServedError(str(error)) from error
+        for added in (self._added, tail.scanner.gtids if tail is not None else None):
+            everything = executed(everything).plus(added).gtids if added else everything
+        begins_in = route.lineage(first) if first >= 0 else self._lineage.id
+        check_gtids(route, have, everything, begins_in=begins_in)
 
     def _look(self) -> None:
         """Find all that is archived, and where the open binlogs begin."""
@@ -371,7 +362,7 @@ class ArchiveHistory:
         """Look once for more."""
         self._is_looking = True
         try:
-            if time.monotonic() - self._looked >= _LOOK_SECONDS:
+            if time.monotonic() - self._looked >= self.LOOK_SECONDS:
                 self._look_for_lineage()
             while self._read_on() and not self._ended.is_set():
                 pass

@@ -7,9 +7,14 @@ binlogs of which lineages belong together.
 from collections.abc import Sequence
 
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.binlog.gtid import parse
-from binlog2s3.errors import ArchiveError
+from binlog2s3.binlog.executed import executed
+from binlog2s3.binlog.gtid import Gtids, parse
+from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.recover.goal import Search
+from binlog2s3.recover.model import Latest, Request, Start
+from binlog2s3.recover.origin import Origin
 from binlog2s3.recover.route import Route
+from binlog2s3.replication.feed import NotServedError
 from binlog2s3.serve.model import Stretch
 
 
@@ -52,3 +57,24 @@ def first_open(catalog: Catalog, route: Route, stretches: Sequence[Stretch]) -> 
         is_open=True,
         joined=parse(cut.gtid_set, leg.lineage.flavour) if cut is not None else None,
     )
+
+
+def check_gtids(route: Route, have: Gtids, everything: Gtids, *, begins_in: str) -> None:
+    """See that a replica with these GTIDs has followed this history, and no other.
+
+    `everything`: the GTIDs of this history, up to its end. Raises NotServedError.
+    """
+    request = Request(goal=Latest(), start=Start(gtids=have), allow_extra_gtids=True)
+    try:
+        origin = Origin(_Search(route, request))
+        origin.check_target(executed(have), everything, begins_in=begins_in)
+    except RecoveryError as error:
+        raise NotServedError(str(error)) from error
+
+
+class _Search(Search):
+    """Its errors have no other hint than the given one: a client shows one text."""
+
+    def refused(self, why: str, hint: str = "") -> RecoveryError:
+        """See `Search`."""
+        return RecoveryError(why, hint=hint)

@@ -1,0 +1,404 @@
+"""What one client of `serve` is sent, and what it is refused."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.binlog.events import EventType
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, StoreError
+from binlog2s3.replication.feed import NotServedError
+from binlog2s3.replication.protocol import Dump, DumpByGtid, DumpByPosition
+from binlog2s3.replication.queries import Identity
+from binlog2s3.replication.source import Client
+from binlog2s3.serve.cache import BlockCache
+from binlog2s3.serve.dump import Sending
+from binlog2s3.serve.history import ArchiveHistory
+from tests.binlog_writer import UUID_A, BinlogWriter
+from tests.documents import BEAT, ID, LINEAGE, NAME, parent_of
+from tests.surveyed import LAYOUT, Bucket, workers, written
+from tests.waiting import wait_until
+
+WHO = Identity(version="9.7.4", flavour="mysql", server_id=4242, server_uuid=UUID_A)
+SECOND = NAME.next()
+HEARTBEAT, ROTATE, FORMAT = EventType.HEARTBEAT, EventType.ROTATE, EventType.FORMAT_DESCRIPTION
+OTHER_ID = "20260103T030405Z-4e11fa47-a1b2"
+KIND = 4
+
+
+@dataclass
+class Got:
+    """A client that keeps what it is sent."""
+
+    number: int = 1
+    sent: int = 0
+    events: list[bytearray] = field(default_factory=list)
+    left: bool = False
+    finished: bool = False
+
+    def send_event(self, data: bytes, size: int | None = None) -> None:
+        if size is None or size:
+            self.events.append(bytearray())
+        self.events[-1] += data
+        self.sent += len(data)
+
+    def flush(self) -> None:
+        """All is sent at once."""
+
+    def has_left(self) -> bool:
+        return self.left
+
+    def finish(self) -> None:
+        self.finished = True
+
+    def of(self, kind: int) -> list[bytes]:
+        return [bytes(one) for one in self.events if one[KIND] == kind]
+
+    def own(self) -> bytes:
+        """The events that are in a binlog, as they are there: those with a time."""
+        return b"".join(bytes(one) for one in self.events if one[:4] != bytes(4))
+
+
+def by_gtid(gtids: str = "", **more: Any) -> DumpByGtid:
+    usual = {"server_id": 9, "uuid": "", "name": "", "heartbeat": 0.0, "heartbeat_v2": False}
+    return DumpByGtid(**{**usual, "registered": True, "gtids": GtidSet.parse(gtids), **more})
+
+
+def at(name: BinlogName | str, position: int = 4, **more: Any) -> DumpByPosition:
+    usual = {"server_id": 9, "uuid": "", "heartbeat": 0.0, "heartbeat_v2": False, "state": None}
+    return DumpByPosition(
+        **{**usual, "registered": True, "name": str(name), "position": position, **more}
+    )
+
+
+@contextmanager
+def history_of(bucket: Bucket, lineage: str | None = None) -> Iterator[ArchiveHistory]:
+    found = ArchiveHistory(
+        bucket, Catalog(bucket, LAYOUT), workers(), lineage=lineage, poll_seconds=0.01
+    )
+    found.start()
+    with closing(found):
+        yield found
+
+
+@contextmanager
+def sending(history: ArchiveHistory, dump: Dump, got: Got) -> Iterator[list[BaseException]]:
+    """A dump in a thread of its own; what it raised."""
+    raised: list[BaseException] = []
+    cache = BlockCache(2)
+
+    def run() -> None:
+        try:
+            Sending(
+                cast("Client", got), dump, history, cache, WHO,
+                ended=lambda seconds: bool(seconds and time.sleep(min(seconds, 0.01))),
+                dumps=lambda: 1,
+            ).run()  # fmt: skip
+        except (NotServedError, ArchiveError, OSError) as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield raised
+    finally:
+        got.left = True
+        thread.join(30)
+        cache.close()
+    assert not thread.is_alive()
+
+
+def everything(bucket: Bucket, dump: Dump) -> Got:
+    """What there is."""
+    got = Got()
+    with history_of(bucket) as history, sending(history, replace(dump, ends=True), got) as raised:
+        wait_until(lambda: got.finished or raised, what="the end")
+        if raised:
+            raise raised[0]
+    return got
+
+
+def two(bucket: Bucket) -> tuple[BinlogWriter, BinlogWriter]:
+    """An archived binlog and an open one."""
+    first, second = written(12), written(5, first=13, rotate=False)
+    bucket.archive(first.data)
+    bucket.chunks(second.data, 0, len(second.data), name=SECOND)
+    bucket.beat(replace(BEAT, lineage=ID))
+    return first, second
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    found = Bucket(replace(LINEAGE, first_binlog=NAME))
+    found.beat(replace(BEAT, lineage=ID))
+    return found
+
+
+# What is sent
+
+
+@pytest.mark.parametrize("dump", [by_gtid(), at(NAME), at("")])
+def test_all_events_as_they_are(bucket: Bucket, dump: Dump) -> None:
+    """Those of the binlogs, each with a rotate event before it."""
+    first, second = two(bucket)
+    got = everything(bucket, dump)
+    # a rotate that names another binlog than the next one is left out for a replica
+    own = first.data[4 : first.ends[-2]] + second.data[4:]
+    assert got.own().replace(first.data[first.ends[-2] :], b"") == own
+    names = [one[27:-4].decode() for one in got.of(ROTATE) if one[:4] == bytes(4)]
+    assert [name[:16] for name in names] == [str(NAME), str(SECOND)]
+
+
+def test_what_the_replica_has_is_left_out(bucket: Bucket) -> None:
+    """And it is told where it is after that."""
+    first, second = two(bucket)
+    got = everything(bucket, by_gtid(f"{UUID_A}:1-12:14"))
+    assert len(got.of(EventType.GTID)) == 4
+    place = second.transactions[1].end
+    told = [int.from_bytes(one[19:27], "little") for one in got.of(ROTATE)]
+    assert told[-1] == place
+    assert second.transactions[0].begin < place
+    del first
+
+
+def test_a_position_inside(bucket: Bucket) -> None:
+    """From there on."""
+    first, second = two(bucket)
+    begin = first.transactions[5].begin
+    got = everything(bucket, at(NAME, begin))
+    assert len(got.of(EventType.GTID)) == 7 + 5
+    assert int.from_bytes(got.events[0][19:27], "little") == begin
+    del second
+
+
+def test_only_whole_transactions(bucket: Bucket) -> None:
+    """The rest comes when the rest is there."""
+    binlog = written(3, rotate=False)
+    middle = binlog.transactions[2].begin + 100
+    bucket.chunks(binlog.data, 0, middle)
+    got = Got()
+    with history_of(bucket) as history, sending(history, by_gtid(), got) as raised:
+        wait_until(lambda: len(got.of(EventType.GTID)) == 2, what="two of them")
+        bucket.chunks(binlog.data, middle, len(binlog.data))
+        wait_until(lambda: len(got.of(EventType.GTID)) == 3, what="the third")
+        assert not raised
+
+
+def test_it_follows_over_rotations(bucket: Bucket) -> None:
+    """The rotate of a binlog is sent when the next one is there, and not before."""
+    first = written(3)
+    bucket.chunks(first.data, 0, len(first.data))
+    got = Got()
+    with history_of(bucket) as history, sending(history, by_gtid(heartbeat=1.0), got) as raised:
+        wait_until(lambda: got.of(HEARTBEAT), what="a heartbeat")
+        beat = got.of(HEARTBEAT)[0]
+        assert beat[19:-4].decode() == str(NAME)
+        assert int.from_bytes(beat[13:17], "little") == first.ends[-2]
+        second = written(4, first=4, rotate=False)
+        bucket.chunks(second.data, 0, len(second.data), name=SECOND)
+        wait_until(lambda: len(got.of(EventType.GTID)) == 7, what="the next")
+        assert not raised
+
+
+def test_a_place_that_is_not_there_yet(bucket: Bucket) -> None:
+    """The archive is behind: heartbeats name the replica's place, and then it goes on."""
+    binlog = written(6, rotate=False)
+    bucket.chunks(binlog.data, 0, binlog.transactions[1].end)
+    place = binlog.transactions[3].end
+    got = Got()
+    with history_of(bucket) as history, sending(history, at(NAME, place, heartbeat=1.0), got) as no:
+        wait_until(lambda: got.of(HEARTBEAT), what="a heartbeat")
+        assert int.from_bytes(got.of(HEARTBEAT)[0][13:17], "little") == place
+        bucket.chunks(binlog.data, binlog.transactions[1].end, len(binlog.data))
+        wait_until(lambda: len(got.of(EventType.GTID)) == 2, what="the rest")
+        assert not no
+
+
+def test_a_store_that_is_silent(bucket: Bucket) -> None:
+    """Heartbeats, and then the rest."""
+    binlog = written(6, rotate=False)
+    bucket.chunks(binlog.data, 0, binlog.transactions[1].end)
+    silent = StoreError("no route", transient=True)
+    failing = [False]
+    got = Got()
+    with history_of(bucket) as history, sending(history, by_gtid(heartbeat=1.0), got) as raised:
+        wait_until(lambda: len(got.of(EventType.GTID)) == 2, what="two of them")
+        bucket.on_call = lambda _: ("before", silent) if failing[0] else None
+        failing[0] = True
+        wait_until(lambda: history.error is not None, what="the error is noted")
+        beats = len(got.of(HEARTBEAT))
+        wait_until(lambda: len(got.of(HEARTBEAT)) > beats, what="a heartbeat")
+        failing[0] = False
+        bucket.chunks(binlog.data, binlog.transactions[1].end, len(binlog.data))
+        wait_until(lambda: len(got.of(EventType.GTID)) == 6, what="the rest")
+        assert not raised
+        assert history.error is None
+
+
+# Several lineages
+
+
+def another(bucket: Bucket, cut: int, gtids: str, join: str = "exact") -> Lineage:
+    """A lineage of another server that continues the first one at this offset of NAME."""
+    parent = parent_of(ID, binlog=str(NAME), offset=cut, gtid_set=gtids, join=join)
+    lineage = replace(
+        LINEAGE, id=OTHER_ID, server_uuid=OTHER_ID[17:25], first_binlog=NAME, gtid_set=gtids,
+        parent=parent,
+    )  # fmt: skip
+    bucket.put(LAYOUT.lineage(OTHER_ID), lineage.to_json())
+    return lineage
+
+
+def fail_over(bucket: Bucket, lineage: Lineage, binlog: BinlogWriter) -> None:
+    """The other server is streamed from now on."""
+    bucket.lineage = lineage
+    bucket.chunks(binlog.data, 0, len(binlog.data))
+    bucket.beat(replace(BEAT, generation=8, lineage=lineage.id))
+
+
+def test_an_exact_join_is_crossed(bucket: Bucket) -> None:
+    """Each transaction once, though the other server's binlog has some of them, too."""
+    first = written(5)
+    bucket.archive(first.data)
+    lineage = another(bucket, len(first.data), f"{UUID_A}:1-5")
+    fail_over(bucket, lineage, written(6, first=3, rotate=False))
+    for dump in (by_gtid(), at(f"{ID}.{NAME}")):
+        got = everything(bucket, dump)
+        assert len(got.of(EventType.GTID)) == 8
+        names = {one[27:-4].decode() for one in got.of(ROTATE) if one[:4] == bytes(4)}
+        assert names == {f"{ID}.{NAME}", f"{OTHER_ID}.{NAME}"}
+
+
+def refused(bucket: Bucket, dump: Dump) -> str:
+    with pytest.raises(NotServedError) as caught:
+        everything(bucket, dump)
+    return str(caught.value)
+
+
+def test_a_dead_branch(bucket: Bucket) -> None:
+    """The replica has what the history left."""
+    first = written(5)
+    bucket.archive(first.data)
+    lineage = another(bucket, first.transactions[3].end, f"{UUID_A}:1-4")
+    other = BinlogWriter()
+    other.previous_gtids(GtidSet.parse(f"{UUID_A}:1-4"))
+    fail_over(bucket, lineage, other)
+    assert "dead branch" in refused(bucket, by_gtid(f"{UUID_A}:1-5"))
+    got = everything(bucket, by_gtid(f"{UUID_A}:1-4"))
+    assert got.of(EventType.GTID) == []
+
+
+def test_an_unknown_join_is_not_crossed(bucket: Bucket) -> None:
+    """A replica that follows the lineage which was written is told so when another is."""
+    first = written(5, rotate=False)
+    bucket.chunks(first.data, 0, len(first.data))
+    got = Got()
+    with history_of(bucket) as history, sending(history, by_gtid(), got) as raised:
+        wait_until(lambda: len(got.of(EventType.GTID)) == 5, what="all")
+        history.LOOK_SECONDS = 0.0
+        lineage = another(bucket, len(first.data), f"{UUID_A}:1-5", join="unknown")
+        fail_over(bucket, lineage, written(6, first=3, rotate=False))
+        wait_until(lambda: raised, what="the refusal")
+    assert OTHER_ID in str(raised[0])
+
+
+def test_gtids_of_two_histories(bucket: Bucket) -> None:
+    """After a RESET the same numbers mean other transactions."""
+    bucket.archive(written(5).data)
+    lineage = replace(LINEAGE, id=OTHER_ID, first_binlog=NAME)
+    bucket.put(LAYOUT.lineage(OTHER_ID), lineage.to_json())
+    fail_over(bucket, lineage, written(9, rotate=False))
+    assert "two different histories" in refused(bucket, by_gtid(f"{UUID_A}:1-3"))
+    assert len(everything(bucket, by_gtid()).of(EventType.GTID)) == 9
+
+
+# What cannot be right
+
+
+def test_gtids_before_the_archive(bucket: Bucket) -> None:
+    """They are named."""
+    bucket.archive(written(5, first=10).data)
+    assert f"{UUID_A}:1-9" in refused(bucket, by_gtid())
+    assert f"{UUID_A}:4-9" in refused(bucket, by_gtid(f"{UUID_A}:1-3"))
+
+
+def test_a_gap(bucket: Bucket) -> None:
+    """Nothing behind it is sent."""
+    bucket.archive(written(5).data)
+    bucket.archive(written(5, first=9).data, SECOND)
+    got = Got()
+    with history_of(bucket) as history, sending(history, by_gtid(), got) as raised:
+        wait_until(lambda: raised, what="the refusal")
+    assert f"missing: {UUID_A}:6-8" in str(raised[0])
+    assert len(got.of(EventType.GTID)) == 5
+
+
+def test_damage(bucket: Bucket) -> None:
+    """What comes before it is sent."""
+    binlog = written(5)
+    bad = bytearray(binlog.data)
+    begin = binlog.transactions[3].begin
+    bad[begin + 30] ^= 1
+    bucket.archive(bad, accept=[begin])
+    got = Got()
+    with history_of(bucket) as history, sending(history, by_gtid(), got) as raised:
+        wait_until(lambda: raised, what="the refusal")
+    assert f"bytes {begin} to" in str(raised[0])
+    assert len(got.of(EventType.GTID)) == 3
+
+
+@pytest.mark.parametrize(
+    ("dump", "text"),
+    [
+        (at("mysql-bin.000099"), "not in this archive"),
+        (at(NAME, 5), "not between two events"),
+        (at(NAME, 1 << 30), "has no byte"),
+    ],
+)
+def test_places_that_are_not_there(bucket: Bucket, dump: Dump, text: str) -> None:
+    """The text says which."""
+    two(bucket)
+    with pytest.raises((NotServedError, ArchiveError), match=text):
+        everything(bucket, dump)
+
+
+def test_ten_clients_share_the_blocks(bucket: Bucket) -> None:
+    """What one has fetched is not fetched again."""
+    binlog = written(300, row_bytes=40_000)
+    bucket.archive(binlog.data)
+    cache, gots = BlockCache(4), [Got(number=n) for n in range(10)]
+    with history_of(bucket) as history:
+        threads = [
+            threading.Thread(
+                target=_quietly(
+                    Sending(
+                        cast("Client", got), replace(by_gtid(), ends=True), history, cache, WHO,
+                        ended=lambda _: False, dumps=lambda: 10,
+                    ).run
+                )
+            )
+            for got in gots
+        ]  # fmt: skip
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    cache.close()
+    assert all(len(got.of(EventType.GTID)) == 300 for got in gots)
+    assert cache.fetched < 2 * len(binlog.data)
+
+
+def _quietly(run: Callable[[], None]) -> Callable[[], None]:
+    def quiet() -> None:
+        with suppress(OSError):
+            run()
+
+    return quiet
