@@ -231,6 +231,10 @@ class Conversation:
         self._is_tls = True
         self._state = _State.GREETED
 
+    def event_head(self, size: int) -> bytes:
+        """What is sent before a whole event of fewer than `PACKET_MOST` bytes."""
+        return self._header(size + 1) + b"\0"
+
     def event_packets(self, data: Buffer, *, size: int) -> Iterator[Buffer]:
         """The next bytes of a dump's events, as buffers to be sent one after the other.
 

@@ -25,6 +25,7 @@ from binlog2s3.replication.feed import NotServedError
 from binlog2s3.replication.listen import bound
 from binlog2s3.replication.protocol import (
     NONCE_SIZE,
+    PACKET_MOST,
     Account,
     Buffer,
     Conversation,
@@ -344,8 +345,12 @@ class Client:
     def send_event(self, data: Buffer, size: int | None = None) -> None:
         """Send an event, or a part of one (`walk.EventPart`) if `size` is given."""
         size = len(data) if size is None else size
-        for part in self.conversation.event_packets(data, size=size):
-            self._batch += part
+        if size == len(data) and size < PACKET_MOST:  # nearly all events
+            self._batch += self.conversation.event_head(size)
+            self._batch += data
+        else:
+            for part in self.conversation.event_packets(data, size=size):
+                self._batch += part
         if len(self._batch) >= _BATCH:
             self.flush()
 

@@ -1,6 +1,7 @@
 """Real replicas and mysqlbinlog follow the bucket through `binlog2s3 serve`."""
 
 import contextlib
+import ipaddress
 import json
 import random
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 
 import pymysql
 import pytest
+from cryptography import x509
 
 from lab.child import free_port
 from lab.get import ServerBinaries
@@ -22,6 +24,7 @@ from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
 from tests import command
 from tests.integration.apply_pair import RELAXED, Pair, content, two
+from tests.integration.certificates import Authority
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
 
@@ -107,6 +110,8 @@ class Scene:
         self.ends = contextlib.ExitStack()
         self.streams = 0
         self.stream = self.streamed()
+        self.source.query(*TABLE)
+        self.stream.wait_for_event("new lineage")
         where = [
             "--source", "test", "--s3-url", f"s3://{bucket}/pre", "--endpoint-url",
             minio.endpoint_url, "--region", "us-east-1", "--addressing-style", "path",
@@ -146,9 +151,11 @@ class Scene:
             for _ in range(count):
                 cursor.execute("INSERT INTO d.t (x) VALUES (REPEAT('x', %s))", (size,))
 
-    def replicate(self, at: tuple[str, int] | None = None) -> None:
-        """The target becomes a replica of what is served."""
+    def replicate(self, at: tuple[str, int] | None = None, *, tls: Path | None = None) -> None:
+        """The target becomes a replica of what is served; `tls`: who signed its certificate."""
         password = PASSWORD.replace("'", "''")
+        mysql_tls = f"SOURCE_SSL=1, SOURCE_SSL_CA='{tls}', SOURCE_SSL_VERIFY_SERVER_CERT=1"
+        mariadb_tls = f"MASTER_SSL=1, MASTER_SSL_CA='{tls}', MASTER_SSL_VERIFY_SERVER_CERT=1"
         port = self.serve.port
         if self.pair.is_mysql:
             where = (
@@ -158,8 +165,9 @@ class Scene:
             )
             self.target.query(
                 f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={port}, "
-                f"{where}, SOURCE_CONNECT_RETRY=1, SOURCE_RETRY_COUNT=1000, SOURCE_SSL=0, "
-                f"SOURCE_HEARTBEAT_PERIOD=1, SOURCE_USER='replica', SOURCE_PASSWORD='{password}'",
+                f"{where}, SOURCE_CONNECT_RETRY=1, SOURCE_RETRY_COUNT=1000, "
+                f"{mysql_tls if tls else 'SOURCE_SSL=0'}, SOURCE_HEARTBEAT_PERIOD=1, "
+                f"SOURCE_USER='replica', SOURCE_PASSWORD='{password}'",
                 "START REPLICA",
             )
         else:
@@ -171,7 +179,7 @@ class Scene:
             self.target.query(
                 f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={port}, {where}, "
                 f"MASTER_USER='replica', MASTER_PASSWORD='{password}', MASTER_CONNECT_RETRY=1, "
-                "MASTER_HEARTBEAT_PERIOD=1",
+                f"MASTER_HEARTBEAT_PERIOD=1, {mariadb_tls if tls else 'MASTER_SSL=0'}",
                 "START SLAVE",
             )
 
@@ -451,6 +459,52 @@ def test_a_wrong_password_is_answered_late(scene: Scene) -> None:
             )  # fmt: skip
     assert time.monotonic() - began >= 1.4
     assert scene.serve.status()["refused"]["password"] == 2
+
+
+@pytest.mark.gate("mysql")
+def test_a_directory_is_served(scene: Scene) -> None:
+    """What a server has on its disk; by GTIDs, and as mysqlbinlog gets it."""
+    scene.write(20)
+    scene.source.query("FLUSH BINARY LOGS")
+    scene.write(20)
+    scene.serve.end()
+    directory = scene.place / "files"
+    directory.mkdir()
+    names = scene.pair.names
+    for name in names:
+        data = bytearray((scene.source.datadir / name).read_bytes())
+        data[21] &= 0xFE  # in use
+        (directory / name).write_bytes(data)
+    served = Served(scene.place / "dir", ["--dir", str(directory)], command.environment())
+    scene.serve = served
+    served.start()
+    scene.replicate()
+    scene.wait_until_equal()
+    into = scene.place / "once"
+    once = fetch(scene, into, "--to-last-log")
+    _, said = once.communicate(timeout=120)
+    assert once.returncode == 0, said
+    for name in names:
+        assert (into / name).read_bytes() == (directory / name).read_bytes()
+    assert served.end() == 0
+
+
+@pytest.mark.gate("mysql")
+def test_a_replica_by_tls(scene: Scene) -> None:
+    """It checks the certificate; without TLS nobody is let in from outside of this machine."""
+    authority = Authority(scene.place, "ca")
+    keys = authority.sign("here", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    scene.write(10)
+    scene.serve.end()
+    scene.serve.start("--tls-cert", str(keys.cert), "--tls-key", str(keys.key))
+    scene.replicate(tls=authority.ca)
+    scene.wait_until_equal()
+    done = command.run(
+        *["serve", *scene.serve._what, "--listen", "0.0.0.0:3307", "--user", "u"],
+        *["--password-file", str(keys.key)],
+    )
+    assert done.returncode == 3
+    assert "needs --tls-cert and --tls-key" in done.stderr
 
 
 # Everything at once
