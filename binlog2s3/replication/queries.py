@@ -52,7 +52,8 @@ _WITHOUT_EFFECT = re.compile(
 )
 """What clients send at the beginning, and what changes nothing for a source of events."""
 _SHOW_VARIABLES = re.compile(
-    r"SHOW (?:GLOBAL |SESSION )?VARIABLES (?:LIKE|WHERE VARIABLE_NAME =) '(?P<name>[\w%]{1,64})'",
+    r"SHOW (?:GLOBAL |SESSION )?VARIABLES (?:LIKE|WHERE VARIABLE_NAME =) "
+    r"(?P<quote>['\"])(?P<name>[\w%]{1,64})(?P=quote)",
     re.IGNORECASE,
 )
 _STATUS = ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS", "SHOW BINLOG STATUS")

@@ -3,6 +3,7 @@
 import contextlib
 import ipaddress
 import json
+import os
 import random
 import signal
 import socket
@@ -510,9 +511,12 @@ def test_a_replica_by_tls(scene: Scene) -> None:
 # Everything at once
 
 
-@pytest.mark.parametrize("seconds", [60])
-def test_everything_is_killed_in_turn(scene: Scene, seconds: float) -> None:
-    """Load with rotations; `kill -9` of serve, streamer and replica: equal in the end."""
+def test_everything_is_killed_in_turn(scene: Scene) -> None:
+    """Load with rotations; `kill -9` of serve, streamer and replica: equal in the end.
+
+    The environment's KILLS_SECONDS says for how long.
+    """
+    seconds = float(os.environ.get("KILLS_SECONDS", "60"))
     scene.write(10)
     scene.replicate()
     scene.wait_until_equal()

@@ -330,7 +330,10 @@ def test_what_tools_show() -> None:
     assert value(client.query("SHOW GLOBAL VARIABLES LIKE 'BINLOG_CHECKSUM'")) == [
         "binlog_checksum", "CRC32",
     ]  # fmt: skip
-    for empty in ("SHOW VARIABLES LIKE 'secure_file_priv'", "SHOW WARNINGS"):
+    assert value(client.query('SHOW GLOBAL VARIABLES LIKE "binlog_format";')) == [
+        "binlog_format", "ROW",
+    ]  # fmt: skip
+    for empty in ("SHOW VARIABLES LIKE 'rpl_semi_sync_master_enabled'", "SHOW WARNINGS"):
         said = client.query(empty)
         assert said[-2:] == [said[-1], said[-1]]  # two EOF packets and no row between them
         assert said[-1][0] == 0xFE
