@@ -303,6 +303,32 @@ def test_a_replica_follows_by_position(scene: Scene) -> None:
     scene.wait_until_equal()
 
 
+def test_the_source_crashes(scene: Scene) -> None:
+    """Its binlog ends in the middle, and the next one goes on: the replica, too."""
+    scene.write(10)
+    scene.replicate()
+    scene.wait_until_equal()
+    for _ in range(3):
+        began = threading.Event()
+
+        def write(began: threading.Event = began) -> None:
+            with contextlib.suppress(pymysql.err.Error):
+                for _ in range(10_000):
+                    scene.write(1, size=1500)
+                    began.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        assert began.wait(60)
+        time.sleep(0.5)
+        scene.source.kill()
+        writer.join()
+        scene.source.start()
+        scene.write(10)
+        scene.wait_until_equal()
+    scene.compare_gtids()
+
+
 def fetch(scene: Scene, into: Path, *more: str) -> "subprocess.Popen[bytes]":
     """mysqlbinlog --raw of all that is served, from the first binlog on."""
     tls = "--ssl-mode=DISABLED" if scene.pair.is_mysql else "--skip-ssl"
