@@ -9,7 +9,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,6 +26,7 @@ from binlog2s3.inspect.check.probes import ArchiveProbes, LiveProbes
 from binlog2s3.inspect.check.report import Row
 from binlog2s3.store.contract import StoreConfig
 from binlog2s3.store.s3 import S3Store
+from lab.child import free_port
 from lab.disk import temporary_directory
 from lab.fault import Record
 from lab.get import ServerBinaries
@@ -253,6 +254,65 @@ def test_the_readers_commands(world: World) -> None:
     assert "no defects" in world.read("verify", *world.login, "--against-source")
     found = json.loads(world.read("find", f"--source={SOURCE}", "--table=shop.orders", "--json"))
     assert len(found["transactions"]) >= 5
+
+
+@contextmanager
+def served(
+    world: World, rights: Policy, place: Path
+) -> Iterator[tuple[int, int, Sequence[Record]]]:
+    """`serve` with these rights: its port, that of its status, and what it asks of the store."""
+    port, status_port = free_port(), free_port()
+    with ExitStack() as stack:
+        proxy = stack.enter_context(RecordingProxy(world.minio.endpoint_url))
+        words = [*world.options, f"--endpoint-url={proxy.url}", f"--source={SOURCE}"]
+        words += [f"--listen=127.0.0.1:{port}", f"--status-listen=127.0.0.1:{status_port}"]
+        words += ["--user=replica", f"--password-file={world.password_file}"]
+        log = stack.enter_context((place / "serve.stderr").open("wb"))
+        process = subprocess.Popen(
+            command.argv("serve", *words),
+            env=command.environment(**given(world.minio, rights)),
+            stdin=subprocess.DEVNULL,
+            stderr=log,
+        )
+        try:
+            yield port, status_port, proxy.records
+            process.terminate()
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            process.wait(60)
+
+
+def clients_of(status_port: int) -> Done:
+    """What `status` says of a serve."""
+    done = command.run("status", f"--serve-url=http://127.0.0.1:{status_port}", "--json")
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def test_serve_sends_the_archives_bytes(world: World, disk_tmp_path: Path) -> None:
+    """With its own policy `mysqlbinlog --raw` gets each closed binlog as it is in the archive.
+
+    It asks by LIST, HEAD and GET alone, and nothing is denied.
+    """
+    into = disk_tmp_path / "raw"
+    into.mkdir()
+    is_mysql = world.server.binaries.flavour == "mysql"
+    with served(world, policy("serve", world.bucket), disk_tmp_path) as (port, status, records):
+        wait_until(lambda: clients_of(status).status == 0, what="serve answers")
+        fetch = [str(world.server.binaries.binlog), "--no-defaults", "--read-from-remote-server"]
+        fetch += ["--host=127.0.0.1", f"--port={port}", "--user=replica", f"--password={PASSWORD}"]
+        fetch += ["--ssl-mode=DISABLED" if is_mysql else "--skip-ssl"]
+        fetch += ["--raw", "--to-last-log", f"--result-file={into}/", FIRST]
+        done = subprocess.run(fetch, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        document = json.loads(clients_of(status).stdout)
+    assert document["healthy"] is True
+    there = Bucket(world.minio, world.bucket)
+    assert len(there.archived()) == 2
+    for name in there.archived():
+        assert (into / name).read_bytes() == there.binlogs()[name], name
+    assert {one.request.method for one in records} <= {"GET", "HEAD"}
+    assert {one.status for one in records} <= {200, 206, 404, None}
 
 
 @pytest.fixture(scope="module")

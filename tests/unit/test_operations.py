@@ -37,7 +37,7 @@ def between(name: str) -> str:
     return found[1].strip()
 
 
-@pytest.mark.parametrize("name", ["streamer", "reader", "write-once"])
+@pytest.mark.parametrize("name", ["streamer", "reader", "serve", "write-once"])
 def test_the_page_shows_the_policies_as_they_are(name: str) -> None:
     """What is pasted from the page is the file that the test of least privilege applies."""
     shown = re.search(rf"<!-- policy: {name} -->\n\n```json\n(.*?)^```", PAGE, BLOCK)
@@ -50,6 +50,7 @@ def test_every_policy_is_on_the_page() -> None:
     assert [path.name for path in POLICIES] == [
         "kms.json",
         "reader.json",
+        "serve.json",
         "streamer.json",
         "write-once.json",
     ]
@@ -70,9 +71,10 @@ def test_nothing_below_the_archive_may_be_deleted() -> None:
                 assert action != "s3:DeleteObjectVersion"
 
 
-def test_the_reader_has_nothing_but_reading() -> None:
+@pytest.mark.parametrize("name", ["reader", "serve"])
+def test_the_reader_has_nothing_but_reading(name: str) -> None:
     """Two actions, both of which read."""
-    statements = read(ROOT / "docs/policies/reader.json")["Statement"]
+    statements = read(ROOT / f"docs/policies/{name}.json")["Statement"]
     actions = chain.from_iterable(one["Action"] for one in statements)
     assert sorted(actions) == ["s3:GetObject", "s3:ListBucket"]
 
