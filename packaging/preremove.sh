@@ -6,9 +6,10 @@ case "$1" in
     *) exit 0 ;;
 esac
 if [ -d /run/systemd/system ]; then
-    systemctl stop binlog2s3.service 'binlog2s3@*.service' || :
+    systemctl stop binlog2s3.service 'binlog2s3@*.service' 'binlog2s3-serve@*.service' || :
     for link in /etc/systemd/system/*.wants/binlog2s3.service \
-        /etc/systemd/system/*.wants/binlog2s3@*.service; do
+        /etc/systemd/system/*.wants/binlog2s3@*.service \
+        /etc/systemd/system/*.wants/binlog2s3-serve@*.service; do
         if [ -L "$link" ]; then systemctl disable "${link##*/}" || :; fi
     done
 fi

@@ -88,9 +88,15 @@ def said(system: System, *argv: str, **more: str) -> str:
     return done.stdout
 
 
-RESTART = ["daemon-reload", "try-restart binlog2s3.service binlog2s3@*.service"]
+UNITS = {
+    "binlog2s3.service": "stream",
+    "binlog2s3@.service": "stream",
+    "binlog2s3-serve@.service": "serve",
+}
+ALL_UNITS = "binlog2s3.service binlog2s3@*.service binlog2s3-serve@*.service"
+RESTART = ["daemon-reload", f"try-restart {ALL_UNITS}"]
 STOP = [
-    "stop binlog2s3.service binlog2s3@*.service",
+    f"stop {ALL_UNITS}",
     "disable binlog2s3@orders.service",
     "daemon-reload",
 ]
@@ -125,9 +131,9 @@ def works(system: System) -> None:
     assert example.startswith(sample.example())
     show = ("config", "--show", "--config", EXAMPLE, "--mysql-password-file=/dev/null")
     assert "[s3]" in said(system, "binlog2s3", *show)
-    for unit in ("binlog2s3.service", "binlog2s3@.service"):
+    for unit, command in UNITS.items():
         text = system.path(f"/usr/lib/systemd/system/{unit}").read_text()
-        assert re.search(r"^ExecStart=(/usr/bin/)?binlog2s3 stream", text, re.MULTILINE)
+        assert re.search(rf"^ExecStart=(/usr/bin/)?binlog2s3 {command} ", text, re.MULTILINE)
     inside = system.path("/usr/share/doc/binlog2s3/bundled.txt").read_text().splitlines()
     assert f"binlog2s3 {__version__}" in inside
     assert system.path("/usr/share/doc/binlog2s3/restart-254.conf").exists()

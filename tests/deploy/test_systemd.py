@@ -30,6 +30,7 @@ from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from lab.systemd import Machine
 from tests.integration.bucket import Bucket
+from tests.integration.certificates import Authority
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -468,3 +469,84 @@ def test_what_only_an_editor_mends(world: World) -> None:
     assert "Access denied" in ended[-1]["error"]
     machine.put("/etc/binlog2s3/orders.password", PASSWORD, 0o600)
     wait_until(world.streams, what="it streams")
+
+
+SERVE = "binlog2s3-serve@orders.service"
+SERVE_VARIABLES = """BINLOG2S3_LISTEN=127.0.0.1:{port}
+BINLOG2S3_USER="replica audit"
+BINLOG2S3_PASSWORD_FILE="serve_replica.password serve_audit.password"
+BINLOG2S3_TLS_CERT=serve_cert.pem
+BINLOG2S3_TLS_KEY=serve_key.pem
+BINLOG2S3_STATUS_LISTEN=127.0.0.1:{status_port}
+"""
+
+
+def test_the_unit_of_serve(world: World, tmp_path: Path) -> None:
+    """Both accounts log in with TLS; it writes nowhere, is restarted, and shows its clients."""
+    machine = world.machine
+    machine.run("systemctl", "start", "mysql.service", UNIT)
+    wait_until(world.streams, what="it streams")
+    world.write()
+    world.compare()
+    machine.run("systemctl", "stop", UNIT)
+
+    port, status_port = free_port(), free_port()
+    unit = (ROOT / "systemd/binlog2s3-serve@.service").read_text()
+    machine.put("/etc/systemd/system/binlog2s3-serve@.service", unit)
+    machine.put(f"/etc/systemd/system/{SERVE}.d/short.conf", "[Service]\nRestartSec=1\n")
+    variables = SERVE_VARIABLES.format(port=port, status_port=status_port)
+    machine.put("/etc/binlog2s3/orders.serve", variables)
+    pair = Authority(tmp_path, "ca").sign("archive")
+    for name, text in {
+        "replica.password": f"{PASSWORD}\n",
+        "audit.password": ROTATED,
+        "cert.pem": pair.cert.read_text(),
+        "key.pem": pair.key.read_text(),
+    }.items():
+        machine.put(f"/etc/binlog2s3/orders.serve.d/{name}", text, 0o600)
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "enable", "--now", SERVE)
+
+    def logs_in(user: str, password: str) -> bool:
+        """Whether it lets the user in; False while it does not listen."""
+        tls = {"ca": str(tmp_path / "ca.pem"), "check_hostname": False}
+        login: dict[str, Any] = {"host": "127.0.0.1", "port": port, "ssl": tls}
+        try:
+            pymysql.connect(user=user, password=password, **login).close()
+        except pymysql.err.NotSupportedError:  # what it does not know is asked after the login
+            return True
+        except pymysql.err.OperationalError as error:
+            if error.args[0] != 2003:
+                raise
+            return False
+        return True
+
+    try:
+        wait_until(lambda: logs_in("replica", PASSWORD), 60, "it serves")
+        assert logs_in("audit", ROTATED)
+        with pytest.raises(pymysql.err.OperationalError, match="denied"):
+            logs_in("audit", PASSWORD)
+        url = f"http://127.0.0.1:{status_port}"
+        said = machine.run("binlog2s3", "status", f"--serve-url={url}").stdout
+        assert "orders  mysql" in said
+        assert "1 (password)" in said
+
+        pid = machine.show(SERVE, "MainPID")
+        for place in ("/", "/tmp", "/var/tmp", "/var/lib", "/etc/binlog2s3", "/run", "/dev/shm"):
+            touch = ["nsenter", "-t", pid, "-m", "touch", f"{place}/written"]
+            assert machine.run(*touch, check=False).returncode != 0, place
+        analyzed = machine.run("systemd-analyze", "security", "--no-pager", SERVE).stdout
+        found = re.search(r"exposure level for \S+: ([\d.]+)", analyzed)
+        assert found, analyzed
+        assert float(found[1]) <= MOST_EXPOSED
+
+        machine.run("kill", "-9", pid)
+        wait_until(lambda: machine.show(SERVE, "MainPID") not in {"0", pid}, what="restarted")
+        wait_until(lambda: logs_in("replica", PASSWORD), 60, "it serves again")
+        machine.run("systemctl", "stop", SERVE)
+        assert machine.show(SERVE, "Result") == "success"
+        journal = machine.run("journalctl", "-u", SERVE, "-o", "cat", "--no-pager").stdout
+        assert PASSWORD not in journal
+        assert ROTATED not in journal
+    finally:
+        sys.stdout.write(machine.run("journalctl", "-u", SERVE, "-n", "40", check=False).stdout)

@@ -14,7 +14,12 @@ from binlog2s3.config import file as sample
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "systemd"
 TEMPLATE, PLAIN = UNITS / "binlog2s3@.service", UNITS / "binlog2s3.service"
-INSTANCES = {TEMPLATE: "binlog2s3@orders-primary.service", PLAIN: "binlog2s3.service"}
+SERVE = UNITS / "binlog2s3-serve@.service"
+INSTANCES = {
+    TEMPLATE: "binlog2s3@orders-primary.service",
+    PLAIN: "binlog2s3.service",
+    SERVE: "binlog2s3-serve@orders-primary.service",
+}
 MOST_EXPOSED = 2.0
 
 
@@ -134,6 +139,42 @@ def test_what_the_units_promise() -> None:
     after = next(line for line in lines if line.startswith("After="))
     for unit in ("mysql", "mysqld", "mariadb"):
         assert f"{unit}.service" in after
+
+
+def test_every_unit_is_looked_at() -> None:
+    """None lies there that the tests above leave out."""
+    assert set(UNITS.glob("*.service")) == set(INSTANCES)
+
+
+def test_what_the_unit_of_serve_promises() -> None:
+    """It writes nowhere, fails into a restart, and has its variables and secrets from /etc."""
+    lines = settings(SERVE.read_text())
+    for line in (
+        "ExecStart=binlog2s3 serve --config /etc/binlog2s3/%i.toml",
+        "EnvironmentFile=/etc/binlog2s3/%i.serve",
+        "LoadCredential=serve:/etc/binlog2s3/%i.serve.d",
+        "LoadCredential=aws:/etc/binlog2s3/%i.aws",
+        "WorkingDirectory=%d",
+        "Restart=on-failure",
+        "RestartPreventExitStatus=2 3",
+        "StartLimitIntervalSec=0",
+        "ProtectSystem=strict",
+        "ReadOnlyPaths=/tmp /var/tmp",
+    ):
+        assert line in lines
+    writable = re.compile(r"(State|Cache|Logs|Runtime)Directory=|ReadWritePaths=|BindPaths=")
+    assert not [line for line in lines if writable.match(line)]
+
+
+def test_the_unit_of_serve_is_confined_as_the_streamers() -> None:
+    """What the streamer's unit denies is denied here."""
+    kept = re.compile(
+        r"(Capability|Ambient|NoNew|Protect|Private|Device|ProcSubset|Restrict|Lock|Memory(?=Deny)"
+        r"|RemoveIPC|Keyring|SystemCall|UMask|LimitCORE|DynamicUser)"
+    )
+    mine = settings(SERVE.read_text())
+    for line in settings(TEMPLATE.read_text()):
+        assert line in mine or not kept.match(line) or line.startswith("Restart"), line
 
 
 def test_one_place_for_each_file() -> None:
