@@ -14,6 +14,7 @@ import yaml
 
 from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.options import ENVIRONMENT_PREFIX
+from binlog2s3.config.serve import SERVE_OPTIONS
 from lab import images
 
 ROOT = Path(__file__).parents[2]
@@ -105,14 +106,13 @@ def compose_environment() -> Iterator[tuple[str, Mapping[str, str]]]:
 
 def test_the_trial_names_options_that_are() -> None:
     """Each BINLOG2S3_ variable is an option; each secret is one, with a file in the checkout."""
-    known = {
-        f"{ENVIRONMENT_PREFIX}_{option.name.upper().replace('-', '_')}" for option in FILE_OPTIONS
-    }
+    known = {option.environment for option in FILE_OPTIONS}
+    of_serve = {option.environment for option in SERVE_OPTIONS}
     secrets = loaded(COMPOSE)["secrets"]
     for name, environment in compose_environment():
         ours = {key for key in environment if key.startswith(ENVIRONMENT_PREFIX)}
         assert ours, name
-        assert ours <= known
+        assert ours <= (known | of_serve if name == "serve" else known)
         for value in environment.values():
             if value.startswith("/run/secrets/"):
                 assert value.removeprefix("/run/secrets/") in secrets
@@ -125,7 +125,7 @@ def test_the_trial_is_confined_and_in_order() -> None:
     """Ours are read-only, without capabilities; each waits for what it needs to be well."""
     services = loaded(COMPOSE)["services"]
     ours = [service for service in services.values() if "build" in service]
-    assert len(ours) == 2
+    assert len(ours) == 3
     health = services["binlog2s3"]["healthcheck"]["test"]
     assert f"CMD {json.dumps(health[1:])}" in DOCKERFILE.read_text()
     for service in ours:
@@ -137,6 +137,11 @@ def test_the_trial_is_confined_and_in_order() -> None:
             assert wanted != "service_healthy" or "healthcheck" in services[other]
     restore = {name for name, one in services.items() if one.get("profiles") == ["restore"]}
     assert restore == {"target", "pitr"}
+    serve = services["serve"]
+    assert serve["profiles"] == ["serve"]
+    assert serve["healthcheck"]["test"][-1] == (
+        f"http://{serve['environment']['BINLOG2S3_STATUS_LISTEN']}"
+    )
 
 
 def test_the_readme_names_what_the_trial_has() -> None:
@@ -318,3 +323,48 @@ def test_prometheus_finds_the_pods() -> None:
     service = loaded(BASE / "service.yaml")["spec"]
     assert service["publishNotReadyAddresses"] is True
     assert service["ports"][0]["targetPort"] == endpoint["port"]
+
+
+SERVE = KUBERNETES / "serve"
+
+
+def test_the_manifests_of_serve_are_valid() -> None:
+    """By Kubernetes' own schemas, strictly."""
+    files = sorted(map(str, SERVE.iterdir()))
+    code, said = judged(program("kubernetes-validate"), "--strict", *files)
+    assert code == 0, said
+    assert said.count("passed") == len(files) == 2
+    assert "WARN" not in said
+
+
+def test_the_pod_of_serve() -> None:
+    """Options that are, secrets that are mounted, nothing writable, probes as the streamer's."""
+    deployment, service = loaded(SERVE / "serve.yaml"), loaded(SERVE / "service.yaml")
+    spec = deployment["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    environment = {one["name"]: one["value"] for one in container["env"]}
+    known = {option.environment for option in (*FILE_OPTIONS, *SERVE_OPTIONS)}
+    assert {name for name in environment if name.startswith(ENVIRONMENT_PREFIX)} <= known
+    places = [mount["mountPath"] for mount in container["volumeMounts"]]
+    for value in environment.values():
+        if value.startswith("/"):
+            assert str(Path(value).parent) in places
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+    assert all(set(volume) == {"name", "secret"} for volume in spec["volumes"])
+    assert spec["securityContext"] == pod()["securityContext"]
+    assert container["securityContext"] == pod()["containers"][0]["securityContext"]
+    asked = {name: container[name]["httpGet"] for name in container if "Probe" in name}
+    assert asked == {
+        "startupProbe": {"path": "/live", "port": "status"},
+        "livenessProbe": {"path": "/live", "port": "status"},
+        "readinessProbe": {"path": "/health", "port": "status"},
+    }
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert environment["BINLOG2S3_LISTEN"] == f"0.0.0.0:{ports['replication']}"
+    assert environment["BINLOG2S3_STATUS_LISTEN"] == f"0.0.0.0:{ports['status']}"
+    assert {one["targetPort"]: one["port"] for one in service["spec"]["ports"]} == ports
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"] == labels
+    text = (SERVE / "serve.yaml").read_text()
+    for volume in spec["volumes"]:
+        assert re.search(rf"create secret \w+ {volume['secret']['secretName']} ", text)

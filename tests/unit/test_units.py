@@ -159,7 +159,7 @@ def test_what_the_unit_of_serve_promises() -> None:
         "RestartPreventExitStatus=2 3",
         "StartLimitIntervalSec=0",
         "ProtectSystem=strict",
-        "ReadOnlyPaths=/tmp /var/tmp",
+        "ReadOnlyPaths=/tmp /var/tmp /run",
     ):
         assert line in lines
     writable = re.compile(r"(State|Cache|Logs|Runtime)Directory=|ReadWritePaths=|BindPaths=")
