@@ -26,6 +26,7 @@ MONITORING = (DOCS / "monitoring.md").read_text(encoding="utf-8")
 DASHBOARD = json.loads((DOCS / "grafana-dashboard.json").read_text(encoding="utf-8"))
 NAME = r"\b(?:binlog2s3|process)_[a-z][a-z0-9_]*"
 LABELS = {metric.name: {"source", *metric.labels} for metric in METRICS}
+LABELS |= {"binlog2s3_serve_up": {"source"}}  # serve.status
 OF_PROCESS = set(
     re.findall(r"^# TYPE (process_\S+)", render(FULL, process=True).decode(), re.MULTILINE)
 )
