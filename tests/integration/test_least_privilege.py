@@ -632,6 +632,19 @@ def test_each_permission_of_the_reader_is_needed(mysql_world: World, action: str
     assert action in done.stderr
 
 
+@pytest.mark.parametrize("action", ["s3:ListBucket", "s3:GetObject"])
+def test_each_permission_of_serve_is_needed(mysql_world: World, action: str) -> None:
+    """Without it `serve` ends at its start, and the error names it."""
+    left = policy("serve", mysql_world.bucket)
+    for resource in [r for one in left["Statement"] for r in one["Resource"]]:
+        left = without(left, action, resource)
+    words = [f"--source={SOURCE}", "--user=replica", f"--listen=127.0.0.1:{free_port()}"]
+    words += [f"--password-file={mysql_world.password_file}"]
+    done = mysql_world.run(left, "serve", *words)
+    assert done.status == 6
+    assert action in done.stderr
+
+
 def privileges(statements: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Each privilege of these GRANTs, and the statements without it."""
     for number, statement in enumerate(statements):
