@@ -384,6 +384,11 @@ def find(ctx: click.Context, /, **given: Any) -> None:
           --target-user root --target-password-file pw --stop-target-threads \\
           --latest --skip-gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213
 
+      # only one table, on a scratch server that has the base backup and nothing else
+      binlog2s3 pitr --config /etc/binlog2s3/orders-primary.toml --target-host scratch \\
+          --target-user root --target-password-file pw --table shop.orders \\
+          --before-gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213
+
       # without a server: the files, and a README with the command that applies them
       binlog2s3 pitr --config /etc/binlog2s3/orders-primary.toml --from-backup /backup/monday \\
           --latest --output-dir /restore/binlogs

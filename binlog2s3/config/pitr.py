@@ -7,6 +7,7 @@ says that each time.
 Law: as that of `given`. There is no default target: a server that nobody named is never changed.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from binlog2s3.config.values import BY_NAME, MysqlConfig, S3Config, login_proble
 GOALS = ("to-time", "to-gtid", "before-gtid", "to-position", "latest")
 """Where to stop: exactly one of them."""
 _FROM = ("from-gtid-set", "from-binlog", "from-backup")
+_IN_A_FILTER = re.compile(r"[\w$-](?:[\w$ -]*[\w$-])?")
 _GTIDS = ("from-gtid-set", "to-gtid", "before-gtid", "skip-gtid")
 
 
@@ -163,6 +165,19 @@ class PitrConfig:
             "(MyISAM, Aria): rows in them may be duplicated or missing.",
         ),
     ] = False
+    tables: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "DB.TABLE",
+            "Apply only this table, on a scratch server that has the base backup and nothing else. "
+            "May be given several times. The server is marked: its other tables stay as in the "
+            "backup although its GTIDs say otherwise, so pitr without --table refuses it from then "
+            "on. Put a name with a space in backquotes.",
+            "table",
+            name="table",
+            otherwise="all tables",
+        ),
+    ] = ()
     output_dir: Annotated[
         Path | None,
         Option(
@@ -263,6 +278,20 @@ def _flavour_problems(given: Given) -> Iterable[str]:
         yield f"{mysql} has MySQL's GTIDs and {mariadb} MariaDB's"
 
 
+def _table_problems(given: Given) -> Iterable[str]:
+    for database, name in given.values.get("table") or ():
+        if name == "*":
+            yield f"{given.called('table')} takes single tables, not {database}.*: name each one"
+        elif not (_IN_A_FILTER.fullmatch(database) and _IN_A_FILTER.fullmatch(name)):
+            yield (
+                f"{given.called('table')} {database}.{name}: a replication filter cannot have a "
+                "name with other characters than letters, digits, _ $ - and spaces within"
+            )
+    for other in ("output-dir", "allow-source", "allow-extra-gtids"):
+        if given.wants("table") and given.wants(other):
+            yield contradiction(given, "table", other, "--table is for a scratch server")
+
+
 def _output_problems(given: Given) -> Iterable[str]:
     for name in ("serve-address", "stop-target-threads", "workers", "allow-non-transactional"):
         if given.wants(name) and given.wants("output-dir"):
@@ -302,6 +331,7 @@ def _problems(given: Given) -> Iterable[str]:
     yield from _start_problems(given)
     yield from _flavour_problems(given)
     yield from _output_problems(given)
+    yield from _table_problems(given)
     yield from _target_problems(given)
     yield from file_problems(given, TARGET_OPTIONS)
 

@@ -21,6 +21,7 @@ from binlog2s3.recover.applier_error import Transactions
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.listen import listen
 from binlog2s3.recover.model import OnProgress, Plan
+from binlog2s3.recover.one_table import texts_of
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.preflight import obstacles
 from binlog2s3.recover.replicate import Replication, left_over
@@ -107,6 +108,7 @@ class Apply:
             committed_empty=committed,
             disabled_events=target.disabled_events(self._at.server),
             proved=proved,
+            only_tables=texts_of(self._config.tables),
         )
 
     def _replicate(
@@ -128,6 +130,7 @@ class Apply:
             listen=listen(self._at.login(), self._config.serve_address),
             state=state,
             workers=self._config.workers,
+            tables=self._config.tables,
             goes_on=self.standing.goes_on(),
             transactions=transactions,
             on_place=self.standing.reach,
@@ -139,7 +142,8 @@ class Apply:
         target.refuse_lacking(server, facts)
         if self._config.stop_target_threads:
             target.stop_threads(server, facts)
-        with self.standing.noted(plan, asked, is_untouched=lambda: not way.touched):
+        tables = texts_of(self._config.tables)
+        with self.standing.noted(plan, asked, tables, is_untouched=lambda: not way.touched):
             way.apply(on_progress)
 
     def _commit_empty(self, plan: Plan) -> str:

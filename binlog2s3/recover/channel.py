@@ -18,7 +18,7 @@ from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.applier_error import ApplierFailure, of_mariadb, of_mysql, place_of
 from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece
-from binlog2s3.recover.target import CHANNEL, TargetFacts, numbers
+from binlog2s3.recover.target import CHANNEL, TargetFacts, numbers, quoted
 from binlog2s3.replication.protocol import Account
 from binlog2s3.replication.queries import Plugin
 from binlog2s3.server.connection import Server
@@ -43,6 +43,15 @@ _FILTERS = (
     "Replicate_Ignore_Domain_Ids",
     "Replicate_Do_Domain_Ids",
 )
+
+
+DO_TABLE = "Replicate_Do_Table "
+"""How a filter of tables begins in `State.filters`."""
+
+
+def filter_name(database: str, table: str) -> str:
+    """A table as filters have it, and as the server shows it."""
+    return f"{database}.{table}"
 
 
 def name_of(piece: PlanPiece) -> str:
@@ -74,6 +83,15 @@ class State:
         """Whether any of its threads runs."""
         return self.receives or self.applies
 
+    def filters_besides(self, tables: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+        """Its filters, without one of exactly these tables."""
+        ours = {filter_name(*one) for one in tables}
+        return tuple(
+            one
+            for one in self.filters
+            if not one.startswith(DO_TABLE) or set(one.removeprefix(DO_TABLE).split(",")) != ours
+        )
+
     @property
     def place(self) -> BinlogPosition | None:
         """The recorded position, in the history."""
@@ -104,6 +122,10 @@ class Channel(ABC):
         self, address: tuple[str, int], account: Account, begin: BinlogPosition | None, *, tls: bool
     ) -> None:
         """Create it. `begin`: where it begins; None if GTIDs tell."""
+
+    @abstractmethod
+    def filter(self, tables: Sequence[tuple[str, str]]) -> None:
+        """Apply only these tables; after `create`. No restart of the server keeps it."""
 
     @abstractmethod
     def start(self, account: Account, *, receive_only: bool = False) -> None:
@@ -237,6 +259,11 @@ class MysqlChannel(Channel):
             (*address, *values),
         )
 
+    def filter(self, tables: Sequence[tuple[str, str]]) -> None:
+        """See `Channel`."""
+        names = ", ".join(f"{quoted(database)}.{quoted(table)}" for database, table in tables)
+        self._rows(f"CHANGE REPLICATION FILTER REPLICATE_DO_TABLE = ({names}) {self._for}")
+
     def start(self, account: Account, *, receive_only: bool = False) -> None:
         """See `Channel`."""
         threads = "IO_THREAD" if receive_only else ""
@@ -349,6 +376,13 @@ class MariadbChannel(Channel):
             (*address, account.user, account.password),
         )
 
+    def filter(self, tables: Sequence[tuple[str, str]]) -> None:
+        """See `Channel`."""
+        self._filter(",".join(filter_name(*one) for one in tables))
+
+    def _filter(self, names: str) -> None:
+        self._server.rows(f"SET GLOBAL {CHANNEL}.replicate_do_table = %s", (names,))
+
     def start(self, account: Account, *, receive_only: bool = False) -> None:
         """See `Channel`."""
         del account
@@ -358,7 +392,10 @@ class MariadbChannel(Channel):
         self._server.rows(f"STOP SLAVE '{CHANNEL}'")
 
     def remove(self) -> None:
-        """See `Channel`."""
+        """See `Channel`. Its filter would stay in the server, for the next one of this name."""
+        state = self.state()
+        if state is not None and any(one.startswith(DO_TABLE) for one in state.filters):
+            self._filter("")
         self._server.rows(f"RESET SLAVE '{CHANNEL}' ALL")
 
     def reached(self) -> BinlogPosition | None:

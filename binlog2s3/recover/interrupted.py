@@ -8,13 +8,15 @@ made before the channel was removed. What may have been applied already is not a
 is data: anybody who can write to the target can write one, so nothing in it is executed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
+from binlog2s3.output import clean
 from binlog2s3.recover import replicate, target
 from binlog2s3.recover.applier_error import place_of
 from binlog2s3.recover.channel import channel_of
@@ -25,6 +27,7 @@ from binlog2s3.server.connection import Server
 _BY_GTIDS = "its GTIDs"
 """In a note, instead of a position: the target's GTIDs tell what was applied, in this lineage."""
 _TRIES = 10
+_UNREADABLE = frozenset({"a table that its mark does not name"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +74,7 @@ class Notes:
 
     def find(self) -> Note | None:
         """The note that is there; None if there is none."""
-        rows = self._server.rows(
-            "SELECT COUNT(*) AS it FROM information_schema.tables "
-            "WHERE table_schema = %s AND table_name = 'run'",
-            (DATABASE,),
-        )
-        if not int(rows[0]["it"]):
+        if not self._has("run"):
             return None
         rows = self._server.rows(f"SELECT * FROM {DATABASE}.run LIMIT 1")  # noqa: S608 - a constant
         if not rows:
@@ -114,8 +112,52 @@ class Notes:
         )
 
     def remove(self) -> None:
-        """Remove it: everything is done."""
+        """Remove it: everything is done. A mark stays."""
+        if self.mark() is None:
+            self._unlogged(f"DROP DATABASE IF EXISTS {DATABASE}")
+        else:
+            self._unlogged(f"DROP TABLE IF EXISTS {DATABASE}.run")
+
+    def mark(self) -> frozenset[str] | None:
+        """The only tables that were ever applied here; None if the server has no such mark.
+
+        A mark that cannot be read names no table that exists: then no run continues.
+        """
+        if not self._has("only_tables"):
+            return None
+        rows = self._server.rows(f"SELECT names FROM {DATABASE}.only_tables")  # noqa: S608 - a constant
+        if not rows:  # a run ended between the table and its row: nothing was applied
+            return None
+        with suppress(ValueError):
+            found = json.loads(str(rows[0]["names"]))
+            if isinstance(found, list) and found and all(isinstance(one, str) for one in found):
+                return frozenset(found)
+        return _UNREADABLE
+
+    def set_mark(self, tables: Collection[str]) -> None:
+        """Mark the server, before the first byte is applied: only these tables are applied."""
+        self._unlogged(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+        self._unlogged(
+            f"CREATE TABLE IF NOT EXISTS {DATABASE}.only_tables (id INT PRIMARY KEY, "
+            "names MEDIUMTEXT CHARACTER SET utf8mb4, marked VARCHAR(40)) ENGINE=InnoDB"
+        )
+        self._unlogged(
+            f"INSERT INTO {DATABASE}.only_tables VALUES "  # noqa: S608 - a constant
+            "(1, %s, CONCAT(UTC_TIMESTAMP(), ' UTC'))",
+            (json.dumps(sorted(tables)),),
+        )
+
+    def remove_all(self) -> None:
+        """Remove it, and the mark: nothing was applied."""
         self._unlogged(f"DROP DATABASE IF EXISTS {DATABASE}")
+
+    def _has(self, table: str) -> bool:
+        rows = self._server.rows(
+            "SELECT COUNT(*) AS it FROM information_schema.tables "
+            "WHERE table_schema = %s AND table_name = %s",
+            (DATABASE, table),
+        )
+        return bool(int(rows[0]["it"]))
 
     def _unlogged(self, statement: str, values: tuple[str, ...] = ()) -> None:
         """Over a new connection: the old one may have been idle for hours."""
@@ -176,6 +218,24 @@ class Standing:
                 f"--from-position {reached.offset}",
             )
 
+    def refusal(self, tables: Collection[str]) -> RecoveryError | None:
+        """Why a run that applies only these tables (none: all) cannot go on here; None if it can.
+
+        A server that was marked claims GTIDs, or a place, that its other tables do not have.
+        """
+        mark = self._notes.mark()
+        if mark is None or mark == frozenset(tables):
+            return None
+        names = ", ".join(clean(one) for one in sorted(mark))
+        wanted = "all tables" if not tables else f"only {', '.join(sorted(tables))}"
+        return RecoveryError(
+            f"the target, {self._facts.address}, is a scratch server to which only {names} was "
+            f"applied (pitr --table): its other tables are as in the base backup, so this run, "
+            f"with {wanted}, would be wrong",
+            hint="restore the base backup into an empty server; if it was restored again here "
+            f"since: DROP DATABASE {DATABASE}",
+        )
+
     def _refuse_restarted(self, note: Note) -> None:
         if note.started != (started := self._server_start()):
             raise RecoveryError(
@@ -211,13 +271,21 @@ class Standing:
         return note is not None and note.is_by_gtids
 
     @contextmanager
-    def noted(self, plan: Plan, asked: str, *, is_untouched: Callable[[], bool]) -> Iterator[None]:
+    def noted(
+        self,
+        plan: Plan,
+        asked: str,
+        tables: Collection[str] = (),
+        *,
+        is_untouched: Callable[[], bool],
+    ) -> Iterator[None]:
         """Note that a run works here, until it ends well.
 
         An earlier run's leftovers are removed first. After an error the note stays, unless
-        `is_untouched()`: then the target is as before the run.
+        `is_untouched()`: then the target is as before the run. If only some `tables` are applied,
+        the target is marked, and the mark stays.
         """
-        before = self._notes.find()
+        before, mark = self._notes.find(), self._notes.mark()
         self._follows = f"{_BY_GTIDS} of {plan.lineage}"
         by_gtids = self._facts.keeps_gtids or self.goes_on()
         self._notes.write(
@@ -227,11 +295,13 @@ class Standing:
         )
         try:
             self._settle()  # the note says how far the earlier run came
+            if tables and mark is None:
+                self._notes.set_mark(tables)
             yield
         except BaseException:
             if before is None and is_untouched():
                 with suppress(Binlog2s3Error):
-                    self._notes.remove()
+                    (self._notes.remove_all if mark is None else self._notes.remove)()
             raise
         self._notes.remove()
 

@@ -41,7 +41,9 @@ from binlog2s3.recover.model import (
     ToPosition,
     ToTime,
 )
+from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watched
 from binlog2s3.recover.plan import make
+from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.privileges import missing_privileges
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.snapshot import Survey
@@ -93,6 +95,8 @@ class _Recovery:
             plan = self._plan(start, survey)
             state = _state_before(plan, survey) if self._apply is not None else None
             self._check(plan, survey, state)
+            extract = Extract(survey.blocks, concurrency=config.s3.concurrency)
+            only = self._only(plan, extract, survey) if config.tables else None
         self._warnings += [str(error) for error in survey.problems]
         if self._facts is not None and config.output_dir is None:
             self._warnings += preflight.warnings(self._facts, server_version=plan.server_version)
@@ -106,18 +110,21 @@ class _Recovery:
             leaves_hole=config.skip_leaves_hole or once,
             applies=self._apply is not None,
             once=once,
+            only=only,
         )
         self._show(plan, about)
         if config.dry_run:
             return self._done(plan, about, None)
-        extract = Extract(survey.blocks, concurrency=config.s3.concurrency)
         if config.output_dir is None:
             assert self._apply is not None  # noqa: S101 - there is a target, or a directory
             self._apply.standing.check(
                 plan, start, allow_non_transactional=config.allow_non_transactional
             )
             self._confirm(plan, about)
-            return self._done(plan, about, self._applied(self._apply, plan, extract, survey, state))
+            opened: OpenStream = extract.stream
+            if only is not None and not only.looked:
+                opened = watched(opened, config.tables)
+            return self._done(plan, about, self._applied(self._apply, plan, opened, survey, state))
         with closing(extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
             result = to_directory(plan, about, pieces, config.output_dir, on_progress=progress)
         return self._done(plan, about, result)
@@ -244,6 +251,15 @@ class _Recovery:
         except RecoveryError as error:
             self._refuse(error)
 
+    def _only(self, plan: Plan, extract: Extract, survey: Survey) -> OnlyTables:
+        """See whether only these tables can be applied, to this target."""
+        found = Examination(self._config.tables, plan, extract.stream)
+        if self._target is not None and self._facts is not None:
+            found.ask(self._target.server, self._facts, _state_before(plan, survey))
+        for refusal in found.refusals:
+            self._refuse(refusal)
+        return found.found()
+
     # Refusals
 
     def _refuse(self, error: RecoveryError) -> None:
@@ -260,6 +276,9 @@ class _Recovery:
             for missing in missing_privileges(self._target.server, facts):
                 self._refuse(missing)
             facts = replace(facts, missing_privileges=())
+        marked = self._apply.standing.refusal(texts_of(self._config.tables))
+        if marked is not None:
+            self._refuse(marked)
         for refusal in preflight.problems(
             facts,
             login,
@@ -292,7 +311,7 @@ class _Recovery:
         self,
         apply: Apply,
         plan: Plan,
-        blocks: Extract,
+        open_stream: OpenStream,
         survey: Survey,
         state: MariadbGtidList | None,
     ) -> Result:
@@ -302,7 +321,7 @@ class _Recovery:
                 asked = _asked(self._config)
                 return apply.run(
                     plan,
-                    blocks.stream,
+                    open_stream,
                     progress,
                     asked=asked,
                     transactions=survey.transactions,
@@ -321,6 +340,8 @@ class _Recovery:
         if self._config.as_json:
             for warning in plan.warnings:
                 say("warning", warning)
+            for text in about.only.unsafe if about.only is not None else ():
+                say("warning", f"cannot be filtered safely: {text}")
             return
         print_plan(plan, about, page_on(sys.stdout))
 

@@ -81,7 +81,7 @@ class Replication:
     `state`: the GTIDs before the plan, for MariaDB; the target begins after them. `goes_on`: this
     run continues one that was interrupted, and MariaDB's `gtid_slave_pos` told where. Nothing was
     applied as long as it has not `touched` the target. `transactions` of the history, to find the
-    one that a MariaDB refused. It calls:
+    one that a MariaDB refused. `tables`: apply only these; none means all. It calls:
 
     - `on_place` with the place that was reached, before the channel is removed, if the target keeps
       no GTIDs;
@@ -100,6 +100,7 @@ class Replication:
         listen: Listen | None = None,
         state: MariadbGtidList | None = None,
         workers: int | None = None,
+        tables: Sequence[tuple[str, str]] = (),
         goes_on: bool = False,
         ahead_most: int | None = None,
         transactions: Transactions = lambda *_: iter(()),
@@ -115,6 +116,7 @@ class Replication:
         self._listen = listen or Listen()
         self._begins_behind = state
         self._workers = workers
+        self._tables = tables
         self._goes_on = goes_on
         self._window = Window() if ahead_most is None else Window(ahead_most)
         self._transactions = transactions
@@ -263,12 +265,9 @@ class Replication:
             self._on_state()
         begin = None if self._facts.keeps_gtids else self._plan.begin
         self._channel.create(source.address, self._account, begin, tls=self._listen.needs_tls)
-        state = self._state()
-        if state.filters:
-            raise RecoveryError(
-                f"the target, {self._where}, would leave something out: {'; '.join(state.filters)}",
-                hint="remove that filter for the time of the recovery",
-            )
+        if self._tables and not receive_only:
+            self._channel.filter(self._tables)
+        self._see_filters(self._state(), self._tables if not receive_only else ())
         self.touched = not receive_only
         self._set(receive_only=receive_only)
         self._channel.start(self._account, receive_only=receive_only)
@@ -279,6 +278,19 @@ class Replication:
             code, text = self._state().receive_error
             if code or time.monotonic() > deadline:
                 raise self._unreached(source.address, clean(text) or "it reports no error")
+
+    def _see_filters(self, state: State, tables: Sequence[tuple[str, str]]) -> None:
+        """See that the channel leaves out what this run wants, and nothing else."""
+        if found := state.filters_besides(tables):
+            raise RecoveryError(
+                f"the target, {self._where}, would leave something out: {'; '.join(found)}",
+                hint="remove that filter for the time of the recovery",
+            )
+        if tables and not state.filters:
+            raise RecoveryError(
+                f"the target, {self._where}, does not filter by table (any more)",
+                hint=f"was it restarted meanwhile? {_AGAIN}",
+            )
 
     def _unreached(self, address: tuple[str, int], text: str) -> RecoveryError:
         hint = (
@@ -350,6 +362,7 @@ class Replication:
     def _look(self, source: PlanSource) -> bool:
         """Whether everything is applied. Raises what stopped it."""
         state, now = self._state(), time.monotonic()
+        self._see_filters(state, self._tables)
         self._mark = self._window.reached(state.log, state.offset)
         if self._mark is not None:
             self._tell(self._mark.size, self._mark.transactions)

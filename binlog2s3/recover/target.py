@@ -8,10 +8,11 @@ Law: asking changes nothing. What is done here is only what the operator allowed
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from binlog2s3.binlog import gtid
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet
@@ -174,18 +175,33 @@ def executed(server: Server) -> Gtids:
     return gtid.parse(str(server.rows("SELECT @@global.gtid_executed AS it")[0]["it"]), "mysql")
 
 
+def other_channels(server: Server, found: TargetFacts) -> tuple[str, ...]:
+    """The replica channels that are set up besides ours, whether they run or not."""
+    rows = server.rows(_status_statement(found.flavour, found.version))
+    return tuple(_channel_name(row) or "the default one" for row in rows if _is_other(row))
+
+
+def _status_statement(flavour: Flavour, version: str) -> str:
+    if flavour == "mariadb":
+        return "SHOW ALL SLAVES STATUS"
+    return "SHOW REPLICA STATUS" if numbers(version) >= (8, 0, 22) else "SHOW SLAVE STATUS"
+
+
+def _channel_name(row: Mapping[str, Any]) -> str:
+    return str(row.get("Channel_Name") or row.get("Connection_name") or "")
+
+
+def _is_other(row: Mapping[str, Any]) -> bool:
+    return CHANNEL not in (row.get("Channel_Name"), row.get("Connection_name"))
+
+
 def _channels(
     server: Server, flavour: Flavour, version: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The replica channels that run, and the privileges that are missing to find out."""
-    if flavour == "mariadb":
-        statement, privilege = "SHOW ALL SLAVES STATUS", "SLAVE MONITOR"
-    else:
-        modern = numbers(version) >= (8, 0, 22)
-        statement = "SHOW REPLICA STATUS" if modern else "SHOW SLAVE STATUS"
-        privilege = "REPLICATION CLIENT"
+    privilege = "SLAVE MONITOR" if flavour == "mariadb" else "REPLICATION CLIENT"
     try:
-        rows = server.rows(statement)
+        rows = server.rows(_status_statement(flavour, version))
     except SourceError as error:
         if not error.answered and not error.needs_privilege:
             raise
@@ -193,11 +209,9 @@ def _channels(
     running = [
         row
         for row in rows
-        if any(str(row.get(name, "No")) != "No" for name in _RUNNING)
-        and CHANNEL not in (row.get("Channel_Name"), row.get("Connection_name"))
+        if any(str(row.get(name, "No")) != "No" for name in _RUNNING) and _is_other(row)
     ]
-    names = (row.get("Channel_Name") or row.get("Connection_name") or "" for row in running)
-    return tuple(map(str, names)), ()
+    return tuple(map(_channel_name, running)), ()
 
 
 def refuse_lacking(server: Server, found: TargetFacts) -> None:
@@ -233,12 +247,13 @@ def disabled_events(server: Server) -> tuple[str, ...]:
     found = []
     for row in rows:
         user, _, host = str(row["definer"]).rpartition("@")
-        db, name, user, host = (_quoted(str(one)) for one in (row["db"], row["name"], user, host))
+        db, name, user, host = (quoted(str(one)) for one in (row["db"], row["name"], user, host))
         found.append(f"ALTER DEFINER={user}@{host} EVENT {db}.{name} ENABLE;")
     return tuple(found)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name in backquotes, for a statement."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -10,7 +10,7 @@ lines nor control a terminal. An estimate says that it is one, and how it was ma
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TextIO
 
 from binlog2s3.binlog.content import Change, Content
@@ -29,6 +29,7 @@ from binlog2s3.recover.model import (
     ToPosition,
     ToTime,
 )
+from binlog2s3.recover.one_table import OnlyTables
 
 FORMAT = 1
 
@@ -56,7 +57,7 @@ class About:
     `archive` is the bucket's URL; `target` the server as messages name it, "" if there is none;
     `start` says in words where the start comes from. `leaves_hole`: skipped transactions are not
     committed empty. `applies`: the plan is applied to a target. `once`: the target has no GTIDs
-    that tell what was applied, so a second run would apply it again.
+    that tell what was applied, so a second run would apply it again. `only`: some tables only.
     """
 
     source: str
@@ -66,6 +67,7 @@ class About:
     leaves_hole: bool = False
     applies: bool = False
     once: bool = False
+    only: OnlyTables | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,7 @@ class Result:
     what was compared with the plan, "" if nothing could be. `committed_empty` are skipped GTIDs;
     `disabled_events` the statements that enable the events that a replica disables. `where` is the
     directory or server that was written to. `unsafe_files` are those of `files` whose text a client
-    may read in another way than the server did.
+    may read in another way than the server did. `only_tables`: only these were applied.
     """
 
     how: How
@@ -91,6 +93,7 @@ class Result:
     proved: str = ""
     files: tuple[str, ...] = ()
     unsafe_files: tuple[str, ...] = ()
+    only_tables: tuple[str, ...] = ()
 
 
 # The plan
@@ -108,11 +111,21 @@ def print_plan(plan: Plan, about: About, page: Plain) -> None:
     if not plan.left_out:
         page.line("")
         page.line("there is nothing after that in this history")
+    _print_unsafe(about.only, page)
     if plan.warnings:
         page.line("")
     for warning in plan.warnings:
         page.line(f"warning: {warning}", "yellow")
     page.line("")
+
+
+def _print_unsafe(only: OnlyTables | None, page: Plain) -> None:
+    if only is None or not only.unsafe:
+        return
+    page.line("")
+    page.line("cannot be filtered safely", "bold")
+    for text in only.unsafe:
+        page.field("", text, 2, "yellow")
 
 
 def goal_text(goal: Goal) -> str:
@@ -167,6 +180,7 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
         yield from _way_fields(plan, about)
     else:
         yield "apply", "nothing: the target has all of it", ""
+    yield from _only_fields(about.only)
     if plan.adds:
         yield "", f"adds {gtids_text(str(plan.adds))}", ""
     if plan.skipped:
@@ -182,6 +196,12 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
     latest = "unknown" if reach.latest_us is None else time_text(reach.latest_us)
     yield "reachable", f"{time_text(reach.earliest_us)} to {latest}", ""
     yield "", f"{reach.first} to {reach.last}", ""
+
+
+def _only_fields(only: OnlyTables | None) -> Iterator[tuple[str, str, str]]:
+    if only is not None:
+        yield "only", ", ".join(only.tables), "bold"
+        yield "", "the target is marked first: its other tables stay as they are", ""
 
 
 def _commits_empty(plan: Plan, about: About) -> bool:
@@ -327,10 +347,8 @@ def print_result(result: Result, page: Plain) -> None:
         page.line(f"written to {result.where}: {done}", "bold green")
     if result.committed_empty:
         page.line(f"committed empty: {result.committed_empty}")
-    if result.proved:
-        page.line(f"proved: {result.proved}")
-    if result.gtids is not None:
-        page.line(f"the target's GTIDs: {result.gtids or 'none'}", "dim")
+    for line, style in _proof_lines(result):
+        page.line(line, style)
     for name in result.unsafe_files:
         page.line(
             f"warning: {name} is UNSAFE for mysqlbinlog and the mysql client, see README.txt there",
@@ -346,6 +364,15 @@ def print_result(result: Result, page: Plain) -> None:
             f"nothing in the target shows that it is at {at} now; to continue from there: "
             f"--from-lineage {at.lineage} --from-binlog {at.binlog} --from-position {at.offset}"
         )
+
+
+def _proof_lines(result: Result) -> Iterator[tuple[str, str]]:
+    for table in result.only_tables:
+        yield f"only this table was applied: {table}", "yellow"
+    if result.proved:
+        yield f"proved: {result.proved}", ""
+    if result.gtids is not None:
+        yield f"the target's GTIDs: {result.gtids or 'none'}", "dim"
 
 
 # For programs
@@ -380,6 +407,7 @@ def plan_document(plan: Plan, about: About) -> dict[str, Any]:
         "gtids_added": _gtids(plan.adds),
         "gtids_skipped": None if plan.skipped is None else plan.skipped_text,
         "skipped_committed_empty": _commits_empty(plan, about),
+        "only_tables": None if about.only is None else asdict(about.only),
         "commit_times": "exact" if plan.commit_exact else "seconds",
         "kept": [_shown(one) for one in plan.kept],
         "left_out": [_shown(one) for one in plan.left_out],
@@ -421,6 +449,7 @@ def result_document(result: Result) -> dict[str, Any]:
         "proved": result.proved or None,
         "files": list(result.files),
         "unsafe_files": list(result.unsafe_files),
+        "only_tables": list(result.only_tables) or None,
     }
 
 

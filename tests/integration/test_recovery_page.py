@@ -66,6 +66,19 @@ class Second:
 # What must be so in the end
 
 
+def check_one_table(site: Site, second: Second) -> None:
+    """The table is back; the scratch server is marked, and its GTIDs are those of the goal."""
+    before = site.held["before the mistake"]["shop.orders"]
+    assert before is not None
+    assert second.checksums()["shop.orders"] == before
+    assert second.query("SELECT names FROM binlog2s3_recovery.only_tables") == [
+        ('["shop.orders"]',)
+    ]
+    ((_name, live),) = site.source.query("CHECKSUM TABLE shop.orders")
+    assert live == before
+    assert not site.source.query("SHOW DATABASES LIKE 'recovered'")
+
+
 def check_dropped_table(site: Site, second: Second) -> None:
     before, end = site.held["before the mistake"], site.held["at the end"]
     assert before["shop.orders"] is not None
@@ -180,6 +193,11 @@ CASES = {
             "The table goes back",
         ),
         check=check_dropped_table,
+    ),
+    "one table back": Case(
+        accident="dropped-table",
+        sections=(SETTINGS, EMPTY, "One table back"),
+        check=check_one_table,
     ),
     "lost host": Case(
         accident="lost-host",

@@ -276,6 +276,12 @@ def test_defaults() -> None:
     assert config.applies
 
 
+def test_tables() -> None:
+    """Each once, with the names that a filter can have."""
+    config = configured(*LEAST, "--latest", "--table=shop.orders", "--table=shop.`odd name`")
+    assert config.tables == (("shop", "orders"), ("shop", "odd name"))
+
+
 def test_without_a_target() -> None:
     """Files need none, a dry run only a start; a target beside them is kept, to be asked."""
     assert configured(*SOURCE, "--latest", "--output-dir=/d").target is None
@@ -392,6 +398,31 @@ def test_what_is_missing() -> None:
         (
             ("--latest", "--output-dir=/d", "--stop-target-threads"),
             "--stop-target-threads and --output-dir contradict each other: no target is written to",
+        ),
+        (
+            ("--latest", "--table=shop.*"),
+            "--table takes single tables, not shop.*: name each one",
+        ),
+        (
+            ("--latest", "--table=`a.b`.c"),
+            (
+                "--table a.b.c: a replication filter cannot have a name with other characters than "
+                "letters, digits, _ $ - and spaces within"
+            ),
+        ),
+        (
+            ("--latest", "--table=shop.a,shop"),
+            (
+                "--table shop.a,shop: a replication filter cannot have a name with other "
+                "characters than letters, digits, _ $ - and spaces within"
+            ),
+        ),
+        (
+            ("--latest", "--table=shop.a", "--allow-extra-gtids"),
+            (
+                "--table and --allow-extra-gtids contradict each other: --table is for a scratch "
+                "server"
+            ),
         ),
         (
             ("--latest", "--target-socket=/s"),

@@ -1,0 +1,411 @@
+"""Recovering only some tables: what that cannot do safely, and which targets are refused for it.
+
+Place in the flow: `pitr` asks here after it has a plan and before it asks the operator. `channel`
+sets the filter at the target, `interrupted` marks the target.
+
+Law: where the filter would certainly lose or keep rows wrongly, the recovery is refused; where it
+may, the plan says so. Names are compared without case, because a refusal too many is harmless.
+"""
+
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from binlog2s3.binlog.content import LOOKED_MOST, ROW_KINDS, ContentReader
+from binlog2s3.binlog.events import decode_format
+from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.binlog.statements import Statement
+from binlog2s3.binlog.tables import table_name
+from binlog2s3.errors import RecoveryError
+from binlog2s3.formatting import count_text, cut, size_text
+from binlog2s3.output import clean
+from binlog2s3.recover.model import Checked, Plan, PlanPiece, Stream
+from binlog2s3.recover.plan_source import OpenStream
+from binlog2s3.recover.target import TargetFacts, numbers, other_channels, some
+from binlog2s3.server.connection import Server
+
+LOOKED_AT_MOST = 1 << 30
+"""So many bytes of binlogs are looked at before the operator is asked; more while they are sent."""
+_FILTERS_CHANNELS = (8,)
+"""From here on a MySQL can filter one channel alone."""
+_SHOWN = 3
+_MOST_TEXT = 160
+_PASSES_ON = ("CASCADE", "SET NULL", "SET DEFAULT")
+_WITHOUT = "without --table everything is applied"
+_NOT_TABLES = frozenset({"COLUMN", "INDEX", "KEY", "CONSTRAINT"})
+
+Tables = Sequence[tuple[str, str]]
+"""Pairs of database and table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlyTables:
+    """That only these tables are applied. `looked`: all of the plan's binlogs were looked at.
+
+    `unsafe`: what may make the tables differ from the source's, in words.
+    """
+
+    tables: tuple[str, ...]
+    looked: bool
+    unsafe: tuple[str, ...] = ()
+
+
+def texts_of(tables: Tables) -> tuple[str, ...]:
+    """The tables as text, in order and each once."""
+    return tuple(sorted({table_name(*one) for one in tables}))
+
+
+class Watch:
+    """Looks through binlogs for statements that a filter of these tables does not do justice to.
+
+    `moved`: statements that exchange rows or definitions with a table that is not among them, with
+    the names of those. `statements` that write to the tables in statement format; `elsewhere`: how
+    many write to others. `touched`: the tables that are changed at all. `unclear`: how many texts
+    could not be read to their end.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self._ours = {one.casefold(): one for one in texts_of(tables)}
+        self._bare = {name.casefold() for _, name in tables}
+        self._reader: ContentReader | None = None
+        self.moved: dict[str, frozenset[str]] = {}
+        self.statements: list[str] = []
+        self.elsewhere = 0
+        self.unclear = 0
+        self.touched: set[str] = set()
+
+    def begin(self) -> None:
+        """Begin a binlog: its magic and format event come next."""
+        self._reader = None
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        if self._reader is None:
+            self._reader = ContentReader(
+                decode_format(data[len(MAGIC) :], offset=len(MAGIC)),
+                text_most=0,
+                looked_most=LOOKED_MOST,
+                on_statement=self._take,
+            )
+        else:
+            self._reader.feed(data)
+
+    def end(self) -> None:
+        """End a binlog."""
+        if self._reader is None:
+            return
+        content = self._reader.content()
+        self.unclear += content.lost
+        for change in content.changes:
+            if change.table.casefold() in self._ours:
+                self.touched.add(change.table)
+        self._reader = None
+
+    def refusal(self) -> RecoveryError | None:
+        """Why these tables alone cannot be had; None if nothing was found."""
+        if not self.moved:
+            return None
+        said, _ = next(iter(self.moved.items()))
+        others = sorted({name for names in self.moved.values() for name in names})
+        words = " ".join(f"--table '{clean(name)}'" for name in others)
+        return RecoveryError(
+            f"--table cannot be applied safely: {count_text(len(self.moved), 'statement')} "
+            f"exchange rows or definitions with tables that are left out, the first: {said!r} "
+            "(online schema changes, by gh-ost or pt-online-schema-change, end like this)",
+            hint=(f"add {words}; or " if words else "") + _WITHOUT,
+        )
+
+    def _take(self, found: Statement) -> None:
+        tables = {name.casefold(): name for name in found.tables if name}
+        if found.word in ("RENAME", "ALTER", "CREATE"):
+            self._take_definition(found, tables)
+        is_write = found.kind in ROW_KINDS or "insert" in found.also
+        if found.word in ("SELECT", "DO", "CALL"):
+            self.elsewhere += 1
+        elif is_write and found.word != "ALTER":
+            is_unknown = not tables and self._may_name_ours(found)
+            if is_unknown or tables.keys() & self._ours.keys():
+                self.statements.append(_shown(found))
+            else:
+                self.elsewhere += 1
+
+    def _take_definition(self, found: Statement, tables: dict[str, str]) -> None:
+        moved, read = _others(found)
+        is_subject = bool(tables.keys() & self._ours.keys())
+        if found.word == "RENAME":
+            moved |= set(tables.values())
+            if not found.whole and "TABLE" in found.clear.text.upper():
+                if is_subject or self._may_name_ours(found):
+                    self.moved[_shown(found)] = frozenset()
+                return
+        elif moved:
+            moved |= set(tables.values())
+        beside = moved | (read if is_subject else set())
+        if (is_subject or _folded(moved) & self._ours.keys()) and (
+            more := {name for name in beside if name.casefold() not in self._ours}
+        ):
+            self.moved[_shown(found)] = frozenset(more)
+        self.unclear += is_subject and found.clear.cut
+
+    def _may_name_ours(self, found: Statement) -> bool:
+        names = {name.casefold() for name in found.clear.names()}
+        return found.clear.cut or bool(names & self._bare)
+
+
+def _folded(names: set[str]) -> set[str]:
+    return {name.casefold() for name in names}
+
+
+def _shown(found: Statement) -> str:
+    return cut(" ".join(clean(found.clear.text).split()), _MOST_TEXT)
+
+
+def _others(found: Statement) -> tuple[set[str], set[str]]:
+    """The tables that a definition exchanges rows with, and those that it only refers to."""
+    words = list(found.clear.names())
+    upper = [word.upper() for word in words]
+    moved, read = set[str](), set[str]()
+    if found.word == "RENAME" or "TABLE" not in upper:
+        return moved, read
+    for at, word in enumerate(upper):
+        behind = at + 1
+        if word == "RENAME" and found.word == "ALTER":
+            while upper[behind : behind + 1] in (["TO"], ["AS"], ["="]):
+                behind += 1
+            if upper[behind : behind + 1] and upper[behind] not in _NOT_TABLES:
+                moved |= _name_at(words, behind, found.db)
+        elif word == "TABLE" and {"EXCHANGE", "CONVERT"} & set(upper[:at]):
+            moved |= _name_at(words, behind, found.db)
+        elif word in ("LIKE", "REFERENCES"):
+            read |= _name_at(words, behind, found.db)
+    return moved, read
+
+
+def _name_at(words: Sequence[str], at: int, db: str) -> set[str]:
+    if words[at + 1 : at + 2] == ["."]:
+        return {table_name(words[at], words[at + 2])} if len(words) > at + 2 else set()
+    return {table_name(db, words[at])} if len(words) > at else set()
+
+
+def look(watch: Watch, stream: Stream) -> None:
+    """Look through all of a stream."""
+    for _, data in stream:
+        watch.begin()
+        for checked in data:
+            watch.feed(checked.data)
+        watch.end()
+
+
+def watched(open_stream: OpenStream, tables: Tables) -> OpenStream:
+    """The same stream, which ends with a RecoveryError before the bytes of such a statement."""
+
+    def opened(
+        pieces: Sequence[PlanPiece],
+    ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
+        watch = Watch(tables)
+        with closing(open_stream(pieces)) as stream:
+            for piece, data in stream:
+                watch.begin()
+                yield piece, _refused(watch, data)
+                watch.end()
+
+    return opened
+
+
+def _refused(watch: Watch, data: Iterator[Checked]) -> Iterator[Checked]:
+    for checked in data:
+        watch.feed(checked.data)
+        if (refusal := watch.refusal()) is not None:
+            refusal.hint = (
+                "what was left out cannot be applied any more: restore the base backup, and then "
+                f"{refusal.hint}"
+            )
+            raise refusal
+        yield checked
+
+
+class Examination:
+    """What a recovery of only these tables meets: `refusals`, and what is `unsafe`, in words."""
+
+    def __init__(self, tables: Tables, plan: Plan, open_stream: OpenStream) -> None:
+        self._tables = tables
+        self._texts = texts_of(tables)
+        self._plan = plan
+        self._watch = Watch(tables)
+        self._is_looked = plan.size <= LOOKED_AT_MOST
+        self.refusals: list[RecoveryError] = []
+        self._unsafe: list[str] = []
+        if self._is_looked:
+            with closing(open_stream(plan.pieces)) as stream:
+                look(self._watch, stream)
+        self._tell()
+
+    def _tell(self) -> None:
+        watch = self._watch
+        if not self._is_looked:
+            self._unsafe.append(
+                f"the {size_text(self._plan.size)} of binlogs were not looked at for statements "
+                "and RENAMEs; a RENAME of these tables to or from another one stops the apply"
+            )
+        if (refusal := watch.refusal()) is not None:
+            self.refusals.append(refusal)
+        if watch.statements:
+            self._unsafe.append(
+                f"{count_text(len(watch.statements), 'statement')} in statement format write to "
+                "these tables; what they read from other tables is the base backup's: "
+                + " | ".join(watch.statements[:_SHOWN])
+            )
+        if watch.elsewhere:
+            self._unsafe.append(
+                f"{count_text(watch.elsewhere, 'statement')} in statement format write to other "
+                "tables or call functions; what their triggers and functions write to these tables "
+                "is left out"
+            )
+        if watch.unclear:
+            self._unsafe.append(f"{watch.unclear} binlogs or statements could not be read fully")
+        for text in self._texts if self._is_looked and self._plan.pieces else ():
+            if text not in watch.touched:
+                self._unsafe.append(f"nothing in these binlogs changes {text}")
+
+    def ask(self, server: Server, facts: TargetFacts, state: MariadbGtidList | None) -> None:
+        """Ask the target as well. `state`: the GTIDs before the plan, for MariaDB."""
+        if facts.flavour == "mysql" and numbers(facts.version) < _FILTERS_CHANNELS:
+            self.refusals.append(
+                RecoveryError(
+                    f"the target, {facts.address}, is of version {facts.version}, which cannot "
+                    "filter one channel",
+                    hint=f"use MySQL 8.0 or later; {_WITHOUT}",
+                )
+            )
+        self._ask_scratch(server, facts, state)
+        self._ask_tables(server, facts)
+        self._ask_keys(server, facts)
+
+    def _ask_scratch(
+        self, server: Server, facts: TargetFacts, state: MariadbGtidList | None
+    ) -> None:
+        if others := other_channels(server, facts):
+            self._refuse_busy(facts, f"is set up as a replica (channel: {some(others)})")
+        if facts.flavour != "mariadb" or not self._plan.pieces:
+            return
+        begins: dict[int, int] = defaultdict(int)
+        for domain, _, number in state.gtids() if state is not None else ():
+            begins[domain] = max(number, begins[domain])
+        text = str(server.rows("SELECT @@global.gtid_slave_pos AS it")[0]["it"])
+        for domain, wrote, number in MariadbGtidList.parse(text).gtids():
+            if number > begins[domain]:
+                self._refuse_busy(
+                    facts,
+                    f"has replicated {domain}-{wrote}-{number} (gtid_slave_pos), which comes after "
+                    "the place where this run begins",
+                )
+
+    def _refuse_busy(self, facts: TargetFacts, why: str) -> None:
+        self.refusals.append(
+            RecoveryError(
+                f"the target, {facts.address}, {why}: --table is for a scratch server that has the "
+                "base backup and nothing else",
+                hint="restore the base backup into an empty server (then RESET REPLICA ALL, if the "
+                "backup brought a replica's settings along)",
+            )
+        )
+
+    def _ask_tables(self, server: Server, facts: TargetFacts) -> None:
+        folds = str(server.rows("SELECT @@lower_case_table_names AS it")[0]["it"]) != "0"
+        for database, name in self._tables:
+            rows = server.rows(
+                "SELECT table_schema AS db, table_name AS name FROM information_schema.tables "
+                "WHERE table_schema = %s AND table_name = %s",
+                (database, name),
+            )
+            text = table_name(database, name)
+            if folds and text != text.lower():
+                self.refusals.append(
+                    RecoveryError(
+                        f"the target, {facts.address}, keeps names in lower case, not {text}",
+                        hint=f"--table '{text.lower()}'",
+                    )
+                )
+            found = {table_name(str(row["db"]), str(row["name"])) for row in rows}
+            if text in (_folded(found) if folds else found):
+                continue
+            if self._is_looked and text not in self._watch.touched:
+                self.refusals.append(
+                    RecoveryError(
+                        f"the target, {facts.address}, does not show a table {text}, and nothing "
+                        "in the plan's binlogs changes it",
+                        hint="is the name right, and its case? Was the base backup restored? The "
+                        "account needs SELECT on the table to see it",
+                    )
+                )
+            else:
+                self._unsafe.append(
+                    f"the target does not show a table {text}: it is not in the base backup, or "
+                    "the account is missing SELECT on it; then its foreign keys are unknown"
+                )
+
+    def _ask_keys(self, server: Server, facts: TargetFacts) -> None:
+        keys = [
+            _Key(
+                child=table_name(str(row["db"]), str(row["name"])),
+                parent=table_name(str(row["parent_db"]), str(row["parent"])),
+                passes_on=row["on_delete"] in _PASSES_ON or row["on_update"] in _PASSES_ON,
+            )
+            for row in server.rows(
+                "SELECT constraint_schema AS db, table_name AS name, "
+                "unique_constraint_schema AS parent_db, referenced_table_name AS parent, "
+                "delete_rule AS on_delete, update_rule AS on_update "
+                "FROM information_schema.referential_constraints"
+            )
+        ]
+        ours = _folded(set(self._texts))
+        missing: list[str] = []
+        there = set(ours)
+        while more := {
+            key.parent
+            for key in keys
+            if key.passes_on
+            and key.child.casefold() in there
+            and key.parent.casefold() not in there
+        }:
+            missing += sorted(more)
+            there |= _folded(more)
+        if missing:
+            words = " ".join(f"--table '{clean(name)}'" for name in missing)
+            self.refusals.append(
+                RecoveryError(
+                    f"--table cannot be applied safely: at the target, {facts.address}, foreign "
+                    "keys delete or change rows of these tables when rows are deleted or changed "
+                    f"in {some(missing)}, which would be left out",
+                    hint=f"add {words}; or {_WITHOUT}",
+                )
+            )
+        for key in keys:
+            is_child, is_parent = key.child.casefold() in ours, key.parent.casefold() in ours
+            if is_child and not is_parent and not key.passes_on:
+                self._unsafe.append(
+                    f"{key.child} refers to {key.parent}, which is left out: a row that refers to "
+                    "a newer row there stops the apply"
+                )
+            elif is_parent and not is_child:
+                self._unsafe.append(
+                    f"{key.child}, which is left out, refers to {key.parent}: its rows stay as in "
+                    "the base backup, and may stop a DELETE or be deleted by it"
+                )
+
+    def found(self) -> OnlyTables:
+        """What to show with the plan."""
+        return OnlyTables(
+            tables=self._texts, looked=self._is_looked, unsafe=tuple(dict.fromkeys(self._unsafe))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Key:
+    """A foreign key. `passes_on`: what happens to a row of the parent happens to the child's."""
+
+    child: str
+    parent: str
+    passes_on: bool

@@ -1,0 +1,264 @@
+"""One table back: `pitr --table` at a real MySQL and a real MariaDB, which hold a base backup.
+
+The source and the streamer are gone. Its tables at each goal were looked at before.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.get import ServerBinaries
+from lab.mysql import MariadbServer, MysqlServer
+from lab.s3 import MinioServer
+from tests.integration.apply_pair import RELAXED, locked
+from tests.integration.bucket import Bucket
+from tests.integration.recovery_command import Recovery, read_only
+from tests.integration.recovery_truth import (
+    ImageServer,
+    MariadbImageServer,
+    dump_of,
+    gtids_of,
+    restored,
+)
+from tests.integration.recovery_world import wait_durable
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+
+Rows = list[tuple[Any, ...]]
+Scratch = Callable[[], MysqlServer]
+TABLES = ("shop.orders", "shop.items", "shop.`odd name`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What the source had: in the base backup, just before the DROP, and after a RENAME."""
+
+    dump: Path
+    backup: dict[str, Rows]
+    before: dict[str, Rows]
+    dropped: str
+    renamed: Rows
+    gtids: str
+
+
+def rows_of(server: MysqlServer, table: str) -> Rows:
+    return sorted(server.query(f"SELECT * FROM {table}"))
+
+
+def all_of(server: MysqlServer) -> dict[str, Rows]:
+    return {table: rows_of(server, table) for table in TABLES}
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def binaries(request: pytest.FixtureRequest) -> ServerBinaries:
+    found: ServerBinaries = request.getfixturevalue(f"{request.param}_binaries")
+    return found
+
+
+def last_gtid(server: MysqlServer) -> str:
+    if server.binaries.flavour == "mariadb":
+        return str(server.query("SELECT @@global.gtid_binlog_pos")[0][0])
+    uuid, _, numbers = gtids_of(server).partition(":")
+    return f"{uuid}:{numbers.rpartition('-')[2]}"
+
+
+def write(source: MysqlServer, first: int) -> None:
+    """Rows in all tables, in one transaction and in many, over two binlogs."""
+    for n in range(first, first + 20):
+        source.query(
+            "BEGIN",
+            f"INSERT INTO shop.orders VALUES ({n}, 'new')",
+            f"INSERT INTO shop.items VALUES ({n}, 'new')",
+            "COMMIT",
+            f"UPDATE shop.orders SET v = CONCAT(v, {n}) WHERE id = {n - 3}",
+            f"DELETE FROM shop.items WHERE id = {n - 7}",
+            f"INSERT INTO shop.`odd name` VALUES ({n}, 'o')",
+            *(("FLUSH BINARY LOGS",) if n == first + 9 else ()),
+        )
+
+
+@pytest.fixture
+def past(
+    binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> Iterator[tuple[Past, Scratch]]:
+    """The history, and scratch servers that were restored from the base backup."""
+    maria = binaries.flavour == "mariadb"
+    dump, image = disk_tmp_path / "dump.sql", disk_tmp_path / "image"
+    kind = MariadbServer if maria else MysqlServer
+    with ExitStack() as stack:
+        options = [*RELAXED, "--binlog-format=ROW"]
+        source = stack.enter_context(kind(binaries, disk_tmp_path / "source", options=options))
+        stream = stack.enter_context(StreamProcess(disk_tmp_path / "stream", source, minio, bucket))
+        source.query(
+            "CREATE DATABASE shop",
+            *(f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(90))" for table in TABLES),
+        )
+        write(source, 100)
+        dump_of(source, dump)
+        backup = all_of(source)
+        write(source, 200)
+        source.query("ALTER TABLE shop.orders ADD COLUMN more INT DEFAULT 7")
+        source.query("CREATE DATABASE elsewhere", "CREATE TABLE elsewhere.t (i INT)")
+        write_more(source)
+        before = all_of(source)
+        source.query("DROP TABLE shop.items")
+        dropped = last_gtid(source)
+        source.query(
+            "CREATE TABLE shop._orders_new LIKE shop.orders",
+            "INSERT INTO shop._orders_new SELECT * FROM shop.orders",
+            "INSERT INTO shop._orders_new VALUES (9000, 'after', 1)",
+            "RENAME TABLE shop.orders TO shop._orders_old, shop._orders_new TO shop.orders",
+            "INSERT INTO shop.orders VALUES (9001, 'after', 2)",
+        )
+        renamed, gtids = rows_of(source, "shop.orders"), gtids_of(source)
+        there = Bucket(minio, bucket)
+        wait_until(
+            lambda: [key for key in there.keys("pre") if "writers" in key], what="a heartbeat"
+        )
+        wait_durable(stream, there, source)
+        stream.kill()
+        source.kill()
+        with kind(binaries, disk_tmp_path / "r", server_id=3, options=RELAXED) as one:
+            restored(one, dump, image)
+        made = MariadbImageServer if maria else ImageServer
+        count = 0
+
+        def scratch() -> MysqlServer:
+            nonlocal count
+            count += 1
+            place = disk_tmp_path / f"scratch-{count}"
+            return stack.enter_context(made(binaries, place, image, 70 + count, source.password))
+
+        yield (
+            Past(
+                dump=dump,
+                backup=backup,
+                before=before,
+                dropped=dropped,
+                renamed=renamed,
+                gtids=gtids,
+            ),
+            scratch,
+        )
+
+
+def write_more(source: MysqlServer) -> None:
+    source.query("INSERT INTO shop.orders (id, v) VALUES (5000, 'with more')")
+
+
+@pytest.mark.gate("mysql", "mariadb")
+def test_one_table_back(
+    past: tuple[Past, Scratch], minio: MinioServer, bucket: str, binaries: ServerBinaries
+) -> None:
+    """Its rows are the source's, the other tables are the backup's, also after a kill -9.
+
+    Nobody takes that server for a whole one.
+    """
+    was, scratch = past
+    recovery = Recovery(minio, bucket, read_only(minio))
+    server = scratch()
+    goal = [f"--from-backup={was.dump}", f"--before-gtid={was.dropped}"]
+    only = ["--table=shop.orders", "--table=shop.`odd name`"]
+    shown = recovery.run(server, "--dry-run", "--json", *only, *goal)
+    assert shown.status == 0, shown.stderr
+    assert shown.document["plan"]["only_tables"]["tables"] == ["shop.odd name", "shop.orders"]
+    assert not server.query("SHOW DATABASES LIKE 'binlog2s3%'")
+    with (
+        locked(server, "shop.orders") as is_awaited,
+        recovery.started(server, "--yes", *only, *goal) as process,
+    ):
+
+        def held() -> bool:
+            assert process.poll() is None, process.returncode
+            return is_awaited()
+
+        wait_until(held, 120, "the applier waits for the table")
+        process.kill()
+        process.wait()
+    for words in ([], ["--table=shop.orders"], ["--table=shop.items"]):
+        said = recovery.refused(server, *words, *goal)
+        assert "scratch server" in said, said
+    document = recovery.to(server, *only, *goal)
+    assert document["result"]["only_tables"] == ["shop.odd name", "shop.orders"]
+    found = all_of(server)
+    assert found == {**was.before, "shop.items": was.backup["shop.items"]}
+    assert found["shop.items"] != was.before["shop.items"]
+    for words in ([], ["--table=shop.orders"]):
+        said = recovery.refused(server, *words, *goal)
+        assert "scratch server" in said, said
+    if binaries.flavour == "mysql":
+        recovery.to(server, *only, *goal)  # nothing is left to do
+        uuid, _, last = was.dropped.rpartition(":")
+        assert gtids_of(server) == f"{uuid}:1-{int(last) - 1}"
+    else:
+        said = recovery.refused(server, *only, *goal)  # it would be applied twice
+        assert "gtid_slave_pos" in said or "second time" in said, said
+    assert found == all_of(server)
+    assert not [row for row in server.query(status_of(server)) if "binlog2s3" in row]
+
+
+def status_of(server: MysqlServer) -> str:
+    maria = server.binaries.flavour == "mariadb"
+    return "SHOW ALL SLAVES STATUS" if maria else "SHOW REPLICA STATUS"
+
+
+def test_a_rename_from_a_table_that_is_left_out(
+    past: tuple[Past, Scratch], minio: MinioServer, bucket: str
+) -> None:
+    """Is refused with the tables to add; with them it is right."""
+    was, scratch = past
+    recovery = Recovery(minio, bucket, read_only(minio))
+    server = scratch()
+    goal = [f"--from-backup={was.dump}", "--latest"]
+    said = recovery.refused(server, "--table=shop.orders", *goal)
+    assert "--table 'shop._orders_new' --table 'shop._orders_old'" in said, said
+    assert not server.query("SHOW DATABASES LIKE 'binlog2s3%'")
+    more = ["--table=shop._orders_new", "--table=shop._orders_old"]
+    recovery.to(server, "--table=shop.orders", *more, *goal)
+    assert rows_of(server, "shop.orders") == was.renamed
+    assert rows_of(server, "shop.items") == was.backup["shop.items"]
+
+
+def test_what_is_no_scratch_server(
+    past: tuple[Past, Scratch], minio: MinioServer, bucket: str, binaries: ServerBinaries
+) -> None:
+    """One with transactions of its own, one that is a replica; keys and names that do not fit."""
+    was, scratch = past
+    recovery = Recovery(minio, bucket, read_only(minio))
+    server = scratch()
+    goal = [f"--from-backup={was.dump}", f"--before-gtid={was.dropped}"]
+    said = recovery.refused(server, "--table=shop.ordres", *goal)
+    assert "does not show a table shop.ordres" in said
+    server.query(
+        "SET sql_log_bin = 0",
+        "CREATE TABLE shop.parents (id INT PRIMARY KEY)",
+        "INSERT INTO shop.parents SELECT id FROM shop.orders",
+        "ALTER TABLE shop.orders ADD FOREIGN KEY (id) REFERENCES shop.parents (id) "
+        "ON DELETE CASCADE",
+    )
+    said = recovery.refused(server, "--table=shop.orders", *goal)
+    assert "add --table 'shop.parents'" in said
+    maria = binaries.flavour == "mariadb"
+    server.query(
+        "CHANGE MASTER 'theirs' TO MASTER_HOST = '127.0.0.1', MASTER_USER = 'x'"
+        if maria
+        else "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1' FOR CHANNEL 'theirs'"
+    )
+    said = recovery.refused(server, "--table=shop.items", *goal)
+    assert "is set up as a replica (channel: theirs)" in said
+    server.query("RESET SLAVE 'theirs' ALL" if maria else "RESET REPLICA ALL FOR CHANNEL 'theirs'")
+    if maria:
+        other = f"0-1-{int(was.dropped.rpartition('-')[2]) - 1}"
+        server.query(f"SET GLOBAL gtid_slave_pos = '{other}'")
+        wanted = "gtid_slave_pos"
+    else:
+        server.query("CREATE DATABASE mine")
+        wanted = "GTIDs that are not in the archive"
+    said = recovery.refused(server, "--table=shop.items", *goal)
+    assert wanted in said
+    assert rows_of(server, "shop.items") == was.backup["shop.items"]
+    assert not server.query("SHOW DATABASES LIKE 'binlog2s3%'")

@@ -1,0 +1,259 @@
+"""What a recovery of only some tables refuses, and what it warns of."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.errors import RecoveryError
+from binlog2s3.recover.interrupted import Standing
+from binlog2s3.recover.model import Checked, Plan, PlanPiece
+from binlog2s3.recover.one_table import LOOKED_AT_MOST, Examination, OnlyTables, Watch, watched
+from binlog2s3.recover.plan_source import OpenStream
+from binlog2s3.server.connection import Server
+from lab import pitr_examples
+from tests.binlog_writer import BinlogWriter, query_body
+from tests.unit.recover.fake_server import FakeServer, Rows, fake
+from tests.unit.recover.test_interrupted import MARK
+from tests.unit.recover.test_target import FACTS
+
+ORDERS = (("shop", "orders"),)
+HERE = {"table_schema = %s": [{"db": "shop", "name": "orders"}]}
+NAMES = {"lower_case_table_names": [{"it": 0}]}
+MARIADB = replace(FACTS, flavour="mariadb", version="10.11.6-MariaDB", executed=None)
+QUERY = 2
+
+
+def binlog(*statements: str) -> BinlogWriter:
+    made = BinlogWriter()
+    for text in statements:
+        made.event(QUERY, query_body(text, db="shop"))
+    return made
+
+
+def stream_of(made: BinlogWriter) -> OpenStream:
+    def opened(pieces: Sequence[PlanPiece]) -> Any:
+        data, head = bytes(made.data), made.ends[1]
+
+        def parts() -> Iterator[Checked]:
+            yield Checked(data=data[:head])
+            for begin, end in zip(made.ends[1:], made.ends[2:], strict=False):
+                yield Checked(data=data[begin:end])
+
+        for piece in pieces:
+            yield piece, parts()
+
+    return cast("OpenStream", opened)
+
+
+def seen(*statements: str, tables: Sequence[tuple[str, str]] = ORDERS) -> Watch:
+    watch = Watch(tables)
+    for _, data in stream_of(binlog(*statements))(pitr_examples.PLAN.pieces[:1]):
+        watch.begin()
+        for checked in data:
+            watch.feed(checked.data)
+        watch.end()
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("text", "others"),
+    [
+        ("RENAME TABLE orders TO _orders_old, _orders_new TO orders", "_orders_new _orders_old"),
+        ("RENAME TABLE `shop`.`orders` TO `shop`.`_orders_del`", "_orders_del"),
+        ("rename table elsewhere.x to shop.orders", "elsewhere.x"),
+        ("ALTER TABLE _orders_gho RENAME TO orders", "_orders_gho"),
+        ("ALTER TABLE _orders_gho ADD b INT, RENAME AS shop.orders", "_orders_gho"),
+        ("ALTER TABLE orders RENAME old", "old"),
+        ("ALTER TABLE orders EXCHANGE PARTITION p WITH TABLE other", "other"),
+        ("ALTER TABLE other EXCHANGE PARTITION p WITH TABLE orders", "other"),
+        ("ALTER TABLE orders CONVERT TABLE other TO PARTITION p VALUES LESS THAN (3)", "other"),
+        ("CREATE TABLE orders LIKE old", "old"),
+        ("CREATE TABLE orders (i INT, FOREIGN KEY (i) REFERENCES parents (i))", "parents"),
+        ("ALTER TABLE orders ADD FOREIGN KEY (i) REFERENCES parents (i)", "parents"),
+    ],
+)
+def test_rows_that_come_from_elsewhere(text: str, others: str) -> None:
+    """Refused, and the tables to add are named; once they are named it is safe."""
+    refusal = seen(text).refusal()
+    assert refusal is not None
+    names = [name if "." in name else f"shop.{name}" for name in others.split()]
+    assert refusal.hint.startswith("add " + " ".join(f"--table '{name}'" for name in names))
+    tables = [*ORDERS, *(cast("tuple[str, str]", tuple(name.split("."))) for name in names)]
+    assert seen(text, tables=tables).refusal() is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ALTER TABLE orders RENAME COLUMN a TO b",
+        "ALTER TABLE orders RENAME INDEX a TO b, RENAME KEY c TO d",
+        "ALTER TABLE orders CONVERT TO CHARACTER SET utf8mb4",
+        "ALTER TABLE orders ADD c VARCHAR(9) COMMENT 'RENAME TO x LIKE y'",
+        "CREATE TABLE other LIKE orders",
+        "CREATE TABLE child (i INT, FOREIGN KEY (i) REFERENCES orders (i))",
+        "RENAME TABLE a TO b",
+        "RENAME USER a TO b",
+        "DROP TABLE orders, other",
+        "TRUNCATE TABLE orders",
+        "CREATE USER a",
+    ],
+)
+def test_what_is_safe(text: str) -> None:
+    """Statements that need no other table."""
+    assert seen(text).refusal() is None
+
+
+def test_a_rename_that_cannot_be_read_to_its_end() -> None:
+    """Is refused if it may be about the table."""
+    text = f"RENAME TABLE orders TO a /* {'x' * 70_000} */, b TO orders"
+    assert seen(text).refusal() is not None
+
+
+def test_statement_format() -> None:
+    """What writes to the table is shown; what may write to it by a trigger is counted."""
+    watch = seen(
+        "INSERT INTO orders SELECT * FROM other",
+        "UPDATE other JOIN orders USING (id) SET orders.a = 1",
+        "DELETE FROM other",
+        "CREATE TABLE orders SELECT 1 AS a",
+    )
+    assert [text.split()[0] for text in watch.statements] == ["INSERT", "UPDATE", "CREATE"]
+    assert watch.elsewhere == 1
+    assert watch.touched == {"shop.orders"}
+
+
+def test_a_plan_that_was_not_looked_at_is_watched() -> None:
+    """Nothing of the statement's bytes, or after it, is passed on."""
+    made = binlog("INSERT INTO orders VALUES (1)", "RENAME TABLE orders TO x", "DROP TABLE t")
+    passed: list[bytes] = []
+    stream = watched(stream_of(made), ORDERS)(pitr_examples.PLAN.pieces[:1])
+    with pytest.raises(RecoveryError, match="exchange rows") as caught:
+        passed.extend(one.data for _, data in stream for one in data)
+    assert b"".join(passed) == bytes(made.data[: made.ends[2]])
+    assert "restore the base backup" in caught.value.hint
+
+
+def examined(
+    *statements: str,
+    plan: Plan = pitr_examples.PLAN,
+    answers: dict[str, Rows] | None = None,
+    state: str | None = None,
+    maria: bool = False,
+) -> tuple[OnlyTables, list[str]]:
+    found = Examination(ORDERS, plan, stream_of(binlog(*statements)))
+    server = fake({**(answers or {}), **HERE, **NAMES})
+    begins = MariadbGtidList.parse(state) if state is not None else None
+    found.ask(server, MARIADB if maria else FACTS, begins)
+    return found.found(), [f"{one}; {one.hint}" for one in found.refusals]
+
+
+def test_nothing_to_say() -> None:
+    """A table that is there and is changed."""
+    found, refusals = examined("ALTER TABLE orders ADD a INT")
+    assert (found.tables, found.looked, found.unsafe, refusals) == (
+        ("shop.orders",),
+        True,
+        (),
+        [],
+    )
+
+
+def test_a_large_plan_is_not_looked_at() -> None:
+    """And says so."""
+    piece = replace(pitr_examples.PLAN.pieces[0], begin=4, end=LOOKED_AT_MOST + 5)
+    found, refusals = examined(
+        "RENAME TABLE orders TO x", plan=replace(pitr_examples.PLAN, pieces=(piece,))
+    )
+    assert (found.looked, refusals) == (False, [])
+    assert "not looked at" in found.unsafe[0]
+
+
+def key(child: str, parent: str, rule: str) -> dict[str, object]:
+    return {
+        "db": "shop",
+        "name": child,
+        "parent_db": "shop",
+        "parent": parent,
+        "on_delete": rule,
+        "on_update": "NO ACTION",
+    }
+
+
+@pytest.mark.parametrize("rule", ["CASCADE", "SET NULL"])
+def test_rows_that_a_foreign_key_deletes(rule: str) -> None:
+    """The parents whose rows take the table's along must be applied too, and theirs."""
+    keys = [key("orders", "customers", rule), key("customers", "firms", rule), key("x", "y", rule)]
+    _, (refusal,) = examined("TRUNCATE orders", answers={"referential_constraints": keys})
+    assert "add --table 'shop.customers' --table 'shop.firms'" in refusal
+
+
+def test_foreign_keys_that_only_refuse() -> None:
+    """Are named with the plan."""
+    keys = [key("orders", "customers", "RESTRICT"), key("lines", "orders", "CASCADE")]
+    found, refusals = examined("TRUNCATE orders", answers={"referential_constraints": keys})
+    assert refusals == []
+    assert [text.split()[0] for text in found.unsafe] == ["shop.orders", "shop.lines,"]
+
+
+def test_what_is_no_scratch_server() -> None:
+    """A replica of anybody, a MariaDB that replicated beyond the base backup, an old MySQL."""
+    _, (said,) = examined(
+        "TRUNCATE orders", answers={"SHOW REPLICA STATUS": [{"Channel_Name": "theirs"}]}
+    )
+    assert "is set up as a replica (channel: theirs)" in said
+    answers: dict[str, Rows] = {"gtid_slave_pos": [{"it": "0-1-7"}]}
+    _, (said,) = examined("TRUNCATE orders", answers=answers, state="0-1-6", maria=True)
+    assert "has replicated 0-1-7" in said
+    assert examined("TRUNCATE orders", answers=answers, state="0-1-7", maria=True)[1] == []
+    found = Examination(ORDERS, pitr_examples.PLAN, stream_of(binlog("TRUNCATE orders")))
+    found.ask(fake({**HERE, **NAMES}), replace(FACTS, version="5.7.44"), None)
+    assert "cannot filter one channel" in str(found.refusals[0])
+
+
+def test_a_name_that_nothing_has() -> None:
+    """Refused: the result would be a table that was not brought forward."""
+    found = Examination(
+        (("shop", "ordres"),), pitr_examples.PLAN, stream_of(binlog("TRUNCATE orders"))
+    )
+    found.ask(fake(NAMES), FACTS, None)
+    assert "does not show a table shop.ordres" in str(found.refusals[0])
+
+
+def marked(names: str | None) -> Standing:
+    rows = [] if names is None else [{"names": names}]
+    answers: dict[str, Rows] = {
+        "COUNT(*)": [{"it": 0 if names is None else 1}],
+        "binlog2s3_recovery.only_tables": rows,
+    }
+    return Standing(fake(answers), FACTS)
+
+
+@pytest.mark.parametrize("names", ['["shop.orders"]', "[]", "nonsense", '{"a": 1}', "[1]"])
+def test_a_marked_server(names: str) -> None:
+    """Goes on with the same tables only; a mark that cannot be read stands against every run."""
+    is_read = names == '["shop.orders"]'
+    for tables in ((), ("shop.items",), ("shop.items", "shop.orders")):
+        refusal = marked(names).refusal(tables)
+        assert refusal is not None
+        assert "scratch server" in str(refusal)
+    assert (marked(names).refusal(("shop.orders",)) is None) is is_read
+    assert marked(None).refusal(()) is None
+
+
+def test_the_mark_outlives_the_note() -> None:
+    """At the end of a run only the note is removed; without a mark, the whole database."""
+    for rows, expected in (
+        ([{"names": '["shop.orders"]'}], "DROP TABLE IF EXISTS binlog2s3_recovery.run"),
+        ([], "DROP DATABASE IF EXISTS binlog2s3_recovery"),
+    ):
+        answers: dict[str, Rows] = {
+            "COUNT(*)": [{"it": 1}],
+            "only_tables": rows,
+            "binlog2s3_recovery.run": [MARK],
+        }
+        server = FakeServer(answers)
+        Standing(cast("Server", server), FACTS).put_away()
+        assert [one for one in server.asked if one.startswith("DROP")] == [expected]
