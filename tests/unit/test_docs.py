@@ -54,44 +54,47 @@ FOREIGN = {
     "--enforce-gtid-consistency",  # mysqld
     "--events",
     "--exclude-gtids",  # mysqlbinlog
-    "--global",  # pipx install
     "--filename",  # kubectl apply
     "--from-file",  # kubectl create secret
+    "--global",  # pipx install
     "--gtid-mode",  # mysqld
+    "--host",  # mysqlbinlog
     "--initialize-insecure",  # mysqld
     "--lifecycle-configuration",  # aws s3api
     "--master-data",  # mariadb-dump
     "--name",  # docker run
     "--namespace",  # kubectl
+    "--no-create-info",  # mysqldump
+    "--no-data",  # mysqldump
     "--now",  # systemctl enable
     "--only-show-errors",  # aws s3 cp
     "--output",  # kubectl
-    "--host",  # mysqlbinlog
     "--port",  # mysqlbinlog
     "--raw",
-    "--to-last-log",  # mysqlbinlog
-    "--read-only",  # docker run
     "--read-from-remote-server",
+    "--read-only",  # docker run
     "--recursive",  # aws s3 cp
-    "--routines",
     "--rm",  # docker compose run
+    "--routines",
     "--security-opt",  # docker run
     "--set-gtid-purged",
     "--silent",  # mysqladmin
     "--single-transaction",
     "--skip-add-drop-table",  # mysqldump
+    "--skip-triggers",  # mysqldump
     "--socket",  # mysql
     "--source-data",
     "--ssl-mode",
     "--start-position",
     "--stop-never",
     "--stop-position",
+    "--to-last-log",  # mysqlbinlog
     "--triggers",
     "--user",  # mysqld
     "--verbose",  # mysqlbinlog
     "--verify-binlog-checksum",
-    "--wait",  # docker compose up
     "--versioning-configuration",  # aws s3api
+    "--wait",  # docker compose up
 }
 
 

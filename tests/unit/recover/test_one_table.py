@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, cast
 
 import pytest
@@ -241,6 +242,27 @@ def test_a_marked_server(names: str) -> None:
         assert "scratch server" in str(refusal)
     assert (marked(names).refusal(("shop.orders",)) is None) is is_read
     assert marked(None).refusal(()) is None
+
+
+def test_the_mark_comes_before_the_first_event() -> None:
+    """When a run may begin to apply, the mark is there; it stays after an error."""
+    server = FakeServer(
+        {
+            "COUNT(*)": [{"it": 0}],
+            "UTC_TIMESTAMP() AS": [{"it": datetime(2026, 1, 2, 4, 0, 0)}],  # noqa: DTZ001 - as the driver has it
+            "Uptime": [{"Value": "60"}],
+        }
+    )
+    one = Standing(cast("Server", server), FACTS)
+
+    def fail() -> None:
+        with one.noted(pitr_examples.PLAN, "x", ("shop.orders",), is_untouched=lambda: False):
+            assert any("INSERT INTO binlog2s3_recovery.only_tables" in at for at in server.asked)
+            raise RecoveryError("in the middle")
+
+    with pytest.raises(RecoveryError, match="in the middle"):
+        fail()
+    assert not any(at.startswith("DROP") for at in server.asked)
 
 
 def test_the_mark_outlives_the_note() -> None:
