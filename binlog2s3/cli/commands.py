@@ -5,10 +5,6 @@ what was given. What a command needs is imported when it is called, so that help
 about options come at once.
 """
 
-import difflib
-import inspect
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +12,13 @@ from typing import Any
 import click
 
 from binlog2s3 import __version__
+from binlog2s3.cli.group import STREAM_EXAMPLES, binlog2s3, command
 from binlog2s3.cli.monitor import ForMonitors, is_check
 from binlog2s3.cli.options import config_of, declared, given_of, judged, words_of
 from binlog2s3.config.bucket import LIST
 from binlog2s3.config.file import FILE_OPTIONS, in_force
 from binlog2s3.config.file import example as example_file
 from binlog2s3.config.find import FIND, SHARED_OPTIONS
-from binlog2s3.config.options import ENVIRONMENT_PREFIX
 from binlog2s3.config.pitr import PITR
 from binlog2s3.config.serve import SERVE
 from binlog2s3.config.status import HEALTH, STATUS
@@ -32,97 +28,11 @@ from binlog2s3.config.verify import VERIFY
 from binlog2s3.errors import Binlog2s3Error, ConfigError
 from binlog2s3.log import Log, configure
 
-_SETTINGS: dict[str, Any] = {
-    "help_option_names": ["-h", "--help"],
-    "auto_envvar_prefix": ENVIRONMENT_PREFIX,
-    "max_content_width": 100,
-}
-_ALIKE = 0.85
+__all__ = ["binlog2s3"]  # with all commands
 _log = Log("cli")
-_EXIT_CODES = """
-    Exit codes:
-      0 done, 1 defect, 2 usage, 3 configuration, 4 MySQL, 5 spool, 6 store,
-      7 archive, 8 recovery, 9 another writer has taken over, 130 interrupted
-    """
-_STREAM = """
-    Examples:
-      # a server on this host, to AWS (keys from boto3's own chain)
-      binlog2s3 stream --source orders-primary --mysql-user repl \\
-          --mysql-password-file /etc/binlog2s3/orders-primary.password \\
-          --s3-url s3://acme-binlogs/prod --region eu-central-1
-
-      # another store, another host, TLS checked
-      binlog2s3 stream --source orders-primary --mysql-host db1 --mysql-user repl \\
-          --mysql-password-file pw --mysql-ssl-mode VERIFY_IDENTITY --mysql-ssl-ca ca.pem \\
-          --s3-url s3://binlogs --endpoint-url https://minio:9000 --addressing-style path
-
-      # everything from a file
-      binlog2s3 stream --config /etc/binlog2s3/orders-primary.toml
-    """
 
 
-def _epilog(*texts: str) -> str:
-    """The end of a help. The backspaces keep click from wrapping the paragraphs."""
-    paragraphs = [p for text in texts for p in inspect.cleandoc(text).split("\n\n") if p]
-    return "\n\n".join(f"\b\n{paragraph}" for paragraph in paragraphs)
-
-
-def _command(
-    name: str | None = None, *, examples: str = "", codes: str = _EXIT_CODES, **more: Any
-) -> Callable[[Callable[..., None]], click.Command]:
-    """A decorator that makes a function a command whose help ends with examples and exit codes."""
-    epilog = _epilog(examples, codes)
-    return binlog2s3.command(name, epilog=epilog, context_settings=_SETTINGS, **more)
-
-
-class _Commands(click.Group):
-    """Suggests the nearest command if there is no such command."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise click.UsageError(error.message + hint, ctx) from error
-
-
-@click.group(cls=_Commands, epilog=_epilog(_STREAM, _EXIT_CODES), context_settings=_SETTINGS)
-@click.version_option(
-    __version__,
-    "-V",
-    "--version",
-    prog_name="binlog2s3",
-    allow_from_autoenv=False,  # images like to set BINLOG2S3_VERSION
-)
-def binlog2s3() -> None:
-    """Stream MySQL and MariaDB binary logs into S3 as they are written.
-
-    Every option can also be set as BINLOG2S3_<OPTION> in the environment or in the file of
-    --config. The command line wins over the environment, and the environment over the file.
-    """
-    options = (option for command in binlog2s3.commands.values() for option in command.params)
-    known = {str(option.name).upper() for option in options}
-    for name, meant in _misspelt(os.environ, known):
-        from binlog2s3.output import say  # noqa: PLC0415
-
-        say("warning", f"unknown option {name}; did you mean {meant}?")
-
-
-def _misspelt(environment: Iterable[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Variables whose name is nearly that of an option; others may be of other programs."""
-    begin = f"{ENVIRONMENT_PREFIX}_"
-    for name in sorted(environment):
-        word = name.removeprefix(begin)
-        if word == name or word in known:
-            continue
-        if near := difflib.get_close_matches(word, sorted(known), n=1, cutoff=_ALIKE):
-            yield name, f"{begin}{near[0]}"
-
-
-@_command(examples=_STREAM)
+@command(examples=STREAM_EXAMPLES)
 @declared(OPTIONS)
 @click.pass_context
 def stream(ctx: click.Context, /, **given: Any) -> None:
@@ -144,7 +54,7 @@ def stream(ctx: click.Context, /, **given: Any) -> None:
         ctx.exit(error.exit_code)
 
 
-@_command(
+@command(
     examples="""
     Examples:
       # for replicas and tools on this machine (reading the bucket is enough)
@@ -185,7 +95,7 @@ def serve(ctx: click.Context, /, **given: Any) -> None:
         ctx.exit(error.exit_code)
 
 
-@_command(
+@command(
     "list",
     examples="""
     Examples:
@@ -215,7 +125,7 @@ def list_(ctx: click.Context, /, **given: Any) -> None:
     show_list(config_of(ctx, given, LIST))
 
 
-@_command(
+@command(
     examples="""
     Examples:
       # everything that the streamer of this file needs, as the user that it runs as
@@ -248,7 +158,7 @@ def check(ctx: click.Context, /, *, json: bool, **given: Any) -> None:
     ctx.exit(run(config, as_json=json))
 
 
-@_command(
+@command(
     cls=ForMonitors,
     when=is_check,
     begin="BINLOG2S3 UNKNOWN - ",
@@ -289,7 +199,7 @@ def status(ctx: click.Context, /, **given: Any) -> None:
     ctx.exit(show_status(config_of(ctx, given, STATUS)))
 
 
-@_command(
+@command(
     examples="""
     Examples:
       # all sources below a prefix, by names, sizes, entries and the store's checksums
@@ -323,7 +233,7 @@ def verify(ctx: click.Context, /, **given: Any) -> None:
     ctx.exit(prove(config))
 
 
-@_command(
+@command(
     examples="""
     Examples (with the streamer's own file; from any machine, reading the bucket is enough):
       # who dropped orders at about half past three?
@@ -358,7 +268,7 @@ def find(ctx: click.Context, /, **given: Any) -> None:
     ctx.exit(search(replace(config, given=words_of(ctx, given, SHARED_OPTIONS))))
 
 
-@_command(
+@command(
     examples="""
     Examples (with the streamer's own file; the target was restored and has its GTIDs):
       # show the plan, up to the newest commit in the bucket; changes nothing
@@ -410,7 +320,7 @@ def pitr(ctx: click.Context, /, **given: Any) -> None:
     ctx.exit(recover(config))
 
 
-@_command(
+@command(
     cls=ForMonitors,
     when=lambda _: True,
     begin="unhealthy: ",
@@ -442,7 +352,7 @@ def health(ctx: click.Context, /, **given: Any) -> None:
     ctx.exit(show_health(config_of(ctx, given, HEALTH)))
 
 
-@_command(
+@command(
     "config",
     examples="""
     Examples:
@@ -476,7 +386,7 @@ def config_(ctx: click.Context, /, *, example: bool, show: bool, **given: Any) -
     click.echo(in_force(found, FILE_OPTIONS), nl=False)
 
 
-@_command(
+@command(
     examples="""
     Examples:
       # in ~/.bashrc
@@ -503,7 +413,7 @@ def completion(shell: str) -> None:
     click.echo(made(binlog2s3, {}, "binlog2s3", "_BINLOG2S3_COMPLETE").source())
 
 
-@_command(codes="", hidden=True)
+@command(codes="", hidden=True)
 @click.argument("command", required=False)
 @click.option(
     "--output-dir",

@@ -24,6 +24,7 @@ from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.cli import commands as cli
+from binlog2s3.cli import group
 from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.serve import SERVE_OPTIONS
 from binlog2s3.config.values import OPTIONS
@@ -357,7 +358,7 @@ def test_exit_codes_are_in_the_reference_and_in_the_help() -> None:
     """All of them, no others, each once."""
     documented = [int(row[0]) for row in rows(section(REFERENCE, "Exit codes"), "code")]
     assert sorted(documented) == sorted(exit_codes())
-    help_text = cli._EXIT_CODES.replace("\n", " ")
+    help_text = group.EXIT_CODES.replace("\n", " ")
     assert {int(number) for number in re.findall(r"\b\d+\b", help_text)} == exit_codes()
 
 

@@ -1,0 +1,104 @@
+"""The group of all commands, and how a command is made.
+
+Place in the flow: beneath `commands`. Law: a variable that is nearly an option is named, because a
+misspelt one would have no effect.
+"""
+
+import difflib
+import inspect
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+import click
+
+from binlog2s3 import __version__
+from binlog2s3.config.options import ENVIRONMENT_PREFIX
+
+_SETTINGS: dict[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "auto_envvar_prefix": ENVIRONMENT_PREFIX,
+    "max_content_width": 100,
+}
+_ALIKE = 0.85
+EXIT_CODES = """
+    Exit codes:
+      0 done, 1 defect, 2 usage, 3 configuration, 4 MySQL, 5 spool, 6 store,
+      7 archive, 8 recovery, 9 another writer has taken over, 130 interrupted
+    """
+STREAM_EXAMPLES = """
+    Examples:
+      # a server on this host, to AWS (keys from boto3's own chain)
+      binlog2s3 stream --source orders-primary --mysql-user repl \\
+          --mysql-password-file /etc/binlog2s3/orders-primary.password \\
+          --s3-url s3://acme-binlogs/prod --region eu-central-1
+
+      # another store, another host, TLS checked
+      binlog2s3 stream --source orders-primary --mysql-host db1 --mysql-user repl \\
+          --mysql-password-file pw --mysql-ssl-mode VERIFY_IDENTITY --mysql-ssl-ca ca.pem \\
+          --s3-url s3://binlogs --endpoint-url https://minio:9000 --addressing-style path
+
+      # everything from a file
+      binlog2s3 stream --config /etc/binlog2s3/orders-primary.toml
+    """
+
+
+def _epilog(*texts: str) -> str:
+    """The end of a help. The backspaces keep click from wrapping the paragraphs."""
+    paragraphs = [p for text in texts for p in inspect.cleandoc(text).split("\n\n") if p]
+    return "\n\n".join(f"\b\n{paragraph}" for paragraph in paragraphs)
+
+
+def command(
+    name: str | None = None, *, examples: str = "", codes: str = EXIT_CODES, **more: Any
+) -> Callable[[Callable[..., None]], click.Command]:
+    """A decorator that makes a function a command whose help ends with examples and exit codes."""
+    epilog = _epilog(examples, codes)
+    return binlog2s3.command(name, epilog=epilog, context_settings=_SETTINGS, **more)
+
+
+class _Commands(click.Group):
+    """Suggests the nearest command if there is no such command."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise click.UsageError(error.message + hint, ctx) from error
+
+
+@click.group(cls=_Commands, epilog=_epilog(STREAM_EXAMPLES, EXIT_CODES), context_settings=_SETTINGS)
+@click.version_option(
+    __version__,
+    "-V",
+    "--version",
+    prog_name="binlog2s3",
+    allow_from_autoenv=False,  # images like to set BINLOG2S3_VERSION
+)
+def binlog2s3() -> None:
+    """Stream MySQL and MariaDB binary logs into S3 as they are written.
+
+    Every option can also be set as BINLOG2S3_<OPTION> in the environment or in the file of
+    --config. The command line wins over the environment, and the environment over the file.
+    """
+    options = (option for command in binlog2s3.commands.values() for option in command.params)
+    known = {str(option.name).upper() for option in options}
+    for name, meant in _misspelt(os.environ, known):
+        from binlog2s3.output import say  # noqa: PLC0415
+
+        say("warning", f"unknown option {name}; did you mean {meant}?")
+
+
+def _misspelt(environment: Iterable[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Variables whose name is nearly that of an option; others may be of other programs."""
+    begin = f"{ENVIRONMENT_PREFIX}_"
+    for name in sorted(environment):
+        word = name.removeprefix(begin)
+        if word == name or word in known:
+            continue
+        if near := difflib.get_close_matches(word, sorted(known), n=1, cutoff=_ALIKE):
+            yield name, f"{begin}{near[0]}"
