@@ -180,6 +180,11 @@ class Conversation:
         self._is_full = False
         self._registered = False
 
+    @property
+    def user(self) -> str:
+        """The name with which the client logs in; "" before that."""
+        return self._user
+
     # in and out
 
     def greeting(self) -> bytes:
@@ -453,6 +458,12 @@ class Conversation:
             registered=self._registered,
             checksum=self._queries.wants_checksum,
         )
+
+
+def too_many_connections() -> bytes:
+    """The packet for a client that is not served, instead of a greeting."""
+    payload = error(1040, "Too many connections")
+    return len(payload).to_bytes(3, "little") + b"\0" + payload
 
 
 # Passwords

@@ -34,6 +34,7 @@ from binlog2s3.replication.protocol import (
     LoggedIn,
     ProtocolError,
     TlsWanted,
+    too_many_connections,
 )
 from binlog2s3.replication.queries import Identity
 
@@ -68,7 +69,7 @@ class Source:
     own thread, until `ended`. What it raises is told to the client; an error that is no
     `NotServedError` is also `failure`. `one_of`: of dumps for which it returns the same value, only
     the newest is served: its client has connected again. `tls`: clients may use it, and must if
-    `needs_tls`. Raises RecoveryError if the address cannot be used.
+    `needs_tls`. Raises RecoveryError, which names the `option`, if the address cannot be used.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Source:
         tls: ssl.SSLContext | None = None,
         needs_tls: bool = False,
         limits: Limits | None = None,
+        option: str = "--serve-address",
     ) -> None:
         self._identity = identity
         self._accounts = tuple(accounts)
@@ -101,7 +103,7 @@ class Source:
         self._paces: dict[str, _Pace] = {}
         self._failures = _Failures()
         self._number = 0
-        self._listener = bound(host, port)
+        self._listener = bound(host, port, option=option)
         self._listener.settimeout(0.5)
         self._thread = threading.Thread(target=self._accept, name="serve", daemon=True)
         self._thread.start()
@@ -155,6 +157,10 @@ class Source:
                     self._open.add(client)
             if is_full:
                 self.refused["connections"] += 1
+                _log.debug("too many connections", host=str(address[0]))
+                with suppress(OSError):
+                    connection.settimeout(0)
+                    connection.sendall(too_many_connections())
                 connection.close()
                 continue
             threading.Thread(
@@ -223,7 +229,8 @@ class Source:
         """Wait before a wrong password is answered, longer after each one from an address."""
         self.refused["password"] += 1
         seconds = self._failures.note(client.host, time.monotonic())
-        _log.warning("a login was refused", host=client.host, waits_seconds=seconds)
+        user = client.conversation.user[:64]
+        _log.warning("a login was refused", user=user, host=client.host, waits_seconds=seconds)
         self.ended.wait(seconds)
 
     def _pace_of(self, user: str) -> "_Pace | None":

@@ -71,6 +71,7 @@ def run(config: ServeConfig) -> int:
             port=port,
             tls=tls,
             needs_tls=not is_loopback(host),
+            option="--listen",
             limits=Limits(
                 connections=config.max_connections,
                 per_user=config.max_user_connections,

@@ -4,7 +4,8 @@ Place in the flow: `dump` asks through `model.Served`. `recover.snapshot` and `r
 archived; from there on this module follows the open binlog, in one thread for all clients.
 
 Law: only what was read and checked here, or is archived with an entry, is shown as there. The
-bucket is only asked while somebody waits for more. A store that does not answer changes nothing.
+bucket is only asked often while somebody waits for more. A store that does not answer changes
+nothing.
 """
 
 import threading
@@ -42,6 +43,7 @@ from binlog2s3.workers import Workers
 _STUCK_LOOKS = 3
 _HEAD_MOST = 1 << 16
 _HEAD_SECONDS = 30.0
+_IDLE_SECONDS = 30.0  # between two looks while nobody waits
 _AGAIN_SECONDS = 60.0
 _log = Log("serve")
 
@@ -314,7 +316,7 @@ class ArchiveHistory:
         for added in (self._added, tail.scanner.gtids if tail is not None else None):
             everything = executed(everything).plus(added).gtids if added else everything
         begins_in = route.lineage(first) if first >= 0 else self._lineage.id
-        check_gtids(route, have, everything, begins_in=begins_in)
+        check_gtids(route, have, everything, begins_in=begins_in, lineage=self._wanted)
 
     def _look(self) -> None:
         """Find all that is archived, and where the open binlogs begin."""
@@ -347,9 +349,11 @@ class ArchiveHistory:
     def _follow(self) -> None:
         while not self._ended.is_set():
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._ended.is_set(), 30.0)
-                is_wanted = bool(self._waiting) or self._is_behind()
-            if is_wanted:
+                if not self._is_behind():
+                    self._changed.wait_for(
+                        lambda: self._waiting or self._ended.is_set(), _IDLE_SECONDS
+                    )
+            if not self._ended.is_set():
                 self._step()
             self._ended.wait(self._poll_seconds)
 

@@ -11,7 +11,7 @@ from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, parse
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.goal import Search
-from binlog2s3.recover.model import Latest, Request, Start
+from binlog2s3.recover.model import Base, Latest, Request, Start
 from binlog2s3.recover.origin import Origin
 from binlog2s3.recover.route import Route
 from binlog2s3.replication.feed import NotServedError
@@ -59,12 +59,16 @@ def first_open(catalog: Catalog, route: Route, stretches: Sequence[Stretch]) -> 
     )
 
 
-def check_gtids(route: Route, have: Gtids, everything: Gtids, *, begins_in: str) -> None:
+def check_gtids(
+    route: Route, have: Gtids, everything: Gtids, *, begins_in: str, lineage: str | None
+) -> None:
     """See that a replica with these GTIDs has followed this history, and no other.
 
-    `everything`: the GTIDs of this history, up to its end. Raises NotServedError.
+    `everything`: the GTIDs of this history, up to its end. `lineage`: the operator says that GTIDs
+    of two histories are of the one that ends in it. Raises NotServedError.
     """
-    request = Request(goal=Latest(), start=Start(gtids=have), allow_extra_gtids=True)
+    start = Start(gtids=have, base=Base() if lineage is not None else None)
+    request = Request(goal=Latest(), start=start, allow_extra_gtids=True, lineage=lineage)
     try:
         origin = Origin(_Search(route, request))
         origin.check_target(executed(have), everything, begins_in=begins_in)

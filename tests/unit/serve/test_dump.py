@@ -318,6 +318,14 @@ def test_gtids_of_two_histories(bucket: Bucket) -> None:
     fail_over(bucket, lineage, written(9, rotate=False))
     assert "two different histories" in refused(bucket, by_gtid(f"{UUID_A}:1-3"))
     assert len(everything(bucket, by_gtid()).of(EventType.GTID)) == 9
+    got = Got()  # the operator says which history the replicas have
+    with (
+        history_of(bucket, OTHER_ID) as history,
+        sending(history, replace(by_gtid(f"{UUID_A}:1-3"), ends=True), got) as raised,
+    ):
+        wait_until(lambda: got.finished or raised, what="the end")
+    assert not raised
+    assert len(got.of(EventType.GTID)) == 6
 
 
 # What cannot be right
