@@ -52,7 +52,7 @@ def test_help_has_an_example_for_each_case() -> None:
         "--output-dir /restore",
     ):
         assert words in examples
-    assert examples.count("\n    binlog2s3 pitr --config ") == 6
+    assert examples.count("\n    binlog2s3 pitr --config ") == 7
 
 
 def test_all_problems_at_once() -> None:
