@@ -108,7 +108,7 @@ class Directory:
         del seconds
         return True
 
-    def first_for(self, have: Gtids) -> tuple[int, int]:
+    def first_for(self, have: Gtids) -> tuple[Stretch, int]:
         """The last file before which nothing came that the replica does not have."""
         has = executed(have)
         found = None
@@ -123,9 +123,9 @@ class Directory:
                 "the replica lacks GTIDs that were executed before these binlogs begin: "
                 f"{gtids_text(missing)}"
             )
-        return found, 0
+        return self._view.stretches[found], 0
 
-    def check_place(self, number: int, offset: int, *, is_replica: bool) -> None:
+    def check_place(self, stretch: Stretch, offset: int, *, is_replica: bool) -> None:
         """There is one history only."""
 
     def facts(self, stretch: Stretch) -> Facts:

@@ -76,15 +76,15 @@ class Sending:
 
     def run(self) -> None:
         """Send. Raises NotServedError and ArchiveError, which the client is told; OSError."""
-        number = self._begin()
-        while number is not None:
-            number = self._through(number)
+        following = self._begin()
+        while following is not None:
+            following = self._through(following)
         if not self._is_over():
             self._client.finish()
 
     # Where it begins
 
-    def _begin(self) -> int | None:
+    def _begin(self) -> Stretch | None:
         """The first stretch; the feed knows what of it is sent. None if the client has left."""
         dump = self._dump
         have: Gtids | None = dump.gtids if isinstance(dump, DumpByGtid) else dump.state
@@ -102,11 +102,11 @@ class Sending:
         if have is not None:
             self.feed.has = executed(have)
         if have is not None and not by_name:
-            number, self._offset = self._asked(lambda: self._served.first_for(have))
-            return number
+            first, self._offset = self._asked(lambda: self._served.first_for(have))
+            return first
         return self._by_position(view, by_name)
 
-    def _by_position(self, view: View, name: str) -> int | None:
+    def _by_position(self, view: View, name: str) -> Stretch | None:
         dump = self._dump
         offset = max(len(MAGIC), 4 if isinstance(dump, DumpByGtid) else dump.position)
         if name and self._is_next(view, name) and not dump.ends:
@@ -119,20 +119,19 @@ class Sending:
             raise NotServedError(f"{name[:64]} is the name of several binlogs: ask for {names}")
         if not found:
             raise NotServedError(self._no_such_place(view, name, offset))
-        number = found[0]
-        stretch = view.stretches[number]
-        self._asked(lambda: self._served.check_place(number, offset, is_replica=dump.registered))
+        stretch = view.stretches[found[0]]
+        self._asked(lambda: self._served.check_place(stretch, offset, is_replica=dump.registered))
         if offset > max(len(MAGIC), stretch.begin):
             begin = self._asked(lambda: self._served.boundary(stretch, offset))
             self._offset = max(begin, stretch.begin)
             self.feed.at = (view.served_name(stretch), offset)
-        return number
+        return stretch
 
     def _is_next(self, view: View, name: str) -> bool:
         """Whether this is the binlog after the newest one: the archive is behind."""
         return name == str(view.stretches[-1].name.next()) and not any(view.named(name))
 
-    def _wait_for(self, name: str) -> int | None:
+    def _wait_for(self, name: str) -> Stretch | None:
         """Wait until the archive has this binlog; None if the client has left.
 
         No heartbeat can be sent before the first event, so it does not wait for long: the client
@@ -168,13 +167,12 @@ class Sending:
 
     # What is sent
 
-    def _through(self, number: int) -> int | None:
-        """Send a stretch to its end, however long that takes; the next one's number.
+    def _through(self, stretch: Stretch) -> Stretch | None:
+        """Send a stretch to its end, however long that takes; the next one.
 
         None if the client has left, or wanted only what there is.
         """
-        view = self._served.view()
-        stretch = view.stretches[number]
+        view, number = self._numbered(self._served.view(), stretch)
         self._enter(view, stretch)
         self._splitter = EventSplitter(most=WHOLE_MOST)
         while True:
@@ -189,7 +187,7 @@ class Sending:
                 raise NotServedError(problem)
             if not stretch.is_open and number + 1 < len(view.stretches):
                 self._leave(view, stretch, view.stretches[number + 1])
-                return number + 1
+                return view.stretches[number + 1]
             if view.problem:
                 raise NotServedError(view.problem)
             if self._dump.ends:
@@ -201,7 +199,6 @@ class Sending:
             view, number = found
 
     def _enter(self, view: View, stretch: Stretch) -> None:
-        self._stretch = stretch
         begin = self._offset
         if begin < max(stretch.begin, len(MAGIC)):
             begin = stretch.begin if stretch.begin > len(MAGIC) else 0
@@ -281,6 +278,10 @@ class Sending:
             if not self._pause(version):
                 return None
             view = self._served.view()
+        return self._numbered(view, stretch)
+
+    def _numbered(self, view: View, stretch: Stretch) -> tuple[View, int]:
+        """The number of a stretch in this view, which need not be that of an earlier one."""
         number = view.numbers.get(stretch.place)
         if number is None:
             raise NotServedError(_no_successor(view, stretch))

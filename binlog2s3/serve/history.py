@@ -170,8 +170,8 @@ class ArchiveHistory:
             finally:
                 self._waiting -= 1
 
-    def first_for(self, have: Gtids) -> tuple[int, int]:
-        """Number of a stretch, and an offset in it: where a replica with these GTIDs begins."""
+    def first_for(self, have: Gtids) -> tuple[Stretch, int]:
+        """A stretch, and an offset in it: where a replica with these GTIDs begins."""
         has = executed(have)
         self._wait_for_head()
         with self._asking:
@@ -193,14 +193,14 @@ class ArchiveHistory:
         if tail is not None and view.stretches[number].place == tail.stretch.place:
             marks = [m.offset for m in tail.marks if m.gtids is not None and has.covers(m.gtids)]
             offset = max(marks, default=0)
-        return number, offset
+        return view.stretches[number], offset
 
-    def check_place(self, number: int, offset: int, *, is_replica: bool) -> None:
+    def check_place(self, stretch: Stretch, offset: int, *, is_replica: bool) -> None:
         """See that a client that asks for this offset by the binlog's name means this history."""
         if not is_replica:
             return
         with self._asking:
-            survey, stretch = self._survey, self._view.stretches[number]
+            survey = self._survey
             if survey is None:
                 return
             line = {one.lineage.id for one in self._view.stretches}

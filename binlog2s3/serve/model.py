@@ -117,13 +117,13 @@ class Served(Protocol):
     def look(self, seconds: float) -> bool:
         """Wait until it was looked for more once; whether that was done in this time."""
 
-    def first_for(self, have: Gtids) -> tuple[int, int]:
-        """Number of a stretch, and an offset in it: where a replica with these GTIDs begins.
+    def first_for(self, have: Gtids) -> tuple[Stretch, int]:
+        """A stretch, and an offset in it: where a replica with these GTIDs begins.
 
         Everything before it was executed by the replica. Raises NotServedError.
         """
 
-    def check_place(self, number: int, offset: int, *, is_replica: bool) -> None:
+    def check_place(self, stretch: Stretch, offset: int, *, is_replica: bool) -> None:
         """See that a client that asks for this offset by the binlog's name means this history.
 
         Raises NotServedError.
