@@ -39,7 +39,7 @@ from binlog2s3.stream.startup import StartResult, Startup
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.systemd import Alive, Notifier
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.uploads import Listing, Uploads
+from binlog2s3.stream.uploads import LiveKeys, Uploads
 from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Outcome
 from tests.binlog_writer import UUID_A
@@ -345,7 +345,7 @@ class AtOnce(Uploads):
     def wait_for(self, request: Callable[[], T]) -> T:
         return request()
 
-    def hand_in(self, listing: Listing) -> None:
+    def hand_in(self, listing: LiveKeys) -> None:
         super().hand_in(replace(listing, asked_at=self._clock()))
 
 

@@ -57,7 +57,7 @@ def texts_of(tables: Tables) -> tuple[str, ...]:
     return tuple(sorted({table_name(*one) for one in tables}))
 
 
-class Watch:
+class StatementCheck:
     """Looks through binlogs for statements that a filter of these tables does not do justice to.
 
     `moved`: statements that exchange rows or definitions with a table that is not among them, with
@@ -189,13 +189,13 @@ def _name_at(words: Sequence[str], at: int, db: str) -> set[str]:
     return {table_name(db, words[at])} if len(words) > at else set()
 
 
-def look(watch: Watch, stream: Stream) -> None:
+def check_all(check: StatementCheck, stream: Stream) -> None:
     """Look through all of a stream."""
     for _, data in stream:
-        watch.begin()
+        check.begin()
         for checked in data:
-            watch.feed(checked.data)
-        watch.end()
+            check.feed(checked.data)
+        check.end()
 
 
 def watched(open_stream: OpenStream, tables: Tables) -> OpenStream:
@@ -204,20 +204,20 @@ def watched(open_stream: OpenStream, tables: Tables) -> OpenStream:
     def opened(
         pieces: Sequence[PlanPiece],
     ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
-        watch = Watch(tables)
+        check = StatementCheck(tables)
         with closing(open_stream(pieces)) as stream:
             for piece, data in stream:
-                watch.begin()
-                yield piece, _refused(watch, data)
-                watch.end()
+                check.begin()
+                yield piece, _refused(check, data)
+                check.end()
 
     return opened
 
 
-def _refused(watch: Watch, data: Iterator[Checked]) -> Iterator[Checked]:
+def _refused(check: StatementCheck, data: Iterator[Checked]) -> Iterator[Checked]:
     for checked in data:
-        watch.feed(checked.data)
-        if (refusal := watch.refusal()) is not None:
+        check.feed(checked.data)
+        if (refusal := check.refusal()) is not None:
             refusal.hint = (
                 "what was left out cannot be applied any more: restore the base backup, and then "
                 f"{refusal.hint}"
@@ -233,40 +233,40 @@ class Examination:
         self._tables = tables
         self._texts = texts_of(tables)
         self._plan = plan
-        self._watch = Watch(tables)
+        self._check = StatementCheck(tables)
         self._is_looked = plan.size <= LOOKED_AT_MOST
         self.refusals: list[RecoveryError] = []
         self._unsafe: list[str] = []
         if self._is_looked:
             with closing(open_stream(plan.pieces)) as stream:
-                look(self._watch, stream)
+                check_all(self._check, stream)
         self._tell()
 
     def _tell(self) -> None:
-        watch = self._watch
+        check = self._check
         if not self._is_looked:
             self._unsafe.append(
                 f"the {size_text(self._plan.size)} of binlogs were not looked at for statements "
                 "and RENAMEs; a RENAME of these tables to or from another one stops the apply"
             )
-        if (refusal := watch.refusal()) is not None:
+        if (refusal := check.refusal()) is not None:
             self.refusals.append(refusal)
-        if watch.statements:
+        if check.statements:
             self._unsafe.append(
-                f"{count_text(len(watch.statements), 'statement')} in statement format write to "
+                f"{count_text(len(check.statements), 'statement')} in statement format write to "
                 "these tables; what they read from other tables is the base backup's: "
-                + " | ".join(watch.statements[:_SHOWN])
+                + " | ".join(check.statements[:_SHOWN])
             )
-        if watch.elsewhere:
+        if check.elsewhere:
             self._unsafe.append(
-                f"{count_text(watch.elsewhere, 'statement')} in statement format write to other "
+                f"{count_text(check.elsewhere, 'statement')} in statement format write to other "
                 "tables or call functions; what their triggers and functions write to these tables "
                 "is left out"
             )
-        if watch.unclear:
-            self._unsafe.append(f"{watch.unclear} binlogs or statements could not be read fully")
+        if check.unclear:
+            self._unsafe.append(f"{check.unclear} binlogs or statements could not be read fully")
         for text in self._texts if self._is_looked and self._plan.pieces else ():
-            if text not in watch.touched:
+            if text not in check.touched:
                 self._unsafe.append(f"nothing in these binlogs changes {text}")
 
     def ask(self, server: Server, facts: TargetFacts, state: MariadbGtidList | None) -> None:
@@ -331,7 +331,7 @@ class Examination:
             found = {table_name(str(row["db"]), str(row["name"])) for row in rows}
             if text in (_folded(found) if folds else found):
                 continue
-            if self._is_looked and text not in self._watch.touched:
+            if self._is_looked and text not in self._check.touched:
                 self.refusals.append(
                     RecoveryError(
                         f"the target, {facts.address}, does not show a table {text}, and nothing "

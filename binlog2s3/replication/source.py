@@ -51,7 +51,7 @@ _log = Log("serve")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ConnectionLimits:
     """Of one source. `connections`: in all; `per_user`: of one user, also in all by default.
 
     `bandwidth`: bytes a second to one user's connections together; None: no limit.
@@ -83,7 +83,7 @@ class Source:
         port: int = 0,
         tls: ssl.SSLContext | None = None,
         needs_tls: bool = False,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         option: str = "--serve-address",
     ) -> None:
         self._identity = identity
@@ -92,7 +92,7 @@ class Source:
         self._one_of = one_of
         self._tls = tls
         self._needs_tls = needs_tls
-        self._limits = limits or Limits()
+        self._limits = limits or ConnectionLimits()
         self.failure: Binlog2s3Error | None = None
         self.ended = threading.Event()
         self.refused = Counter[str]()

@@ -14,7 +14,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.recover import one_binlog
-from binlog2s3.serve.model import Stretch
+from binlog2s3.serve.model import ServedBinlog
 
 _KEPT = 64
 
@@ -28,39 +28,39 @@ class Binlogs:
         self._found: OrderedDict[tuple[str, BinlogName], Found] = OrderedDict()
         self.blocks = Blocks(_not_looked_up, keep=0)
 
-    def find(self, stretch: Stretch, *, read_here: bool) -> Found | None:
+    def find(self, binlog: ServedBinlog, *, read_here: bool) -> Found | None:
         """What is known of a binlog; None if it has no entry, and was `read_here` already.
 
         Otherwise a binlog without an entry is read once.
         """
         with self._lock:
-            if (found := self._found.get(stretch.place)) is not None:
-                self._found.move_to_end(stretch.place)
+            if (found := self._found.get(binlog.place)) is not None:
+                self._found.move_to_end(binlog.place)
                 return found
-        found = self.by_entry(stretch)
+        found = self.by_entry(binlog)
         if found is None:
             if read_here:
                 return None
-            readable = self._catalog.binlog(stretch.lineage, stretch.name)
-            size = stretch.end or readable.size
-            found = one_binlog.found_by_reading(stretch.lineage, stretch.name, readable, size, [])
+            readable = self._catalog.binlog(binlog.lineage, binlog.name)
+            size = binlog.end or readable.size
+            found = one_binlog.found_by_reading(binlog.lineage, binlog.name, readable, size, [])
         with self._lock:
-            self._found[stretch.place] = found
+            self._found[binlog.place] = found
             while len(self._found) > _KEPT:
                 self._found.popitem(last=False)
         return found
 
-    def by_entry(self, stretch: Stretch) -> Found | None:
+    def by_entry(self, binlog: ServedBinlog) -> Found | None:
         """An archived binlog as its entry describes it; None as long as it has none."""
-        readable = self._catalog.binlog(stretch.lineage, stretch.name)
+        readable = self._catalog.binlog(binlog.lineage, binlog.name)
         if readable.state != "archived":
             return None
         try:
-            entry = self._catalog.entry(stretch.lineage, stretch.name)
+            entry = self._catalog.entry(binlog.lineage, binlog.name)
         except ObjectMissingError:
             return None
-        entry.check_size(stretch.lineage.id, readable.size)
-        found = one_binlog.found_from(entry, stretch.lineage, readable)
+        entry.check_size(binlog.lineage.id, readable.size)
+        found = one_binlog.found_from(entry, binlog.lineage, readable)
         if entry.end == "crash":
             end = one_binlog.last_transaction_end(self.blocks, found)
             found = replace(found, known=replace(found.known, transaction_end=end))

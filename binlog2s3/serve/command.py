@@ -28,7 +28,7 @@ from binlog2s3.errors import ConfigError
 from binlog2s3.log import Log
 from binlog2s3.replication.protocol import Account, Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
-from binlog2s3.replication.source import Client, Limits, Source
+from binlog2s3.replication.source import Client, ConnectionLimits, Source
 from binlog2s3.serve.cache import BlockCache
 from binlog2s3.serve.directory import Directory
 from binlog2s3.serve.dump import Sending
@@ -72,7 +72,7 @@ def run(config: ServeConfig) -> int:
             tls=tls,
             needs_tls=not is_loopback(host),
             option="--listen",
-            limits=Limits(
+            limits=ConnectionLimits(
                 connections=config.max_connections,
                 per_user=config.max_user_connections,
                 bandwidth=config.max_user_bandwidth,
@@ -125,7 +125,7 @@ class Serving:
         until = time.monotonic() + _GTID_SECONDS
         while (keeps := history.keeps_gtids) is None and time.monotonic() < until:
             version = history.view().version
-            if not history.view().stretches or history.wait(version, 0.5).version == version:
+            if not history.view().binlogs or history.wait(version, 0.5).version == version:
                 break
         major = history.server_version.partition(".")[0]
         return Identity(
@@ -177,8 +177,8 @@ class Serving:
             source=history.name,
             flavour=history.flavour,
             server_version=history.server_version,
-            first=view.served_name(view.stretches[0]) if view.stretches else "",
-            last=view.served_name(view.stretches[-1]) if view.stretches else "",
+            first=view.served_name(view.binlogs[0]) if view.binlogs else "",
+            last=view.served_name(view.binlogs[-1]) if view.binlogs else "",
             whole=view.whole,
             problem=view.problem,
             error=str(error) if error is not None else "",

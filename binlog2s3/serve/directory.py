@@ -22,20 +22,20 @@ from binlog2s3.binlog.scanner import MAGIC, Scanner
 from binlog2s3.errors import DamageError, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.replication.feed import NotServedError
-from binlog2s3.serve.model import Facts, Stretch, View, view_of
+from binlog2s3.serve.model import Facts, ServedBinlog, View, view_of
 
 _HEAD_MOST = 4 << 20  # a format event, and the GTIDs before the binlog
 _README = "README.txt"
 
 
 class Directory:
-    """Implements `model.Served` for files. Raises RecoveryError if there are none to serve."""
+    """Implements `model.ServedHistory` for files. Raises RecoveryError if there are none."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._paths: dict[tuple[str, BinlogName], Path] = {}
         self._heads: dict[tuple[str, BinlogName], Scanner] = {}
-        stretches = []
+        binlogs = []
         for folder, path, name in _binlogs(directory):
             head = self._scanned(path)
             found = head.formats[0]
@@ -49,15 +49,15 @@ class Directory:
                 first_binlog_time=datetime.fromtimestamp(found.timestamp, UTC),
                 gtid_set="",
             )
-            one = Stretch(lineage=lineage, name=name, before=head.previous_gtids)
+            one = ServedBinlog(lineage=lineage, name=name, before=head.previous_gtids)
             self._paths[one.place], self._heads[one.place] = path, head
-            stretches.append(one)
-        if not stretches:
+            binlogs.append(one)
+        if not binlogs:
             raise RecoveryError(
                 f"there is no binlog in {directory}",
                 hint="pass a directory that `binlog2s3 pitr --output-dir` wrote",
             )
-        flavours = {one.lineage.flavour for one in stretches}
+        flavours = {one.lineage.flavour for one in binlogs}
         if len(flavours) > 1:
             raise RecoveryError(f"{directory} has binlogs of MySQL and of MariaDB")
         if any(path.name.endswith(".partial") for path in directory.rglob("*.partial")):
@@ -65,17 +65,17 @@ class Directory:
                 f"{directory} is not complete: a file in it was not written to its end",
                 hint="write it again with `binlog2s3 pitr --output-dir`",
             )
-        self._view = view_of(1, tuple(stretches), 0)
+        self._view = view_of(1, tuple(binlogs), 0)
 
     @property
     def flavour(self) -> Flavour:
         """Of the servers that wrote it."""
-        return self._view.stretches[-1].lineage.flavour
+        return self._view.binlogs[-1].lineage.flavour
 
     @property
     def server_version(self) -> str:
         """Of the newest server that wrote it."""
-        return self._view.stretches[-1].lineage.server_version
+        return self._view.binlogs[-1].lineage.server_version
 
     @property
     def name(self) -> str:
@@ -85,7 +85,7 @@ class Directory:
     @property
     def keeps_gtids(self) -> bool | None:
         """Whether its transactions have GTIDs; None if its first bytes do not say so."""
-        last = self._heads[self._view.stretches[-1].place]
+        last = self._heads[self._view.binlogs[-1].place]
         if last.transactions:
             return not last.anonymous
         return bool(last.previous_gtids) or None
@@ -108,48 +108,48 @@ class Directory:
         del seconds
         return True
 
-    def first_for(self, have: Gtids) -> tuple[Stretch, int]:
+    def first_for(self, have: Gtids) -> tuple[ServedBinlog, int]:
         """The last file before which nothing came that the replica does not have."""
         has = executed(have)
         found = None
-        for number, one in enumerate(self._view.stretches):
+        for number, one in enumerate(self._view.binlogs):
             if one.before is None and found is None:
                 found = number  # it begins in the middle of its binlog, where the base backup ends
             elif one.before is not None and has.covers(one.before):
                 found = number
         if found is None:
-            missing = executed(self._view.stretches[0].before or have).beyond(have)
+            missing = executed(self._view.binlogs[0].before or have).beyond(have)
             raise NotServedError(
                 "the replica lacks GTIDs that were executed before these binlogs begin: "
                 f"{gtids_text(missing)}"
             )
-        return self._view.stretches[found], 0
+        return self._view.binlogs[found], 0
 
-    def check_place(self, stretch: Stretch, offset: int, *, is_replica: bool) -> None:
+    def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
         """There is one history only."""
 
-    def facts(self, stretch: Stretch) -> Facts:
+    def facts(self, binlog: ServedBinlog) -> Facts:
         """Its size; the GTIDs in it are not known."""
-        return Facts(end=self._size(stretch), previous=stretch.before)
+        return Facts(end=self._size(binlog), previous=binlog.before)
 
-    def boundary(self, stretch: Stretch, offset: int) -> int:
+    def boundary(self, binlog: ServedBinlog, offset: int) -> int:
         """The beginning: offsets in the file need not be those in the server's binlog."""
-        del stretch, offset
+        del binlog, offset
         return 0
 
-    def head(self, stretch: Stretch, offset: int) -> bytes:
+    def head(self, binlog: ServedBinlog, offset: int) -> bytes:
         """The file's format event."""
         del offset
-        form = self._heads[stretch.place].formats[0]
-        return bytes(self._read(stretch, form.offset, form.offset + form.size))
+        form = self._heads[binlog.place].formats[0]
+        return bytes(self._read(binlog, form.offset, form.offset + form.size))
 
-    def block(self, stretch: Stretch, number: int, upto: int) -> memoryview:
+    def block(self, binlog: ServedBinlog, number: int, upto: int) -> memoryview:
         """The bytes of a block. Raises ArchiveError if the file cannot be read."""
-        return memoryview(self._read(stretch, number * BLOCK_SIZE, upto))
+        return memoryview(self._read(binlog, number * BLOCK_SIZE, upto))
 
-    def newest(self, stretch: Stretch, begin: int, end: int) -> list[bytes] | None:
+    def newest(self, binlog: ServedBinlog, begin: int, end: int) -> list[bytes] | None:
         """None are kept in memory."""
-        del stretch, begin, end
+        del binlog, begin, end
         return None
 
     def _scanned(self, path: Path) -> Scanner:
@@ -165,11 +165,11 @@ class Directory:
             raise RecoveryError(f"{path} is no binlog: it does not begin with {MAGIC!r}")
         return scanner
 
-    def _size(self, stretch: Stretch) -> int:
-        return self._paths[stretch.place].stat().st_size
+    def _size(self, binlog: ServedBinlog) -> int:
+        return self._paths[binlog.place].stat().st_size
 
-    def _read(self, stretch: Stretch, begin: int, end: int) -> bytes:
-        return _bytes(self._paths[stretch.place], begin, end)
+    def _read(self, binlog: ServedBinlog, begin: int, end: int) -> bytes:
+        return _bytes(self._paths[binlog.place], begin, end)
 
 
 def _bytes(path: Path, begin: int, end: int) -> bytes:

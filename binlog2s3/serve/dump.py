@@ -1,7 +1,7 @@
 """Sends one dump: from the place that the client asks for, and then whatever comes.
 
-Place in the flow: `command` starts one for each client that asks for events. `model.Served` has the
-binlogs, `replication.feed` says which events are sent.
+Place in the flow: `command` starts one for each client that asks for events. `model.ServedHistory`
+has the binlogs, `replication.feed` says which events are sent.
 
 Law: only whole transactions are sent. A store that does not answer is waited for, and the client
 gets heartbeats meanwhile. What cannot be right (a gap, damage, a history that was left) is refused
@@ -28,7 +28,7 @@ from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client
 from binlog2s3.serve.cache import BlockCache
-from binlog2s3.serve.model import Facts, Served, Stretch, View
+from binlog2s3.serve.model import Facts, ServedBinlog, ServedHistory, View
 
 Result = TypeVar("Result")
 _AHEAD_MOST = 6
@@ -50,7 +50,7 @@ class Sending:
         self,
         client: Client,
         dump: Dump,
-        served: Served,
+        served: ServedHistory,
         cache: BlockCache,
         identity: Identity,
         *,
@@ -84,8 +84,8 @@ class Sending:
 
     # Where it begins
 
-    def _begin(self) -> Stretch | None:
-        """The first stretch; the feed knows what of it is sent. None if the client has left."""
+    def _begin(self) -> ServedBinlog | None:
+        """The first binlog; the feed knows what of it is sent. None if the client has left."""
         dump = self._dump
         have: Gtids | None = dump.gtids if isinstance(dump, DumpByGtid) else dump.state
         is_mariadb = self._served.flavour == "mariadb"
@@ -94,7 +94,7 @@ class Sending:
         if dump.ends and not self._served.look(_START_SECONDS):
             raise OSError("the store does not answer")
         view = self._served.view()
-        while not view.stretches:  # nothing was streamed yet
+        while not view.binlogs:  # nothing was streamed yet
             if dump.ends or not self._pause(view.version):
                 return None
             view = self._served.view()
@@ -106,7 +106,7 @@ class Sending:
             return first
         return self._by_position(view, by_name)
 
-    def _by_position(self, view: View, name: str) -> Stretch | None:
+    def _by_position(self, view: View, name: str) -> ServedBinlog | None:
         dump = self._dump
         offset = max(len(MAGIC), 4 if isinstance(dump, DumpByGtid) else dump.position)
         if name and self._is_next(view, name) and not dump.ends:
@@ -115,23 +115,23 @@ class Sending:
         if not name:
             found = [0]
         if len(found) > 1:
-            names = " or ".join(f"{view.stretches[n].lineage.id}.{name[:64]}" for n in found)
+            names = " or ".join(f"{view.binlogs[n].lineage.id}.{name[:64]}" for n in found)
             raise NotServedError(f"{name[:64]} is the name of several binlogs: ask for {names}")
         if not found:
             raise NotServedError(self._no_such_place(view, name, offset))
-        stretch = view.stretches[found[0]]
-        self._asked(lambda: self._served.check_place(stretch, offset, is_replica=dump.registered))
-        if offset > max(len(MAGIC), stretch.begin):
-            begin = self._asked(lambda: self._served.boundary(stretch, offset))
-            self._offset = max(begin, stretch.begin)
-            self.feed.at = (view.served_name(stretch), offset)
-        return stretch
+        binlog = view.binlogs[found[0]]
+        self._asked(lambda: self._served.check_place(binlog, offset, is_replica=dump.registered))
+        if offset > max(len(MAGIC), binlog.begin):
+            begin = self._asked(lambda: self._served.boundary(binlog, offset))
+            self._offset = max(begin, binlog.begin)
+            self.feed.at = (view.served_name(binlog), offset)
+        return binlog
 
     def _is_next(self, view: View, name: str) -> bool:
         """Whether this is the binlog after the newest one: the archive is behind."""
-        return name == str(view.stretches[-1].name.next()) and not any(view.named(name))
+        return name == str(view.binlogs[-1].name.next()) and not any(view.named(name))
 
-    def _wait_for(self, name: str) -> Stretch | None:
+    def _wait_for(self, name: str) -> ServedBinlog | None:
         """Wait until the archive has this binlog; None if the client has left.
 
         No heartbeat can be sent before the first event, so it does not wait for long: the client
@@ -148,87 +148,87 @@ class Sending:
     def _no_such_place(self, view: View, name: str, offset: int) -> str:
         if any(True for _ in view.named(name)):
             return f"{name[:64]} has no byte {offset} in this archive"
-        first, last = view.stretches[0], view.stretches[-1]
+        first, last = view.binlogs[0], view.binlogs[-1]
         return (
             f"{name[:64]} is not in this archive, which has {view.served_name(first)} to "
             f"{view.served_name(last)}"
         )
 
     def _has_offset(self, view: View, number: int, offset: int) -> bool:
-        stretch = view.stretches[number]
-        if offset > len(MAGIC) and offset < stretch.begin:
+        binlog = view.binlogs[number]
+        if offset > len(MAGIC) and offset < binlog.begin:
             return False
-        if stretch.is_open:  # what the archive does not have yet is waited for
+        if binlog.is_open:  # what the archive does not have yet is waited for
             return offset <= max(view.whole, len(MAGIC)) or not self._dump.ends
-        end = stretch.end
+        end = binlog.end
         if end is None:
-            end = self._asked(lambda: self._served.facts(stretch)).end
+            end = self._asked(lambda: self._served.facts(binlog)).end
         return offset <= end
 
     # What is sent
 
-    def _through(self, stretch: Stretch) -> Stretch | None:
-        """Send a stretch to its end, however long that takes; the next one.
+    def _through(self, binlog: ServedBinlog) -> ServedBinlog | None:
+        """Send a binlog to its end, however long that takes; the next one.
 
         None if the client has left, or wanted only what there is.
         """
-        view, number = self._numbered(self._served.view(), stretch)
-        self._enter(view, stretch)
+        view, number = self._numbered(self._served.view(), binlog)
+        self._enter(view, binlog)
         self._splitter = EventSplitter(most=WHOLE_MOST)
         while True:
-            stretch = view.stretches[number]
+            binlog = view.binlogs[number]
             end, problem = self._end_of(view, number)
-            if self._offset > end and not stretch.is_open:
-                raise NotServedError(self._left(stretch, end))
-            if self._offset < end and not self._send(view, stretch, end):
+            if self._offset > end and not binlog.is_open:
+                raise NotServedError(self._left(binlog, end))
+            if self._offset < end and not self._send(view, binlog, end):
                 return None
             self._client.flush()
             if problem:
                 raise NotServedError(problem)
-            if not stretch.is_open and number + 1 < len(view.stretches):
-                self._leave(view, stretch, view.stretches[number + 1])
-                return view.stretches[number + 1]
+            if not binlog.is_open and number + 1 < len(view.binlogs):
+                self._leave(view, binlog, view.binlogs[number + 1])
+                return view.binlogs[number + 1]
             if view.problem:
                 raise NotServedError(view.problem)
             if self._dump.ends:
                 self._put(self.feed.end(None))
                 return None
-            found = self._next_view(view, stretch)
+            found = self._next_view(view, binlog)
             if found is None:
                 return None
             view, number = found
 
-    def _enter(self, view: View, stretch: Stretch) -> None:
+    def _enter(self, view: View, binlog: ServedBinlog) -> None:
         begin = self._offset
-        if begin < max(stretch.begin, len(MAGIC)):
-            begin = stretch.begin if stretch.begin > len(MAGIC) else 0
-        head = self._asked(lambda: self._served.head(stretch, begin))
-        self._put(self.feed.begin(view.served_name(stretch), begin, head))
+        if begin < max(binlog.begin, len(MAGIC)):
+            begin = binlog.begin if binlog.begin > len(MAGIC) else 0
+        head = self._asked(lambda: self._served.head(binlog, begin))
+        self._put(self.feed.begin(view.served_name(binlog), begin, head))
         self._offset = begin or len(MAGIC) + len(head)
 
     def _end_of(self, view: View, number: int) -> tuple[int, str]:
-        """Up to where this stretch can be sent now, and why it does not go on from there."""
-        stretch = view.stretches[number]
-        if stretch.is_open:
+        """Up to where this binlog can be sent now, and why it does not go on from there."""
+        binlog = view.binlogs[number]
+        if binlog.is_open:
             return view.whole, ""
-        facts = self._asked(lambda: self._served.facts(stretch))
-        end = facts.end if stretch.end is None else min(stretch.end, facts.end)
+        facts = self._asked(lambda: self._served.facts(binlog))
+        end = facts.end if binlog.end is None else min(binlog.end, facts.end)
         for low, high in facts.damaged:
             if high > self._offset and low < end:
-                name = view.served_name(stretch)
+                name = view.served_name(binlog)
                 return max(low, self._offset), (
                     f"bytes {low} to {high} of {name} are damaged: the source already sent them so"
                 )
         return end, ""
 
-    def _send(self, view: View, stretch: Stretch, end: int) -> bool:
+    def _send(self, view: View, binlog: ServedBinlog, end: int) -> bool:
         """Send the bytes up to `end`; whether the client is still there."""
         feed, splitter, send = self.feed, self._splitter, self._client.send_event
         while self._offset < end:
-            found = self._served.newest(stretch, self._offset, end) if stretch.is_open else None
+            found = self._served.newest(binlog, self._offset, end) if binlog.is_open else None
             parts: list[memoryview] | list[bytes] = found or []
             if found is None:
-                block = self._block(view, stretch, end)
+                block = self._block(view, binlog, end)
                 if block is None:
                     return False
                 parts = [block]
@@ -238,22 +238,22 @@ class Sending:
                         for out in feed.event(part):
                             send(out.data, out.size)
                 except ValueError as error:
-                    raise ArchiveError(f"{stretch.name}: {error}") from error
+                    raise ArchiveError(f"{binlog.name}: {error}") from error
                 self._offset += len(data)
             self.place = (feed.name, self._offset)
             self.behind = max(0, end - self._offset)
             self._keep_alive()
         return True
 
-    def _block(self, view: View, stretch: Stretch, end: int) -> memoryview | None:
+    def _block(self, view: View, binlog: ServedBinlog, end: int) -> memoryview | None:
         """The next bytes before `end`, of one block; None if the client has left."""
         number = self._offset // BLOCK_SIZE
         ahead = max(1, min(_AHEAD_MOST, _AHEAD_SHARED // max(1, self._dumps())))
         for later in range(number + 1, min(number + 1 + ahead, -(-end // BLOCK_SIZE))):
-            self._fetch(stretch, later, end)
+            self._fetch(binlog, later, end)
         while True:
             try:
-                data = self._awaited(self._fetch(stretch, number, end))
+                data = self._awaited(self._fetch(binlog, number, end))
             except StoreError as error:
                 self._note_silence(error)
                 if not self._pause(view.version, seconds=_STORE_SECONDS):
@@ -264,36 +264,36 @@ class Sending:
             self._is_store_silent = False
             return data[self._offset - number * BLOCK_SIZE : end - number * BLOCK_SIZE]
 
-    def _fetch(self, stretch: Stretch, number: int, end: int) -> "Future[memoryview]":
+    def _fetch(self, binlog: ServedBinlog, number: int, end: int) -> "Future[memoryview]":
         upto = min(end, (number + 1) * BLOCK_SIZE)
-        key = (*stretch.place, number, upto)
-        return self._cache.get(key, lambda: self._served.block(stretch, number, upto))
+        key = (*binlog.place, number, upto)
+        return self._cache.get(key, lambda: self._served.block(binlog, number, upto))
 
-    # Between two stretches
+    # Between two binlogs
 
-    def _next_view(self, view: View, stretch: Stretch) -> tuple[View, int] | None:
-        """Wait for another view, and find the stretch in it; None if the client has left."""
+    def _next_view(self, view: View, binlog: ServedBinlog) -> tuple[View, int] | None:
+        """Wait for another view, and find the binlog in it; None if the client has left."""
         version = view.version
         while view.version == version:
             if not self._pause(version):
                 return None
             view = self._served.view()
-        return self._numbered(view, stretch)
+        return self._numbered(view, binlog)
 
-    def _numbered(self, view: View, stretch: Stretch) -> tuple[View, int]:
-        """The number of a stretch in this view, which need not be that of an earlier one."""
-        number = view.numbers.get(stretch.place)
+    def _numbered(self, view: View, binlog: ServedBinlog) -> tuple[View, int]:
+        """The number of a binlog in this view, which need not be that of an earlier one."""
+        number = view.numbers.get(binlog.place)
         if number is None:
-            raise NotServedError(_no_successor(view, stretch))
+            raise NotServedError(_no_successor(view, binlog))
         return view, number
 
-    def _leave(self, view: View, stretch: Stretch, following: Stretch) -> None:
-        """See that the next stretch follows, and send the rotate event that names it."""
+    def _leave(self, view: View, binlog: ServedBinlog, following: ServedBinlog) -> None:
+        """See that the next binlog follows, and send the rotate event that names it."""
         name = view.served_name(following)
         if following.broken:
             raise NotServedError(f"history is broken before {name}: {following.broken}")
-        if following.lineage.id == stretch.lineage.id and not following.is_open:
-            one = self._asked(lambda: self._served.facts(stretch))
+        if following.lineage.id == binlog.lineage.id and not following.is_open:
+            one = self._asked(lambda: self._served.facts(binlog))
             other = self._asked(lambda: self._served.facts(following))
             if why := _contradiction(one, other, str(following.name)):
                 raise NotServedError(f"history is broken before {name}: {why}")
@@ -304,10 +304,10 @@ class Sending:
             self.feed.has = executed(more) if has is None else has.plus(more)
         self._offset = 0
 
-    def _left(self, stretch: Stretch, end: int) -> str:
+    def _left(self, binlog: ServedBinlog, end: int) -> str:
         return (
-            f"the history that is written now left lineage {stretch.lineage.id} at "
-            f"{stretch.name}:{end}, before {self._offset}, which this replica has: it is on a dead "
+            f"the history that is written now left lineage {binlog.lineage.id} at "
+            f"{binlog.name}:{end}, before {self._offset}, which this replica has: it is on a dead "
             "branch"
         )
 
@@ -392,18 +392,18 @@ class Sending:
         self._client.flush()
 
 
-def _no_successor(view: View, stretch: Stretch) -> str:
-    """Why a stretch is no part of the history any more."""
-    ours = [one for one in view.stretches if one.lineage.id == stretch.lineage.id]
+def _no_successor(view: View, binlog: ServedBinlog) -> str:
+    """Why a binlog is no part of the history any more."""
+    ours = [one for one in view.binlogs if one.lineage.id == binlog.lineage.id]
     if ours:
         return (
-            f"the history that is written now left lineage {stretch.lineage.id} in "
-            f"{ours[-1].name}, before {stretch.name}: what this replica got after that is a dead "
+            f"the history that is written now left lineage {binlog.lineage.id} in "
+            f"{ours[-1].name}, before {binlog.name}: what this replica got after that is a dead "
             "branch"
         )
-    last = view.stretches[-1].lineage.id if view.stretches else "another one"
+    last = view.binlogs[-1].lineage.id if view.binlogs else "another one"
     return (
-        f"lineage {stretch.lineage.id} has ended, and nothing proves that {last}, which is written "
+        f"lineage {binlog.lineage.id} has ended, and nothing proves that {last}, which is written "
         "now, goes on from it"
     )
 

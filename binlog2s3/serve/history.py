@@ -1,7 +1,7 @@
 """The history of a source in the bucket, as it grows: what `serve` sends.
 
-Place in the flow: `dump` asks through `model.Served`. `recover.snapshot` and `route` find what is
-archived; from there on this module follows the open binlog, in one thread for all clients.
+Place in the flow: `dump` asks through `model.ServedHistory`. `recover.snapshot` and `route` find
+what is archived; from there on this module follows the open binlog, in one thread for all clients.
 
 Law: only what was read and checked here, or is archived with an entry, is shown as there. The
 bucket is only asked often while somebody waits for more. A store that does not answer changes
@@ -35,7 +35,7 @@ from binlog2s3.recover.snapshot import Survey
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.serve.binlogs import Binlogs
 from binlog2s3.serve.line import archived, check_gtids, first_open
-from binlog2s3.serve.model import Facts, Stretch, View, view_of
+from binlog2s3.serve.model import Facts, ServedBinlog, View, view_of
 from binlog2s3.serve.tail import Recent, Tail
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
@@ -49,7 +49,7 @@ _log = Log("serve")
 
 
 class ArchiveHistory:
-    """Implements `model.Served` for a bucket. `start` before the first question; then `close`.
+    """Implements `model.ServedHistory` for a bucket. Call `start` first, and `close` at the end.
 
     `lineage`: serve the history that ends in this one; None: in the current one. `error`: why the
     bucket cannot be asked at the moment. It has more than 20 methods because it answers all
@@ -137,10 +137,10 @@ class ArchiveHistory:
     def newest_place(self) -> tuple[tuple[str, int], str]:
         """Name and end of the newest binlog, and the GTIDs executed there; "" if unknown."""
         view, tail = self._view, self._tail
-        if tail is None or not view.stretches:
+        if tail is None or not view.binlogs:
             return ("", 0), ""
         gtids = tail.scanner.gtids_at_end
-        return (view.served_name(tail.stretch), max(view.whole, len(MAGIC))), str(gtids or "")
+        return (view.served_name(tail.binlog), max(view.whole, len(MAGIC))), str(gtids or "")
 
     def view(self) -> View:
         """As it is now."""
@@ -170,8 +170,8 @@ class ArchiveHistory:
             finally:
                 self._waiting -= 1
 
-    def first_for(self, have: Gtids) -> tuple[Stretch, int]:
-        """A stretch, and an offset in it: where a replica with these GTIDs begins."""
+    def first_for(self, have: Gtids) -> tuple[ServedBinlog, int]:
+        """A binlog, and an offset in it: where a replica with these GTIDs begins."""
         has = executed(have)
         self._wait_for_head()
         with self._asking:
@@ -181,8 +181,8 @@ class ArchiveHistory:
             if route is not None and archived:
                 number = RouteGtids(route).first_covered(has)
             if number is None or number == archived - 1:
-                for later in range(archived, len(view.stretches)):
-                    before = view.stretches[later].before
+                for later in range(archived, len(view.binlogs)):
+                    before = view.binlogs[later].before
                     if before is None or not has.covers(before):
                         break
                     number = later
@@ -190,12 +190,12 @@ class ArchiveHistory:
                 raise self._purged(view, have)
             self._check_histories(have, number)
         offset = 0
-        if tail is not None and view.stretches[number].place == tail.stretch.place:
+        if tail is not None and view.binlogs[number].place == tail.binlog.place:
             marks = [m.offset for m in tail.marks if m.gtids is not None and has.covers(m.gtids)]
             offset = max(marks, default=0)
-        return view.stretches[number], offset
+        return view.binlogs[number], offset
 
-    def check_place(self, stretch: Stretch, offset: int, *, is_replica: bool) -> None:
+    def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
         """See that a client that asks for this offset by the binlog's name means this history."""
         if not is_replica:
             return
@@ -203,24 +203,24 @@ class ArchiveHistory:
             survey = self._survey
             if survey is None:
                 return
-            line = {one.lineage.id for one in self._view.stretches}
+            line = {one.lineage.id for one in self._view.binlogs}
             for other in survey.lineages:
-                if other.id in line or stretch.name not in survey.names(other.id):
+                if other.id in line or binlog.name not in survey.names(other.id):
                     continue
-                if offset <= survey.size(other.id, stretch.name):
+                if offset <= survey.size(other.id, binlog.name):
                     raise NotServedError(
-                        f"{stretch.name} is a binlog of two histories: ask for "
-                        f"{stretch.lineage.id}.{stretch.name} if this one is meant, and not "
+                        f"{binlog.name} is a binlog of two histories: ask for "
+                        f"{binlog.lineage.id}.{binlog.name} if this one is meant, and not "
                         f"lineage {other.id}"
                     )
 
-    def facts(self, stretch: Stretch) -> Facts:
-        """Of a stretch that is not open."""
-        found = self._find(stretch)
+    def facts(self, binlog: ServedBinlog) -> Facts:
+        """Of a binlog that is not open."""
+        found = self._find(binlog)
         if found is None:
-            tail = self._closed.get(stretch.place)
+            tail = self._closed.get(binlog.place)
             if tail is None:
-                raise ArchiveError(f"{stretch.name} of {stretch.lineage.id} has no entry yet")
+                raise ArchiveError(f"{binlog.name} of {binlog.lineage.id} has no entry yet")
             scanner = tail.scanner
             return Facts(end=tail.whole, previous=scanner.previous_gtids, added=scanner.gtids)
         known = found.known
@@ -231,42 +231,42 @@ class ArchiveHistory:
             added=known.gtids_added,
         )
 
-    def boundary(self, stretch: Stretch, offset: int) -> int:
+    def boundary(self, binlog: ServedBinlog, offset: int) -> int:
         """An offset up to this one, as near as it is known, at which an event begins."""
-        tail = self._read_here(stretch)
+        tail = self._read_here(binlog)
         if tail is not None:
             return max((m.offset for m in tail.marks if m.offset <= offset), default=0)
-        found = self._find(stretch)
+        found = self._find(binlog)
         return found.boundary(offset) if found is not None else 0
 
-    def head(self, stretch: Stretch, offset: int) -> bytes:
+    def head(self, binlog: ServedBinlog, offset: int) -> bytes:
         """The format event that applies at this offset."""
-        tail = self._read_here(stretch)
-        found = self._find(stretch) if tail is None else None
+        tail = self._read_here(binlog)
+        found = self._find(binlog) if tail is None else None
         if found is not None:
             return self._binlogs.blocks.head(found, offset)
         at = len(MAGIC)
         if tail is not None:
             at = max((f.offset for f in tail.scanner.formats if f.offset <= offset), default=at)
-        readable = self._catalog.binlog(stretch.lineage, stretch.name)
+        readable = self._catalog.binlog(binlog.lineage, binlog.name)
         return event_at(_read(readable, at, min(at + _HEAD_MOST, readable.size)), 0)
 
-    def block(self, stretch: Stretch, number: int, upto: int) -> memoryview:
+    def block(self, binlog: ServedBinlog, number: int, upto: int) -> memoryview:
         """The bytes of a block, as far as they are before `upto`, checked."""
         begin = number * BLOCK_SIZE
-        found = None if stretch.is_open else self._find(stretch)
+        found = None if binlog.is_open else self._find(binlog)
         if found is None:
-            readable = self._catalog.binlog(stretch.lineage, stretch.name)
+            readable = self._catalog.binlog(binlog.lineage, binlog.name)
             if readable.state == "open":
                 return memoryview(_read(readable, begin, upto))
-            found = self._binlogs.by_entry(stretch)
+            found = self._binlogs.by_entry(binlog)
             if found is None:
                 return memoryview(_read(readable, begin, upto))
         return self._binlogs.blocks.block(found, number)[: upto - begin]
 
-    def newest(self, stretch: Stretch, begin: int, end: int) -> list[bytes] | None:
+    def newest(self, binlog: ServedBinlog, begin: int, end: int) -> list[bytes] | None:
         """These bytes, if they have just come and are still in memory."""
-        return self._recent.find(stretch, begin, end)
+        return self._recent.find(binlog, begin, end)
 
     def _wait_for_head(self) -> None:
         """Until the newest binlog says which GTIDs came before it, or that takes too long."""
@@ -278,19 +278,19 @@ class ArchiveHistory:
 
     # Looking
 
-    def _read_here(self, stretch: Stretch) -> Tail | None:
+    def _read_here(self, binlog: ServedBinlog) -> Tail | None:
         """The tail that has read this binlog, if one has."""
         tail = self._tail
-        if tail is not None and tail.stretch.place == stretch.place:
+        if tail is not None and tail.binlog.place == binlog.place:
             return tail
-        return self._closed.get(stretch.place)
+        return self._closed.get(binlog.place)
 
-    def _find(self, stretch: Stretch) -> Found | None:
+    def _find(self, binlog: ServedBinlog) -> Found | None:
         """What is known of a binlog that is complete; None if only the tail knows it."""
-        return self._binlogs.find(stretch, read_here=self._read_here(stretch) is not None)
+        return self._binlogs.find(binlog, read_here=self._read_here(binlog) is not None)
 
     def _purged(self, view: View, have: Gtids) -> NotServedError:
-        first = view.stretches[0] if view.stretches else None
+        first = view.binlogs[0] if view.binlogs else None
         before = first.before if first is not None else None
         if before is None and first is not None and not first.is_open:
             before = self.facts(first).previous
@@ -310,7 +310,7 @@ class ArchiveHistory:
         first = min(number, len(route) - 1)
         everything = RouteGtids(route).from_stretch(first) if first >= 0 else None
         if first < 0 and tail is not None:
-            everything = tail.stretch.before
+            everything = tail.binlog.before
         if everything is None:
             return
         for added in (self._added, tail.scanner.gtids if tail is not None else None):
@@ -330,17 +330,17 @@ class ArchiveHistory:
         survey.leave_open(tip)
         with self._asking:
             route = Route(survey, tip)
-            stretches = archived(route)
-            following, before = first_open(self._catalog, route, stretches), self._tail
+            binlogs = archived(route)
+            following, before = first_open(self._catalog, route, binlogs), self._tail
             self._survey, self._route, self._tip = survey, route, known[tip]
             self._closed = {}
             self._added = None
             self._tail = None
             if following is not None:
-                is_same = before is not None and before.stretch.place == following.place
+                is_same = before is not None and before.binlog.place == following.place
                 self._tail = before if is_same else Tail(following)
-                stretches = [*stretches, self._tail.stretch]  # type: ignore[union-attr]
-            self._show(tuple(stretches))
+                binlogs = [*binlogs, self._tail.binlog]  # type: ignore[union-attr]
+            self._show(tuple(binlogs))
         self._looked = self._looked_all = time.monotonic()
         self._stuck = 0
 
@@ -381,7 +381,7 @@ class ArchiveHistory:
         except Binlog2s3Error as error:
             self._stuck += 1
             if self._stuck >= _STUCK_LOOKS:
-                self._show(self._view.stretches, problem=str(error), only_last=True)
+                self._show(self._view.binlogs, problem=str(error), only_last=True)
         finally:
             self._is_looking = False
 
@@ -400,15 +400,15 @@ class ArchiveHistory:
         tail = self._tail
         if tail is None:
             return False
-        stretch = tail.stretch
-        readable = self._catalog.binlog(stretch.lineage, stretch.name)
+        binlog = tail.binlog
+        readable = self._catalog.binlog(binlog.lineage, binlog.name)
         tail.readable, tail.is_archived = readable, readable.state == "archived"
         came = tail.read < readable.size
         if came:
             for data in readable.blocks(tail.read, readable.size):
                 begin = tail.read
                 tail.take(data)
-                self._recent.add(stretch, begin, data)
+                self._recent.add(binlog, begin, data)
                 self._show_tail(tail)
             self._stuck = 0
         if not tail.is_complete:
@@ -417,17 +417,17 @@ class ArchiveHistory:
 
     def _show_tail(self, tail: Tail) -> None:
         before = tail.scanner.previous_gtids
-        if before is not None and tail.stretch.before is None:
-            broken = tail.stretch.broken or self._break_before(tail, before)
-            tail.stretch = replace(tail.stretch, before=before, broken=broken)
-        self._show((*self._view.stretches[:-1], tail.stretch), only_last=True)
+        if before is not None and tail.binlog.before is None:
+            broken = tail.binlog.broken or self._break_before(tail, before)
+            tail.binlog = replace(tail.binlog, before=before, broken=broken)
+        self._show((*self._view.binlogs[:-1], tail.binlog), only_last=True)
 
     def _break_before(self, tail: Tail, before: Gtids) -> str:
         """Why the binlog before does not lead up to this one."""
-        stretches = self._view.stretches
-        if len(stretches) < 2 or stretches[-2].lineage.id != tail.stretch.lineage.id:
+        binlogs = self._view.binlogs
+        if len(binlogs) < 2 or binlogs[-2].lineage.id != tail.binlog.lineage.id:
             return ""
-        facts = self.facts(stretches[-2])
+        facts = self.facts(binlogs[-2])
         end = joined(facts.previous, facts.added) if facts.added is not None else None
         if end is None or end == before:
             return ""
@@ -438,51 +438,51 @@ class ArchiveHistory:
 
     def _go_on(self, tail: Tail) -> bool:
         """From a binlog that is complete to the next one, if that is there."""
-        stretch = tail.stretch
-        following = stretch.name.next()
+        binlog = tail.binlog
+        following = binlog.name.next()
         try:
-            self._catalog.binlog(stretch.lineage, following)
+            self._catalog.binlog(binlog.lineage, following)
         except ArchiveError:
-            self._check_gap(stretch, following)
+            self._check_gap(binlog, following)
             return False
-        done = replace(stretch, is_open=False, end=tail.whole)
-        new = Tail(Stretch(lineage=stretch.lineage, name=following, is_open=True))
+        done = replace(binlog, is_open=False, end=tail.whole)
+        new = Tail(ServedBinlog(lineage=binlog.lineage, name=following, is_open=True))
         added = tail.scanner.gtids
         self._added = added if self._added is None else executed(self._added).plus(added).gtids
-        self._closed[stretch.place] = tail
-        tail.stretch, self._tail = done, new
+        self._closed[binlog.place] = tail
+        tail.binlog, self._tail = done, new
         for old in list(self._closed.values())[:-1]:  # once its entry says the same
-            if self._binlogs.by_entry(old.stretch) is not None:
-                del self._closed[old.stretch.place]
-        self._show((*self._view.stretches[:-1], done, new.stretch))
+            if self._binlogs.by_entry(old.binlog) is not None:
+                del self._closed[old.binlog.place]
+        self._show((*self._view.binlogs[:-1], done, new.binlog))
         return True
 
-    def _check_gap(self, stretch: Stretch, following: BinlogName) -> None:
+    def _check_gap(self, binlog: ServedBinlog, following: BinlogName) -> None:
         """See whether a later binlog is there, and this one will not come any more. Raises."""
-        later = [n for n in self._catalog.chunks_in(stretch.lineage) if n > following]
+        later = [n for n in self._catalog.chunks_in(binlog.lineage) if n > following]
         if not later:
             return
         writer = self._catalog.last_writer()
         beat = writer.beat if writer is not None else None
         for gap in missing_binlogs(
-            stretch.lineage, [stretch.name, min(later)], beat, from_start=False
+            binlog.lineage, [binlog.name, min(later)], beat, from_start=False
         ):
             if not gap.under_way:
                 raise ArchiveError(f"the binlogs {gap.first} to {gap.last} are missing")
 
     def _show(
-        self, stretches: tuple[Stretch, ...], *, problem: str = "", only_last: bool = False
+        self, binlogs: tuple[ServedBinlog, ...], *, problem: str = "", only_last: bool = False
     ) -> None:
-        """Make it the view. `only_last`: no stretch but the last one has changed."""
+        """Make it the view. `only_last`: no binlog but the last one has changed."""
         with self._changed:
             whole = self._tail.whole if self._tail is not None else 0
             version = self._view.version + 1
             if only_last:
                 self._view = replace(
-                    self._view, version=version, stretches=stretches, whole=whole, problem=problem
+                    self._view, version=version, binlogs=binlogs, whole=whole, problem=problem
                 )
             else:
-                self._view = view_of(version, stretches, whole, problem)
+                self._view = view_of(version, binlogs, whole, problem)
             self._changed.notify_all()
 
 

@@ -1,4 +1,4 @@
-"""The stretches of a history that are archived, and the first binlog after them.
+"""The binlogs of a history that are archived, and the first binlog after them.
 
 Place in the flow: `history` asks when it looks at the bucket as a whole; `recover.route` says which
 binlogs of which lineages belong together.
@@ -15,11 +15,11 @@ from binlog2s3.recover.model import Base, Latest, Request, Start
 from binlog2s3.recover.origin import Origin
 from binlog2s3.recover.route import Route
 from binlog2s3.replication.feed import NotServedError
-from binlog2s3.serve.model import Stretch
+from binlog2s3.serve.model import ServedBinlog
 
 
-def archived(route: Route) -> list[Stretch]:
-    """The stretches of a route."""
+def archived(route: Route) -> list[ServedBinlog]:
+    """The binlogs of a route."""
     found = []
     for number, one in enumerate(route.stretches):
         leg = route.leg(number)
@@ -27,7 +27,7 @@ def archived(route: Route) -> list[Stretch]:
         cut = leg.cut if leg.cut is not None and leg.cut.binlog == str(one.name) else None
         before = route.line.legs[one.leg - 1].cut if is_first and one.leg else None
         found.append(
-            Stretch(
+            ServedBinlog(
                 lineage=leg.lineage,
                 name=one.name,
                 begin=leg.begin if is_first else 0,
@@ -39,10 +39,12 @@ def archived(route: Route) -> list[Stretch]:
     return found
 
 
-def first_open(catalog: Catalog, route: Route, stretches: Sequence[Stretch]) -> Stretch | None:
+def first_open(
+    catalog: Catalog, route: Route, binlogs: Sequence[ServedBinlog]
+) -> ServedBinlog | None:
     """The first binlog after those that are archived; None if there is none yet."""
     leg = route.line.legs[-1]
-    last = stretches[-1] if stretches else None
+    last = binlogs[-1] if binlogs else None
     goes_on = last is not None and last.lineage.id == leg.lineage.id
     name = last.name.next() if last is not None and goes_on else leg.lineage.first_binlog
     try:
@@ -50,7 +52,7 @@ def first_open(catalog: Catalog, route: Route, stretches: Sequence[Stretch]) -> 
     except ArchiveError:
         return None
     cut = route.line.legs[-2].cut if not goes_on and len(route.line.legs) > 1 else None
-    return Stretch(
+    return ServedBinlog(
         lineage=leg.lineage,
         name=name,
         begin=0 if goes_on else leg.begin,

@@ -10,12 +10,12 @@ from binlog2s3.binlog.names import BinlogName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class ServedBinlog:
     """The part of one binlog that belongs to the history that is served.
 
-    It begins at `begin`, behind bytes that the stretch before has too. `end`: where it ends in the
+    It begins at `begin`, behind bytes that the binlog before has too. `end`: where it ends in the
     history, None if its own end is not known here. `is_open`: more of it may come. `broken`: why
-    the stretch before does not lead up to it, "" if nothing says so. `before`: the GTIDs that were
+    the binlog before does not lead up to it, "" if nothing says so. `before`: the GTIDs that were
     executed before this binlog, if they are known without reading it. `joined`: for the first one
     of a lineage, the GTIDs that were executed where the lineage before ends.
     """
@@ -37,51 +37,51 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """All stretches, as they were at one moment; there may be none.
+    """All binlogs, as they were at one moment; there may be none.
 
     The last one has whole transactions up to `whole`. `problem`: why nothing comes after that, ""
-    if more is only waited for. `numbers` has the number of each stretch by its place; `plain` says
-    which names are those of one stretch only.
+    if more is only waited for. `numbers` has the number of each binlog by its place; `plain` says
+    which names are those of one binlog only.
     """
 
     version: int
-    stretches: tuple[Stretch, ...]
+    binlogs: tuple[ServedBinlog, ...]
     whole: int
     problem: str
     numbers: Mapping[tuple[str, BinlogName], int]
     plain: Mapping[BinlogName, bool]
 
-    def served_name(self, stretch: Stretch) -> str:
+    def served_name(self, binlog: ServedBinlog) -> str:
         """Its name at clients: the binlog's own, if no other lineage has the same."""
-        if self.plain.get(stretch.name, True):
-            return str(stretch.name)
-        return f"{stretch.lineage.id}.{stretch.name}"
+        if self.plain.get(binlog.name, True):
+            return str(binlog.name)
+        return f"{binlog.lineage.id}.{binlog.name}"
 
     def named(self, name: str) -> Iterator[int]:
-        """The numbers of the stretches that a client can mean by this name."""
-        for number, one in enumerate(self.stretches):
+        """The numbers of the binlogs that a client can mean by this name."""
+        for number, one in enumerate(self.binlogs):
             if name in (str(one.name), f"{one.lineage.id}.{one.name}"):
                 yield number
 
 
-def view_of(version: int, stretches: tuple[Stretch, ...], whole: int, problem: str = "") -> View:
+def view_of(version: int, binlogs: tuple[ServedBinlog, ...], whole: int, problem: str = "") -> View:
     """A view of these."""
     plain: dict[BinlogName, bool] = {}
-    for one in stretches:
+    for one in binlogs:
         plain[one.name] = one.name not in plain
     return View(
         version=version,
-        stretches=stretches,
+        binlogs=binlogs,
         whole=whole,
         problem=problem,
-        numbers={one.place: number for number, one in enumerate(stretches)},
+        numbers={one.place: number for number, one in enumerate(binlogs)},
         plain=plain,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a stretch's binlog before it is sent.
+    """What is known of a binlog's binlog before it is sent.
 
     `end`: where its last whole transaction ends. `damaged`: ranges that cannot be served. `added`:
     the GTIDs in it. `previous`: those before it; both are None if they are not known.
@@ -93,7 +93,7 @@ class Facts:
     added: Gtids | None = None
 
 
-class Served(Protocol):
+class ServedHistory(Protocol):
     """A history that is served. Any thread may call its methods."""
 
     @property
@@ -117,35 +117,35 @@ class Served(Protocol):
     def look(self, seconds: float) -> bool:
         """Wait until it was looked for more once; whether that was done in this time."""
 
-    def first_for(self, have: Gtids) -> tuple[Stretch, int]:
-        """A stretch, and an offset in it: where a replica with these GTIDs begins.
+    def first_for(self, have: Gtids) -> tuple[ServedBinlog, int]:
+        """A binlog, and an offset in it: where a replica with these GTIDs begins.
 
         Everything before it was executed by the replica. Raises NotServedError.
         """
 
-    def check_place(self, stretch: Stretch, offset: int, *, is_replica: bool) -> None:
+    def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
         """See that a client that asks for this offset by the binlog's name means this history.
 
         Raises NotServedError.
         """
 
-    def facts(self, stretch: Stretch) -> Facts:
-        """Of a stretch that is not open. Raises ArchiveError, StoreError."""
+    def facts(self, binlog: ServedBinlog) -> Facts:
+        """Of a binlog that is not open. Raises ArchiveError, StoreError."""
 
-    def boundary(self, stretch: Stretch, offset: int) -> int:
+    def boundary(self, binlog: ServedBinlog, offset: int) -> int:
         """An offset up to this one, as near as it is known, at which an event begins; 0 at least.
 
         Raises ArchiveError, StoreError.
         """
 
-    def head(self, stretch: Stretch, offset: int) -> bytes:
+    def head(self, binlog: ServedBinlog, offset: int) -> bytes:
         """The format event that applies at this offset. Raises ArchiveError, StoreError."""
 
-    def block(self, stretch: Stretch, number: int, upto: int) -> memoryview:
+    def block(self, binlog: ServedBinlog, number: int, upto: int) -> memoryview:
         """The bytes of a block, as far as they are before `upto`, checked.
 
         Blocks have `archive.parts.BLOCK_SIZE` bytes. Raises ArchiveError, StoreError.
         """
 
-    def newest(self, stretch: Stretch, begin: int, end: int) -> list[bytes] | None:
+    def newest(self, binlog: ServedBinlog, begin: int, end: int) -> list[bytes] | None:
         """These bytes, if they have just come and are still in memory."""

@@ -15,7 +15,7 @@ from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.errors import ArchiveError, DamageError
-from binlog2s3.serve.model import Stretch
+from binlog2s3.serve.model import ServedBinlog
 
 _RECENT_BYTES = 32 << 20
 _RECENT_MOST = 512
@@ -23,7 +23,7 @@ _MARK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TransactionBoundary:
     """A place between two transactions of the open binlog, and all GTIDs before it, if known."""
 
     offset: int
@@ -33,13 +33,13 @@ class Mark:
 class Tail:
     """The newest binlog, read once as it grows."""
 
-    def __init__(self, stretch: Stretch) -> None:
-        self.stretch = stretch
+    def __init__(self, binlog: ServedBinlog) -> None:
+        self.binlog = binlog
         self.scanner = Scanner(stride=BLOCK_SIZE)
         self.read = 0
         self.readable: Readable | None = None
         self.is_archived = False
-        self.marks: list[Mark] = []
+        self.marks: list[TransactionBoundary] = []
 
     @property
     def whole(self) -> int:
@@ -59,11 +59,11 @@ class Tail:
         try:
             self.scanner.feed(data)
         except DamageError as error:
-            raise ArchiveError(f"{self.stretch.name}: {error}") from error
+            raise ArchiveError(f"{self.binlog.name}: {error}") from error
         self.read += len(data)
         last = self.marks[-1].offset if self.marks else 0
         if self.whole - last >= _MARK_BYTES:
-            self.marks.append(Mark(self.whole, self.scanner.gtids_at_end))
+            self.marks.append(TransactionBoundary(self.whole, self.scanner.gtids_at_end))
 
 
 class Recent:
@@ -74,18 +74,18 @@ class Recent:
         self._blocks: deque[tuple[tuple[str, BinlogName], int, bytes]] = deque()
         self._size = 0
 
-    def add(self, stretch: Stretch, begin: int, data: bytes) -> None:
+    def add(self, binlog: ServedBinlog, begin: int, data: bytes) -> None:
         """Keep these bytes of a binlog, and drop the oldest."""
         with self._lock:
-            self._blocks.append((stretch.place, begin, data))
+            self._blocks.append((binlog.place, begin, data))
             self._size += len(data)
             while self._size > _RECENT_BYTES or len(self._blocks) > _RECENT_MOST:
                 self._size -= len(self._blocks.popleft()[2])
 
-    def find(self, stretch: Stretch, begin: int, end: int) -> list[bytes] | None:
+    def find(self, binlog: ServedBinlog, begin: int, end: int) -> list[bytes] | None:
         """Bytes [begin, end) of a binlog; None if not all are there."""
         with self._lock:
-            blocks = [one for one in self._blocks if one[0] == stretch.place]
+            blocks = [one for one in self._blocks if one[0] == binlog.place]
         found: list[bytes] = []
         for _, at, data in blocks:
             until = at + len(data)

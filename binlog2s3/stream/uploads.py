@@ -40,7 +40,7 @@ _COUNT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class LiveKeys:
     """All keys below `live/`, which were listed since `asked_at`."""
 
     keys: list[str]
@@ -97,7 +97,7 @@ class Uploads:
         self._full_chunk = full_chunk
         self._backoff = backoff
         self._clock = clock
-        self._listings: SimpleQueue[Listing] = SimpleQueue()
+        self._listings: SimpleQueue[LiveKeys] = SimpleQueue()
         self._count_at = 0.0
         self.counts = Counts()
         self.current: Uploader | None = None
@@ -195,7 +195,7 @@ class Uploads:
             newest_commit_us=_greatest([*newest, *(one.newest_us for one in commits)]),
         )
 
-    def hand_in(self, listing: Listing) -> None:
+    def hand_in(self, listing: LiveKeys) -> None:
         """Have the next step compare this listing with what is known. Called by any thread."""
         self._listings.put(listing)
 

@@ -37,7 +37,7 @@ from binlog2s3.store.s3 import ObjectInfo, Store
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.shutdown import Stop, every
 from binlog2s3.stream.spool import Rank, Spool
-from binlog2s3.stream.uploads import Listing, Uploads
+from binlog2s3.stream.uploads import LiveKeys, Uploads
 
 _log = Log("writer")
 _DEAD_INTERVALS = 10
@@ -212,7 +212,7 @@ class Writer:
         if self._beats % _AUDIT_EVERY == 0:
             others, keys = Catalog(self._store, self._layout).live()
             self._give_way_to_greater(self._store, others)
-            self._uploads.hand_in(Listing(keys, asked_at))
+            self._uploads.hand_in(LiveKeys(keys, asked_at))
         else:
             others = self.look(self._store)
         self._beats += 1

@@ -11,7 +11,13 @@ from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Checked, Plan, PlanPiece
-from binlog2s3.recover.one_table import LOOKED_AT_MOST, Examination, OnlyTables, Watch, watched
+from binlog2s3.recover.one_table import (
+    LOOKED_AT_MOST,
+    Examination,
+    OnlyTables,
+    StatementCheck,
+    watched,
+)
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.server.connection import Server
 from lab import pitr_examples
@@ -49,14 +55,14 @@ def stream_of(made: BinlogWriter) -> OpenStream:
     return cast("OpenStream", opened)
 
 
-def seen(*statements: str, tables: Sequence[tuple[str, str]] = ORDERS) -> Watch:
-    watch = Watch(tables)
+def seen(*statements: str, tables: Sequence[tuple[str, str]] = ORDERS) -> StatementCheck:
+    check = StatementCheck(tables)
     for _, data in stream_of(binlog(*statements))(pitr_examples.PLAN.pieces[:1]):
-        watch.begin()
+        check.begin()
         for checked in data:
-            watch.feed(checked.data)
-        watch.end()
-    return watch
+            check.feed(checked.data)
+        check.end()
+    return check
 
 
 @pytest.mark.parametrize(
@@ -115,15 +121,15 @@ def test_a_rename_that_cannot_be_read_to_its_end() -> None:
 
 def test_statement_format() -> None:
     """What writes to the table is shown; what may write to it by a trigger is counted."""
-    watch = seen(
+    check = seen(
         "INSERT INTO orders SELECT * FROM other",
         "UPDATE other JOIN orders USING (id) SET orders.a = 1",
         "DELETE FROM other",
         "CREATE TABLE orders SELECT 1 AS a",
     )
-    assert [text.split()[0] for text in watch.statements] == ["INSERT", "UPDATE", "CREATE"]
-    assert watch.elsewhere == 1
-    assert watch.touched == {"shop.orders"}
+    assert [text.split()[0] for text in check.statements] == ["INSERT", "UPDATE", "CREATE"]
+    assert check.elsewhere == 1
+    assert check.touched == {"shop.orders"}
 
 
 def test_a_plan_that_was_not_looked_at_is_watched() -> None:
