@@ -110,8 +110,9 @@ class CommandFailedError(Exception):
 class Engine:
     """podman and buildah over `directory`; images are kept in the cache, containers are not.
 
-    There is one at a time: who comes second waits until the first one is down.
-    `up` (or `with`) raises Unavailable where this machine cannot do it.
+    There is one at a time: a second one waits until the first one is down. `up` (or `with`) raises
+    Unavailable if this machine cannot run it. It has more than 20 methods because each part of the
+    machine that it isolates is set up by one.
     """
 
     def __init__(self, directory: Path) -> None:

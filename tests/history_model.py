@@ -82,7 +82,10 @@ class Branch:
 
 
 class Model:
-    """Commits, rotations, fail-overs, servers put back; `truth` is the history that was kept."""
+    """Commits, rotations, fail-overs, servers put back; `truth` is the history that was kept.
+
+    It has a method for each thing that can happen to a server.
+    """
 
     def __init__(self, *, gtids: bool = True, flavour: Flavour = "mysql") -> None:
         self.with_gtids = gtids

@@ -84,7 +84,8 @@ def masked(data: bytes) -> bytes:
 class Audit:
     """The promises of all writers of one bucket, and the look whether they are kept.
 
-    `differences` are what was found broken, as texts; nothing is raised.
+    `differences` are what was found broken, as texts; nothing is raised. It has a method for each
+    promise.
     """
 
     def __init__(

@@ -62,7 +62,10 @@ def error(status: int, code: str) -> Answer:
 
 
 class World:
-    """`with` starts it all; `streams` are the two that may work, by their spool's name."""
+    """`with` starts it all; `streams` are the two that may work, by their spool's name.
+
+    It has a method for each fault.
+    """
 
     def __init__(self, directory: Path, seed: str) -> None:
         self.directory = directory

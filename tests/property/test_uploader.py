@@ -65,7 +65,10 @@ SPELLS = st.builds(
 
 
 class Streaming(RuleBasedStateMachine):
-    """What was ever reported durable is what the machine remembers, and looks for."""
+    """What was ever reported durable is what the machine remembers, and looks for.
+
+    Its methods are the rules that hypothesis calls.
+    """
 
     def __init__(self) -> None:
         super().__init__()
