@@ -19,7 +19,7 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.applier_error import ApplierFailure, of_mariadb, of_mysql, place_of
 from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece
 from binlog2s3.recover.target import CHANNEL, TargetFacts, numbers, quoted
-from binlog2s3.replication.protocol import Account
+from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Plugin
 from binlog2s3.server.connection import Server
 

@@ -19,7 +19,8 @@ from binlog2s3.recover.feed import parts
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
 from binlog2s3.replication.events import GTID_EVENTS, heartbeat_event
 from binlog2s3.replication.feed import Feed, NotServedError
-from binlog2s3.replication.protocol import Account, Dump, DumpByGtid
+from binlog2s3.replication.login import Account
+from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client, Source
 

@@ -35,7 +35,7 @@ from binlog2s3.recover.model import (
 from binlog2s3.recover.plan_source import OpenStream, PlanSource, SentMark, Served, Window
 from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, refuse_full_disk
 from binlog2s3.replication.listen import tls_for
-from binlog2s3.replication.protocol import Account
+from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
 from binlog2s3.server.connection import Server
 

@@ -23,19 +23,16 @@ from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.log import Log
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.replication.listen import bound
-from binlog2s3.replication.protocol import (
+from binlog2s3.replication.login import (
     NONCE_SIZE,
-    PACKET_MOST,
     Account,
-    Buffer,
-    Conversation,
-    Dump,
     Ended,
     LoggedIn,
-    ProtocolError,
     TlsWanted,
     too_many_connections,
 )
+from binlog2s3.replication.packets import PACKET_MOST, Buffer
+from binlog2s3.replication.protocol import Conversation, Dump, ProtocolError
 from binlog2s3.replication.queries import Identity
 
 _LOGIN_SECONDS = 10.0

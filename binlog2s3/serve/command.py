@@ -26,7 +26,8 @@ from binlog2s3.config.options import split_listen
 from binlog2s3.config.serve import ServeConfig, is_loopback
 from binlog2s3.errors import ConfigError
 from binlog2s3.log import Log
-from binlog2s3.replication.protocol import Account, Dump, DumpByGtid
+from binlog2s3.replication.login import Account
+from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client, ConnectionLimits, Source
 from binlog2s3.serve.cache import BlockCache

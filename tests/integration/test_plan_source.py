@@ -11,7 +11,7 @@ import pytest
 from binlog2s3.errors import ArchiveError
 from binlog2s3.recover.model import PlanPiece
 from binlog2s3.recover.plan_source import PlanSource, Served, Window
-from binlog2s3.replication.protocol import Account
+from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer

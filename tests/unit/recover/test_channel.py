@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from binlog2s3.recover.channel import channel_of
-from binlog2s3.replication.protocol import Account
+from binlog2s3.replication.login import Account
 from binlog2s3.server.connection import Server
 from tests.unit.recover.fake_server import FakeServer
 from tests.unit.recover.test_preflight import MARIADB, PLAN, plan_of

@@ -12,7 +12,7 @@ from binlog2s3.recover.channel import name_of
 from binlog2s3.recover.listen import Listen, listen
 from binlog2s3.recover.plan_source import PlanSource, Served
 from binlog2s3.replication.listen import tls_for
-from binlog2s3.replication.protocol import Account
+from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
 from tests.login import ROOT
 

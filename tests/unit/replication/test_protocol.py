@@ -13,20 +13,22 @@ from hypothesis import strategies as st
 
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.replication.events import heartbeat_event, rotate_event
-from binlog2s3.replication.protocol import (
+from binlog2s3.replication.login import (
     NONCE_SIZE,
-    PACKET_MOST,
     Account,
-    Conversation,
-    DumpByGtid,
-    DumpByPosition,
     Ended,
-    Event,
     LoggedIn,
-    ProtocolError,
     TlsWanted,
     native_answer,
     sha2_answer,
+)
+from binlog2s3.replication.packets import PACKET_MOST
+from binlog2s3.replication.protocol import (
+    Conversation,
+    DumpByGtid,
+    DumpByPosition,
+    Event,
+    ProtocolError,
 )
 from binlog2s3.replication.queries import Identity
 from tests.binlog_writer import previous_gtids_body
