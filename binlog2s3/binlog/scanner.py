@@ -253,7 +253,7 @@ class Scanner:
         Returns where that ends. Raises DamageError if the event is bad, as soon as that is known.
         """
         if self.ended:
-            raise self._damaged("bytes behind the binlog's last event")
+            raise self._damaged("bytes after the binlog's last event")
         if not self._size:
             wanted = HEADER_SIZE if self._has_magic else len(MAGIC)
             piece = view[at : at + wanted - self._seen]

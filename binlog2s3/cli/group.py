@@ -1,6 +1,6 @@
 """The group of all commands, and how a command is made.
 
-Place in the flow: beneath `commands`. Law: a variable that is nearly an option is named, because a
+Place in the flow: under `commands`. Law: a variable that is nearly an option is named, because a
 misspelt one would have no effect.
 """
 

@@ -339,7 +339,7 @@ class MysqlChannel(Channel):
 
 
 class MariadbChannel(Channel):
-    """Of MariaDB: a named connection. It follows by GTID; `gtid_slave_pos` is where it stands."""
+    """Of MariaDB: a named connection. It follows by GTID; `gtid_slave_pos` is its place."""
 
     workers = "slave_parallel_threads"
     one_by_one = 0

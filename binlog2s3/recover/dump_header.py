@@ -151,15 +151,15 @@ def _gtids_of_dump(
     if purged:
         if any(found.begin["comment"] for found in purged):
             warnings.append(
-                "its GTIDs are in a comment (--set-gtid-purged=COMMENTED): unless somebody set "
-                "gtid_purged, the restored server's @@gtid_executed lacks them"
+                "its GTIDs are in a comment (--set-gtid-purged=COMMENTED): unless gtid_purged was "
+                "set by hand, they are missing from the restored server's @@gtid_executed"
             )
         body: str = only(where, "GTID sets", (found.body.removeprefix("+") for found in purged))
         return body, "mysql"
     if any(found.body.strip("+ \n") for found in late):
         warnings.append(
             "the GTID set after the last table is not used: mysqldump may have read it after the "
-            "dump, with transactions that the dump lacks"
+            "dump, with transactions that are not in the dump"
         )
     return "", "mysql" if late else None
 
@@ -288,7 +288,7 @@ def _doubts_of_dump(
     tail_known: bool,
     whole: bool,
 ) -> Iterator[str]:
-    """Doubts that follow from what the header has and lacks."""
+    """Doubts that follow from what the header says and does not say."""
     if not coordinates and tool == "mysqldump":
         yield (
             "it has no binlog coordinates, so it does not say whether it was made with "

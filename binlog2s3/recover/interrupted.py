@@ -168,7 +168,7 @@ class Notes:
 
 
 class Standing:
-    """Where one target stands. Questions change nothing."""
+    """How far one target is. Questions change nothing."""
 
     def __init__(self, server: Server, facts: TargetFacts) -> None:
         self._server = server
@@ -219,7 +219,7 @@ class Standing:
             )
 
     def refusal(self, tables: Collection[str]) -> RecoveryError | None:
-        """Why a run that applies only these tables (none: all) cannot go on here; None if it can.
+        """Why a run of only these tables (none: all) cannot continue here; None if it can.
 
         A server that was marked claims GTIDs, or a place, that its other tables do not have.
         """
@@ -339,7 +339,7 @@ class Standing:
 
 def _stands_elsewhere(note: Note, where: str, other: str) -> RecoveryError:
     return RecoveryError(
-        f"the target stands at {where}, where a run that began at {note.begun} was interrupted; "
+        f"the target is at {where}, where a run that began at {note.begun} was interrupted; "
         "this run would begin elsewhere",
         hint=f"run the same command as then: it continues from there{other}; if the base backup "
         f"was restored again since: DROP DATABASE {DATABASE}",

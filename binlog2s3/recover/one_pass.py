@@ -1,6 +1,6 @@
 """One pass over the bytes of a binlog that has no entry.
 
-Place in the flow: beneath `snapshot`, for the open binlog and for one that is not described yet.
+Place in the flow: under `snapshot`, for the open binlog and for one that is not described yet.
 
 Law: of what comes after damage that cannot be passed over, only the checksums are known.
 """

@@ -215,8 +215,8 @@ class Origin:
                 raise self._search.refused(
                     f"{self._search.who_has(lost)} has GTIDs of a dead branch, which this history "
                     f"left: {gtids_text(lost)} of {other}",
-                    f"{self.choosing(other)} goes on with that history; else restore a "
-                    f"base backup from before they were executed{self.or_wait(other)}",
+                    f"{self.choosing(other)} continues that history; or restore a base "
+                    f"backup from before they were executed{self.or_wait(other)}",
                 )
         if extra:
             who = self._search.who_has(parse(extra, flavour))
@@ -259,11 +259,11 @@ class Origin:
             twice = given(have)
             if not twice:
                 continue
-            # both go on from such a backup: it does not tell which one the target followed since
+            # both continue from such a backup: it does not tell which one the target followed since
             if base is not None and met.leg >= 0 and not (base.gtids and given(base.gtids)):
                 raise self._search.refused(
                     f"{gtids_text(twice)} are GTIDs of two different histories, this one and "
-                    f"{lineage}: both go on from the base backup, and it is unknown which one "
+                    f"{lineage}: both continue from the base backup, and it is unknown which one "
                     "the target followed since",
                     "restore the base backup again",
                 )
@@ -304,7 +304,7 @@ class Origin:
             raise self._search.refused(
                 f"the base backup is of {lineage}, from after the place where this history left "
                 "it: a dead branch",
-                f"--lineage {lineage} goes on with that history; else restore a base backup from "
+                f"--lineage {lineage} continues that history; or restore a base backup from "
                 "before that place",
             )
         chosen, base = self._search.request.lineage, self._start.base

@@ -95,7 +95,7 @@ class _Planner:
         if stop < start and (self._have is None or self._request.start.place is not None):
             raise self._search.refused(
                 f"{route.place(stop.number, stop.offset)} lies before "
-                f"{route.place(start.number, start.offset)}, where the target stands",
+                f"{route.place(start.number, start.offset)}, where the target is",
                 "restore an older base backup",
             )
         pieces = tuple(self._pieces.build(start, stop)) if start <= stop else ()
@@ -267,7 +267,7 @@ class _Planner:
             missing = executed(parse(missing, self._flavour)).beyond(skipped)
         if missing:
             raise self._search.refused(
-                f"the target would lack {gtids_text(missing)}",
+                f"the target would be missing {gtids_text(missing)}",
                 "the GTIDs in the archive do not tell enough about this history: restore a later "
                 "base backup",
             )

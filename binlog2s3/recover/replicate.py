@@ -1,10 +1,10 @@
 """Applies a plan to a target that replicates it from this process, up to the goal and no further.
 
-Place in the flow: `apply` starts it. `serve` is the source, `channel` the target's end of it.
+Place in the flow: `apply` starts it. `plan_source` is the source, `channel` the target's end of it.
 
 Law: only bytes of the plan are ever sent, so a target that continues alone cannot pass the goal.
 Nothing counts as applied before the target says that it has executed it. The channel is always
-removed at the end, or by the next run; and before that it is known where the target stands.
+removed at the end, or by the next run; and before that it is known how far the target is.
 """
 
 import secrets
@@ -395,8 +395,8 @@ class Replication:
         has_all = source.has_sent_all.is_set() and state.waits
         if still > _PASSED_SECONDS and has_all and not self._channel.is_busy():
             raise RecoveryError(
-                f"the target, {self._where}, has read everything but stands at {state.place}: it "
-                "has skipped what comes after",
+                f"the target, {self._where}, has read everything but is still at {state.place}: "
+                "it has skipped what comes after",
                 hint="was its server_id or a filter changed meanwhile? Restore the base backup",
             )
 
@@ -453,7 +453,7 @@ class Replication:
         )
 
     def _gtid_of(self, failure: ApplierFailure, reached: BinlogPosition | None) -> str | None:
-        """The GTID of the transaction that failed, which a MariaDB does not tell."""
+        """The GTID of the transaction that failed, which MariaDB does not report."""
         if self._facts.flavour != "mariadb" or reached is None:
             return None
         with suppress(Binlog2s3Error):

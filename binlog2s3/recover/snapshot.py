@@ -101,7 +101,7 @@ class _EntryReader:
         return {name: entry for name, entry in found.items() if isinstance(entry, Entry)}
 
     def _do(self, tasks: Mapping[BinlogName, Callable[[], object]]) -> dict[BinlogName, object]:
-        """Do these, several at a time. The result lacks those that fail with an ArchiveError."""
+        """Do these, several at a time. Those that fail with an ArchiveError are left out."""
         for name, task in tasks.items():
             self._workers.submit(name, task)
         done: dict[BinlogName, object] = {}

@@ -302,7 +302,7 @@ def prove(found: Gtids, expected: Gtids, *, own_uuid: str = "") -> None:
     missing, extra = expected - found, found - expected
     told = []
     if missing:
-        told.append(f"it lacks {gtids_text(missing, _MOST_SHOWN)}")
+        told.append(f"it is missing {gtids_text(missing, _MOST_SHOWN)}")
     if extra:
         told.append(f"it has {gtids_text(extra, _MOST_SHOWN)} in addition")
     hint = "run the same command again: it applies what is missing" if missing else ""

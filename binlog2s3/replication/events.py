@@ -1,6 +1,6 @@
 """The events that a replication source makes itself: rotates, heartbeats, format events. Pure.
 
-Place in the flow: those who send a binlog's events put these between them.
+Place in the flow: `feed` and `serve.dump` send them between a binlog's events.
 
 Source: MySQL's "Replication Protocol" (dev.mysql.com/doc/dev/mysql-server), page "Binlog Event".
 """

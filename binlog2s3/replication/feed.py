@@ -1,6 +1,6 @@
 """The events of binlogs as a replication source sends them, with rotates between them. Pure.
 
-Place in the flow: `recover.feed` sends a plan's pieces through it, `serve` whole binlogs.
+Place in the flow: `recover.plan_source` sends a plan's pieces through it, `serve` whole binlogs.
 
 Law: a replica counts the bytes that it gets. After everything that is left out, a rotate event with
 the true position and a format event follow, so that a reconnect by position asks for the right
@@ -29,7 +29,7 @@ _NOT_SENT = frozenset({EventType.ROTATE, EventType.STOP, EventType.PREVIOUS_GTID
 
 
 class NotServedError(RecoveryError):
-    """A client asked for something that is not served; it is told so, with the server's `code`."""
+    """A client asked for something that is not served. It gets the message and the error `code`."""
 
     def __init__(self, message: str, *, code: int = 1236) -> None:
         super().__init__(message)

@@ -68,10 +68,10 @@ class DumpByPosition:
     """COM_BINLOG_DUMP: from `position` in `name`, or for MariaDB everything after `state`.
 
     `state` is None if the client names a position. `name` is as the client sent it, not a path.
-    `heartbeat` in seconds, 0: none. `ends`: the client wants what there is now, and then the end.
-    `registered`: it is a replica that has said so, and not a program that only reads. `uuid` is the
-    replica's, "" if it has not said it. `checksum`: it expects one in what comes before the first
-    format event.
+    `heartbeat` in seconds, 0: none. `ends`: the client wants only what there is now.
+    `registered`: it is a replica that has registered, and not a program that only reads. `uuid` is
+    the replica's, "" if it has not set it. `checksum`: it expects one in the events before the
+    first format event.
     """
 
     server_id: int

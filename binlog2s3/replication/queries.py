@@ -1,8 +1,8 @@
-"""What a replication source answers to the queries of replicas. Pure: packets' payloads, no I/O.
+"""The answers of a replication source to the queries of replicas. Pure: packets' payloads, no I/O.
 
 Place in the flow: `protocol` asks here for each COM_QUERY, and before a dump for what was set.
 
-Law: a query is compared with the ones that replicas send and never interpreted.
+Law: a query is compared with those that replicas send. It is never interpreted.
 """
 
 import re
@@ -50,7 +50,7 @@ _WITHOUT_EFFECT = re.compile(
     r"(?:[\w+:,-]{1,64}|'[\w+:, -]{0,256}')(?: COLLATE '?\w{1,64}'?)?)|COMMIT|ROLLBACK)",
     re.IGNORECASE,
 )
-"""What clients send at the beginning, and what changes nothing for a source of events."""
+"""Statements that clients send first, and that have no effect here."""
 _SHOW_VARIABLES = re.compile(
     r"SHOW (?:GLOBAL |SESSION )?VARIABLES (?:LIKE|WHERE VARIABLE_NAME =) "
     r"(?P<quote>['\"])(?P<name>[\w%]{1,64})(?P=quote)",
@@ -61,11 +61,11 @@ _STATUS = ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS", "SHOW BINLOG STATUS")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What the source says it is. `version` decides how replicas of MariaDB talk to it.
+    """What the source tells clients of itself. `version` decides how MariaDB's replicas talk to it.
 
     `gtid_mode` is MySQL's. `checksum`: whether events carry a CRC32 from the first one on.
     `newest`: name and end of the newest binlog, and `gtids` those executed there, for clients that
-    begin with what comes next; "" if it does not tell.
+    want only what comes next; "" if it is unknown.
     """
 
     version: str
@@ -88,7 +88,7 @@ class Queries:
 
     @property
     def heartbeat_seconds(self) -> float:
-        """How often it wants a heartbeat; 0 for never."""
+        """The interval of heartbeats that it wants; 0: none."""
         text = self._variables.get("heartbeat_period") or "0"
         return min(int(text), 1 << 62) / 1e9 if text.isdecimal() else 0.0
 
@@ -99,7 +99,7 @@ class Queries:
 
     @property
     def uuid(self) -> str:
-        """The replica's own server_uuid; "" if it has not said it."""
+        """The replica's own server_uuid; "" if it has not set it."""
         return self._variables.get("uuid") or ""
 
     @property
@@ -125,7 +125,7 @@ class Queries:
         if found is not None:
             return _rows(tuple(found), [tuple(found.values())])
         return self._show(text) or [
-            error(1235, f"this source answers only what replicas ask: {text[:200]!r}")
+            error(1235, f"this source answers only the queries of replicas: {text[:200]!r}")
         ]
 
     def _show(self, text: str) -> list[bytes]:
@@ -151,7 +151,7 @@ class Queries:
         return _rows(tuple(found), [tuple(found.values())] if name else [])
 
     def _shown(self) -> dict[str, str]:
-        """What SHOW VARIABLES LIKE finds; of a name that is not here, a server shows nothing."""
+        """The variables that SHOW VARIABLES finds; for other names the result is empty."""
         who = self._identity
         found = {
             "server_id": str(who.server_id),
@@ -189,7 +189,7 @@ class Queries:
         return None if value is None or not name.startswith("@@") else {name: value}
 
     def _set(self, text: str) -> bytes:
-        """`@name = value, ...` with the names that replicas set; nothing is evaluated."""
+        """Take `@name = value, ...`, with the names that replicas set; nothing is evaluated."""
         at, found = 0, dict[str, str | None]()
         while match := _ASSIGNMENT.match(text, at):
             name, at = match["name"].lower(), match.end()

@@ -1,10 +1,10 @@
 """A replication source's sockets: who connects, logs in and asks for events.
 
-Place in the flow: whoever has events to send makes a `Source` and passes it a function that answers
-one dump. `protocol` knows the packets.
+Place in the flow: `serve` and `recover.plan_source` make a `Source`, and pass it a function that
+answers one dump. `protocol` has the conversation with a client.
 
-Law: a client's input can end its own connection and nothing else. A client that cannot be served is
-told why. Connections, idle time, attempts to log in and bandwidth are limited.
+Law: a client's input can end its own connection and nothing else. A client that is refused gets an
+error that says why. Connections, idle time, attempts to log in and bandwidth are limited.
 """
 
 import secrets
@@ -49,9 +49,9 @@ _log = Log("serve")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Of one source. `connections`: in all; `per_user`: of one user, also in all by default.
+    """The limits of one source. `connections`: of all users; `per_user`: of each user.
 
-    `bandwidth`: bytes a second to one user's connections together; None: no limit.
+    `bandwidth`: bytes per second to all connections of one user together. None: no limit.
     """
 
     connections: int = 8
@@ -60,13 +60,14 @@ class ConnectionLimits:
 
 
 class Source:
-    """Listens, and serves. A context manager; it listens as soon as it is made.
+    """Listens, and serves clients. A context manager; it listens as soon as it is made.
 
-    `identity` is asked for each connection. `answer` sends one dump to a client, in the client's
-    own thread, until `ended`. What it raises is told to the client; an error that is no
-    `NotServedError` is also `failure`. `one_of`: of dumps for which it returns the same value, only
-    the newest is served: its client has connected again. `tls`: clients may use it, and must if
-    `needs_tls`. Raises RecoveryError, which names the `option`, if the address cannot be used.
+    `identity` is called for each connection. `answer` sends one dump to a client, in the client's
+    own thread, until `ended`. The client gets the error that it raises; an error that is not a
+    `NotServedError` is also `failure`. `one_of`: among dumps for which it returns the same value,
+    only the newest is served, because its client has reconnected. `tls`: clients may use it, and
+    must if `needs_tls`. Raises RecoveryError, which names the `option`, if the address cannot be
+    used.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Source:
 
     @property
     def clients(self) -> list["Client"]:
-        """Those that have logged in, the oldest first."""
+        """The clients that have logged in, the oldest first."""
         with self._lock:
             found = [one for one in self._open if one.user]
         return sorted(found, key=lambda one: one.number)
@@ -193,7 +194,7 @@ class Source:
             _log.debug("a client has left", number=client.number, why=str(error))
         except (OSError, EOFError) as error:
             _log.debug("a client has left", number=client.number, why=str(error))
-        except Exception as error:  # noqa: BLE001 - the command waits for others and has to know
+        except Exception as error:  # noqa: BLE001 - the command must learn of it
             self.failure = RecoveryError(f"the source failed: {type(error).__name__}: {error}")
         finally:
             with self._lock:
@@ -259,7 +260,7 @@ class Source:
 
 
 class Client:
-    """A connection and its conversation; for its own thread, except `end`."""
+    """A connection and its conversation. Only its own thread may call it, except for `end`."""
 
     conversation: Conversation
 
@@ -297,7 +298,7 @@ class Client:
             self._socket.close()
 
     def has_left(self) -> bool:
-        """Whether a client that gets events has closed the connection, or said that it will."""
+        """Whether a client that gets events has closed the connection, or sent something."""
         with suppress(OSError, ValueError):
             poll = select.poll()
             poll.register(self._socket, select.POLLIN | select.POLLHUP | select.POLLERR)
@@ -307,9 +308,9 @@ class Client:
     def receive(
         self, until: float, *, before_refusal: Callable[["Client"], None] = lambda _client: None
     ) -> list[TlsWanted | LoggedIn | Dump | Ended]:
-        """What the client sends next; what can be answered at once is answered.
+        """Take what the client sends next, and send the answers; the events that follow from it.
 
-        `before_refusal` is called before it is answered that the password is wrong. Raises OSError
+        `before_refusal` is called before the answer that the password is wrong. Raises OSError
         at `until` (on the monotonic clock), EOFError if the client has left.
         """
         if self._is_new:  # TLS may begin right after the first packet, in the same segment
@@ -368,7 +369,7 @@ class Client:
             self._batch = bytearray()
 
     def finish(self) -> None:
-        """End a dump that is complete: the client asked for what there is, and no more."""
+        """End a dump that is complete: the client asked only for what there is now."""
         self.flush()
         self.conversation.finish_dump()
         self.send([self.conversation.to_send()])
@@ -382,7 +383,7 @@ class Client:
 
 
 class _Pace:
-    """Spreads the bytes of one user's connections over time. Thread-safe."""
+    """Limits the bytes per second of one user's connections. Thread-safe."""
 
     def __init__(self, rate: int, ended: threading.Event) -> None:
         self._rate = rate
@@ -391,7 +392,7 @@ class _Pace:
         self._free = 0.0
 
     def wait(self, size: int) -> None:
-        """Wait until so many bytes may be sent."""
+        """Wait until this many bytes may be sent."""
         with self._lock:
             now = time.monotonic()
             begin = max(now, self._free)
@@ -401,14 +402,14 @@ class _Pace:
 
 
 class _Failures:
-    """Wrong passwords, by address. Thread-safe; it remembers the last ones only."""
+    """Counts wrong passwords by address, of the newest addresses. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[int, float]] = {}
 
     def note(self, host: str, now: float) -> float:
-        """Count one; the seconds to wait before it is answered."""
+        """Count a wrong password; the seconds to wait before the answer."""
         least, most = _FAILED_SECONDS
         with self._lock:
             count, at = self._seen.pop(host, (0, now))

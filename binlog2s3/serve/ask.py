@@ -15,7 +15,7 @@ from typing import Any, TextIO, TypeVar
 from urllib.parse import urlsplit
 
 from binlog2s3.errors import ArchiveError
-from binlog2s3.formatting import count_text, one_line, size_text
+from binlog2s3.formatting import one_line, size_text
 from binlog2s3.output import Plain, page_on
 from binlog2s3.serve.status import ClientStatus, ServeStatus
 from binlog2s3.status.ask import Unanswered, exchange, limit_to, parsed
@@ -58,9 +58,9 @@ def ask_serve(url: str, *, timeout_seconds: float = 5.0) -> tuple[dict[str, Any]
 
 def print_clients(status: ServeStatus, page: Plain) -> None:
     """What is served, what is wrong, and a row for each client."""
-    binlogs = count_text(status.whole, "closed binlog")
-    span = f"{status.first} to {status.last}" if status.first else "nothing yet"
-    page.line(f"{status.source}  {status.flavour} {status.server_version}  {span}  {binlogs}")
+    end = f":{status.whole}" if status.whole else ""
+    span = f"{status.first} to {status.last}{end}" if status.first else "nothing yet"
+    page.line(f"{status.source}  {status.flavour} {status.server_version}  {span}")
     for text in (status.problem, status.error):
         if text:
             page.line(f"critical: {text}", "bold red")

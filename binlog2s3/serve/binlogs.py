@@ -1,8 +1,8 @@
 """What is known of complete binlogs, and their blocks.
 
-Place in the flow: beneath `history`; `recover.one_binlog` reads entries and binlogs.
+Place in the flow: under `history`; `recover.one_binlog` reads entries and binlogs.
 
-Law: as that of `archive.blocks`: no byte is passed on before its block's checksum is right.
+Law: the same as that of `archive.blocks`: no byte is passed on before its block was checked.
 """
 
 import threading
@@ -20,7 +20,7 @@ _KEPT = 64
 
 
 class Binlogs:
-    """Keeps what is known of the last binlogs that were asked for. Thread-safe."""
+    """Keeps what is known of the binlogs that clients asked for last. Thread-safe."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -29,9 +29,9 @@ class Binlogs:
         self.blocks = Blocks(_not_looked_up, keep=0)
 
     def find(self, binlog: ServedBinlog, *, read_here: bool) -> Found | None:
-        """What is known of a binlog; None if it has no entry, and was `read_here` already.
+        """What is known of a binlog. One without an entry is read once.
 
-        Otherwise a binlog without an entry is read once.
+        `read_here`: `Tail` has read it; then None is returned if it has no entry.
         """
         with self._lock:
             if (found := self._found.get(binlog.place)) is not None:

@@ -2,7 +2,7 @@
 
 Place in the flow: between the dumps of `serve` and what reads the bucket.
 
-Law: it holds at most `MOST_BLOCKS` blocks that nobody waits for.
+Law: it holds at most `MOST_BLOCKS` blocks that no dump waits for.
 """
 
 import threading
@@ -42,7 +42,7 @@ class BlockCache:
             return future
 
     def close(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _fetch(self, fetch: Callable[[], memoryview]) -> memoryview:

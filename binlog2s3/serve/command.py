@@ -1,4 +1,4 @@
-"""`binlog2s3 serve`: listens, and serves the archive's binlogs to whoever may log in.
+"""`binlog2s3 serve`: serves the archive's binlogs to replicas and other clients.
 
 Place in the flow: under `cli`. `history` or `directory` has the binlogs, `dump` sends them,
 `replication.source` has the sockets.
@@ -52,7 +52,7 @@ _log = Log("serve")
 
 
 def run(config: ServeConfig) -> int:
-    """Serve until a signal comes; the exit status. Raises errors, each with its own exit code."""
+    """Serve until a signal comes; the exit code. Raises errors, each with its own exit code."""
     host, port = split_listen(config.listen)
     accounts = [
         Account(user, _password(path))
@@ -106,7 +106,7 @@ class Serving:
         self._uuid = _uuid_of(config)
 
     def close(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
         self._cache.close()
 
     def identity(self) -> Identity:
@@ -141,7 +141,7 @@ class Serving:
         )
 
     def answer(self, client: Client, dump: Dump) -> None:
-        """Send one dump, for as long as the client stays."""
+        """Send one dump until the client leaves."""
         source = self.source
         assert source is not None  # noqa: S101 - it calls this
         sending = Sending(
@@ -166,7 +166,7 @@ class Serving:
             _log.info("dump ended", number=client.number, sent=client.sent)
 
     def status(self) -> ServeStatus:
-        """As it is now."""
+        """The clients, and what is served."""
         history, source = self._history, self.source
         view = history.view()
         clients = [] if source is None else source.clients
@@ -214,7 +214,7 @@ def _client(client: Client, sending: Sending | None) -> ClientStatus:
 
 
 def _one_of(dump: Dump) -> str | None:
-    """A replica that connects again ends its older connection, which may be half open."""
+    """The replica's UUID: a new connection of it ends its older one, which may be half open."""
     return dump.uuid or None
 
 
@@ -247,7 +247,7 @@ def _history(config: ServeConfig, stop: "_Stop") -> Iterator[ArchiveHistory | Di
 
 
 class _Stop(threading.Event):
-    """Set by a signal, whose `number` it has."""
+    """An event that a signal sets; `number` is the signal's."""
 
     number = 0
 
@@ -283,7 +283,7 @@ def _password(path: Path) -> str:
     if not found or len(data) > _PASSWORD_MOST or "\0" in found:
         raise ConfigError(
             [f"--password-file: {path}: a password has 1 to {_PASSWORD_MOST} bytes"],
-            hint="nobody is let in without a password",
+            hint="every account needs a password",
         )
     return found
 

@@ -1,9 +1,9 @@
 """A directory of binlogs, as `pitr --output-dir` writes it: what `serve --dir` sends.
 
-Place in the flow: as `history`, for `dump`.
+Place in the flow: `dump` reads it in the same way as `history`.
 
-Law: files are only read, and only those that have a binlog's name and no link leads to. The
-directory is complete: nothing in it is waited for.
+Law: files are only read, and only regular files with a binlog's name; links are not followed. The
+directory is complete: no more binlogs are expected.
 """
 
 import os
@@ -63,77 +63,77 @@ class Directory:
         if any(path.name.endswith(".partial") for path in directory.rglob("*.partial")):
             raise RecoveryError(
                 f"{directory} is not complete: a file in it was not written to its end",
-                hint="write it again with `binlog2s3 pitr --output-dir`",
+                hint="write the directory again with `binlog2s3 pitr --output-dir`",
             )
         self._view = view_of(1, tuple(binlogs), 0)
 
     @property
     def flavour(self) -> Flavour:
-        """Of the servers that wrote it."""
+        """See `ServedHistory`."""
         return self._view.binlogs[-1].lineage.flavour
 
     @property
     def server_version(self) -> str:
-        """Of the newest server that wrote it."""
+        """See `ServedHistory`."""
         return self._view.binlogs[-1].lineage.server_version
 
     @property
     def name(self) -> str:
-        """The directory."""
+        """The directory's path."""
         return str(self._directory)
 
     @property
     def keeps_gtids(self) -> bool | None:
-        """Whether its transactions have GTIDs; None if its first bytes do not say so."""
+        """Whether its transactions have GTIDs; None if its first bytes do not show it."""
         last = self._heads[self._view.binlogs[-1].place]
         if last.transactions:
             return not last.anonymous
         return bool(last.previous_gtids) or None
 
     def newest_place(self) -> tuple[tuple[str, int], str]:
-        """It does not tell: nothing comes next."""
+        """Always unknown: no client waits for more."""
         return ("", 0), ""
 
     def view(self) -> View:
-        """All of it."""
+        """All binlogs of the directory."""
         return self._view
 
     def wait(self, version: int, seconds: float) -> View:
-        """Nothing comes."""
+        """The view; it never changes."""
         del version, seconds
         return self._view
 
     def look(self, seconds: float) -> bool:
-        """Nothing comes."""
+        """True at once: there is no store to ask."""
         del seconds
         return True
 
     def first_for(self, have: Gtids) -> tuple[ServedBinlog, int]:
-        """The last file before which nothing came that the replica does not have."""
+        """The last file that begins with GTIDs which the replica has."""
         has = executed(have)
         found = None
         for number, one in enumerate(self._view.binlogs):
             if one.before is None and found is None:
-                found = number  # it begins in the middle of its binlog, where the base backup ends
+                found = number  # it starts in the middle of its binlog, where the base backup ends
             elif one.before is not None and has.covers(one.before):
                 found = number
         if found is None:
             missing = executed(self._view.binlogs[0].before or have).beyond(have)
             raise NotServedError(
-                "the replica lacks GTIDs that were executed before these binlogs begin: "
+                "the replica is missing GTIDs that were executed before these binlogs begin: "
                 f"{gtids_text(missing)}"
             )
         return self._view.binlogs[found], 0
 
     def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
-        """There is one history only."""
+        """A directory has only one history."""
 
     def facts(self, binlog: ServedBinlog) -> Facts:
-        """Its size; the GTIDs in it are not known."""
+        """The file's size; the GTIDs in it are not known."""
         return Facts(end=self._size(binlog), previous=binlog.before)
 
     def boundary(self, binlog: ServedBinlog, offset: int) -> int:
-        """The beginning: offsets in the file need not be those in the server's binlog."""
+        """Always 0: an offset in the file may differ from that in the server's binlog."""
         del binlog, offset
         return 0
 
@@ -148,7 +148,7 @@ class Directory:
         return memoryview(self._read(binlog, number * BLOCK_SIZE, upto))
 
     def newest(self, binlog: ServedBinlog, begin: int, end: int) -> list[bytes] | None:
-        """None are kept in memory."""
+        """Always None: nothing is kept in memory."""
         del binlog, begin, end
         return None
 
@@ -160,7 +160,7 @@ class Directory:
         except DamageError as error:
             if not scanner.formats:
                 raise RecoveryError(f"{path} is no binlog: {error}") from error
-            # what comes after a part that was left out is not where it says
+            # after a part that was left out, positions in events do not match the file's offsets
         if not scanner.formats:
             raise RecoveryError(f"{path} is no binlog: it does not begin with {MAGIC!r}")
         return scanner

@@ -1,11 +1,11 @@
-"""Sends one dump: from the place that the client asks for, and then whatever comes.
+"""Sends one dump: from the place that the client asks for, and then all that follows.
 
 Place in the flow: `command` starts one for each client that asks for events. `model.ServedHistory`
 has the binlogs, `replication.feed` says which events are sent.
 
-Law: only whole transactions are sent. A store that does not answer is waited for, and the client
-gets heartbeats meanwhile. What cannot be right (a gap, damage, a history that was left) is refused
-with a text that names it, and nothing after it is sent.
+Law: only whole transactions are sent. While the store does not answer, the dump waits and the
+client gets heartbeats. At a gap, damage, or a dead branch, the dump ends with an error that names
+it, and nothing after it is sent.
 """
 
 import time
@@ -33,7 +33,7 @@ from binlog2s3.serve.model import Facts, ServedBinlog, ServedHistory, View
 Result = TypeVar("Result")
 _AHEAD_MOST = 6
 _AHEAD_SHARED = 16
-_LOOK_SECONDS = 1.0  # how often it is seen whether the client has left
+_LOOK_SECONDS = 1.0  # between two checks whether the client has left
 _START_SECONDS = 45.0  # a replica waits for 60 s
 _STORE_SECONDS = 2.0
 _HEARTBEAT_LEAST = 0.5
@@ -86,7 +86,7 @@ class Sending:
     # Where it begins
 
     def _begin(self) -> ServedBinlog | None:
-        """The first binlog; the feed knows what of it is sent. None if the client has left."""
+        """The first binlog to send, and prepare the feed for it; None if the client has left."""
         dump = self._dump
         have: Gtids | None = dump.gtids if isinstance(dump, DumpByGtid) else dump.state
         is_mariadb = self._served.flavour == "mariadb"
@@ -129,7 +129,7 @@ class Sending:
         return binlog
 
     def _is_next(self, view: View, name: str) -> bool:
-        """Whether this is the binlog after the newest one: the archive is behind."""
+        """Whether this is the binlog after the newest one, which the archive does not have yet."""
         return name == str(view.binlogs[-1].name.next()) and not any(view.named(name))
 
     def _wait_for(self, name: str) -> ServedBinlog | None:
@@ -159,7 +159,7 @@ class Sending:
         binlog = view.binlogs[number]
         if offset > len(MAGIC) and offset < binlog.begin:
             return False
-        if binlog.is_open:  # what the archive does not have yet is waited for
+        if binlog.is_open:  # the archive may get it soon
             return offset <= max(view.whole, len(MAGIC)) or not self._dump.ends
         end = binlog.end
         if end is None:
@@ -208,7 +208,7 @@ class Sending:
         self._offset = begin or len(MAGIC) + len(head)
 
     def _end_of(self, view: View, number: int) -> tuple[int, str]:
-        """Up to where this binlog can be sent now, and why it does not go on from there."""
+        """Up to where this binlog can be sent now, and why no more of it can be sent."""
         binlog = view.binlogs[number]
         if binlog.is_open:
             return view.whole, ""
@@ -282,14 +282,14 @@ class Sending:
         return self._numbered(view, binlog)
 
     def _numbered(self, view: View, binlog: ServedBinlog) -> tuple[View, int]:
-        """The number of a binlog in this view, which need not be that of an earlier one."""
+        """The view and the binlog's number in it, which may differ from that in an earlier view."""
         number = view.numbers.get(binlog.place)
         if number is None:
             raise NotServedError(_no_successor(view, binlog))
         return view, number
 
     def _leave(self, view: View, binlog: ServedBinlog, following: ServedBinlog) -> None:
-        """See that the next binlog follows, and send the rotate event that names it."""
+        """Check that the next binlog follows, and send the rotate event that names it."""
         name = view.served_name(following)
         if following.broken:
             raise NotServedError(f"history is broken before {name}: {following.broken}")
@@ -319,7 +319,7 @@ class Sending:
             self._client.send_event(part.data, part.size)
 
     def _asked(self, ask: Callable[[], Result]) -> Result:
-        """The answer to a question to the bucket; a store that is silent is asked again.
+        """Ask the bucket, again and again while the store does not answer; the answer.
 
         Raises StoreError before the first event, when no heartbeat can be sent, and OSError if the
         client has left.
@@ -336,7 +336,7 @@ class Sending:
                     raise OSError("the client has left") from error
 
     def _awaited(self, future: "Future[memoryview]") -> memoryview | None:
-        """Its result; None if the client has left. Raises what the fetch raised."""
+        """The result of a fetch; None if the client has left. Raises what the fetch raised."""
         while True:
             try:
                 return future.result(_LOOK_SECONDS)
@@ -349,7 +349,7 @@ class Sending:
                 self._keep_alive()
 
     def _pause(self, version: int, *, seconds: float | None = None) -> bool:
-        """Wait for another view, or for so long; whether the client is still there."""
+        """Wait for another view, or for `seconds`; whether the client is still there."""
         self._client.flush()
         if seconds is None:
             wait = min(self._beat or _LOOK_SECONDS, _LOOK_SECONDS)
@@ -370,7 +370,7 @@ class Sending:
         return self._ended(0) or self._client.has_left()
 
     def _keep_alive(self) -> None:
-        """Send a heartbeat if nothing was sent for as long as the client wants to wait."""
+        """Send a heartbeat if nothing was sent during the interval that the client wants."""
         now = time.monotonic()
         if self._client.sent != self._seen:
             self._seen, self._spoke = self._client.sent, now
@@ -394,7 +394,7 @@ class Sending:
 
 
 def _no_successor(view: View, binlog: ServedBinlog) -> str:
-    """Why a binlog is no part of the history any more."""
+    """Why a binlog is no longer part of the history."""
     ours = [one for one in view.binlogs if one.lineage.id == binlog.lineage.id]
     if ours:
         return (
@@ -405,7 +405,7 @@ def _no_successor(view: View, binlog: ServedBinlog) -> str:
     last = view.binlogs[-1].lineage.id if view.binlogs else "another one"
     return (
         f"lineage {binlog.lineage.id} has ended, and nothing proves that {last}, which is written "
-        "now, goes on from it"
+        "now, continues from it"
     )
 
 

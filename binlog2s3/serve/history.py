@@ -3,9 +3,8 @@
 Place in the flow: `dump` asks through `model.ServedHistory`. `recover.snapshot` and `route` find
 what is archived; from there on this module follows the open binlog, in one thread for all clients.
 
-Law: only what was read and checked here, or is archived with an entry, is shown as there. The
-bucket is only asked often while somebody waits for more. A store that does not answer changes
-nothing.
+Law: clients see only what was read and checked here, or is archived with an entry. The bucket is
+asked often only while a client waits. If the store does not answer, the view stays as it is.
 """
 
 import threading
@@ -57,7 +56,7 @@ class ArchiveHistory:
     """
 
     LOOK_SECONDS = 10.0
-    """How often it is asked whether another lineage is written now."""
+    """How often the bucket is asked whether another lineage has become the current one."""
 
     def __init__(
         self,
@@ -94,12 +93,15 @@ class ArchiveHistory:
         self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
 
     def start(self) -> None:
-        """Look once, and begin to follow. Raises StoreError, ArchiveError, RecoveryError."""
+        """Look at the bucket once, then start the thread that follows it.
+
+        Raises StoreError, ArchiveError, RecoveryError.
+        """
         self._look()
         self._thread.start()
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop following, and end all waits."""
         self._ended.set()
         with self._changed:
             self._changed.notify_all()
@@ -113,22 +115,22 @@ class ArchiveHistory:
 
     @property
     def flavour(self) -> Flavour:
-        """Of the servers that wrote it."""
+        """See `ServedHistory`."""
         return self._lineage.flavour
 
     @property
     def server_version(self) -> str:
-        """Of the newest server that wrote it."""
+        """See `ServedHistory`."""
         return self._lineage.server_version
 
     @property
     def name(self) -> str:
-        """The source."""
+        """The source's name."""
         return self._lineage.source
 
     @property
     def keeps_gtids(self) -> bool | None:
-        """Whether its newest transactions have GTIDs; None if there is none."""
+        """Whether its newest transactions have GTIDs; None if there are no transactions."""
         tail = self._tail
         if tail is not None and tail.scanner.transactions:
             return not tail.scanner.anonymous
@@ -143,11 +145,11 @@ class ArchiveHistory:
         return (view.served_name(tail.binlog), max(view.whole, len(MAGIC))), str(gtids or "")
 
     def view(self) -> View:
-        """As it is now."""
+        """See `ServedHistory`."""
         return self._view
 
     def wait(self, version: int, seconds: float) -> View:
-        """The view, at the latest after so long, or as soon as it has another version."""
+        """See `ServedHistory`."""
         with self._changed:
             self._waiting += 1
             self._changed.notify_all()
@@ -160,7 +162,7 @@ class ArchiveHistory:
             return self._view
 
     def look(self, seconds: float) -> bool:
-        """Wait until the bucket was looked at once more; whether that was done in this time."""
+        """See `ServedHistory`."""
         with self._changed:
             wanted = self._looks + (2 if self._is_looking else 1)
             self._waiting += 1
@@ -171,7 +173,7 @@ class ArchiveHistory:
                 self._waiting -= 1
 
     def first_for(self, have: Gtids) -> tuple[ServedBinlog, int]:
-        """A binlog, and an offset in it: where a replica with these GTIDs begins."""
+        """See `ServedHistory`."""
         has = executed(have)
         self._wait_for_head()
         with self._asking:
@@ -196,7 +198,7 @@ class ArchiveHistory:
         return view.binlogs[number], offset
 
     def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
-        """See that a client that asks for this offset by the binlog's name means this history."""
+        """See `ServedHistory`."""
         if not is_replica:
             return
         with self._asking:
@@ -215,7 +217,7 @@ class ArchiveHistory:
                     )
 
     def facts(self, binlog: ServedBinlog) -> Facts:
-        """Of a binlog that is not open."""
+        """See `ServedHistory`."""
         found = self._find(binlog)
         if found is None:
             tail = self._closed.get(binlog.place)
@@ -232,7 +234,7 @@ class ArchiveHistory:
         )
 
     def boundary(self, binlog: ServedBinlog, offset: int) -> int:
-        """An offset up to this one, as near as it is known, at which an event begins."""
+        """See `ServedHistory`."""
         tail = self._read_here(binlog)
         if tail is not None:
             return max((m.offset for m in tail.marks if m.offset <= offset), default=0)
@@ -240,7 +242,7 @@ class ArchiveHistory:
         return found.boundary(offset) if found is not None else 0
 
     def head(self, binlog: ServedBinlog, offset: int) -> bytes:
-        """The format event that applies at this offset."""
+        """See `ServedHistory`."""
         tail = self._read_here(binlog)
         found = self._find(binlog) if tail is None else None
         if found is not None:
@@ -252,7 +254,7 @@ class ArchiveHistory:
         return event_at(_read(readable, at, min(at + _HEAD_MOST, readable.size)), 0)
 
     def block(self, binlog: ServedBinlog, number: int, upto: int) -> memoryview:
-        """The bytes of a block, as far as they are before `upto`, checked."""
+        """See `ServedHistory`."""
         begin = number * BLOCK_SIZE
         found = None if binlog.is_open else self._find(binlog)
         if found is None:
@@ -265,11 +267,11 @@ class ArchiveHistory:
         return self._binlogs.blocks.block(found, number)[: upto - begin]
 
     def newest(self, binlog: ServedBinlog, begin: int, end: int) -> list[bytes] | None:
-        """These bytes, if they have just come and are still in memory."""
+        """See `ServedHistory`."""
         return self._recent.find(binlog, begin, end)
 
     def _wait_for_head(self) -> None:
-        """Until the newest binlog says which GTIDs came before it, or that takes too long."""
+        """Wait until the newest binlog says which GTIDs came before it, but not for too long."""
         until = time.monotonic() + _HEAD_SECONDS
         while (tail := self._tail) is not None and tail.scanner.previous_gtids is None:
             if self._view.problem or tail.whole > _HEAD_MOST or time.monotonic() > until:
@@ -279,7 +281,7 @@ class ArchiveHistory:
     # Looking
 
     def _read_here(self, binlog: ServedBinlog) -> Tail | None:
-        """The tail that has read this binlog, if one has."""
+        """The tail that has read this binlog, if there is one."""
         tail = self._tail
         if tail is not None and tail.binlog.place == binlog.place:
             return tail
@@ -298,12 +300,12 @@ class ArchiveHistory:
             return NotServedError("this archive does not say which GTIDs came before it")
         missing = executed(before).beyond(have)
         return NotServedError(
-            "the replica lacks GTIDs that were executed before the archive begins: "
+            "the replica is missing GTIDs that were executed before the archive begins: "
             f"{gtids_text(missing)}; restore a backup that has them"
         )
 
     def _check_histories(self, have: Gtids, number: int) -> None:
-        """See that the GTIDs are of this history, where the bucket has others. Raises."""
+        """Check that the GTIDs are of this history. Raises NotServedError."""
         survey, route, tail = self._survey, self._route, self._tail
         if survey is None or route is None or len(survey.lineages) < 2:
             return
@@ -319,7 +321,7 @@ class ArchiveHistory:
         check_gtids(route, have, everything, begins_in=begins_in, lineage=self._wanted)
 
     def _look(self) -> None:
-        """Find all that is archived, and where the open binlogs begin."""
+        """Find all archived binlogs, and the first one after them."""
         survey = Survey(self._store, self._catalog, self._workers)
         if not survey.lineages:
             raise survey.unreadable[0] if survey.unreadable else _nothing(self._catalog)
@@ -358,12 +360,12 @@ class ArchiveHistory:
             self._ended.wait(self._poll_seconds)
 
     def _is_behind(self) -> bool:
-        """Whether the open binlog was not read to its end once."""
+        """Whether there are bytes of the open binlog that were not read yet."""
         tail = self._tail
         return tail is not None and (tail.readable is None or tail.read < tail.readable.size)
 
     def _step(self) -> None:
-        """Look once for more."""
+        """Look once for more bytes and binlogs, and note what fails."""
         self._is_looking = True
         try:
             if time.monotonic() - self._looked >= self.LOOK_SECONDS:
@@ -386,7 +388,7 @@ class ArchiveHistory:
             self._is_looking = False
 
     def _look_for_lineage(self) -> None:
-        """See whether another lineage is written now, or what was missing has come."""
+        """Look at everything again if another lineage is current or a gap may have been filled."""
         waited = time.monotonic() - self._looked_all
         self._looked = time.monotonic()
         turn = self._catalog.turn() if self._wanted is None else None
@@ -396,7 +398,7 @@ class ArchiveHistory:
             self._look()
 
     def _read_on(self) -> bool:
-        """Read what has come of the newest binlog; whether to look again at once."""
+        """Read the new bytes of the newest binlog; whether to look again at once."""
         tail = self._tail
         if tail is None:
             return False
@@ -437,7 +439,7 @@ class ArchiveHistory:
         )
 
     def _go_on(self, tail: Tail) -> bool:
-        """From a binlog that is complete to the next one, if that is there."""
+        """Go from a complete binlog to the next one; False if that is not there."""
         binlog = tail.binlog
         following = binlog.name.next()
         try:
@@ -458,7 +460,7 @@ class ArchiveHistory:
         return True
 
     def _check_gap(self, binlog: ServedBinlog, following: BinlogName) -> None:
-        """See whether a later binlog is there, and this one will not come any more. Raises."""
+        """Raise ArchiveError if later binlogs are there, and this one will never come."""
         later = [n for n in self._catalog.chunks_in(binlog.lineage) if n > following]
         if not later:
             return
@@ -473,7 +475,7 @@ class ArchiveHistory:
     def _show(
         self, binlogs: tuple[ServedBinlog, ...], *, problem: str = "", only_last: bool = False
     ) -> None:
-        """Make it the view. `only_last`: no binlog but the last one has changed."""
+        """Set the view. `only_last`: no binlog but the last one has changed."""
         with self._changed:
             whole = self._tail.whole if self._tail is not None else 0
             version = self._view.version + 1

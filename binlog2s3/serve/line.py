@@ -19,7 +19,7 @@ from binlog2s3.serve.model import ServedBinlog
 
 
 def archived(route: Route) -> list[ServedBinlog]:
-    """The binlogs of a route."""
+    """The archived binlogs of a route."""
     found = []
     for number, one in enumerate(route.stretches):
         leg = route.leg(number)
@@ -45,17 +45,17 @@ def first_open(
     """The first binlog after those that are archived; None if there is none yet."""
     leg = route.line.legs[-1]
     last = binlogs[-1] if binlogs else None
-    goes_on = last is not None and last.lineage.id == leg.lineage.id
-    name = last.name.next() if last is not None and goes_on else leg.lineage.first_binlog
+    is_same = last is not None and last.lineage.id == leg.lineage.id
+    name = last.name.next() if last is not None and is_same else leg.lineage.first_binlog
     try:
         catalog.binlog(leg.lineage, name)
     except ArchiveError:
         return None
-    cut = route.line.legs[-2].cut if not goes_on and len(route.line.legs) > 1 else None
+    cut = route.line.legs[-2].cut if not is_same and len(route.line.legs) > 1 else None
     return ServedBinlog(
         lineage=leg.lineage,
         name=name,
-        begin=0 if goes_on else leg.begin,
+        begin=0 if is_same else leg.begin,
         is_open=True,
         joined=parse(cut.gtid_set, leg.lineage.flavour) if cut is not None else None,
     )
@@ -64,10 +64,11 @@ def first_open(
 def check_gtids(
     route: Route, have: Gtids, everything: Gtids, *, begins_in: str, lineage: str | None
 ) -> None:
-    """See that a replica with these GTIDs has followed this history, and no other.
+    """Check that a replica with these GTIDs has followed this history, and no other.
 
-    `everything`: the GTIDs of this history, up to its end. `lineage`: the operator says that GTIDs
-    of two histories are of the one that ends in it. Raises NotServedError.
+    `everything`: the GTIDs of this history, up to its end. `lineage`: GTIDs that are in two
+    histories count as those of the one that ends in it, as the operator says. Raises
+    NotServedError.
     """
     start = Start(gtids=have, base=Base() if lineage is not None else None)
     request = Request(goal=Latest(), start=start, allow_extra_gtids=True, lineage=lineage)
@@ -79,7 +80,7 @@ def check_gtids(
 
 
 class _Search(Search):
-    """Its errors have no other hint than the given one: a client shows one text."""
+    """A search whose errors have only the given hint, because a client shows one text."""
 
     def refused(self, why: str, hint: str = "") -> RecoveryError:
         """See `Search`."""

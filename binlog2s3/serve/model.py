@@ -13,11 +13,12 @@ from binlog2s3.binlog.names import BinlogName
 class ServedBinlog:
     """The part of one binlog that belongs to the history that is served.
 
-    It begins at `begin`, behind bytes that the binlog before has too. `end`: where it ends in the
-    history, None if its own end is not known here. `is_open`: more of it may come. `broken`: why
-    the binlog before does not lead up to it, "" if nothing says so. `before`: the GTIDs that were
-    executed before this binlog, if they are known without reading it. `joined`: for the first one
-    of a lineage, the GTIDs that were executed where the lineage before ends.
+    `begin`: where that part begins; the binlog before has the same bytes up to there. `end`: where
+    it ends, None if that is the binlog's own end, which is not known here. `is_open`: the binlog
+    may grow. `broken`: why the binlog before does not lead up to it, "" if nothing says so.
+    `before`: the GTIDs that were executed before this binlog, if they are known without reading it.
+    `joined`: for the first binlog of a lineage, the GTIDs that were executed where the lineage
+    before ends.
     """
 
     lineage: Lineage
@@ -37,10 +38,10 @@ class ServedBinlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """All binlogs, as they were at one moment; there may be none.
+    """All binlogs of a history, as they were at one moment; there may be none.
 
-    The last one has whole transactions up to `whole`. `problem`: why nothing comes after that, ""
-    if more is only waited for. `numbers` has the number of each binlog by its place; `plain` says
+    The last binlog has whole transactions up to `whole`. `problem`: why no more can come, "" if
+    more may come. `numbers` has the number of each binlog by its place; `plain` says
     which names are those of one binlog only.
     """
 
@@ -81,7 +82,7 @@ def view_of(version: int, binlogs: tuple[ServedBinlog, ...], whole: int, problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a binlog's binlog before it is sent.
+    """What is known of a binlog before it is sent.
 
     `end`: where its last whole transaction ends. `damaged`: ranges that cannot be served. `added`:
     the GTIDs in it. `previous`: those before it; both are None if they are not known.
@@ -98,42 +99,42 @@ class ServedHistory(Protocol):
 
     @property
     def flavour(self) -> Flavour:
-        """Of the servers that wrote it."""
+        """The flavour of the servers that wrote it."""
 
     @property
     def server_version(self) -> str:
-        """Of the newest server that wrote it."""
+        """The version of the newest server that wrote it."""
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
 
     def view(self) -> View:
-        """As it is now."""
+        """The binlogs that there are now."""
 
     def wait(self, version: int, seconds: float) -> View:
-        """The view, at the latest after so long, or as soon as it has another version."""
+        """Wait until the view has another version, or for `seconds`; the view."""
 
     def look(self, seconds: float) -> bool:
-        """Wait until it was looked for more once; whether that was done in this time."""
+        """Have the store asked once for more; whether it answered within `seconds`."""
 
     def first_for(self, have: Gtids) -> tuple[ServedBinlog, int]:
-        """A binlog, and an offset in it: where a replica with these GTIDs begins.
+        """The binlog and the offset in it where a replica with these GTIDs begins.
 
-        Everything before it was executed by the replica. Raises NotServedError.
+        The replica has executed everything before it. Raises NotServedError.
         """
 
     def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
-        """See that a client that asks for this offset by the binlog's name means this history.
+        """Check that a client that asks for this offset by the binlog's name means this history.
 
         Raises NotServedError.
         """
 
     def facts(self, binlog: ServedBinlog) -> Facts:
-        """Of a binlog that is not open. Raises ArchiveError, StoreError."""
+        """What is known of a binlog that is not open. Raises ArchiveError, StoreError."""
 
     def boundary(self, binlog: ServedBinlog, offset: int) -> int:
-        """An offset up to this one, as near as it is known, at which an event begins; 0 at least.
+        """The nearest known beginning of an event at or before this offset; 0 if none is known.
 
         Raises ArchiveError, StoreError.
         """
@@ -142,10 +143,10 @@ class ServedHistory(Protocol):
         """The format event that applies at this offset. Raises ArchiveError, StoreError."""
 
     def block(self, binlog: ServedBinlog, number: int, upto: int) -> memoryview:
-        """The bytes of a block, as far as they are before `upto`, checked.
+        """The checked bytes of a block, up to the offset `upto`.
 
         Blocks have `archive.parts.BLOCK_SIZE` bytes. Raises ArchiveError, StoreError.
         """
 
     def newest(self, binlog: ServedBinlog, begin: int, end: int) -> list[bytes] | None:
-        """These bytes, if they have just come and are still in memory."""
+        """Bytes [begin, end), if they are still in memory; else None."""

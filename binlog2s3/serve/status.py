@@ -1,4 +1,4 @@
-"""What `serve` says of itself: its clients, how far they are, and whether the bucket answers.
+"""The status of `serve`: its clients, how far they are, and whether the bucket answers.
 
 Place in the flow: `command` makes it at each request to --status-listen.
 """
@@ -19,8 +19,8 @@ from binlog2s3.status.http import Answer, json_answer, text
 class ClientStatus:
     """One client that has logged in.
 
-    `state`: sending, waiting, or connected (it has not asked for events). `behind_bytes`: of the
-    binlog that it gets, what it has not got yet; what comes after that binlog is not counted.
+    `state`: sending, waiting, or connected (it has not asked for events). `behind_bytes`: the bytes
+    of its current binlog that it has not got yet; later binlogs are not counted.
     `since`: Unix time.
     """
 
@@ -40,9 +40,10 @@ class ClientStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeStatus:
-    """What is served, and to whom. `error`: why the bucket cannot be asked, "" if it can.
+    """What is served, and to which clients. `whole`: where whole transactions end in `last`.
 
-    `problem`: why nothing comes after the newest binlog, "" if more is only waited for.
+    `error`: why the bucket does not answer, "" if it does. `problem`: why nothing comes after the
+    newest binlog, "" if more may come.
     """
 
     source: str
@@ -60,7 +61,7 @@ class ServeStatus:
 
     @property
     def healthy(self) -> bool:
-        """Whether clients get what there is."""
+        """Whether clients get everything that is in the bucket."""
         return not (self.problem or self.error)
 
 
@@ -79,7 +80,7 @@ def answer(path: str, status: ServeStatus) -> Answer:
 
 
 def clients_text(clients: Sequence[ClientStatus]) -> str:
-    """For the log."""
+    """The clients as JSON, for the log."""
     return json.dumps([asdict(one) for one in clients])
 
 
@@ -94,7 +95,7 @@ class _Collector(Collector):
         self._status = status
 
     def collect(self) -> list[Metric]:
-        """All of them, with the source as a label."""
+        """All metrics, with the source as a label."""
         status, labels = self._status, ["source"]
         up = GaugeMetricFamily(
             "binlog2s3_serve_up", "1 if clients get what there is, else 0.", labels=labels

@@ -2,7 +2,7 @@
 
 Place in the flow: `history` feeds it; all dumps take from it.
 
-Law: memory is bounded. What is damaged is never shown as there.
+Law: memory is bounded. Damaged bytes are never shown.
 """
 
 import threading
@@ -43,7 +43,7 @@ class Tail:
 
     @property
     def whole(self) -> int:
-        """Up to here there are whole transactions."""
+        """Where the last whole transaction ends."""
         return self.scanner.transaction_end
 
     @property
@@ -55,7 +55,7 @@ class Tail:
         return ended or self.is_archived
 
     def take(self, data: bytes) -> None:
-        """Read on. Raises ArchiveError for a damaged event."""
+        """Take the next bytes. Raises ArchiveError for a damaged event."""
         try:
             self.scanner.feed(data)
         except DamageError as error:
@@ -67,7 +67,7 @@ class Tail:
 
 
 class Recent:
-    """The bytes that came last, for those who wait for them. Thread-safe."""
+    """The newest bytes, for the dumps that wait for them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -37,7 +37,7 @@ HistoryEnd = tuple[BinlogName | None, int]
 
 
 class StalledError(SourceError):
-    """The server goes on, and nothing comes."""
+    """The server writes more, and nothing arrives."""
 
 
 class EndAction(Enum):

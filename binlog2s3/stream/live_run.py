@@ -124,12 +124,12 @@ class LiveRun:
                 transient=True,
             )
         if sight.behind >= _BEHIND:
-            raise ElsewhereError("the server stands before what was read from it")
+            raise ElsewhereError("the server's position is before what was read from it")
         heard = max(watch.heard_at, self.moved, self.started)
         if now - heard > limit_seconds:
             raise SourceError(
                 f"no answer from the server for {now - heard:.0f} s",
-                hint="it hangs, or the way to it is cut; --stall-timeout says how long to wait",
+                hint="it hangs, or the network is cut; --stall-timeout says how long to wait",
                 transient=True,
             )
         current, at = self.tailer.current, sight.position
@@ -143,7 +143,7 @@ class LiveRun:
         self.ahead = self.ahead or now
         if now - max(self.ahead, self.moved) > limit_seconds * patience:
             raise StalledError(
-                f"the stream stands still while the server goes on, for {now - self.moved:.0f} s",
+                f"nothing came for {now - self.moved:.0f} s, although the server writes",
                 hint="the connection is dead, or one very large event is on its way; "
                 "--stall-timeout says how long to wait",
                 transient=True,

@@ -261,7 +261,7 @@ class Supervisor:
         return heading
 
     def _turn(self, heading: Heading) -> Track | None:
-        """Go the way of the heading; the track that goes on, None where a new one begins."""
+        """Continue as `heading` says; the track that continues, None if a new one begins."""
         intake, tip = self._intake, heading.tip
         if intake.lineage is not None and (tip is None or intake.lineage.id != tip.lineage.id):
             self._lessons = replace(self._lessons, accepted={})

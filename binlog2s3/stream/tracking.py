@@ -229,12 +229,13 @@ class Intake:
             if endless and finished and not same:
                 there = f"has {row.size} bytes" if row else "is gone"
                 raise ElsewhereError(
-                    f"the server went on after {track.name} at {track.size}, and its own {there}"
+                    f"{track.name} was read up to {track.size}, the server has newer binlogs, and "
+                    f"its own {there}"
                 )
             if endless and streaming and finished and row and not self._was_past(track):
                 raise ElsewhereError(
-                    f"the server went on after {track.name} at {track.size}, which has no end: "
-                    "its own is compared with it"
+                    f"{track.name} was read up to {track.size} and has no end, and the server has "
+                    "newer binlogs: it is compared with the server's own"
                 )
             if not (endless and streaming and not finished) and track.judge(listed):
                 self._open.remove(track)

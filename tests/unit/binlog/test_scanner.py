@@ -611,7 +611,7 @@ def test_bytes_behind_the_last_event_are_damage() -> None:
         log = small_binlog()
         end(log)
         scanner = scan(log.data)
-        with pytest.raises(DamageError, match="behind the binlog's last event") as caught:
+        with pytest.raises(DamageError, match="after the binlog's last event") as caught:
             scanner.feed(b"\xfe")
         assert caught.value.offset == len(log.data)
         assert damage_of(log.data + MAGIC).offset == len(log.data)

@@ -64,7 +64,7 @@ def test_nothing_is_applied_twice() -> None:
     """Another beginning than where it stands is refused, and the right one is named."""
     one = standing(ANONYMOUS, MARK)
     asked = Start(place=(BinlogName.parse("b.000002"), 4))
-    with pytest.raises(RecoveryError, match=r"stands at .*b\.000002:400") as caught:
+    with pytest.raises(RecoveryError, match=r"is at .*b\.000002:400") as caught:
         one.check(pitr_examples.PLAN, asked, allow_non_transactional=False)
     assert "--from-position 400" in caught.value.hint
     same = Start(place=(BinlogName.parse("b.000002"), 400))

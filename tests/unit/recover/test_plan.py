@@ -560,7 +560,7 @@ def test_the_hint_for_a_target_from_before_a_reset_is_enough() -> None:
     committed(model, 2)
     first = model.branches[0].lineage.id
     error = refused(model, Latest(), old[:4])
-    assert error.hint.startswith(f"--lineage {first} --from-lineage {first} goes on with")
+    assert error.hint.startswith(f"--lineage {first} --from-lineage {first} continues that")
     start = Start(gtids=having(old[:4]), lineage=first)
     assert planned(model, Latest(), lineage=first, start=start).transactions == 1
     refused(model, Latest(), old[:4], lineage=first)

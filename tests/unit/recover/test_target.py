@@ -35,14 +35,14 @@ def test_the_gtids_are_those_of_the_plan() -> None:
 def test_what_differs_is_named() -> None:
     """What is missing, what is there besides, and whose that is."""
     expected = GtidSet.parse(f"{UUID_A}:1-10:blue:1-2")
-    with pytest.raises(RecoveryError, match=f"it lacks {UUID_A}:9-10:blue:2$") as caught:
+    with pytest.raises(RecoveryError, match=f"it is missing {UUID_A}:9-10:blue:2$") as caught:
         prove(GtidSet.parse(f"{UUID_A}:1-8:blue:1"), expected)
     assert "the same command again" in caught.value.hint
     found = GtidSet.parse(f"{UUID_A}:1-11:blue:1-2,{UUID_B}:1")
     with pytest.raises(RecoveryError, match=f"it has {UUID_A}:11,{UUID_B}:1 in addition") as caught:
         prove(found, expected, own_uuid=UUID_B.upper())
     assert "its own transactions" in caught.value.hint
-    with pytest.raises(RecoveryError, match=r"it lacks .* and it has .* in addition"):
+    with pytest.raises(RecoveryError, match=r"it is missing .* and it has .* in addition"):
         prove(GtidSet.parse(f"{UUID_B}:1"), expected)
 
 

@@ -46,7 +46,7 @@ STATUS_OF = ServeStatus(
     server_version="8.4.3",
     first="b.000001",
     last="b.000007",
-    whole=6,
+    whole=28401,
     problem="",
     error="",
     clients=(REPLICA, TOOL),
@@ -149,7 +149,7 @@ def test_the_path_and_the_host_are_sent(serving: Serving) -> None:
 def test_the_table() -> None:
     """A row for each client; of one that has asked for nothing, no place."""
     assert printed(STATUS_OF) == [
-        "orders-primary  mysql 8.4.3  b.000001 to b.000007  6 closed binlogs",
+        "orders-primary  mysql 8.4.3  b.000001 to b.000007:28401",
         "refused connections: 3 (password)",
         "",
         "  KIND     USER     HOST      SERVER ID  STATE      POSITION        BEHIND     SENT",
@@ -171,7 +171,7 @@ def test_no_clients_and_what_is_wrong() -> None:
         error="the store does not answer",
     )
     assert printed(empty) == [
-        "orders-primary  mysql 8.4.3  nothing yet  0 closed binlogs",
+        "orders-primary  mysql 8.4.3  nothing yet",
         "critical: a binlog is missing",
         "critical: the store does not answer",
         "",
