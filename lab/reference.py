@@ -14,6 +14,7 @@ from pathlib import Path
 import binlog2s3
 from binlog2s3.binlog import transactions as transaction
 from binlog2s3.config import file as sample
+from binlog2s3.config.backup import BACKUP_OPTIONS
 from binlog2s3.config.file import FILE_OPTIONS
 from binlog2s3.config.find import FIND_OPTIONS
 from binlog2s3.config.options import Option
@@ -87,6 +88,11 @@ def serve_option_table() -> str:
 def verify_option_table() -> str:
     """The options that `verify` has for itself, a Markdown table."""
     return _own_table("verify", VERIFY_OPTIONS)
+
+
+def backup_option_table() -> str:
+    """The options that `backup` has for itself, a Markdown table."""
+    return _own_table("backup", BACKUP_OPTIONS)
 
 
 def defect_table() -> str:
@@ -192,6 +198,7 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
         "kinds of defects": defect_table,
         "options of find": find_option_table,
         "options of serve": serve_option_table,
+        "options of backup": backup_option_table,
         "lines of status": status_examples.line,
         "example": sample_file,
     },

@@ -3,7 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from binlog2s3.archive.documents import Entry, Lineage, Parent
+from binlog2s3.archive.backups import Backup
+from binlog2s3.archive.documents import Entry, Floor, Lineage, Parent
 from binlog2s3.archive.parts import Block
 from binlog2s3.archive.writers import Heartbeat, Position, Turn
 from binlog2s3.binlog.names import BinlogName
@@ -51,6 +52,28 @@ ENTRY = Entry(
     end="rotate",
     next_binlog="mysql-bin.000003",
     archived_at=TIME,
+)
+FLOOR = Floor(
+    source="orders",
+    lineage=ID,
+    binlog=NAME,
+    gtid_set=f"{UUID}:1-5",
+    raised_at=TIME,
+)
+BACKUP = Backup(
+    id="20260102T030405Z-1f2e3d4c",
+    source="orders",
+    label="monday",
+    location="s3://backups/monday",
+    tool="xtrabackup",
+    flavour="mysql",
+    server_uuid=UUID,
+    gtid_set=f"{UUID}:1-5",
+    binlog=NAME,
+    position=157,
+    lineage=ID,
+    taken_at=TIME,
+    registered_at=TIME + timedelta(minutes=4),
 )
 BEAT = Heartbeat(
     generation=7,

@@ -169,8 +169,10 @@ class MemoryStore:
         crc64: int | None = None,
         if_absent: bool = False,
         archived: bool = False,
+        kept: bool = False,
     ) -> ObjectInfo:
         """See Store."""
+        del kept  # it has no Object Lock
         data = _read(body)
 
         def act() -> ObjectInfo:

@@ -8,14 +8,15 @@ and never guessed at: it is named and left alone.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 from typing import ClassVar, Protocol, Self, TypeVar
 
 from binlog2s3.archive.chunks import Chunk, Chunks
-from binlog2s3.archive.documents import Entry, EntryEnd, Lineage
-from binlog2s3.archive.fields import LINEAGE_ID, SOURCE, too_large
+from binlog2s3.archive.documents import Entry, EntryEnd, Floor, Lineage
+from binlog2s3.archive.fields import LINEAGE_ID, too_large
 from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.reader import Range, Readable, State, ranges_of
 from binlog2s3.archive.writers import Heartbeat, Standby, Turn
 from binlog2s3.binlog.names import BinlogName
@@ -23,12 +24,10 @@ from binlog2s3.errors import (
     ArchiveError,
     ObjectMissingError,
     ObjectTooLargeError,
-    StoreError,
     UnsupportedError,
 )
 from binlog2s3.store.contract import ObjectInfo, Store
 
-_MOST_NAMES = 10
 LISTINGS = 3
 """How often chunks are listed until there is no hole: chunks may change during a listing."""
 PAGE_KEYS = 1000
@@ -78,10 +77,6 @@ class Contents:
         return sorted(self.archived.binlogs.keys() | self.open.keys())
 
 
-def _is_source(folder: str) -> bool:
-    return folder.endswith("/") and bool(SOURCE.fullmatch(folder[:-1]))
-
-
 class Document(Protocol):
     """A kind of document. It has at most `MOST` bytes."""
 
@@ -109,41 +104,6 @@ def fetch(store: Store, key: str, most: int) -> bytes:
         return store.get(key, most=most)
     except ObjectTooLargeError as error:
         raise too_large(key, most) from error
-
-
-def sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
-    """The sources that have an archive under a prefix, and foreign keys. One listing."""
-    layout, found, foreign = Layout(prefix, ""), [], []
-    for name in store.list_names(layout.sources):
-        if _is_source(name):
-            found.append(name.rstrip("/"))
-        else:
-            foreign.append(layout.sources + name)
-    return found, foreign
-
-
-def all_sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
-    """All sources that have any object, in order, and foreign keys. Two listings."""
-    names, foreign = sources(store, prefix)
-    root = Layout(prefix, "").live.removesuffix("/")
-    for name in store.list_names(root):
-        if not _is_source(name):
-            foreign.append(f"{root}{name}")
-        elif name.rstrip("/") not in names:
-            names.append(name.rstrip("/"))
-    return sorted(names), foreign
-
-
-def where_to_look(store: Store, prefix: str) -> str:
-    """A hint for a source that has nothing in the bucket: which sources there are."""
-    try:
-        names, _ = all_sources(store, prefix)
-    except StoreError:  # a policy may allow only one source
-        names = []
-    if not names:
-        return "check that --s3-url is the streamer's bucket and prefix, and that it has started"
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"the sources there are: {', '.join(names[:_MOST_NAMES])}{more}"
 
 
 class Catalog:
@@ -266,21 +226,22 @@ class Catalog:
         return read(self.store, key, Turn)
 
     def lineages(self, unreadable: list[ArchiveError] | None = None) -> list[Lineage]:
-        """All lineages, oldest first. One listing, one small GET for each.
+        """All lineages with their floors, oldest first. One listing; for each, another and a GET.
 
         The error of a lineage that cannot be read is added to `unreadable`. Without such a list, it
         is raised: ArchiveError.
         """
         found = []
         for name in self.store.list_names(self.layout.archive):
-            if self.layout.archive + name == self.layout.turns:
+            known = (self.layout.turns, self.layout.backups, self.layout.retired)
+            if self.layout.archive + name in known:
                 continue
             if not LINEAGE_ID.fullmatch(name.rstrip("/")):
                 self.foreign.add(self.layout.archive + name)
                 continue
             key = self.layout.lineage(name.rstrip("/"))
             try:
-                found.append(read(self.store, key, Lineage))
+                found.append(self.with_floor(read(self.store, key, Lineage)))
             except ObjectMissingError:
                 self.foreign.add(self.layout.archive + name)
             except ArchiveError as error:
@@ -288,6 +249,29 @@ class Catalog:
                     raise
                 unreadable.append(error)
         return sorted(found, key=lambda lineage: lineage.id)
+
+    def with_floor(self, lineage: Lineage) -> Lineage:
+        """The lineage with its greatest floor now; None if it has none. One listing, one GET.
+
+        A floor that cannot be read, or is at no binlog of this lineage, is foreign.
+        """
+        found: dict[int, str] = {}
+        for info in self.store.list(self.layout.floors(lineage.id)):
+            number = self.layout.floor_number(lineage.id, info.key)
+            if number is not None and number > lineage.first_binlog.number:
+                found[number] = info.key
+            else:
+                self.foreign.add(info.key)
+        for number in sorted(found, reverse=True):
+            try:
+                floor = read(self.store, found[number], Floor)
+            except (ObjectMissingError, ArchiveError):
+                self.foreign.add(found[number])
+                continue
+            if floor.binlog == name_at(lineage, number):
+                return replace(lineage, floor=floor)
+            self.foreign.add(found[number])
+        return replace(lineage, floor=None)
 
     def archived(self, lineage: Lineage) -> Archived:
         """The archived binlogs and the entries of a lineage. Two complete listings."""
@@ -449,14 +433,17 @@ class Catalog:
         return {name: Chunks(frozenset(chunks)) for name, chunks in found.items()}
 
     def named(
-        self, prefix: str, suffix: str, *, begin: str = "", start_after: str = ""
+        self, prefix: str, suffix: str, *, begin: str = "", start_after: str = "", end: str = ""
     ) -> dict[BinlogName, ObjectInfo]:
         """The objects `<prefix><binlog><suffix>` by binlog. One listing, with several requests.
 
-        Only names that begin with `begin`, and come after `start_after` in text order.
+        Only names that begin with `begin`, and come after `start_after` in text order; and only
+        keys before `end`, at which the listing ends.
         """
         after = f"{prefix}{start_after}" if start_after else ""
         infos = self.store.list(f"{prefix}{begin}", start_after=after)
+        if end:
+            infos = takewhile(lambda info: info.key.encode() < end.encode(), infos)
         return self._named_of(infos, prefix, suffix)
 
     def _named_of(

@@ -1,4 +1,4 @@
-"""The documents of the archive: lineages and entries. Pure.
+"""The documents of a lineage: what it is, its floors, the entries of its binlogs. Pure.
 
 Place in the flow: `catalog` finds and reads them; the streamer and `verify --repair` write them.
 docs/format.md describes them for other readers.
@@ -8,7 +8,7 @@ and ignored. `fields` has the rules for each field.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -85,8 +85,63 @@ class Parent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """The binlogs of a lineage before `binlog` may have been deleted: they are not missing.
+
+    `gtid_set`: the GTIDs executed before that binlog began; "" if there were none, or if the server
+    keeps none.
+    """
+
+    source: str
+    lineage: str
+    binlog: BinlogName
+    gtid_set: str
+    raised_at: datetime
+
+    MOST: ClassVar[int] = 1 << 20
+
+    def to_json(self) -> bytes:
+        """The document floors/<number>.json."""
+        return render(
+            {
+                "format": FORMAT,
+                "source": self.source,
+                "lineage": self.lineage,
+                "binlog": str(self.binlog),
+                "gtid_set": self.gtid_set,
+                "raised_at": iso_text(self.raised_at),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Self:
+        """Read a floor; ArchiveError if it breaks the format, or has another key."""
+        document = parse(data, key, cls.MOST)
+        with reading(key):
+            found = cls(
+                source=source_name(document["source"]),
+                lineage=lineage_name(document["lineage"]),
+                binlog=BinlogName.parse(document["binlog"]),
+                gtid_set=gtids(document["gtid_set"]),
+                raised_at=moment(document["raised_at"]),
+            )
+        name = floor_name(found.binlog.number)
+        check_place(key, "archive", found.source, found.lineage, "floors", name)
+        return found
+
+
+def floor_name(number: int) -> str:
+    """The name of the floor at the binlog of this number: `0000000042.json`."""
+    return f"{number:010d}.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """One unbroken history of one server. `gtid_set`: the GTIDs executed before it began."""
+    """One unbroken history of one server. `gtid_set`: the GTIDs executed before it began.
+
+    `floor` is no part of the document: it is the greatest floor in the bucket, as `Catalog` found
+    it.
+    """
 
     id: str
     source: str
@@ -97,9 +152,19 @@ class Lineage:
     first_binlog_time: datetime
     gtid_set: str
     parent: Parent | None = None
+    floor: Floor | None = field(default=None, compare=False)
 
     MOST: ClassVar[int] = 1 << 20
     """Bytes of the document."""
+
+    @property
+    def begin(self) -> BinlogName:
+        """The first binlog that must be there: that of the floor, or the lineage's first."""
+        return self.first_binlog if self.floor is None else self.floor.binlog
+
+    def is_below_floor(self, name: BinlogName) -> bool:
+        """Whether this binlog may have been pruned: it is not missing if it is not there."""
+        return self.floor is not None and name.number < self.floor.binlog.number
 
     def to_json(self) -> bytes:
         """The document lineage.json."""
@@ -132,7 +197,7 @@ class Lineage:
                 id=lineage_name(document["lineage"]),
                 source=source_name(document["source"]),
                 server_uuid=server_uuid(server["uuid"]),
-                flavour=_flavour(server["flavour"]),
+                flavour=flavour_name(server["flavour"]),
                 server_version=text(server["version"]),
                 first_binlog=BinlogName.parse(document["first_binlog"]),
                 first_binlog_time=moment(document["first_binlog_time"]),
@@ -301,7 +366,8 @@ def _range(value: Any) -> Mapping[str, Any]:
     return {"begin": count(document["begin"]), "end": count(document["end"])}
 
 
-def _flavour(value: Any) -> Flavour:
+def flavour_name(value: Any) -> Flavour:
+    """A flavour. Raises ValueError."""
     if value == "mysql":
         return "mysql"
     if value == "mariadb":

@@ -20,6 +20,7 @@ from binlog2s3.errors import ArchiveError, MisplacedError
 
 FORMAT = 1
 LINEAGE_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9a-f]{4}")
+BACKUP_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
 SOURCE = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9._-]{1,64}")
 
 _MOST_NUMBER = 2**63 - 1
@@ -172,6 +173,7 @@ def _matching(pattern: "re.Pattern[str]", what: str) -> Callable[[Any], str]:
 
 lineage_name = _matching(LINEAGE_ID, "lineage's id")
 source_name = _matching(SOURCE, "source's name")
+backup_name = _matching(BACKUP_ID, "backup's id")
 server_uuid = _matching(_SERVER_UUID, "server's uuid")
 gtids = _matching(_GTIDS, "GTID set")
 

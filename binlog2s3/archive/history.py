@@ -257,13 +257,14 @@ def missing_binlogs(
     *,
     from_start: bool = True,
 ) -> Iterator[MissingBinlogs]:
-    """The binlog numbers that are missing between these names.
+    """The binlog numbers that are missing between these names, from the lineage's floor on.
 
-    `from_start`: those between the lineage's first binlog and the first name are missing, too.
+    `from_start`: those between the lineage's begin and the first name are missing, too. What is
+    missing below the floor was pruned.
     Several binlogs are archived at the same time, so one that the last writer has not reported as
     durable can arrive after a later one.
     """
-    first = lineage.first_binlog
+    first, floor = lineage.begin, lineage.floor
     gaps = [(first, names[0])] if from_start and names and first < names[0] else []
     gaps += [
         (one.next(), other)
@@ -271,6 +272,10 @@ def missing_binlogs(
         if one.prefix == other.prefix and one.next() < other
     ]
     for first, behind in gaps:
+        if floor is not None and first.number < floor.binlog.number:
+            if behind.number <= floor.binlog.number:
+                continue
+            first = floor.binlog  # noqa: PLW2901
         under_way = (
             writer is not None
             and writer.lineage == lineage.id

@@ -43,7 +43,8 @@ class NumberRange:
 class Index:
     """Finds the archived binlogs of one lineage. It asks the store once for each fact.
 
-    Make a new one for each look; one thread uses it. `read_entries` reads entries that no page has;
+    What a page says of binlogs below the lineage's floor is not believed: they are listed. Make a
+    new one for each look; one thread uses it. `read_entries` reads entries that no page has;
     without it they are read one after the other. `span`: numbers in a page. `problems`: the errors
     of pages that could not be used, and are ignored. Without `entries` it lists only the objects.
     Its parts (pages, runs, times) share what was read, so it is one class with many methods.
@@ -65,6 +66,8 @@ class Index:
         self._span = span
         self._read_entries = read_entries or self._one_by_one
         self._least = lineage.first_binlog.number
+        self._floor = lineage.begin.number
+        self._below: Archived | None = None
         self.lineage = lineage
         self.problems = problems if problems is not None else []
         self._firsts: list[int] | None = None
@@ -197,9 +200,10 @@ class Index:
         return self.runs()[-1].last if self.runs() else None
 
     def _find_runs(self) -> list[NumberRange]:
-        last, least = self.last_page(), self._least
+        last, least = self.last_page(), self._floor
         upto = last.last if last is not None else least - 1
-        found = list(_runs(name.number for name in self.tail(upto).binlogs))
+        found = list(_runs(name.number for name in self.below_floor().binlogs))
+        found += _runs(name.number for name in self.tail(max(upto, least - 1)).binlogs)
         while upto >= least:
             page = self.page(self.first_of(upto))
             if page is None:
@@ -211,7 +215,7 @@ class Index:
             if upto == page.last and page.after.unbroken_from <= page.first:
                 before = page.after.unbroken_from
             else:
-                found += _runs(number for number in page.numbers if number <= upto)
+                found += _runs(number for number in page.numbers if least <= number <= upto)
                 found += self._filled(page, upto)
                 upto = page.first - 1
             before = max(before, least, *(d + self._span for d in self._doubted if d <= upto))
@@ -222,17 +226,43 @@ class Index:
 
     def _filled(self, page: Page, upto: int) -> list[NumberRange]:
         """Archived binlogs that a page has no entry of: `verify --repair` may have made one."""
-        missing = set(range(max(page.first, self._least), upto + 1)) - set(page.numbers)
+        missing = set(range(max(page.first, self._floor), upto + 1)) - set(page.numbers)
         there = self.archived(page.first).binlogs if missing else ()
         return list(_runs(name.number for name in there if name.number in missing))
 
+    def below_floor(self) -> Archived:
+        """The objects and entries below the floor that are still there.
+
+        Two listings that end at the floor; none if there is no floor.
+        """
+        if self._below is None:
+            binlogs: dict[BinlogName, ObjectInfo] = {}
+            entries: dict[BinlogName, ObjectInfo] = {}
+            if self._floor > self._least:
+                layout, id_ = self._layout, self.lineage.id
+                binlogs = self._named_below(layout.binlogs(id_), "")
+                entries = self._named_below(layout.entries(id_), ".json")
+            found = Archived(lineage=self.lineage, binlogs=binlogs, entries=entries)
+            self._below = _within(found, self._least, self._floor - 1)
+        return self._below
+
+    def _named_below(self, prefix: str, suffix: str) -> dict[BinlogName, ObjectInfo]:
+        """Names of one width are listed up to the floor; with longer ones, all are."""
+        end = f"{prefix}{self.lineage.begin}{suffix}"
+        if self.lineage.begin.width > self.lineage.first_binlog.width:
+            return self.catalog.named(prefix, suffix)
+        return self.catalog.named(prefix, suffix, end=end)
+
     def undescribed(self) -> Iterator[BinlogName]:
         """The binlogs that were listed and have no entry."""
-        for there in (*self._ranges.values(), *self._tails.values()):
+        there_below = [self._below] if self._below is not None else []
+        for there in (*there_below, *self._ranges.values(), *self._tails.values()):
             yield from there.binlogs.keys() - there.entries.keys()
 
     def listing_of(self, number: int) -> Archived | None:
         """The listing of this number's range; None if it was not listed yet."""
+        if number < self._floor:
+            return self.below_floor()
         if (found := self._ranges.get(self.first_of(number))) is not None:
             return found
         return next((tail for at, tail in self._tails.items() if number > at), None)
@@ -240,6 +270,8 @@ class Index:
     def archived(self, first: int) -> Archived:
         """The objects and entries in the range of the page with this number. Two listings."""
         first = self.first_of(first)
+        if first + self._span <= self._floor:
+            return _within(self.below_floor(), first, first + self._span - 1)
         if first not in self._ranges:
             begin = max(first, self._least)
             tail = next((one for at, one in self._tails.items() if begin > at), None)

@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.fields import LINEAGE_ID
+from binlog2s3.archive.documents import floor_name
+from binlog2s3.archive.fields import BACKUP_ID, LINEAGE_ID
 from binlog2s3.archive.pages import SPAN, page_name
 from binlog2s3.binlog.names import BinlogName
 
@@ -22,6 +23,7 @@ _PROBE_UPLOAD = re.compile(r"check-[0-9a-f]{8}/upload")
 _WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8,32})\.json")
 _STANDBY = re.compile(r"([0-9a-f]{8,32})\.json")
 _TURN = re.compile(r"([0-9]{8,18})\.json")
+_FLOOR = re.compile(r"([0-9]{10,18})\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,39 @@ class Layout:
     def turn(self, number: int) -> str:
         """Key of a turn. The turn with the greatest number is valid."""
         return f"{self.turns}{number:08d}.json"
+
+    @property
+    def backups(self) -> str:
+        """Prefix of the registered base backups."""
+        return f"{self.archive}backups/"
+
+    def backup(self, id_: str) -> str:
+        """Key of a registered base backup."""
+        return f"{self.backups}{id_}.json"
+
+    def backup_id(self, key: str) -> str | None:
+        """The id of the backup whose document this key is; None if of none."""
+        id_ = key.removeprefix(self.backups).removesuffix(".json")
+        return id_ if BACKUP_ID.fullmatch(id_) and self.backup(id_) == key else None
+
+    @property
+    def retired(self) -> str:
+        """Key of the document that says that the source has ended."""
+        return f"{self.archive}retired.json"
+
+    def floors(self, lineage: str) -> str:
+        """Prefix of a lineage's floors. The floor with the greatest number is valid."""
+        return f"{self.archive}{lineage}/floors/"
+
+    def floor(self, lineage: str, number: int) -> str:
+        """Key of the floor at the binlog of this number."""
+        return f"{self.floors(lineage)}{floor_name(number)}"
+
+    def floor_number(self, lineage: str, key: str) -> int | None:
+        """The number of the binlog of the floor that this key is of; None if of none."""
+        match = _FLOOR.fullmatch(key.removeprefix(self.floors(lineage)))
+        number = int(match[1]) if match else None
+        return number if number is not None and self.floor(lineage, number) == key else None
 
     def binlogs(self, lineage: str) -> str:
         """Prefix of a lineage's archived binlogs."""

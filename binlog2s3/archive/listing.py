@@ -14,15 +14,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, cast
 
-from binlog2s3.archive.catalog import Archived, Catalog, Contents, sources, where_to_look
-from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.catalog import Archived, Catalog, Contents
+from binlog2s3.archive.documents import Entry, Floor, Lineage
 from binlog2s3.archive.history import MissingBinlogs, current_of, missing_binlogs, parents_first
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.sources import sources, where_to_look
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import ListConfig, url
 from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.formatting import iso_text
 from binlog2s3.store.s3 import Store
 from binlog2s3.workers import Workers
 
@@ -338,6 +340,7 @@ def _lineage_document(listed: LineageListing) -> dict[str, Any]:
         **{name: written[name] for name in fields},
         "parent_there": listed.parent_there,
         "current": listed.current,
+        "floor": _floor_document(lineage.floor),
         "missing": [
             {
                 "first": str(missing.first),
@@ -348,6 +351,16 @@ def _lineage_document(listed: LineageListing) -> dict[str, Any]:
             for missing in listed.missing
         ],
         "binlogs": [_binlog_document(binlog) for binlog in listed.binlogs],
+    }
+
+
+def _floor_document(floor: Floor | None) -> dict[str, str] | None:
+    if floor is None:
+        return None
+    return {
+        "binlog": str(floor.binlog),
+        "gtid_set": floor.gtid_set,
+        "raised_at": iso_text(floor.raised_at),
     }
 
 

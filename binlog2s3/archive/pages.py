@@ -130,8 +130,8 @@ class Running:
 
 
 def at_start(lineage: Lineage) -> Running:
-    """The summary before the first binlog."""
-    return Running(greatest_commit_us=None, unbroken_from=lineage.first_binlog.number)
+    """The summary before the first binlog, or before the floor."""
+    return Running(greatest_commit_us=None, unbroken_from=lineage.begin.number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +215,7 @@ def build(
     lineage's first page.
     """
     end = first + SPAN if end is None else end
-    begin = max(first, lineage.first_binlog.number)
+    begin = max(first, lineage.begin.number)
     running = before.after if before is not None else at_start(lineage)
     last = before.entry(first - 1) if before is not None else None
     after = running

@@ -43,6 +43,7 @@ def for_streaming(s3: S3Config) -> StoreConfig:
         sse=s3.sse,
         sse_kms_key_id=s3.sse_kms_key_id,
         checksum=s3.checksum,
+        object_lock=s3.object_lock,
         concurrency=s3.concurrency,
     )
 
@@ -57,6 +58,16 @@ def for_reading(s3: S3Config) -> StoreConfig:
         profile=s3.profile,
         concurrency=min(s3.concurrency, MOST_THREADS),
         connect_timeout_seconds=5.0,
+    )
+
+
+def for_writing(s3: S3Config) -> StoreConfig:
+    """The same for a command that also writes documents: encrypted and locked as asked for."""
+    return replace(
+        for_reading(s3),
+        sse=s3.sse,
+        sse_kms_key_id=s3.sse_kms_key_id,
+        object_lock=s3.object_lock,
     )
 
 

@@ -87,6 +87,7 @@ _EXAMPLES: Mapping[str, Value] = {
     "storage-class": "STANDARD_IA",
     "sse": "aws:kms",
     "sse-kms-key-id": "alias/binlogs",
+    "object-lock": "GOVERNANCE:30d",
     "target-host": "127.0.0.1",
     "target-port": 3306,
     "target-socket": "/run/mysqld/mysqld.sock",

@@ -29,6 +29,7 @@ from binlog2s3.config.points import (
     parse_position,
     parse_table,
 )
+from binlog2s3.store.contract import ObjectLock
 
 ENVIRONMENT_PREFIX = "BINLOG2S3"
 MIB = 1 << 20
@@ -60,6 +61,7 @@ Kind = Literal[
     "gtid set",
     "position",
     "table",
+    "object lock",
 ]
 Value = str | int | float | bool | Path
 _KINDS: Mapping[object, Kind] = {
@@ -177,9 +179,12 @@ def fill(
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,18})?)"
 _SIZE = re.compile(rf"{_NUMBER}\s*(?:([KMGT])(?:i?B)?|B)?", re.IGNORECASE)
-_SECONDS = re.compile(rf"{_NUMBER}\s*(ms|s|m|min|h)?")
-_SECOND_UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SECONDS = re.compile(rf"{_NUMBER}\s*(ms|s|m|min|h|d)?")
+_SECOND_UNITS = {
+    None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0,
+}  # fmt: skip
 _HOUR = 3600
+_MOST_LOCK_DAYS = 36_500
 _FLAGS = {"true": True, "1": True, "yes": True, "on": True}
 _FLAGS |= {"false": False, "0": False, "no": False, "off": False}
 _EXPECTED: dict[Kind, str] = {
@@ -212,7 +217,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """The seconds of "30", "0.5", "250ms", "30s", "5m" or "1h"."""
+    """The seconds of "30", "0.5", "250ms", "30s", "5m", "1h" or "30d"."""
     match = _SECONDS.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{_shown(text)} is not {_EXPECTED['duration']}")
@@ -239,6 +244,14 @@ def split_s3_url(url: str) -> tuple[str, str]:
     if any(part in ("", ".", "..") for part in prefix.split("/")) and (prefix or match[2]):
         raise ValueError(f"{shown}: the prefix must not have an empty part, . or ..")
     return bucket, prefix
+
+
+def parse_object_lock(text: str) -> ObjectLock:
+    """The mode and the time of GOVERNANCE:30d or COMPLIANCE:30d. Raises ValueError."""
+    match = re.fullmatch(r"(GOVERNANCE|COMPLIANCE):([0-9]{1,5})d", text.strip(), re.IGNORECASE)
+    if match is None or not 0 < int(match[2]) <= _MOST_LOCK_DAYS:
+        raise ValueError(f"{_shown(text)} is not of the form GOVERNANCE:30d or COMPLIANCE:30d")
+    return ObjectLock("GOVERNANCE" if match[1][:1] in "Gg" else "COMPLIANCE", int(match[2]))
 
 
 def split_listen(text: str) -> tuple[str, int]:
@@ -291,6 +304,7 @@ _MADE: Mapping[Kind, Callable[[str], object]] = {
     "interval": parse_between,
     "position": parse_position,
     "table": parse_table,
+    "object lock": parse_object_lock,
 }
 _CHECKED: Mapping[Kind, Callable[[str], object]] = {
     "s3 url": split_s3_url,

@@ -28,7 +28,7 @@ from binlog2s3.config.values import BY_NAME, MysqlConfig, S3Config, login_proble
 
 GOALS = ("to-time", "to-gtid", "before-gtid", "to-position", "latest")
 """Where to stop: exactly one of them."""
-_FROM = ("from-gtid-set", "from-binlog", "from-backup")
+_FROM = ("from-gtid-set", "from-binlog", "from-backup", "from-backup-id")
 _IN_A_FILTER = re.compile(r"[\w$-](?:[\w$ -]*[\w$-])?")
 _GTIDS = ("from-gtid-set", "to-gtid", "before-gtid", "skip-gtid")
 
@@ -122,6 +122,14 @@ class PitrConfig:
             "has the position.",
         ),
     ] = None
+    from_backup_id: Annotated[
+        str | None,
+        Option(
+            "ID",
+            "A base backup that is registered: its id, or the first characters of it. Without a "
+            "target, the newest one that can reach the goal.",
+        ),
+    ] = None
     lineage: Annotated[
         str | None,
         Option(
@@ -193,7 +201,13 @@ class PitrConfig:
     @property
     def applies(self) -> bool:
         """Whether a server is to be changed."""
-        return not (self.dry_run or self.output_dir)
+        return self.target is not None and not (self.dry_run or self.output_dir)
+
+    @property
+    def chooses_backup(self) -> bool:
+        """Whether to choose a registered backup: there is neither a target nor another start."""
+        given = (self.from_gtid_set, self.from_binlog, self.from_backup, self.from_backup_id)
+        return self.target is None and self.output_dir is None and given == (None,) * len(given)
 
 
 _HELP = {
@@ -314,15 +328,11 @@ def _target_problems(given: Given) -> Iterable[str]:
     elif others:
         yield f"{given.called(others[0].name)} needs --target-host or --target-socket"
     elif not (given.wants("output-dir") or "output-dir" in given.wrong):
-        if not given.wants("dry-run"):
+        has_start = any(not given.is_missing(name) for name in _FROM)
+        if (has_start or given.wants("yes")) and not given.wants("dry-run"):
             yield (
                 "no target: --target-host or --target-socket is missing (or --output-dir instead "
                 "of a target, or --dry-run)"
-            )
-        elif not any(not given.is_missing(name) for name in _FROM):
-            yield (
-                "--dry-run without a target needs to be told where to begin: --from-gtid-set, "
-                "--from-binlog or --from-backup"
             )
 
 

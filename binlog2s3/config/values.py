@@ -16,7 +16,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.given import CommandOptions, Given, contradiction, file_problems
 from binlog2s3.config.options import MIB, Option, fill, options_of, split_s3_url
 from binlog2s3.config.timing import DEFAULT, Timing
-from binlog2s3.store.contract import IMMEDIATE_STORAGE_CLASSES
+from binlog2s3.store.contract import IMMEDIATE_STORAGE_CLASSES, ObjectLock
 
 SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 MIN_PART_SIZE = 5 * MIB  # S3's smallest inner part
@@ -144,6 +144,16 @@ class S3Config:
     ] = None
     sse_kms_key_id: Annotated[
         str | None, Option("KEY", "KMS key, with --sse aws:kms.", otherwise="the account's own")
+    ] = None
+    object_lock: Annotated[
+        ObjectLock | None,
+        Option(
+            "MODE:TIME",
+            "Object Lock for everything below archive/ except pages: GOVERNANCE:30d or "
+            "COMPLIANCE:30d. The bucket must have Object Lock.",
+            "object lock",
+            otherwise="the bucket's own",
+        ),
     ] = None
     checksum: Annotated[
         Literal["auto", "crc64nvme", "md5", "none"],

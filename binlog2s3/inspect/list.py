@@ -115,6 +115,8 @@ def head_of(listed: LineageListing) -> list[tuple[str, str]]:
     if parent is not None:
         head.append(("parent", f"{parent.place}, join {parent.join}"))
         head.append(("", f"after {parent.gtid_set or 'no GTIDs'}"))
+    if (floor := lineage.floor) is not None:
+        head.append(("pruned", f"before {floor.binlog}, {moment_text(floor.raised_at)}"))
     return head
 
 
@@ -137,7 +139,7 @@ def cells_of(binlog: Binlog) -> tuple[str, ...]:
 def summary_of(listed: LineageListing) -> str:
     """The last line of a lineage."""
     if not listed.binlogs:
-        return "no binlogs yet"
+        return "no binlogs yet" if listed.lineage.floor is None else "all binlogs were pruned"
     count, size = len(listed.binlogs), sum(binlog.size for binlog in listed.binlogs)
     return f"{count} binlog{'s' if count > 1 else ''}, {size} bytes"
 

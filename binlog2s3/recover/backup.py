@@ -13,13 +13,15 @@ import os
 import stat
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 
 import zstandard
 
+from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.gtid import Flavour, parse
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.backup_format import (
     BackupPoint,
@@ -85,7 +87,7 @@ def start_of_backup(path: Path, flavour: Flavour) -> tuple[Start, str, tuple[str
     point = read_backup(path)
     server = f" of server {point.server_uuid}" if point.server_uuid else ""
     return (
-        _start(point, flavour, path),
+        start_at(point, flavour, str(path)),
         f"the {point.tool} backup {path}{server}",
         tuple(f"{path}: {one}" for one in point.warnings),
     )
@@ -106,8 +108,33 @@ def start_of_gtids(text: str, flavour: Flavour) -> Start:
     return Start(gtids=gtids, base=Base(gtids=gtids, said_by="--from-gtid-set"))
 
 
-def _start(point: BackupPoint, flavour: Flavour, path: Path) -> Start:
-    """GTIDs name transactions on every server; a position only on the server that was dumped."""
+class _End(Protocol):
+    """Where a backup ends: a `BackupPoint`, or a registered backup."""
+
+    @property
+    def flavour(self) -> Flavour | None: ...
+    @property
+    def gtid_set(self) -> str | None: ...
+    @property
+    def binlog(self) -> BinlogName | None: ...
+    @property
+    def position(self) -> int | None: ...
+    @property
+    def server_uuid(self) -> str | None: ...
+
+
+def start_of_registered(backup: Backup, flavour: Flavour) -> Start:
+    """Where a recovery from a registered backup starts. Raises RecoveryError as the others do."""
+    start = start_at(backup, flavour, backup.name)
+    base = replace(start.base, said_by=backup.name) if start.base is not None else None
+    return replace(start, lineage=backup.lineage, base=base)
+
+
+def start_at(point: _End, flavour: Flavour, name: str) -> Start:
+    """Where a recovery starts from the backup of this name. Raises RecoveryError.
+
+    GTIDs name transactions on every server; a position only on the server that was dumped.
+    """
     if point.flavour not in (None, flavour):
         raise RecoveryError(
             f"the backup is of a {point.flavour} server, the history is {flavour}'s",
@@ -121,7 +148,7 @@ def _start(point: BackupPoint, flavour: Flavour, path: Path) -> Start:
         return Start(gtids=gtids, base=Base(gtids=gtids, place=place))
     if place is None:
         raise RecoveryError(
-            f"{path} has neither GTIDs nor a position",
+            f"{name} has neither GTIDs nor a position",
             hint="say where the backup ends: --from-gtid-set, or, for pitr, --from-binlog and "
             "--from-position",
         )

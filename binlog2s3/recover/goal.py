@@ -104,8 +104,8 @@ class Search:
             f"within reach: {reach.first} to {reach.last}, "
             f"{time_text(reach.earliest_us)} to {latest}"
         )
-        if self.route.line.barrier:
-            can += f" ({self.route.line.barrier})"
+        if before := self.route.pruned or self.route.line.barrier:
+            can += f" ({before})"
         return RecoveryError(why, hint=f"{hint}; {can}" if hint else can)
 
     # Positions
@@ -219,6 +219,10 @@ class Search:
         ]
         if sizes:
             return self.refused(f"{name} has no byte at {offset}: it has {max(sizes)} bytes")
+        if any(
+            leg.lineage.is_below_floor(name) and leg.holds(name) for leg in self.route.line.legs
+        ):
+            return self.refused(f"{name} was pruned", "restore a later base backup")
         return self.refused(f"{name} is not in this history")
 
     # GTIDs
@@ -341,8 +345,10 @@ class _TimeSearch:
         begins = time_text(self._route.known(0).first_us)
         other = self._search.branches.begun_before(self._goal.at_us)
         if not other:
+            pruned = self._route.pruned
             return self._search.refused(
                 f"{self._goal.text} is before the archive begins, at {begins}"
+                + (f": {pruned}" if pruned else "")
             )
         return self._search.refused(
             f"{self._goal.text} is before this history begins, at {begins}: lineage {other} has it",

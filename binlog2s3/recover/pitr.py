@@ -14,19 +14,21 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 
-from binlog2s3.archive.catalog import Catalog, where_to_look
+from binlog2s3.archive.backups import Backup, one_of, registered
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.sources import where_to_look
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import gtids_text
+from binlog2s3.formatting import gtids_text, moment_text
 from binlog2s3.output import page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import preflight, replicate, target
 from binlog2s3.recover.apply import Apply, Target
-from binlog2s3.recover.backup import start_of_backup, start_of_gtids
+from binlog2s3.recover.backup import start_of_backup, start_of_gtids, start_of_registered
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import (
@@ -46,6 +48,7 @@ from binlog2s3.recover.plan import make
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.privileges import missing_privileges
 from binlog2s3.recover.progress import showing
+from binlog2s3.recover.reach import best_for
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.view import About, Result, confirmed, document, print_plan, print_result
@@ -75,6 +78,8 @@ class _Recovery:
         self._facts: TargetFacts | None = None
         self._apply: Apply | None = None
         self._warnings: list[str] = []
+        self._catalog = Catalog(store, Layout(config.s3.prefix, config.source))
+        self._backup: Backup | None = None
 
     def run(self) -> int:
         config = self._config
@@ -113,7 +118,9 @@ class _Recovery:
             only=only,
         )
         self._show(plan, about)
-        if config.dry_run:
+        if self._backup is not None and self._target is None and not config.as_json:
+            self._advise(self._backup)
+        if config.dry_run or config.chooses_backup:
             return self._done(plan, about, None)
         if config.output_dir is None:
             assert self._apply is not None  # noqa: S101 - there is a target, or a directory
@@ -133,9 +140,8 @@ class _Recovery:
 
     def _survey(self, advance: Callable[[int, int], None]) -> Survey:
         s3 = self._config.s3
-        catalog = Catalog(self._store, Layout(s3.prefix, self._config.source))
         workers = Workers(min(s3.concurrency, MOST_THREADS))
-        survey = Survey(self._store, catalog, workers, advance=advance)
+        survey = Survey(self._store, self._catalog, workers, advance=advance)
         if not survey.lineages:
             if survey.unreadable:
                 raise survey.unreadable[0]
@@ -194,6 +200,10 @@ class _Recovery:
             said, backup, warnings = start_of_backup(config.from_backup, flavour)
             self._warnings += warnings
             words.append(backup)
+        elif config.from_backup_id is not None or config.chooses_backup:
+            self._backup = self._registered(survey)
+            said = start_of_registered(self._backup, flavour)
+            words.append(_words(self._backup))
         elif self._target is not None and have is None:
             raise RecoveryError(
                 "the target's GTIDs do not tell where its base backup ends"
@@ -217,7 +227,28 @@ class _Recovery:
         if said.base is not None:
             self._warnings += _not_executed(have, said.base)
             have = _with(have, said.base.gtids)
-        return replace(said, gtids=have, lineage=config.from_lineage), " and ".join(words)
+        lineage = config.from_lineage or said.lineage
+        return replace(said, gtids=have, lineage=lineage), " and ".join(words)
+
+    def _registered(self, survey: Survey) -> Backup:
+        """The registered backup that was named, or the newest one that reaches the goal."""
+        unreadable: list[ArchiveError] = []
+        backups = registered(self._catalog, unreadable)
+        self._warnings += [f"{error}; it is not used" for error in unreadable]
+        if self._config.from_backup_id is not None:
+            return one_of(backups, self._config.from_backup_id)
+        if not backups:
+            raise RecoveryError(
+                "no target, and no base backup is registered that could be restored",
+                hint="name the target that was restored: --target-host or --target-socket; or "
+                "where the base backup ends: --dry-run with --from-backup, --from-gtid-set or "
+                "--from-binlog; `binlog2s3 backup add` registers a base backup",
+            )
+        goal, lineage = _goal(self._config), self._config.lineage
+        found = best_for(backups, goal, survey, lineage)
+        if found is not None:
+            return found[0]
+        return backups[-1]  # its plan is refused with the reason
 
     def _plan(self, start: Start, survey: Survey) -> Plan:
         try:
@@ -345,6 +376,12 @@ class _Recovery:
             return
         print_plan(plan, about, page_on(sys.stdout))
 
+    def _advise(self, backup: Backup) -> None:
+        page = page_on(sys.stdout)
+        where = f" from {backup.location}" if backup.location else ""
+        page.line(f"restore {backup.name}{where}, of {moment_text(backup.taken_at)}", "bold")
+        page.line("then run the same command with --target-host or --target-socket")
+
     def _done(self, plan: Plan, about: About, result: Result | None) -> int:
         if self._config.as_json:
             print(json.dumps(document(plan, about, result), indent=1))  # noqa: T201
@@ -383,6 +420,11 @@ def _with(have: Gtids | None, more: Gtids | None) -> Gtids | None:
     return executed(have).plus(more).gtids
 
 
+def _words(backup: Backup) -> str:
+    where = f" at {backup.location}" if backup.location else ""
+    return f"the registered {backup.tool} {backup.name}{where}"
+
+
 def _goal(config: PitrConfig) -> Goal:
     """Where to stop."""
     if config.to_time is not None:
@@ -400,5 +442,5 @@ def _asked(config: PitrConfig) -> str:
     """What the operator says about the start, to be compared with an earlier run's."""
     place = f"{config.from_binlog}:{config.from_position}" if config.from_binlog else ""
     backup = str(config.from_backup.absolute()) if config.from_backup is not None else ""
-    gtids = config.from_gtid_set or ""
+    gtids = config.from_gtid_set or config.from_backup_id or ""
     return f"{config.source} {config.from_lineage or ''} {place} {backup} {gtids}"[:500]

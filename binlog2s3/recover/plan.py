@@ -55,8 +55,9 @@ def make(request: Request, history: BucketHistory) -> Plan:
 def _route(history: BucketHistory, tip: str) -> Route:
     route = Route(history, tip)
     if not len(route):
+        pruned = route.pruned
         raise RecoveryError(
-            f"no binlog of lineage {tip} can be read",
+            f"no binlog of lineage {tip} can be read{f': {pruned}' if pruned else ''}",
             hint="see `binlog2s3 list`; --lineage chooses another history",
         )
     return route
@@ -153,9 +154,10 @@ class _Planner:
                 f"{name} does not say which GTIDs came before it", WHERE_IT_ENDS
             )
         missing = executed(before).beyond(have.gtids)
+        pruned = self._route.pruned
         return self._search.refused(
             f"{self._search.who_has()} is missing GTIDs that were executed before the archive "
-            f"begins: {gtids_text(missing)}",
+            f"begins: {gtids_text(missing)}{f'; {pruned}' if pruned else ''}",
             "restore a base backup that has them",
         )
 

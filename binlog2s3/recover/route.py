@@ -55,6 +55,20 @@ class Route:
             begun = self._legs.get(stretch.leg, range(number, number))
             self._legs[stretch.leg] = range(begun.start, number + 1)
 
+    @property
+    def pruned(self) -> str:
+        """What was pruned before its first stretch, in words; "" if nothing was."""
+        first = self.stretches[0].leg if self.stretches else len(self.line.legs) - 1
+        for leg in reversed(self.line.legs[: first + 1]):
+            floor, is_first = leg.lineage.floor, leg is self.line.legs[first]
+            if floor is None or (is_first and self._begins_at(leg.lineage.first_binlog)):
+                continue
+            return f"the binlogs before {floor.binlog} of {leg.lineage.id} were pruned"
+        return ""
+
+    def _begins_at(self, name: BinlogName) -> bool:
+        return bool(self.stretches) and self.stretches[0].name == name
+
     def __len__(self) -> int:
         return len(self.stretches)
 

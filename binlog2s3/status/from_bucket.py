@@ -19,15 +19,14 @@ from binlog2s3.archive.catalog import (
     Catalog,
     Contents,
     Growing,
-    all_sources,
     has_hole,
-    where_to_look,
 )
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.history import current_of
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import name_at
+from binlog2s3.archive.sources import all_sources, where_to_look
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError

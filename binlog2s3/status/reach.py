@@ -105,7 +105,7 @@ class Extent:
             yield None, _gap(id_, f"continues from {origin.place}, which is missing")
         for missing in self._missing(lineage, contents.names, writer):
             behind = next(name for name in contents.names if name > missing.last)
-            was_deleted = missing.first == lineage.first_binlog and not has_older
+            was_deleted = missing.first == lineage.begin and not has_older
             is_gap = not (was_deleted or missing.under_way)
             yield behind, _gap(id_, _missing_text(missing)) if is_gap else None
         for name, chunks in sorted(contents.open.items()):
@@ -140,10 +140,10 @@ class Extent:
 
     def _has_older(self, origin: Parent) -> bool:
         """Whether the bucket has any binlog up to there."""
-        names = self.contents[origin.lineage].names
-        return origin.binlog is not None and any(
-            name <= BinlogName.parse(origin.binlog) for name in names
-        )
+        names, lineage = self.contents[origin.lineage].names, self.lineages[origin.lineage]
+        if origin.binlog is None or lineage.is_below_floor(BinlogName.parse(origin.binlog)):
+            return False
+        return any(name <= BinlogName.parse(origin.binlog) for name in names)
 
     def _joins(self, origin: Parent) -> bool:
         """Whether the bucket has all bytes of the binlog that ends there."""

@@ -39,6 +39,20 @@ IMMEDIATE_STORAGE_CLASSES = frozenset(
 """The classes that a GET reads at once. With others, a restore would have to wait for hours."""
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectLock:
+    """How long the store keeps an object whoever wants to delete it: so many days from its write.
+
+    GOVERNANCE can be lifted with a special permission, COMPLIANCE by nobody.
+    """
+
+    mode: Literal["GOVERNANCE", "COMPLIANCE"]
+    days: int
+
+    def __str__(self) -> str:
+        return f"{self.mode}:{self.days}d"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """Where the bucket is and how to connect to it. Keys come from boto3's own chain.
@@ -57,6 +71,7 @@ class StoreConfig:
     sse: Literal["AES256", "aws:kms"] | None = None
     sse_kms_key_id: str | None = None
     checksum: Literal["auto", "crc64nvme", "md5", "none"] = "auto"
+    object_lock: ObjectLock | None = None
     concurrency: int = 8
     connect_timeout_seconds: float = 10.0
     read_timeout_seconds: float = 60.0
@@ -285,13 +300,15 @@ class Store(Protocol):
         crc64: int | None = None,
         if_absent: bool = False,
         archived: bool = False,
+        kept: bool = False,
     ) -> ObjectInfo:
         """Write the whole object; when this returns, it is durable and readable.
 
         `crc64` is what the caller computed when it read the bytes: if the body now has other bytes,
         the store refuses it. `if_absent`: PreconditionError if the key exists, which may be the
         result of this call's own first attempt; without it, the object is replaced. `archived`: the
-        object gets the configured storage class, else the default one.
+        object gets the configured storage class, else the default one. `archived` or `kept`: it
+        gets the configured Object Lock, if there is one.
         """
 
     def get(

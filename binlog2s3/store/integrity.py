@@ -6,6 +6,7 @@ not confirm, and a checksum that it had to confirm and did not, are errors.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from binlog2s3.binlog.checksum import crc64_base64, crc64_from_base64
@@ -26,6 +27,14 @@ class Integrity:
         """The parameter for the storage class of archived binlogs, if one is configured."""
         chosen = self.config.storage_class
         return {"StorageClass": chosen} if chosen else {}
+
+    def retention(self) -> dict[str, Any]:
+        """The parameters for Object Lock from now on, if it is configured."""
+        lock = self.config.object_lock
+        if lock is None:
+            return {}
+        until = datetime.now(UTC) + timedelta(days=lock.days)
+        return {"ObjectLockMode": lock.mode, "ObjectLockRetainUntilDate": until}
 
     def encryption(self) -> dict[str, str]:
         """The parameters for server-side encryption, if it is configured."""

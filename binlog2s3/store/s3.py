@@ -152,10 +152,12 @@ class S3Store:
         crc64: int | None = None,
         if_absent: bool = False,
         archived: bool = False,
+        kept: bool = False,
     ) -> ObjectInfo:
         params = {**self._integrity.encryption(), "ContentType": _content_type(key)}
         params |= {"IfNoneMatch": "*"} if if_absent else {}
         params |= self._integrity.storage_class() if archived else {}
+        params |= self._integrity.retention() if archived or kept else {}
 
         def send(crc64_on: bool) -> Answer:
             digest = self._integrity.digest(body, crc64, crc64_on=crc64_on)
@@ -227,6 +229,7 @@ class S3Store:
         params = {
             **self._integrity.encryption(),
             **self._integrity.storage_class(),
+            **self._integrity.retention(),
             "ContentType": _content_type(key),
         }
 

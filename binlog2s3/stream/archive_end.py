@@ -6,7 +6,7 @@ Law: only what the bucket has counts. A binlog follows the archive only if nothi
 both contradicts it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -50,7 +50,8 @@ class ArchiveEnd:
         """The GTID set at the end, None if it cannot be known."""
         flavour, end = self.lineage.flavour, self.end
         if self.last is None:
-            return parse(self.lineage.gtid_set, flavour)
+            floor = self.lineage.floor
+            return parse(floor.gtid_set if floor else self.lineage.gtid_set, flavour)
         if end is None or end.anonymous_transactions:
             return None
         return joined(parse(end.gtid_set_before, flavour), parse(end.gtid_set_added, flavour))
@@ -92,13 +93,15 @@ def archive_end(catalog: Catalog, lineage: Lineage) -> ArchiveEnd:
 
     A binlog that exists only as chunks ends it, unless an archived one begins exactly where the
     chunks end: then the source could not finish that binlog, and the lineage continued. Up to the
-    end of the last page this was checked before the page was written.
+    end of the last page this was checked before the page was written. What is missing below the
+    lineage's floor was pruned, and ends nothing.
     """
     there = inventory(catalog, lineage, partial(Index, catalog, lineage))
     growing = {name: chunks.end for name, chunks in there.open.items() if chunks.end}
     name, archived = _search_from(there.index)
     last: BinlogName | None = None
     in_parts: list[BinlogName] = []
+    name = _above_pruned(lineage, name, archived.binlogs.keys() | growing.keys())
     while name in archived.binlogs or name in growing:
         if name not in archived.binlogs:
             if name.next() not in archived.entries or not _lost_end(catalog, lineage, name):
@@ -108,6 +111,7 @@ def archive_end(catalog: Catalog, lineage: Lineage) -> ArchiveEnd:
         elif "-" in archived.binlogs[name].etag:
             in_parts.append(name)
         name, last = name.next(), name
+        name = _above_pruned(lineage, name, archived.binlogs.keys() | growing.keys())
     return ArchiveEnd(
         lineage=lineage,
         next_binlog=name,
@@ -116,6 +120,21 @@ def archive_end(catalog: Catalog, lineage: Lineage) -> ArchiveEnd:
         next_size=growing.get(name, 0) if name not in archived.binlogs else 0,
         in_parts=tuple(in_parts[-_LAST_FEW:]),
     )
+
+
+def _above_pruned(lineage: Lineage, name: BinlogName, there: Collection[BinlogName]) -> BinlogName:
+    """The first binlog from this one on that is there, or is at the floor; else this one.
+
+    If all after this one is missing, up to a floor that is beyond, the archive ends here: a floor
+    excuses what is missing before something that is there, or before the whole lineage.
+    """
+    if name in there or not lineage.is_below_floor(name):
+        return name
+    following = min((one for one in there if one > name), default=None)
+    floor = lineage.begin
+    if following is None:
+        return floor if not there else name
+    return min(following, floor)
 
 
 def _search_from(index: Index) -> tuple[BinlogName, Archived]:

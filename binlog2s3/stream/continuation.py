@@ -42,7 +42,7 @@ class Tip:
     @property
     def following(self) -> BinlogName:
         """The first binlog of which nothing is known."""
-        return self.last.next() if self.last else self.lineage.first_binlog
+        return self.last.next() if self.last else self.lineage.begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

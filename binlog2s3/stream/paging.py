@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Entry
+from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import SPAN, Page, build, first_of, name_at
@@ -61,9 +61,23 @@ class Pager:
         if lineage is None or coverage is None:
             return 0
         if self._index is None or self._index.lineage != lineage:
-            self._index = Index(Catalog(self._store, self._layout), lineage)
+            self._index = self._look(lineage)
+        elif is_page_due(self._index, coverage.has):
+            self._index = self._look(lineage)  # pages may have been pruned since
         pause = partial(self._stop.event.wait, pause_seconds)
         return put_missing(self._index, is_due=coverage.has, pause=pause)
+
+    def _look(self, lineage: Lineage) -> Index:
+        catalog = Catalog(self._store, self._layout)
+        return Index(catalog, catalog.with_floor(lineage))
+
+
+def is_page_due(index: Index, is_due: Callable[[BinlogName], bool]) -> bool:
+    """Whether the page after the last one is due, or the first one."""
+    following = first_of(index.lineage.begin.number)
+    if index.firsts():
+        following = max(following, index.firsts()[-1] + SPAN)
+    return is_due(name_at(index.lineage, following + SPAN - 1))
 
 
 def put_missing(
@@ -77,7 +91,7 @@ def put_missing(
     `pause` is called before each entry; if it returns True, this ends. Raises StoreError.
     """
     lineage, put = index.lineage, 0
-    first = first_of(lineage.first_binlog.number)
+    first = first_of(lineage.begin.number)
     page: Page | None = None
     while is_due(name_at(lineage, first + SPAN - 1)):
         if first in index.firsts():
@@ -98,7 +112,7 @@ def _made(index: Index, first: int, before: Page | None, pause: Callable[[], boo
     """Make a page of the entries; None if it is too early, or `pause` says to end."""
     lineage = index.lineage
     entries: dict[int, Entry] = {}
-    for number in range(max(first, lineage.first_binlog.number), first + SPAN):
+    for number in range(max(first, lineage.begin.number), first + SPAN):
         if pause():
             return None
         name = name_at(lineage, number)
@@ -116,7 +130,7 @@ def _made(index: Index, first: int, before: Page | None, pause: Callable[[], boo
 
 def _before(index: Index, first: int, pause: Callable[[], bool]) -> tuple[bool, Page | None]:
     """The page before this one, made again if it cannot be used; (False, None) if unknown."""
-    least = first_of(index.lineage.first_binlog.number)
+    least = first_of(index.lineage.begin.number)
     at, page = first - SPAN, None
     while at >= least and (page := index.page(at)) is None:
         at -= SPAN

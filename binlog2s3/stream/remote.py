@@ -375,7 +375,7 @@ def put_entry(store: Store, key: str, binlog: BinlogReading) -> None:
     EntryEnd.from_json(document, key)  # never write an entry that could not be read again
     try:
         if store.head(key) is None:
-            where_absent(lambda condition: store.put(key, document, if_absent=condition))
+            where_absent(lambda condition: store.put(key, document, if_absent=condition, kept=True))
     except PreconditionError:
         _log.info("entry was there already", key=key)
     if read(store, key, EntryEnd) != binlog.entry_end():

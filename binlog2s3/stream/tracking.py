@@ -299,7 +299,7 @@ class Intake:
         key, document = self._layout.lineage(lineage.id), lineage.to_json()
         Lineage.from_json(document, key)  # it can be read again
         try:
-            where_absent(lambda absent: self._store.put(key, document, if_absent=absent))
+            where_absent(lambda absent: self._store.put(key, document, if_absent=absent, kept=True))
         except PreconditionError:  # our own, if an answer was lost
             if fetch(self._store, key, Lineage.MOST) != document:
                 raise

@@ -302,7 +302,7 @@ def _after(number: int, key: str) -> int:
 
 
 def _put_turn(store: Store, key: str, document: bytes, if_absent: bool) -> None:
-    store.put(key, document, if_absent=if_absent)
+    store.put(key, document, if_absent=if_absent, kept=True)
 
 
 def this_process(source: str, interval_seconds: float) -> Process:

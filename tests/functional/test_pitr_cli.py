@@ -57,7 +57,9 @@ def test_help_has_an_example_for_each_case() -> None:
 
 def test_all_problems_at_once() -> None:
     """Exit 3, before anything is connected to."""
-    done = run("--to-time=2026-01-02 03:04:05", "--to-gtid=x", "--from-position=157", "--json")
+    done = run(
+        *("--to-time=2026-01-02 03:04:05", "--to-gtid=x", "--from-position=157", "--json", "--yes")
+    )
     assert (done.returncode, done.stdout) == (3, "")
     *errors, hint = done.stderr.splitlines()
     assert [line.removeprefix("error: ")[:40] for line in errors] == [

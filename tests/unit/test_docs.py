@@ -14,7 +14,8 @@ import pytest
 
 from binlog2s3 import errors
 from binlog2s3.archive import listing
-from binlog2s3.archive.documents import EntryEnd, Lineage
+from binlog2s3.archive.backups import Backup
+from binlog2s3.archive.documents import EntryEnd, Floor, Lineage
 from binlog2s3.archive.history import MissingBinlogs
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import Page, Step, build
@@ -32,9 +33,11 @@ from binlog2s3.inspect.check import report as preflight
 from binlog2s3.inspect.verify import report as verify_report
 from binlog2s3.inspect.verify import view as verify_view
 from binlog2s3.recover import view as pitr_view
+from binlog2s3.recover.reach import BackupReach
+from binlog2s3.retain import backup as backup_command
 from lab import pitr_examples, reference
 from tests import damage, verified
-from tests.documents import BEAT, ENTRY, LINEAGE, NAME, UUID
+from tests.documents import BACKUP, BEAT, ENTRY, FLOOR, LINEAGE, NAME, UUID
 
 ROOT = reference.ROOT
 DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
@@ -154,11 +157,12 @@ def test_the_options_of_list_are_in_the_reference() -> None:
         (cli.verify, "What `verify` proves"),
         (cli.find, "What `find` shows"),
         (cli.health, "What `health` says"),
+        (cli.backup, "What `backup` does"),
     ],
 )
 def test_the_options_of_a_command_are_in_the_reference(command: Any, heading: str) -> None:
     """All that click knows are named where the command is described, and no other one."""
-    known = {name for parameter in command.params for name in parameter.opts}
+    known = {name for p in command.params if isinstance(p, click.Option) for name in p.opts}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", section(REFERENCE, heading))) == known
 
 
@@ -220,7 +224,7 @@ def test_what_list_prints_is_as_documented() -> None:
     assert states == set(get_args(listing.State))
     binlog = listing.Binlog(name=ENTRY.name, size=1, state="archived", entry=ENTRY, hole=1)
     found = listing.LineageListing(
-        lineage=LINEAGE,
+        lineage=replace(LINEAGE, floor=FLOOR),
         current=True,
         parent_there=True,
         binlogs=(binlog, replace(binlog, entry=None, hole=None)),
@@ -237,6 +241,17 @@ def test_what_list_prints_is_as_documented() -> None:
         are_as_in_the_table(documents, text, first_cell)
     for field, inner in (("sources", whole["sources"]), ("missing", lineages[0]["missing"])):
         are_named_in_the_row(inner[0], text, field)
+
+
+def test_what_backup_prints_is_as_documented() -> None:
+    """Every field of --json in its order, of the type that is said, null only where it may be."""
+    text = section(REFERENCE, "What `backup` does")
+    reach = BackupReach(is_complete=True)
+    rows_ = [(one, reach) for one in (BACKUP, BY_GTIDS, BY_PLACE)]
+    whole = backup_command.document("orders", rows_)
+    are_as_in_the_table([whole], text, "field of the document")
+    are_as_in_the_table(whole["backups"], text, "field of a backup")
+    are_named_in_the_row(whole["backups"][0]["reach"], text, "reach")
 
 
 def test_what_pitr_prints_is_as_documented() -> None:
@@ -417,6 +432,8 @@ EMPTY_ENTRY = replace(
     ENTRY, least_commit_us=None, greatest_commit_us=None, next_binlog=None, end="stop"
 )
 EMPTY_BEAT = replace(BEAT, lineage=None, durable=None, server=None, covered_until=None, status=None)
+BY_GTIDS = replace(BACKUP, binlog=None, position=None, lineage=None)
+BY_PLACE = replace(BACKUP, gtid_set=None)
 INNER = "field of `before` and `after`"
 PAGE = build(replace(LINEAGE, first_binlog=NAME), 0, {NAME.number: ENTRY}, None)
 NOTHING_BEGINS = asdict(Block(offset=BLOCK_SIZE, size=1, crc64=1)) | {"crc64": crc64_hex(1)}
@@ -433,6 +450,8 @@ NOTHING_BEGINS = asdict(Block(offset=BLOCK_SIZE, size=1, crc64=1)) | {"crc64": c
             [json.dumps(json.loads(ENTRY.to_json())["blocks"][0]), json.dumps(NOTHING_BEGINS)],
         ),
         ("Writer's object", "field", [BEAT.to_json(), EMPTY_BEAT.to_json()]),
+        ("Floor", "field", [FLOOR.to_json()]),
+        ("Backup", "field", [BACKUP.to_json(), BY_GTIDS.to_json(), BY_PLACE.to_json()]),
         ("Page", "field", [PAGE.to_json()]),
         (
             "Page",
@@ -458,6 +477,8 @@ KEYS = (
     "prod/archive/orders-primary/20260102T030405Z-3e11fa47-a1b2/entries/mysql-bin.000001.json",
     "prod/live/orders-primary/writers/000007-19b7ca9945841aa9.json",
     "prod/archive/orders-primary/20260102T030405Z-3e11fa47-a1b2/pages/0000000000-0000000999.json",
+    "prod/archive/orders-primary/20260102T030405Z-3e11fa47-a1b2/floors/0000000042.json",
+    "prod/archive/orders-primary/backups/20260102T030405Z-1f2e3d4c.json",
 )
 """Those that docs/format.md has as examples."""
 
@@ -469,6 +490,8 @@ KEYS = (
         ("Entry", ENTRY.to_json(), EntryEnd.from_json, KEYS[1]),
         ("Writer's object", BEAT.to_json(), Heartbeat.from_json, KEYS[2]),
         ("Page", PAGE.to_json(), Page.from_json, KEYS[3]),
+        ("Floor", FLOOR.to_json(), Floor.from_json, KEYS[4]),
+        ("Backup", BACKUP.to_json(), Backup.from_json, KEYS[5]),
     ],
 )
 def test_examples_are_documents_of_this_format(
@@ -547,7 +570,9 @@ def test_the_keys_are_as_documented() -> None:
     binlog = layout.binlog(lineage, name)
     keys = [
         layout.turn(1),
+        layout.backup("20260102T030405Z-1f2e3d4c"),
         layout.lineage(lineage),
+        layout.floor(lineage, 42),
         binlog,
         layout.entry(lineage, name),
         layout.page(lineage, 0),

@@ -22,7 +22,7 @@ ORDER = (
     {"status"},
     {"replication"},
     {"stream", "recover", "inspect"},
-    {"serve"},
+    {"serve", "retain"},
     {"cli"},
 )
 # `inspect` looks with the eyes of those that it looks for; nothing else goes sideways.

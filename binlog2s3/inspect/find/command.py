@@ -10,8 +10,9 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from binlog2s3.archive.catalog import Catalog, where_to_look
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.sources import where_to_look
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.find import FindConfig

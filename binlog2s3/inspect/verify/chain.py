@@ -311,7 +311,9 @@ def parent_problems(
     except ValueError as error:
         yield ParentProblem(f"parent.gtid_set: {brief(error)}")
         return
-    yield from _place_problems(origin, facts, executed, gtids_at)
+    is_pruned = origin.binlog is not None and parent.is_below_floor(BinlogName.parse(origin.binlog))
+    if not is_pruned or (origin.lineage, origin.binlog) in facts:
+        yield from _place_problems(origin, facts, executed, gtids_at)
     yield from _join_problems(child, origin, executed)
 
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
-from binlog2s3.archive.catalog import all_sources, where_to_look
+from binlog2s3.archive.sources import all_sources, where_to_look
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
 from binlog2s3.config.verify import VerifyConfig

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from binlog2s3.archive.backups import registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.documents import Lineage
@@ -92,8 +93,14 @@ def take_inventory(store: Store, layout: Layout) -> SourceInventory:
     for info in store.list(layout.live):
         _place_live(inventory, info)
     for info in store.list(layout.archive):
-        if not info.key.startswith(layout.turns):  # `Catalog.turn` reads them
+        if not info.key.startswith((layout.turns, layout.backups)):  # read by others
             _place_archived(inventory, info)
+    unreadable: list[ArchiveError] = []
+    registered(catalog, unreadable)
+    inventory.defects += [
+        Defect(kind="backup-unreadable", key=layout.backups, text=str(error))
+        for error in unreadable
+    ]
     for key in sorted(catalog.foreign):
         inventory.foreign(key)
     return inventory
@@ -125,12 +132,15 @@ def _place_live(inventory: SourceInventory, info: ObjectInfo) -> None:
 def _place_archived(inventory: SourceInventory, info: ObjectInfo) -> None:
     lineage, _, rest = info.key.removeprefix(inventory.layout.archive).partition("/")
     if not LINEAGE_ID.fullmatch(lineage):
-        inventory.foreign(info.key)
+        if info.key != inventory.layout.retired:
+            inventory.foreign(info.key)
         return
     objects, listed = inventory.objects(lineage), ListedObject(info.size, info.last_modified)
     folder, _, text = rest.partition("/")
     binlog = _name(text) if folder == "binlogs" else None
     entry = _name(text.removesuffix(".json")) if folder == "entries" else None
+    if folder == "floors" and inventory.layout.floor_number(lineage, info.key) is not None:
+        return  # `Catalog.with_floor` reads them
     if rest == "lineage.json":
         objects.described = True
     elif binlog is not None:

@@ -35,6 +35,7 @@ Kind = Literal[
     "durable-missing",
     "writer-unreadable",
     "turn-unreadable",
+    "backup-unreadable",
     "foreign",
     "source-differs",
     "source-has-it",
@@ -146,6 +147,11 @@ WORDS: Mapping[Kind, tuple[str, str, str]] = {
         "the last object of `turns/` does not follow format 1",
         "which lineage is current is not known: a recovery is refused without --lineage",
         f"{_VERSIONED}; a newer format needs a newer binlog2s3",
+    ),
+    "backup-unreadable": (
+        "a document of a registered base backup that does not follow format 1",
+        "the backup is not used, and `prune` does not keep what it needs",
+        "`backup add` registers it again; a newer format needs a newer binlog2s3",
     ),
     "foreign": (
         "an object below `archive/` or `live/` that is not part of the format",

@@ -142,7 +142,7 @@ class SourceVerifier:
         for id_, objects in sorted(self.context.inventory.by_lineage.items()):
             key = self.context.layout.lineage(id_)
             try:
-                lineage = read(self._store, key, Lineage)
+                lineage = self.context.catalog.with_floor(read(self._store, key, Lineage))
             except ObjectMissingError:
                 what = f"but {len(objects.binlogs)} binlogs and {len(objects.chunks)} open ones are"
                 if (turn := self.context.inventory.turn) is not None and turn.lineage == id_:

@@ -223,6 +223,10 @@ class LineageWalk:
         self._follow(facts, why)
 
     def _take_without_object(self, seen: _BinlogObjects) -> None:
+        if self._lineage.is_below_floor(seen.name):
+            self._intervals.end(f"{seen.name} was pruned")
+            self._before = None
+            return
         if seen.entry is None and seen.error is None:  # both were deleted after the listing
             self._context.defect("binlog-missing", "it was deleted meanwhile", seen.name)
         else:
@@ -295,6 +299,8 @@ class LineageWalk:
                 f"{name} is being archived: its entry comes next; if it is not there "
                 f"{minutes:.0f} minutes after the binlog, it is missing"
             )
+            return
+        if self._lineage.is_below_floor(name):  # it is being pruned
             return
         self.without_entry.append(name)
         self._context.defect("entry-missing", f"{name} has no entry", name)

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from binlog2s3.archive.catalog import sources
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Entry, Lineage, Parent
 from binlog2s3.archive.history import current_of, parents_first
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.listing import Listing, document, gather
 from binlog2s3.archive.pages import SPAN, name_at
+from binlog2s3.archive.sources import sources
 from binlog2s3.archive.writers import Heartbeat, Position, Turn
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import LIST, ListConfig

@@ -51,6 +51,7 @@ SAMPLES: Mapping[str, tuple[str, str, str]] = {
     "storage-class": ("STANDARD", "STANDARD_IA", "GLACIER_IR"),
     "sse": ("AES256", "aws:kms", "aes256"),
     "sse-kms-key-id": ("one", "two", "three"),
+    "object-lock": ("GOVERNANCE:1d", "COMPLIANCE:2d", "GOVERNANCE:30d"),
     "checksum": ("md5", "none", "crc64nvme"),
     "part-size": ("6MiB", "7M", "8388608"),
     "concurrency": ("1", "2", "3"),
@@ -668,7 +669,7 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse_seconds(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "1d", "1e3", "inf", "nan", "٣", "9" * 400])
+@pytest.mark.parametrize("text", ["", "x", "-1", "1w", "1e3", "inf", "nan", "٣", "9" * 400])
 def test_wrong_durations(text: str) -> None:
     """Anything else says what a duration looks like."""
     with pytest.raises(ValueError, match="is not a duration such as"):

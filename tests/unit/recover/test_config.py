@@ -291,18 +291,25 @@ def test_without_a_target() -> None:
 
 
 def test_a_target_is_never_guessed() -> None:
-    """There is no default host: neither where nothing is said, nor where only a part of it is."""
+    """There is no default host: neither where nothing is said, nor where only a part of it is.
+
+    Without a target and a start, the command says which registered backup to restore.
+    """
     for extra in (
-        (),
-        ("--json",),
         ("--yes",),
-        ("--mysql-host=db1",),
-        ("--serve-address=10.1.2.3",),
+        ("--yes", "--json"),
+        ("--from-backup-id=20260102T030405Z-1f2e3d4c",),
+        ("--from-binlog=b.1", "--from-position=4"),
     ):
         (problem,) = problems(*SOURCE, "--latest", *extra)
         assert problem.startswith("no target: --target-host or --target-socket is missing")
-    (problem,) = problems(*SOURCE, "--latest", "--dry-run")
-    assert problem.startswith("--dry-run without a target needs to be told where to begin")
+    for extra in ((), ("--json",), ("--dry-run",), ("--mysql-host=db1",)):
+        config = configured(*SOURCE, "--latest", *extra)
+        assert config.target is None
+        assert config.chooses_backup
+        assert not config.applies
+    config = configured(*SOURCE, "--latest", "--dry-run", "--from-backup-id=x")
+    assert not config.chooses_backup
     for extra in ("--target-port=3306", "--target-user=root", "--target-ssl-mode=DISABLED"):
         name = extra.partition("=")[0]
         needs = f"{name} needs --target-host or --target-socket"
@@ -338,10 +345,6 @@ def test_what_is_missing() -> None:
         (
             "where to stop is missing: one of --to-time, --to-gtid, --before-gtid, --to-position, "
             "--latest"
-        ),
-        (
-            "no target: --target-host or --target-socket is missing (or --output-dir "
-            "instead of a target, or --dry-run)"
         ),
     )
     assert problems(*SOURCE, "--latest", "--target-host=db9") == (

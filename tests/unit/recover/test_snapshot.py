@@ -197,8 +197,8 @@ def test_the_order_of_looking() -> None:
     )
     bucket.survey().names(ID)
     kinds = [key.split("/")[1] for key in seen]
-    assert kinds == ["live", "archive", "archive", "live", "archive", "archive", "archive"]
-    assert seen[:3] == [LAYOUT.writers, LAYOUT.turns, LAYOUT.archive]
+    assert kinds == ["live", *3 * ["archive"], "live", "archive", "archive", "archive"]
+    assert seen[:4] == [LAYOUT.writers, LAYOUT.turns, LAYOUT.archive, LAYOUT.floors(ID)]
 
 
 # What is known of one

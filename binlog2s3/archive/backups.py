@@ -1,0 +1,154 @@
+"""The registered base backups of a source: documents, and the list of them.
+
+Place in the flow: `backup add` writes one, `pitr`, `prune` and `status` read them. The backup
+itself is elsewhere; `location` says where.
+
+Law: a document is written once. One that breaks the format, or does not belong to its key, is not
+used: it is reported and ignored.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Self
+
+from binlog2s3.archive.catalog import Catalog, read
+from binlog2s3.archive.documents import flavour_name
+from binlog2s3.archive.fields import (
+    FORMAT,
+    backup_name,
+    check_place,
+    count,
+    gtids,
+    lineage_name,
+    moment,
+    or_none,
+    parse,
+    reading,
+    render,
+    server_uuid,
+    source_name,
+    text,
+)
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.formatting import iso_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backup:
+    """A base backup: where it ends, and where it is.
+
+    It ends after the transactions `gtid_set`, or at `position` of `binlog`, or both. `lineage`: the
+    lineage of that place, if several could be meant. `tool` is a name for people. `taken_at`: when
+    it was made; `registered_at`: when it was registered.
+    """
+
+    id: str
+    source: str
+    label: str
+    location: str
+    tool: str
+    flavour: Flavour
+    server_uuid: str
+    gtid_set: str | None
+    binlog: BinlogName | None
+    position: int | None
+    lineage: str | None
+    taken_at: datetime
+    registered_at: datetime
+
+    MOST: ClassVar[int] = 2 << 20
+
+    def to_json(self) -> bytes:
+        """The document backups/<id>.json."""
+        return render({"format": FORMAT, **self.row()})
+
+    def row(self) -> dict[str, Any]:
+        """The fields of the document without `format`, as JSON has them."""
+        return {
+            "id": self.id,
+            "source": self.source,
+            "label": self.label,
+            "location": self.location,
+            "tool": self.tool,
+            "flavour": self.flavour,
+            "server_uuid": self.server_uuid,
+            "gtid_set": self.gtid_set,
+            "binlog": str(self.binlog) if self.binlog is not None else None,
+            "position": self.position,
+            "lineage": self.lineage,
+            "taken_at": iso_text(self.taken_at),
+            "registered_at": iso_text(self.registered_at),
+        }
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Self:
+        """Read a backup; ArchiveError if it breaks the format, or has another key."""
+        document = parse(data, key, cls.MOST)
+        with reading(key):
+            found = cls(
+                id=backup_name(document["id"]),
+                source=source_name(document["source"]),
+                label=text(document["label"]),
+                location=text(document["location"]),
+                tool=text(document["tool"]),
+                flavour=flavour_name(document["flavour"]),
+                server_uuid=server_uuid(document["server_uuid"]),
+                gtid_set=or_none(gtids, document["gtid_set"]),
+                binlog=or_none(BinlogName.parse, document["binlog"]),
+                position=or_none(count, document["position"]),
+                lineage=or_none(lineage_name, document["lineage"]),
+                taken_at=moment(document["taken_at"]),
+                registered_at=moment(document["registered_at"]),
+            )
+            if (found.binlog is None) != (found.position is None):
+                raise ValueError("it has a binlog without a position, or the other way round")
+            if found.gtid_set is None and found.binlog is None:
+                raise ValueError("it has neither GTIDs nor a position")
+        check_place(key, "archive", found.source, "backups", f"{found.id}.json")
+        return found
+
+    @property
+    def name(self) -> str:
+        """The backup in a message."""
+        return f"backup {self.id}{f' ({self.label})' if self.label else ''}"
+
+
+def new_id(now: datetime) -> str:
+    """`<UTC time>-<8 random hex digits>`."""
+    return f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+
+
+def registered(catalog: Catalog, unreadable: list[ArchiveError] | None = None) -> list[Backup]:
+    """The backups of a source, oldest first. One listing, one small GET for each.
+
+    The error of one that cannot be read is added to `unreadable`, if that is given.
+    """
+    found = []
+    for info in catalog.store.list(catalog.layout.backups):
+        if catalog.layout.backup_id(info.key) is None:
+            catalog.foreign.add(info.key)
+            continue
+        try:
+            found.append(read(catalog.store, info.key, Backup))
+        except ObjectMissingError:  # removed meanwhile
+            continue
+        except ArchiveError as error:
+            if unreadable is not None:
+                unreadable.append(error)
+    return sorted(found, key=lambda one: (one.taken_at, one.id))
+
+
+def one_of(backups: Sequence[Backup], id_: str) -> Backup:
+    """The backup with this id, or the only one whose id begins so. Raises ArchiveError."""
+    found = [one for one in backups if one.id == id_] or [
+        one for one in backups if id_ and one.id.startswith(id_)
+    ]
+    if len(found) == 1:
+        return found[0]
+    what = f"several backups begin with {id_}" if found else f"no backup {id_} is registered"
+    there = ", ".join(one.id for one in (found or backups)[-5:]) or "none"
+    raise ArchiveError(what, hint=f"registered: {there}; see `binlog2s3 backup list`")

@@ -1,0 +1,51 @@
+"""Which sources a bucket has below a prefix.
+
+Place in the flow: `list`, `verify` and `status` ask here for all sources; every reader asks what to
+say if there is nothing of the source that was named.
+"""
+
+from binlog2s3.archive.fields import SOURCE
+from binlog2s3.archive.layout import Layout
+from binlog2s3.errors import StoreError
+from binlog2s3.store.contract import Store
+
+_MOST_NAMES = 10
+
+
+def sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
+    """The sources that have an archive under a prefix, and foreign keys. One listing."""
+    layout, found, foreign = Layout(prefix, ""), [], []
+    for name in store.list_names(layout.sources):
+        if _is_source(name):
+            found.append(name.rstrip("/"))
+        else:
+            foreign.append(layout.sources + name)
+    return found, foreign
+
+
+def all_sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
+    """All sources that have any object, in order, and foreign keys. Two listings."""
+    names, foreign = sources(store, prefix)
+    root = Layout(prefix, "").live.removesuffix("/")
+    for name in store.list_names(root):
+        if not _is_source(name):
+            foreign.append(f"{root}{name}")
+        elif name.rstrip("/") not in names:
+            names.append(name.rstrip("/"))
+    return sorted(names), foreign
+
+
+def where_to_look(store: Store, prefix: str) -> str:
+    """A hint for a source that has nothing in the bucket: which sources there are."""
+    try:
+        names, _ = all_sources(store, prefix)
+    except StoreError:  # a policy may allow only one source
+        names = []
+    if not names:
+        return "check that --s3-url is the streamer's bucket and prefix, and that it has started"
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"the sources there are: {', '.join(names[:_MOST_NAMES])}{more}"
+
+
+def _is_source(folder: str) -> bool:
+    return folder.endswith("/") and bool(SOURCE.fullmatch(folder[:-1]))

@@ -1,0 +1,51 @@
+"""The commands that decide what is kept: `backup` and `prune`.
+
+Place in the flow: as `commands`, which registers them with the others.
+"""
+
+from typing import Any, get_args
+
+import click
+
+from binlog2s3.cli.group import command
+from binlog2s3.cli.options import config_of, declared
+from binlog2s3.config.backup import BACKUP, Action
+
+
+@command(
+    examples="""
+    Examples (with the streamer's own file):
+      # after each base backup: register it, with where it is
+      binlog2s3 backup add --config /etc/binlog2s3/orders-primary.toml \\
+          --from-backup /backup/monday --location s3://acme-backups/monday --label monday
+
+      # a snapshot of a disk: where the server was then
+      binlog2s3 backup add --config /etc/binlog2s3/orders-primary.toml \\
+          --gtid-set 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-48213 --label snapshot-17
+
+      # what each one can be brought to
+      binlog2s3 backup list --config /etc/binlog2s3/orders-primary.toml
+
+      # the backup was deleted
+      binlog2s3 backup remove --config /etc/binlog2s3/orders-primary.toml 20260102T030405Z-1f2e3d4c
+    """,
+)
+@click.argument("action", type=click.Choice(get_args(Action)), metavar="add|list|remove")
+@click.argument("backup_id", required=False, metavar="[ID]")
+@declared(BACKUP["add"].options)
+@click.pass_context
+def backup(ctx: click.Context, /, *, action: Action, backup_id: str | None, **given: Any) -> None:
+    """Register base backups, and show what each one reaches.
+
+    `add` writes a small document that says where a base backup ends and where it is. `list` shows
+    for each one whether it can be brought to now, without a gap. `remove` forgets one. The backup
+    itself is never touched. `pitr` chooses among the registered backups, and `prune` keeps what
+    they need.
+    """
+    if (action == "remove") != (backup_id is not None):
+        what = "needs the id of the backup" if action == "remove" else "takes no id"
+        raise click.UsageError(f"backup {action} {what}", ctx)
+    config = config_of(ctx, given, BACKUP[action])
+    from binlog2s3.retain.backup import run  # noqa: PLC0415
+
+    ctx.exit(run(config, action, backup_id))

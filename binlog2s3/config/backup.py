@@ -1,0 +1,94 @@
+"""The options of `backup`, and one frozen `BackupConfig` of them.
+
+Place in the flow: as `values`, for `cli`; `retain.backup` carries it out. Law: as that of `given`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.bucket import FromLineage, reading
+from binlog2s3.config.given import CommandOptions, Given, contradiction, path_problems
+from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.points import Moment
+from binlog2s3.config.values import BY_NAME, S3Config, s3_of
+
+Action = Literal["add", "list", "remove"]
+_ENDS = ("from-backup", "gtid-set", "binlog")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupConfig:
+    """What to register, list or remove. For `add`, one of the ends is set."""
+
+    s3: S3Config
+    source: str
+    from_backup: Annotated[
+        Path | None,
+        Option(
+            "PATH",
+            "add: the base backup itself, which contains its position: a dump of mysqldump; or the "
+            "directory of xtrabackup, mariabackup, mydumper or MySQL Shell, or the file in it that "
+            "has the position.",
+        ),
+    ] = None
+    gtid_set: Annotated[
+        str | None, Option("SET", "add: the GTIDs that the base backup contains.", "gtid set")
+    ] = None
+    binlog: Annotated[
+        BinlogName | None, Option("NAME", "add: binlog in which the base backup ends.")
+    ] = None
+    position: Annotated[
+        int | None,
+        Option("N", "add: offset in that binlog at which the base backup ends.", least=4),
+    ] = None
+    from_lineage: FromLineage = None
+    time: Annotated[
+        Moment | None,
+        Option("TIME", "add: when the base backup was made.", "time", otherwise="now"),
+    ] = None
+    label: Annotated[str | None, Option("TEXT", "add: a name for people.")] = None
+    location: Annotated[
+        str | None, Option("URL", "add: where the base backup is, for example s3://backups/monday.")
+    ] = None
+    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+
+
+BACKUP_OPTIONS = options_of(BackupConfig)
+"""Those that only `backup` has."""
+_WRITING = tuple(BY_NAME[name] for name in ("sse", "sse-kms-key-id", "object-lock"))
+_SHARED = (*reading("Server in the bucket whose base backups these are."), *_WRITING)
+
+
+def _config(values: Mapping[str, Any]) -> BackupConfig:
+    return fill(BackupConfig, BACKUP_OPTIONS, values, s3=s3_of(values), source=values["source"])
+
+
+def _add_problems(given: Given) -> Iterable[str]:
+    ends = [name for name in _ENDS if given.has(name)]
+    if not ends and not given.wrong.intersection(_ENDS):
+        yield "where the base backup ends is missing: --from-backup, --gtid-set or --binlog"
+    if given.has("from-backup"):
+        for name in ("gtid-set", "binlog"):
+            if given.has(name):
+                yield contradiction(given, "from-backup", name, "give one of them")
+    yield from path_problems(given, "from-backup")
+    for one, other in (("binlog", "position"), ("position", "binlog")):
+        if given.has(one) and given.is_missing(other):
+            yield f"{given.called(one)} needs --{other}"
+
+
+def _other_problems(given: Given) -> Iterable[str]:
+    for option in BACKUP_OPTIONS:
+        if option.name != "json" and given.wants(option.name):
+            yield f"{given.called(option.name)} is for `backup add`"
+
+
+_ALL = (*_SHARED, *BACKUP_OPTIONS)
+BACKUP: Mapping[Action, CommandOptions[BackupConfig]] = {
+    "add": CommandOptions(_ALL, _add_problems, _config),
+    "list": CommandOptions(_ALL, _other_problems, _config),
+    "remove": CommandOptions(_ALL, _other_problems, _config),
+}

@@ -1,0 +1,173 @@
+"""What a base backup can be brought to, and which registered backup reaches a goal.
+
+Place in the flow: `backup list`, `prune` and `status` ask what a backup reaches, `pitr` without a
+target asks which backup to restore. Every answer is a plan that `plan.make` made. Pure but for what
+it asks the history.
+
+Law: nothing is reachable that `pitr` would refuse.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from binlog2s3.archive.backups import Backup
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.recover.backup import start_of_registered
+from binlog2s3.recover.model import (
+    BinlogPosition,
+    BucketHistory,
+    Goal,
+    Latest,
+    Plan,
+    Request,
+    Start,
+    ToPosition,
+)
+from binlog2s3.recover.plan import make
+from binlog2s3.recover.route import Route
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupReach:
+    """What a backup can be brought to, without a gap. Times in microseconds, UTC.
+
+    `is_complete`: up to the newest transaction of the current history. Otherwise `why` it ends
+    before that, and `hint`. `lineage`: the history that it is brought along; "" if it cannot be
+    used at all. `begin` is the binlog that its recovery begins in, `end` where it ends. `from_us`
+    is the earliest time that it can be brought to, `to_us` the latest, None if unknown.
+    """
+
+    is_complete: bool
+    lineage: str = ""
+    begin: BinlogPosition | None = None
+    end: BinlogPosition | None = None
+    from_us: int | None = None
+    to_us: int | None = None
+    why: str = ""
+    hint: str = ""
+
+
+def reach_of(start: Start, history: BucketHistory) -> BackupReach:
+    """What a backup that ends there can be brought to, along the history that fits it."""
+    refusal: RecoveryError | ArchiveError | None = None
+    for lineage in _tips(start, history):
+        request = Request(goal=Latest(), start=start, lineage=lineage)
+        try:
+            plan = make(request, history)
+        except (RecoveryError, ArchiveError) as error:
+            refusal = refusal or error
+            if (found := _up_to_break(request, history, error)) is not None:
+                return found
+            continue
+        if plan.lineage == history.current:
+            return _reach(plan, start, history)
+        why = f"it is of lineage {plan.lineage}, a branch that the current history left"
+        return replace(_reach(plan, start, history), is_complete=False, why=why)
+    why, hint = (str(refusal), refusal.hint) if refusal is not None else ("nothing is there", "")
+    return BackupReach(is_complete=False, why=why, hint=hint)
+
+
+def best_for(
+    backups: Sequence[Backup], goal: Goal, history: BucketHistory, lineage: str | None
+) -> tuple[Backup, Plan] | None:
+    """The newest backup that can be brought to a goal, with the plan for it; None if none can."""
+    for backup in reversed(backups):
+        try:
+            start = start_of_registered(backup, history_flavour(history, lineage))
+            return backup, make(Request(goal=goal, start=start, lineage=lineage), history)
+        except (RecoveryError, ArchiveError):
+            continue
+    return None
+
+
+def history_flavour(history: BucketHistory, lineage: str | None) -> Flavour:
+    """The flavour of the history that ends in this lineage; None: in the current one."""
+    wanted = lineage or history.current
+    known = {one.id: one.flavour for one in history.lineages}
+    return known[wanted] if wanted in known else history.lineages[-1].flavour
+
+
+def _tips(start: Start, history: BucketHistory) -> Iterable[str | None]:
+    """The histories to try: the current one first, then the others, newest first.
+
+    Only a backup whose lineage is known says by it which of two histories is meant.
+    """
+    yield None
+    if start.lineage is not None:
+        yield history.current
+    yield from (one.id for one in reversed(history.lineages) if one.id != history.current)
+
+
+def _reach(plan: Plan, start: Start, history: BucketHistory) -> BackupReach:
+    begin = plan.begin if plan.pieces else plan.stop
+    return BackupReach(
+        is_complete=True,
+        lineage=plan.lineage,
+        begin=_first(begin, start, history),
+        end=plan.stop,
+        from_us=_begins_us(begin, history),
+        to_us=plan.reach.latest_us,
+    )
+
+
+def _first(begin: BinlogPosition, start: Start, history: BucketHistory) -> BinlogPosition:
+    """The place in the first binlog that a plan from this start needs.
+
+    A start at a position, or one whose lineage was found by its position, needs that binlog even if
+    nothing after the position is in it.
+    """
+    place = start.place or (start.base.place if start.base is not None else None)
+    if place is None or place[0] not in history.names(begin.lineage):
+        return begin
+    if start.place is None and start.lineage != begin.lineage:
+        return begin
+    name, offset = place
+    return min(begin, replace(begin, binlog=name, offset=offset), key=_place)
+
+
+def _place(position: BinlogPosition) -> tuple[BinlogName, int]:
+    return position.binlog, position.offset
+
+
+def _begins_us(begin: BinlogPosition, history: BucketHistory) -> int:
+    """The newest commit before a place in its binlog; without one, when the binlog began."""
+    found = history.known(begin.lineage, begin.binlog).first_us
+    for one in history.transactions(begin.lineage, begin.binlog, 0, begin.offset):
+        if one.end <= begin.offset:
+            found = max(found, one.commit_us)
+    return found
+
+
+def _up_to_break(
+    request: Request, history: BucketHistory, refusal: RecoveryError | ArchiveError
+) -> BackupReach | None:
+    """What the backup reaches before the first gap or damage; None if it cannot be used at all."""
+    try:
+        across = make(replace(request, allow_gap=True), history)
+    except (RecoveryError, ArchiveError):
+        return None
+    reach = replace(
+        _reach(across, request.start, history),
+        is_complete=False,
+        why=str(refusal),
+        hint=refusal.hint,
+    )
+    route = Route(history, across.lineage)
+    begin = across.begin if across.pieces else across.stop
+    first = next(
+        number
+        for number, one in enumerate(route.stretches)
+        if (route.lineage(number), one.name) == (begin.lineage, begin.binlog)
+    )
+    for number, _, _ in route.breaks(first, len(route) - 1):
+        end = route.place(number - 1, route.end(number - 1))
+        goal = ToPosition(end.binlog, end.offset)
+        try:
+            make(replace(request, goal=goal, lineage=end.lineage), history)
+        except (RecoveryError, ArchiveError):
+            return replace(reach, end=None, to_us=None)
+        to_us = route.known(number - 1).greatest_commit_us
+        return replace(reach, end=end, to_us=to_us)
+    return replace(reach, end=None, to_us=None)

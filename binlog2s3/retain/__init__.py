@@ -1,0 +1,1 @@
+"""Keeping what is needed: registered base backups, and what is pruned."""
