@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from binlog2s3.archive.backups import Backup
-from binlog2s3.archive.documents import Entry, Floor, Lineage, Parent
+from binlog2s3.archive.documents import Entry, Lineage, LineageFloor, Parent
 from binlog2s3.archive.parts import Block
 from binlog2s3.archive.writers import Heartbeat, Position, Turn
 from binlog2s3.binlog.names import BinlogName
@@ -53,7 +53,7 @@ ENTRY = Entry(
     next_binlog="mysql-bin.000003",
     archived_at=TIME,
 )
-FLOOR = Floor(
+FLOOR = LineageFloor(
     source="orders",
     lineage=ID,
     binlog=NAME,

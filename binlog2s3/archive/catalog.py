@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 from typing import ClassVar, Protocol, Self, TypeVar
 
 from binlog2s3.archive.chunks import Chunk, Chunks
-from binlog2s3.archive.documents import Entry, EntryEnd, Floor, Lineage
+from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.fields import LINEAGE_ID, too_large
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import name_at
@@ -264,7 +264,7 @@ class Catalog:
                 self.foreign.add(info.key)
         for number in sorted(found, reverse=True):
             try:
-                floor = read(self.store, found[number], Floor)
+                floor = read(self.store, found[number], LineageFloor)
             except (ObjectMissingError, ArchiveError):
                 self.foreign.add(found[number])
                 continue

@@ -85,7 +85,7 @@ class Parent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
+class LineageFloor:
     """The binlogs of a lineage before `binlog` may have been deleted: they are not missing.
 
     `gtid_set`: the GTIDs executed before that binlog began; "" if there were none, or if the server
@@ -152,7 +152,7 @@ class Lineage:
     first_binlog_time: datetime
     gtid_set: str
     parent: Parent | None = None
-    floor: Floor | None = field(default=None, compare=False)
+    floor: LineageFloor | None = field(default=None, compare=False)
 
     MOST: ClassVar[int] = 1 << 20
     """Bytes of the document."""

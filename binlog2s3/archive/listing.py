@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from binlog2s3.archive.catalog import Archived, Catalog, Contents
-from binlog2s3.archive.documents import Entry, Floor, Lineage
+from binlog2s3.archive.documents import Entry, Lineage, LineageFloor
 from binlog2s3.archive.history import MissingBinlogs, current_of, missing_binlogs, parents_first
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
@@ -354,7 +354,7 @@ def _lineage_document(listed: LineageListing) -> dict[str, Any]:
     }
 
 
-def _floor_document(floor: Floor | None) -> dict[str, str] | None:
+def _floor_document(floor: LineageFloor | None) -> dict[str, str] | None:
     if floor is None:
         return None
     return {

@@ -15,7 +15,7 @@ import pytest
 from binlog2s3 import errors
 from binlog2s3.archive import listing
 from binlog2s3.archive.backups import Backup
-from binlog2s3.archive.documents import EntryEnd, Floor, Lineage
+from binlog2s3.archive.documents import EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.history import MissingBinlogs
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import Page, Step, build
@@ -490,7 +490,7 @@ KEYS = (
         ("Entry", ENTRY.to_json(), EntryEnd.from_json, KEYS[1]),
         ("Writer's object", BEAT.to_json(), Heartbeat.from_json, KEYS[2]),
         ("Page", PAGE.to_json(), Page.from_json, KEYS[3]),
-        ("Floor", FLOOR.to_json(), Floor.from_json, KEYS[4]),
+        ("Floor", FLOOR.to_json(), LineageFloor.from_json, KEYS[4]),
         ("Backup", BACKUP.to_json(), Backup.from_json, KEYS[5]),
     ],
 )

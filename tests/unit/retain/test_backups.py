@@ -8,7 +8,7 @@ import pytest
 
 from binlog2s3.archive.backups import Backup, new_id, one_of, registered
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Floor
+from binlog2s3.archive.documents import LineageFloor
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, MisplacedError
@@ -155,7 +155,7 @@ def test_a_document_of_another_key_is_refused() -> None:
     with pytest.raises(MisplacedError):
         Backup.from_json(BACKUP.to_json(), LAYOUT.backup(new_id(TIME)))
     with pytest.raises(MisplacedError):
-        Floor.from_json(FLOOR.to_json(), LAYOUT.floor(ID, FLOOR.binlog.number + 1))
+        LineageFloor.from_json(FLOOR.to_json(), LAYOUT.floor(ID, FLOOR.binlog.number + 1))
 
 
 def test_the_greatest_floor_is_valid() -> None:
