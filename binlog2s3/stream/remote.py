@@ -9,7 +9,7 @@ sent only if its bytes are still those that the scanner saw.
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +35,7 @@ from binlog2s3.errors import (
     UploadMissingError,
 )
 from binlog2s3.log import Log
-from binlog2s3.store.s3 import Body, PartInfo, Reader, Store
+from binlog2s3.store.s3 import Body, ObjectInfo, PartInfo, Reader, Store
 from binlog2s3.stream.tail import Track
 
 _log = Log("place")
@@ -138,13 +138,13 @@ class RemoteBinlog:
 
     def put_chunk(self, chunk: Chunk) -> None:
         """Put a range of the growing binlog as a chunk. It is durable when this returns."""
+        key = self.chunk_key(chunk)
         if chunk.begin < self._track.floor:
-            data = self._read_back(chunk)
-            self._store.put(self.chunk_key(chunk), data, crc64=chunk.crc64)
+            self._store.put(key, self._read_back(chunk), crc64=chunk.crc64)
             return
         piece = self._checked(chunk.begin, chunk.end, chunk.crc64)
         with self._spool_unchanged(piece, chunk.crc64):
-            self._store.put(self.chunk_key(chunk), piece, crc64=chunk.crc64)
+            self._note_md5(chunk, self._store.put(key, piece, crc64=chunk.crc64))
 
     def compare(self, chunks: Iterable[Chunk]) -> frozenset[Chunk]:
         """Compare chunks of another process with our bytes; return those that are equal.
@@ -309,6 +309,16 @@ class RemoteBinlog:
                 raise _changed(piece, self._track.path)
             md5s[part] = md5
         return md5s[part]
+
+    def _note_md5(self, chunk: Chunk, info: ObjectInfo) -> None:
+        """Take a full chunk's ETag for its MD5, if the store has confirmed its CRC64NVME.
+
+        If the ETag is none, as with KMS, no copy has it either, and the bytes are compared.
+        """
+        part = self.grid.at(chunk.begin)
+        if (chunk.begin, chunk.end) == (part.begin, part.end) and info.crc64 == chunk.crc64:
+            with suppress(ValueError):
+                self._track.md5s[part] = bytes.fromhex(info.etag)
 
     def _read_back(self, wanted: Chunk) -> bytes:
         """Bytes that were freed in the spool: from this chunk, otherwise from others."""

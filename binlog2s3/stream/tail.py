@@ -26,7 +26,7 @@ from binlog2s3.store.s3 import Body, FileSlice, Pieces
 from binlog2s3.stream.decide import is_closed
 from binlog2s3.stream.spool import Floor, Spool, SpoolRun
 
-_SLICE = 4 << 20
+_SLICE = 1 << 20
 _MAGIC_SIZE = 4
 
 

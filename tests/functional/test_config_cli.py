@@ -41,14 +41,14 @@ def test_what_is_in_force(tmp_path: Path) -> None:
         "addressing_style": "auto",
         "checksum": "auto",
         "part_size": 5 << 20,
-        "concurrency": 8,
+        "concurrency": 16,
     }
     assert found["target"] == {"host": "t", "connect_timeout": 10}
     for line in (
         'host = "j"  # --mysql-host\n',
         'region = "b"  # BINLOG2S3_REGION\n',
         f'user = "u"  # [mysql] user of {file}\n',
-        "concurrency = 8  # default\n",
+        "concurrency = 16  # default\n",
     ):
         assert line in done.stdout
     assert SECRET not in done.stdout

@@ -187,7 +187,7 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
 def test_defaults() -> None:
     """The least that must be given is source, bucket and user."""
     config = configured(arguments(LEAST))
-    assert (config.s3.part_size, config.s3.concurrency) == (5 * MIB, 8)
+    assert (config.s3.part_size, config.s3.concurrency) == (5 * MIB, 16)
     assert (config.mysql.ssl_mode, config.mysql.connect_timeout) == (None, 10.0)
     assert (config.stream.start_at, config.stream.start_binlog) == ("oldest", None)
     assert config.stream.take_over is False
