@@ -58,11 +58,12 @@ chaos: $(STAMP)  ## random faults: ROUNDS=10 SEED=n, 10 to 40 s a round (see doc
 mutants: $(STAMP)  ## take out each safeguard of docs/reliability.md, and show the test that goes red
 	$(VENV)/bin/python -m tests.mutants.run $(MUTANTS)
 
-bench: $(STAMP)  ## measure seconds from commit to restorable, speed of catching up and of recovery; an hour or two (docs/benchmarks.md)
+bench: $(STAMP)  ## measure seconds from commit to restorable, speed of catching up, of recovery and of serve; an hour or two (docs/benchmarks.md)
 	$(VENV)/bin/python -m pip install --quiet --group bench
 	for what in matrix long idle peers; do $(VENV)/bin/python -m bench.rpo $$what || exit 1; done
 	for server in mysql mariadb; do $(VENV)/bin/python -m bench.restore --flavour $$server || exit 1; done
 	$(VENV)/bin/python -m bench.catchup
+	for server in mysql mariadb; do $(VENV)/bin/python -m bench.serve --flavour $$server || exit 1; done
 	$(VENV)/bin/python -m bench.rpo report
 	$(VENV)/bin/python -m bench.instances 1 10 50 --write
 

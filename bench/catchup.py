@@ -45,7 +45,8 @@ from lab import get
 from lab.cache import Unavailable
 from lab.child import ServerFailedError, end, spawn, tail
 from lab.disk import temporary_directory
-from lab.mysql import MysqlServer
+from lab.get import ServerBinaries
+from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import REGION, MinioServer, environment_for
 from lab.toxiproxy import Toxiproxy
 from lab.verify import Binlog, archived_keys, closed_binlogs, compare
@@ -172,10 +173,14 @@ def medians(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 @contextmanager
-def backlog(folder: Path, row_bytes: int, megabytes: int) -> Iterator[Backlog]:
+def backlog(
+    folder: Path, row_bytes: int, megabytes: int, *, binaries: ServerBinaries | None = None
+) -> Iterator[Backlog]:
     """A server that has written the backlog; its table is gone again, to spare the disk."""
     options = [*RELAXED, "--max-binlog-size=1G"]
-    with MysqlServer(get.mysql(), folder / "mysql", options=options) as server:
+    binaries = binaries or get.mysql()
+    kind = MariadbServer if binaries.flavour == "mariadb" else MysqlServer
+    with kind(binaries, folder / "mysql", options=options) as server:
         server.query(*SCHEMA)
         many = transactions_each(megabytes, row_bytes)
 

@@ -224,10 +224,10 @@ def _observe(setting: Setting, where: Bucket, server: MysqlServer, alive: ways.A
     if wait(first[:-1] if setting.flush_interval == 0 else first, START_SECONDS) is None:
         raise ServerFailedError("what was committed before the load does not reach the bucket")
     stop = _processes.Event()
-    with _child(watch, where, stop) as reader, _child(drive, server.socket, setting.plan) as load:
-        _answer(reader, alive, START_SECONDS)
+    with child(watch, where, stop) as reader, child(drive, server.socket, setting.plan) as load:
+        answer(reader, alive, START_SECONDS)
         before = server.binlogs()
-        done = _answer(load, alive, setting.plan.seconds + START_SECONDS)
+        done = answer(load, alive, setting.plan.seconds + START_SECONDS)
         if not isinstance(done, Done):
             raise ServerFailedError(str(done))
         after = server.binlogs()
@@ -237,7 +237,7 @@ def _observe(setting: Setting, where: Bucket, server: MysqlServer, alive: ways.A
         end = monotonic()
         pause.wait(0.2)  # the reader looks as often as every 50 ms
         stop.set()
-        history_end, samples = _answer(reader, alive, START_SECONDS)
+        history_end, samples = answer(reader, alive, START_SECONDS)
     client.close()
     return Seen(
         begin=done.begin,
@@ -252,7 +252,7 @@ def _observe(setting: Setting, where: Bucket, server: MysqlServer, alive: ways.A
 
 
 @contextmanager
-def _child(target: Any, *arguments: Any) -> Iterator[Connection]:
+def child(target: Any, *arguments: Any) -> Iterator[Connection]:
     """A process of its own that answers through a pipe."""
     ours, theirs = _processes.Pipe(duplex=False)
     process = _processes.Process(target=target, args=(*arguments, theirs), daemon=True)
@@ -269,15 +269,15 @@ def _child(target: Any, *arguments: Any) -> Iterator[Connection]:
         process.close()
 
 
-def _answer(child: Connection, alive: ways.Alive, seconds: float) -> Any:
-    """The child's next answer. Raises ServerFailedError when it does not come."""
+def answer(process: Connection, alive: ways.Alive, seconds: float) -> Any:
+    """The next answer of a process. Raises ServerFailedError when it does not come."""
     deadline = monotonic() + seconds
-    while not child.poll(0.5):
+    while not process.poll(0.5):
         alive()
         if monotonic() > deadline:
             raise ServerFailedError(f"a process of the benchmark says nothing for {seconds:.0f} s")
     try:
-        return child.recv()
+        return process.recv()
     except EOFError:
         raise ServerFailedError("a process of the benchmark has ended by itself") from None
 

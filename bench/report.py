@@ -42,6 +42,28 @@ each, and an empty bucket.
   mysqlbinlog are the streamer's child or the fetch. Requests are those that the store counted.
 
 """
+_SERVE = """## Serving replicas
+
+`binlog2s3 serve` sends {binlogs} closed binlogs, {megabytes:.0f} MB of rows of {row}, from a local
+MinIO. Source, MinIO, `serve` and its clients share one machine with {cores} cores.
+
+- A *client* speaks as a replica does, with GTIDs, and drops what it gets, so that only the sender is
+  measured. Ten of them start at the same moment.
+- "fetched / block" is how often `serve` read a block from MinIO for all clients together.
+- `mysqlbinlog --read-from-remote-server --raw --to-last-log` gets the same binlogs from the server
+  itself and from `serve`, in turn. Its seconds are those of the whole program, and its files were
+  equal to the server's own.
+- The figures are medians of {rounds} rounds.
+
+"""
+_SERVE_DELAY = """
+
+A replica's delay: the time from the moment at which the client has the source's answer to its
+commit until the row can be read at the replica. Between the two are a streamer with its default
+options, MinIO and `serve` with its default options. Rows have {row} and {rotations} rotations are
+in each run.
+
+"""
 LOADS = {
     "idle": Load(0, 0),
     "1 tx/s of 300 bytes": Load(1, 300 + EVENT_BYTES),
@@ -83,6 +105,7 @@ def tables(results: Results) -> dict[str, str]:
         "model": model_table(results),
         "restore": restore_table(results),
         "catchup": catchup_section(results),
+        "serve": serve_section(results),
     }
 
 
@@ -256,6 +279,63 @@ def catchup_table(found: Iterable[Mapping[str, Any]]) -> str:
                     f"{sum(done['requests'].values()):.0f}",
                 )
             )
+    return markdown(head, rows)
+
+
+def serve_section(results: Results) -> str:
+    """What the document says about `serve`: nothing until it was measured."""
+    found = [result for name, result in results.items() if name.startswith("serve-")]
+    if not found:
+        return ""
+    found.sort(key=lambda result: str(result["name"]), reverse=True)
+    first = found[0]
+    text = _SERVE.format(
+        binlogs=first["binlogs"],
+        megabytes=first["size"] / 1e6,
+        row=size(first["row_bytes"]),
+        cores=first["cores"],
+        rounds=first["rounds"],
+    )
+    delay = _SERVE_DELAY.format(
+        row=size(first["delay"]["row_bytes"]), rotations=first["delay"]["rotations"]
+    )
+    return text + serve_table(found) + delay + serve_delay_table(found)
+
+
+def serve_table(found: Iterable[Mapping[str, Any]]) -> str:
+    """How fast closed binlogs are sent."""
+    head = ("server", "to", "MB/s", "serve CPU s/GB", "fetched / block", "times as fast")
+    rows = []
+    for result in found:
+        server = result["name"].partition("-")[2]
+        for clients, one in result["clients"].items():
+            rows.append(
+                (
+                    server,
+                    f"{clients} client{'s, in all' if clients != '1' else ''}",
+                    f"{one['bytes_per_second'] / 1e6:.0f}",
+                    f"{one['cpu_seconds_per_gb']:.1f}",
+                    f"{one['fetched_per_block']:.2f}",
+                    "",
+                )
+            )
+        theirs, ours = (result["mysqlbinlog"][name] for name in ("server", "serve"))
+        for title, one in (("from the server", theirs), ("from `serve`", ours)):
+            ratio = f"{theirs['seconds'] / one['seconds']:.2f}"
+            rate = f"{one['bytes_per_second'] / 1e6:.0f}"
+            rows.append((server, f"mysqlbinlog, {title}", rate, "", "", ratio))
+    return markdown(head, rows)
+
+
+def serve_delay_table(found: Iterable[Mapping[str, Any]]) -> str:
+    """How far a replica of `serve` is after the source."""
+    head = ("server", "tx/s", "transactions", "p50 s", "p99 s", "max s")
+    rows = []
+    for result in found:
+        delay = result["delay"]
+        times_of = (f"{delay[name]:.2f}" for name in ("p50", "p99", "max"))
+        server = result["name"].partition("-")[2]
+        rows.append((server, str(delay["rate"]), f"{delay['commits']:,}", *times_of))
     return markdown(head, rows)
 
 

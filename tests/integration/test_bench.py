@@ -6,7 +6,7 @@ from time import monotonic
 
 import pytest
 
-from bench import catchup, scanner
+from bench import catchup, scanner, serve
 from bench.cost import Load, dear, dollars_per_month, requests_for
 from bench.link import SlowLink
 from bench.load import Plan
@@ -21,7 +21,7 @@ from lab.s3 import MinioServer, client_for
 PLAN = Plan(rate=20, row_bytes=100, seconds=6, connections=2, fillers=1, rotations=1)
 DOCUMENT = "# before\n" + "".join(
     f"<!-- begin {name} -->\nold\n<!-- end {name} -->\nkept {name}\n"
-    for name in ("rpo", "requests", "peers", "cost", "model", "restore", "catchup")
+    for name in ("rpo", "requests", "peers", "cost", "model", "restore", "catchup", "serve")
 )
 
 
@@ -96,6 +96,30 @@ def test_a_backlog_is_measured_by_each_way(
             assert done["requests"]["PutObject"] >= catchup.BINLOGS
     assert catchup.main(small) == 0
     assert load_results(results) == found  # what is there is not measured again
+
+
+@pytest.mark.minio
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+def test_a_serve_is_measured(
+    flavour: str, request: pytest.FixtureRequest, minio_binary: Path, tmp_path: Path
+) -> None:
+    """All clients get all bytes, and the delay of each transaction makes the report."""
+    del minio_binary
+    request.getfixturevalue(f"{flavour}_binaries")
+    results = tmp_path / "results.json"
+    small = ["--megabytes", "8", "--seconds", "3", "--rounds", "1", "--results", str(results)]
+    assert serve.main(["--flavour", flavour, *small]) == 0
+    (result,) = load_results(results).values()
+    assert result["name"] == f"serve-{flavour}"
+    assert set(result["clients"]) == {"1", "10"}
+    for one in result["clients"].values():
+        assert one["bytes_per_second"] > 0
+        assert 0 <= one["fetched_per_block"] < 10
+    assert set(result["mysqlbinlog"]) == {"server", "serve"}
+    delay = result["delay"]
+    assert delay["commits"] == 3 * serve.RATE
+    assert 0 < delay["p50"] <= delay["p99"] <= delay["max"]
+    assert f"| {delay['p50']:.2f} | {delay['p99']:.2f} |" in tables({result["name"]: result})["serve"]
 
 
 def test_a_transaction_counts_from_when_all_before_it_can_be_read() -> None:

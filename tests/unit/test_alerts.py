@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import binlog2s3
 from binlog2s3.config import timing
+from binlog2s3.serve.status import answer
 from binlog2s3.status import http as endpoint
 from binlog2s3.status import model as status
 from binlog2s3.status.metrics import METRICS, render
 from binlog2s3.status.model import Vitals, judge
+from tests.unit.serve.test_ask import STATUS_OF
 from tests.unit.status.test_metrics import FULL
 from tests.unit.test_docs import rows, section
 
@@ -26,7 +29,12 @@ MONITORING = (DOCS / "monitoring.md").read_text(encoding="utf-8")
 DASHBOARD = json.loads((DOCS / "grafana-dashboard.json").read_text(encoding="utf-8"))
 NAME = r"\b(?:binlog2s3|process)_[a-z][a-z0-9_]*"
 LABELS = {metric.name: {"source", *metric.labels} for metric in METRICS}
-LABELS |= {"binlog2s3_serve_up": {"source"}}  # serve.status
+OF_SERVE = {
+    sample.name: (family.type, set(sample.labels), family.documentation)
+    for family in text_string_to_metric_families(answer("/metrics", STATUS_OF).body.decode())
+    for sample in family.samples
+}
+LABELS |= {name: labels for name, (_, labels, _) in OF_SERVE.items()}
 OF_PROCESS = set(
     re.findall(r"^# TYPE (process_\S+)", render(FULL, process=True).decode(), re.MULTILINE)
 )
@@ -209,6 +217,17 @@ def test_metrics_are_in_the_document_and_no_other() -> None:
         )
         for metric in METRICS
     ]
+
+
+def test_the_metrics_of_serve_are_in_the_document_and_on_the_dashboard() -> None:
+    """Each one, and no other."""
+    documented = {
+        row[0].strip("`"): (row[1], {*re.findall(r"`(\w+)`", row[2]), "source"}, row[3])
+        for row in rows(section(MONITORING, "serve"), "metric of serve")
+    }
+    assert documented == OF_SERVE
+    shown = {name for query in queries() for name in re.findall(NAME, query)}
+    assert set(OF_SERVE) <= shown
 
 
 def test_the_document_names_no_metric_or_alert_that_does_not_exist() -> None:

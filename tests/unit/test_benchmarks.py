@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from bench.catchup import BINLOGS, WRITERS, Run, Used, medians, name_of, requests_in
 from bench.catchup import transactions_each as each
 from bench.processes import children, cpu_seconds, peak_bytes
-from bench.report import catchup_section, catchup_table, size
+from bench.report import Results, catchup_section, catchup_table, serve_section, size
 from bench.rpo import RESULTS, ROOT, load_results
 
 METRICS = """# HELP minio_api_requests_total Total number of requests
@@ -96,12 +97,45 @@ def test_the_section_is_there_only_once_something_was_measured() -> None:
     ]
 
 
-def test_the_document_says_what_was_measured() -> None:
-    """Its section is made from docs/benchmarks.json, so no figure in it is anything else."""
+@pytest.mark.parametrize(
+    ("name", "section"), [("catchup", catchup_section), ("serve", serve_section)]
+)
+def test_the_document_says_what_was_measured(
+    name: str, section: Callable[[Results], str]
+) -> None:
+    """Its sections are made from docs/benchmarks.json, so no figure in them is anything else."""
     page = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
-    shown = re.search(r"<!-- begin catchup -->(.*?)<!-- end catchup -->", page, re.DOTALL)
+    shown = re.search(rf"<!-- begin {name} -->(.*?)<!-- end {name} -->", page, re.DOTALL)
     assert shown
-    assert shown[1].strip() == catchup_section(load_results(RESULTS)).strip()
+    assert shown[1].strip() == section(load_results(RESULTS)).strip()
+
+
+def test_the_section_of_serve() -> None:
+    """MySQL comes first; mysqlbinlog's ratio is that of the seconds."""
+    one = {"bytes_per_second": 2e8, "cpu_seconds_per_gb": 3.21, "fetched_per_block": 1.0}
+    measured = {
+        "size": 1_000_000_000,
+        "row_bytes": 8000,
+        "binlogs": 4,
+        "cores": 2,
+        "rounds": 3,
+        "clients": {"1": one, "10": {**one, "fetched_per_block": 1.25}},
+        "mysqlbinlog": {
+            "server": {"seconds": 4.0, "bytes_per_second": 250_000_000},
+            "serve": {"seconds": 5.0, "bytes_per_second": 200_000_000},
+        },
+        "delay": {
+            "rate": 100, "row_bytes": 300, "rotations": 2, "commits": 12_000,
+            "p50": 0.9, "p99": 1.5, "max": 2.0,
+        },
+    }  # fmt: skip
+    names = ("serve-mariadb", "serve-mysql")
+    lines = serve_section({name: {"name": name, **measured} for name in names}).splitlines()
+    assert "| mysql | 1 client | 200 | 3.2 | 1.00 |  |" in lines
+    assert "| mysql | 10 clients, in all | 200 | 3.2 | 1.25 |  |" in lines
+    assert "| mysql | mysqlbinlog, from `serve` | 200 |  |  | 0.80 |" in lines
+    assert "| mariadb | 100 | 12,000 | 0.90 | 1.50 | 2.00 |" in lines
+    assert serve_section({"idle": {}}) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""A replication client that takes all events and drops them, so that only the sender is measured.
+
+Law: it says what a replica says, asks for what there is and for no more, and returns when the
+source has sent the end.
+"""
+
+import socket
+import struct
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from time import monotonic
+from uuid import UUID
+
+import pymysql
+from pymysql.constants import COMMAND
+
+from lab.child import ServerFailedError
+from lab.get import Flavour
+
+_READ = 1 << 20
+_SECONDS = 300.0
+_ENDS = 0x01  # BINLOG_DUMP_NON_BLOCK
+_EOF = 0xFE
+_EOF_SIZE = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """When the first and the last byte came, and how many in all. Moments are monotonic seconds."""
+
+    begin: float
+    end: float
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """Where to log in."""
+
+    port: int
+    user: str
+    password: str
+    flavour: Flavour
+
+
+def drain(door: Door, *, after: str, server_id: int) -> Drained:
+    """Take everything that comes after the GTID `after`: `UUID:1`, or MariaDB's `0-1-1`.
+
+    Raises ServerFailedError if the source ends with an error.
+    """
+    with closing(
+        pymysql.connect(
+            host="127.0.0.1", port=door.port, user=door.user, password=door.password,
+            ssl_disabled=True,
+        )
+    ) as connection:  # fmt: skip
+        with connection.cursor() as cursor:
+            cursor.execute("SET @source_binlog_checksum = 'CRC32', @master_binlog_checksum = 'CRC32'")
+            if door.flavour == "mariadb":
+                cursor.execute("SET @mariadb_slave_capability = 4")
+                cursor.execute(f"SET @slave_connect_state = '{after}'")
+        register = struct.pack("<IBBBHII", server_id, 0, 0, 0, 0, 0, 0)
+        connection._execute_command(COMMAND.COM_REGISTER_SLAVE, register)
+        connection._read_packet()
+        connection._execute_command(*_dump(door.flavour, after, server_id))
+        taken: socket.socket = connection._sock
+        taken.settimeout(_SECONDS)
+        return _taken(taken)
+
+
+def drain_all(door: Door, *, after: str, clients: int) -> list[Drained]:
+    """The same for several clients at once."""
+    with ThreadPoolExecutor(clients) as pool:
+        started = [
+            pool.submit(drain, door, after=after, server_id=9000 + number)
+            for number in range(clients)
+        ]
+        return [one.result() for one in started]
+
+
+def speed(drained: Sequence[Drained]) -> float:
+    """Bytes a second of all of them together."""
+    seconds = max(one.end for one in drained) - min(one.begin for one in drained)
+    return sum(one.size for one in drained) / seconds
+
+
+def _dump(flavour: Flavour, after: str, server_id: int) -> tuple[int, bytes]:
+    """The command and its body."""
+    if flavour == "mariadb":
+        return COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", 4, _ENDS, server_id)
+    uuid, _, last = after.partition(":")
+    gtids = struct.pack("<Q16sQQQ", 1, UUID(uuid).bytes, 1, 1, int(last) + 1)
+    head = struct.pack("<HIIQI", _ENDS, server_id, 0, 4, len(gtids))
+    return COMMAND.COM_BINLOG_DUMP_GTID, head + gtids
+
+
+def _taken(taken: socket.socket) -> Drained:
+    """Read to the end of the stream, which the source's last packet says is in order."""
+    room = bytearray(_READ)
+    size = taken.recv_into(room)
+    begin = monotonic()
+    last = bytes(room[:size])[-64:]
+    while count := taken.recv_into(room):
+        size += count
+        last = (last + bytes(room[max(0, count - 64) : count]))[-64:]
+    end = monotonic()
+    if last[-_EOF_SIZE:][:3] != b"\x05\0\0" or last[-_EOF_SIZE:][4] != _EOF:
+        raise ServerFailedError(f"the source has ended the stream with {last!r}")
+    return Drained(begin, end, size)
