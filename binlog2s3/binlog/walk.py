@@ -70,6 +70,18 @@ class EventSplitter:
         """Whether a part of an event was returned, and more of it is to come."""
         return bool(self._left)
 
+    def rest(self, data: Buffer) -> int:
+        """How many of the next bytes complete the event that they begin or continue.
+
+        All of them if they do not complete it, or if no event has such a size.
+        """
+        known = self._left
+        if not known:
+            head = bytes(self._held) + bytes(data[: max(0, HEADER_SIZE - len(self._held))])
+            if len(head) >= HEADER_SIZE:
+                known = _TYPE_AND_SIZE.unpack_from(head)[1] - len(self._held)
+        return min(known, len(data)) if known > 0 else len(data)
+
     def feed(self, data: Buffer) -> Iterator[EventPart]:
         """Split the next bytes, cut anywhere.
 

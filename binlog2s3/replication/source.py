@@ -359,6 +359,13 @@ class Client:
         if len(self._batch) >= _BATCH:
             self.flush()
 
+    def send_events(self, data: memoryview, sizes: Sequence[int]) -> None:
+        """Send whole events of these sizes, up to 64 KiB each, that follow each other in `data`."""
+        framed = self.conversation.whole_events(data, sizes)
+        self._batch = bytearray().join((self._batch, *framed))
+        if len(self._batch) >= _BATCH:
+            self.flush()
+
     def flush(self) -> None:
         """Send what is buffered."""
         if self._batch:

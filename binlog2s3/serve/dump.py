@@ -23,7 +23,7 @@ from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
 from binlog2s3.replication.events import WHOLE_MOST, heartbeat_event
-from binlog2s3.replication.feed import Feed, NotServedError
+from binlog2s3.replication.feed import Feed, NotServedError, pass_on
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client
@@ -224,7 +224,6 @@ class Sending:
 
     def _send(self, view: View, binlog: ServedBinlog, end: int) -> bool:
         """Send the bytes up to `end`; whether the client is still there."""
-        feed, splitter, send = self.feed, self._splitter, self._client.send_event
         while self._offset < end:
             found = self._served.newest(binlog, self._offset, end) if binlog.is_open else None
             parts: list[memoryview] | list[bytes] = found or []
@@ -235,13 +234,11 @@ class Sending:
                 parts = [block]
             for data in parts:
                 try:
-                    for part in splitter.feed(data):
-                        for out in feed.event(part):
-                            send(out.data, out.size)
+                    pass_on(memoryview(data), self._splitter, self.feed, self._client)
                 except ValueError as error:
                     raise ArchiveError(f"{binlog.name}: {error}") from error
                 self._offset += len(data)
-            self.place = (feed.name, self._offset)
+            self.place = (self.feed.name, self._offset)
             self.behind = max(0, end - self._offset)
             self._keep_alive()
         return True

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -12,7 +12,7 @@ import pytest
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.binlog.events import EventType
-from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.replication.feed import NotServedError
@@ -22,6 +22,7 @@ from binlog2s3.replication.source import Client
 from binlog2s3.serve.cache import BlockCache
 from binlog2s3.serve.dump import Sending
 from binlog2s3.serve.history import ArchiveHistory
+from binlog2s3.serve.model import ServedBinlog
 from tests.binlog_writer import UUID_A, BinlogWriter
 from tests.documents import BEAT, ID, LINEAGE, NAME, parent_of
 from tests.surveyed import LAYOUT, Bucket, workers, written
@@ -49,6 +50,12 @@ class Got:
             self.events.append(bytearray())
         self.events[-1] += data
         self.sent += len(data)
+
+    def send_events(self, data: memoryview, sizes: Sequence[int]) -> None:
+        for size in sizes:
+            self.send_event(bytes(data[:size]), size)
+            data = data[size:]
+        assert not data
 
     def flush(self) -> None:
         """All is sent at once."""
@@ -326,6 +333,51 @@ def test_gtids_of_two_histories(bucket: Bucket) -> None:
         wait_until(lambda: got.finished or raised, what="the end")
     assert not raised
     assert len(got.of(EventType.GTID)) == 6
+
+
+# Another look at the bucket
+
+
+class LooksAgain:
+    """A history in which the bucket is looked at once more after a dump has asked where to begin.
+
+    The binlogs before are gone then, so each binlog has another number.
+    """
+
+    def __init__(self, before: ArchiveHistory, after: ArchiveHistory) -> None:
+        self._now, self._after = before, after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._now, name)
+
+    def first_for(self, have: Gtids) -> tuple[ServedBinlog, int]:
+        found = self._now.first_for(have)
+        self._now = self._after
+        return found
+
+    def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
+        self._now.check_place(binlog, offset, is_replica=is_replica)
+        self._now = self._after
+
+
+@pytest.mark.parametrize("dump", [by_gtid(f"{UUID_A}:1-5"), at(SECOND)])
+def test_another_look_at_the_bucket_shifts_nothing(bucket: Bucket, dump: Dump) -> None:
+    """The dump begins in the binlog that it was given, whatever number that has meanwhile."""
+    first, second, third = written(5), written(5, first=6), written(5, first=11, rotate=False)
+    bucket.archive(first.data)
+    bucket.archive(second.data, SECOND)
+    bucket.chunks(third.data, 0, len(third.data), name=SECOND.next())
+    shorter = Bucket(replace(LINEAGE, first_binlog=SECOND))
+    shorter.beat(replace(BEAT, lineage=ID))
+    shorter.archive(second.data, SECOND)
+    shorter.chunks(third.data, 0, len(third.data), name=SECOND.next())
+    got = Got()
+    with history_of(bucket) as before, history_of(shorter) as after:
+        both = cast("ArchiveHistory", LooksAgain(before, after))
+        with sending(both, replace(dump, ends=True), got) as raised:
+            wait_until(lambda: got.finished or raised, what="the end")
+    assert not raised
+    assert len(got.of(EventType.GTID)) == 10
 
 
 # What cannot be right
