@@ -6,14 +6,15 @@ source has sent the end.
 
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from time import monotonic
+from typing import Any
 from uuid import UUID
 
-import pymysql
+from pymysql.connections import Connection
 from pymysql.constants import COMMAND
 
 from lab.child import ServerFailedError
@@ -50,24 +51,39 @@ def drain(door: Door, *, after: str, server_id: int) -> Drained:
 
     Raises ServerFailedError if the source ends with an error.
     """
+    asked = ["SET @source_binlog_checksum = 'CRC32', @master_binlog_checksum = 'CRC32'"]
+    if door.flavour == "mariadb":
+        asked += ["SET @mariadb_slave_capability = 4", f"SET @slave_connect_state = '{after}'"]
     with closing(
-        pymysql.connect(
-            host="127.0.0.1", port=door.port, user=door.user, password=door.password,
+        _Replica(
+            host="127.0.0.1",
+            port=door.port,
+            user=door.user,
+            password=door.password,
             ssl_disabled=True,
         )
-    ) as connection:  # fmt: skip
-        with connection.cursor() as cursor:
-            cursor.execute("SET @source_binlog_checksum = 'CRC32', @master_binlog_checksum = 'CRC32'")
-            if door.flavour == "mariadb":
-                cursor.execute("SET @mariadb_slave_capability = 4")
-                cursor.execute(f"SET @slave_connect_state = '{after}'")
-        register = struct.pack("<IBBBHII", server_id, 0, 0, 0, 0, 0, 0)
-        connection._execute_command(COMMAND.COM_REGISTER_SLAVE, register)
-        connection._read_packet()
-        connection._execute_command(*_dump(door.flavour, after, server_id))
-        taken: socket.socket = connection._sock
+    ) as replica:
+        for query in asked:
+            replica.query(query)
+        taken = replica.dump(*_dump(door.flavour, after, server_id), server_id=server_id)
         taken.settimeout(_SECONDS)
         return _taken(taken)
+
+
+class _Replica(Connection):
+    """Sends commands for which PyMySQL has no method."""
+
+    _execute_command: Callable[[int, bytes], None]
+    _read_packet: Callable[..., Any]
+    _sock: socket.socket
+
+    def dump(self, command: int, body: bytes, *, server_id: int) -> socket.socket:
+        """Register as a replica and ask for events; the socket on which they come."""
+        register = struct.pack("<IBBBHII", server_id, 0, 0, 0, 0, 0, 0)
+        self._execute_command(COMMAND.COM_REGISTER_SLAVE, register)
+        self._read_packet()
+        self._execute_command(command, body)
+        return self._sock
 
 
 def drain_all(door: Door, *, after: str, clients: int) -> list[Drained]:

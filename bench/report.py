@@ -47,8 +47,8 @@ _SERVE = """## Serving replicas
 `binlog2s3 serve` sends {binlogs} closed binlogs, {megabytes:.0f} MB of rows of {row}, from a local
 MinIO. Source, MinIO, `serve` and its clients share one machine with {cores} cores.
 
-- A *client* speaks as a replica does, with GTIDs, and drops what it gets, so that only the sender is
-  measured. Ten of them start at the same moment.
+- A *client* speaks as a replica does, with GTIDs, and drops what it gets, so that only the sender
+  is measured. Ten of them start at the same moment.
 - "fetched / block" is how often `serve` read a block from MinIO for all clients together.
 - `mysqlbinlog --read-from-remote-server --raw --to-last-log` gets the same binlogs from the server
   itself and from `serve`, in turn. Its seconds are those of the whole program, and its files were

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,7 +107,9 @@ def _speeds(binaries: ServerBinaries, megabytes: int, rounds: int) -> dict[str, 
         source = stack.enter_context(backlog(folder, ROW_BYTES, megabytes, binaries=binaries))
         store = stack.enter_context(MinioServer(get.minio(), folder / "store"))
         where = _where(store)
-        with ways.streamer(where, where.endpoint_url, source.server, folder, flush_interval=0) as ok:
+        with ways.streamer(
+            where, where.endpoint_url, source.server, folder, flush_interval=0
+        ) as ok:
             _wait_archived(where, source, ok)
         serve = stack.enter_context(serving(where, folder, binaries.flavour))
         after = "0-1-1"
@@ -128,7 +130,7 @@ def _speeds(binaries: ServerBinaries, megabytes: int, rounds: int) -> dict[str, 
         taken: dict[str, list[float]] = {"server": [], "serve": []}
         for _ in range(rounds):
             for name, door in doors.items():
-                taken[name].append(_fetched(door, source, folder))
+                taken[name].append(_fetched(door, source))
         print(f"mysqlbinlog: {taken}", flush=True)
         for name, times in taken.items():
             found["mysqlbinlog"][name] = {
@@ -158,7 +160,7 @@ def _medians(each: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: median(one[name] for one in each) for name in each[0]}
 
 
-def _fetched(door: Door, source: Backlog, folder: Path) -> float:
+def _fetched(door: Door, source: Backlog) -> float:
     """The seconds in which mysqlbinlog writes all closed binlogs; they are the server's own."""
     with temporary_directory("binlog2s3-serve-") as into:
         login = into / "login.cnf"
@@ -191,9 +193,7 @@ def _fetched(door: Door, source: Backlog, folder: Path) -> float:
 def _delay(binaries: ServerBinaries, seconds: float) -> dict[str, Any]:
     """The second measurement."""
     kind = MariadbServer if binaries.flavour == "mariadb" else MysqlServer
-    plan = Plan(
-        rate=RATE, row_bytes=DELAY_ROW_BYTES, seconds=seconds, connections=8, rotations=2
-    )
+    plan = Plan(rate=RATE, row_bytes=DELAY_ROW_BYTES, seconds=seconds, connections=8, rotations=2)
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_directory("binlog2s3-serve-"))
         store = stack.enter_context(MinioServer(get.minio(), folder / "store"))
@@ -255,10 +255,8 @@ def _watch(replica: MysqlServer, plan: Plan, alive: ways.Alive) -> dict[int, flo
     deadline = monotonic() + plan.seconds + START_SECONDS
     with closing(replica.connect()) as connection, connection.cursor() as cursor:
         while len(seen) < wanted:
-            try:
+            with suppress(pymysql.err.ProgrammingError, pymysql.err.OperationalError):
                 cursor.execute("SELECT id FROM bench.t WHERE id >= %s", (low,))
-            except (pymysql.err.ProgrammingError, pymysql.err.OperationalError):
-                pass  # the table has not come yet
             now = monotonic()
             for (number,) in cursor.fetchall():
                 seen.setdefault(number, now)
@@ -316,9 +314,12 @@ def _wait_archived(where: Bucket, source: Backlog, alive: ways.Alive) -> None:
     names = {f"{binlog.name}.json" for binlog in source.binlogs}
     deadline, pause = monotonic() + ARCHIVED_SECONDS, Event()
     with closing(where.client()) as client:
-        while not names <= archived_keys(
-            client, where.bucket, where.prefix, where.source, folder="entries"
-        ).keys():
+        while (
+            not names
+            <= archived_keys(
+                client, where.bucket, where.prefix, where.source, folder="entries"
+            ).keys()
+        ):
             alive()
             if monotonic() > deadline:
                 raise ServerFailedError("the binlogs are not archived")

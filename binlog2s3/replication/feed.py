@@ -15,7 +15,6 @@ from binlog2s3.binlog.events import (
     CHECKSUM_SIZE,
     HEADER,
     HEADER_SIZE,
-    Buffer,
     EventType,
     decode_format,
     decode_rotate,
@@ -125,7 +124,7 @@ class Feed:
         self.sent += len(part.data)
         self.position += size
 
-    def unchanged(self, data: Buffer) -> list[int]:
+    def unchanged(self, data: memoryview) -> list[int]:
         """The sizes of the whole events with which `data` begins, if they are sent as they are.
 
         It does for many events at once what `event` does for each, and is much faster. It ends
@@ -212,7 +211,7 @@ class Feed:
 class Sink(Protocol):
     """Where events are sent; `source.Client` is one."""
 
-    def send_event(self, data: Buffer, size: int | None = None) -> None:
+    def send_event(self, data: bytes | memoryview, size: int | None = None) -> None:
         """Send an event, or a part of one (`walk.EventPart`) if `size` is given."""
 
     def send_events(self, data: memoryview, sizes: Sequence[int]) -> None:

@@ -8,11 +8,15 @@ Law: memory is bounded by the size of one packet.
 Source: MySQL's "Client/Server Protocol" (dev.mysql.com/doc/dev/mysql-server), page MySQL Packets.
 """
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 PACKET_MOST = 0xFFFFFF
 """The most bytes in the payload of one packet; larger ones continue in the next packet."""
+
+_EVENT_HEAD = struct.Struct("<IB")
+"""A packet's size and number, and the zero with which an event's packet begins."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -87,6 +91,19 @@ class Packets:
     def event_head(self, size: int) -> bytes:
         """What is sent before a whole event of fewer than `PACKET_MOST` bytes."""
         return self._header(size + 1) + b"\0"
+
+    def whole_events(self, data: memoryview, sizes: Sequence[int]) -> list[Buffer]:
+        """Events that follow each other in `data`, each with what is sent before it.
+
+        None of them fills a packet.
+        """
+        found: list[Buffer] = []
+        sequence, at = self._sequence, 0
+        for size in sizes:
+            found += (_EVENT_HEAD.pack(size + 1 | (sequence & 0xFF) << 24, 0), data[at : at + size])
+            sequence, at = sequence + 1, at + size
+        self._sequence = sequence
+        return found
 
     def event_packets(self, data: Buffer, *, size: int) -> Iterator[Buffer]:
         """The next bytes of a dump's events, as buffers to be sent one after the other.

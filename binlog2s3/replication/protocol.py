@@ -29,8 +29,6 @@ _COMMAND_MOST = 8 << 20  # a GTID set of a replica; text is far smaller
 _MALFORMED = 1835  # ER_MALFORMED_PACKET
 
 _QUIT, _QUERY, _PING, _DUMP, _REGISTER, _DUMP_GTID = 0x01, 0x03, 0x0E, 0x12, 0x15, 0x1E
-_EVENT_HEAD = struct.Struct("<IB")
-"""A packet's size and number, and the zero with which an event's packet begins."""
 _NON_BLOCK, _HEARTBEAT_V2_WANTED = 0x01, 0x02
 
 
@@ -186,17 +184,8 @@ class Conversation:
         return self._packets.event_head(size)
 
     def whole_events(self, data: memoryview, sizes: Sequence[int]) -> list[Buffer]:
-        """Events that follow each other in `data`, each with what is sent before it.
-
-        None of them fills a packet.
-        """
-        found: list[Buffer] = []
-        sequence, at = self._sequence, 0
-        for size in sizes:
-            found += (_EVENT_HEAD.pack(size + 1 | (sequence & 0xFF) << 24, 0), data[at : at + size])
-            sequence, at = sequence + 1, at + size
-        self._sequence = sequence
-        return found
+        """See `Packets`."""
+        return self._packets.whole_events(data, sizes)
 
     def event_packets(self, data: Buffer, *, size: int) -> Iterator[Buffer]:
         """See `Packets`."""

@@ -100,9 +100,7 @@ def test_the_section_is_there_only_once_something_was_measured() -> None:
 @pytest.mark.parametrize(
     ("name", "section"), [("catchup", catchup_section), ("serve", serve_section)]
 )
-def test_the_document_says_what_was_measured(
-    name: str, section: Callable[[Results], str]
-) -> None:
+def test_the_document_says_what_was_measured(name: str, section: Callable[[Results], str]) -> None:
     """Its sections are made from docs/benchmarks.json, so no figure in them is anything else."""
     page = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
     shown = re.search(rf"<!-- begin {name} -->(.*?)<!-- end {name} -->", page, re.DOTALL)

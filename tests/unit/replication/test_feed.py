@@ -1,6 +1,7 @@
 """Events that are sent many at once: the same events, in the same packets, as one by one."""
 
 import random
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -72,6 +73,9 @@ def test_many_events_at_once_are_the_same_events(seed: int, has: str, cuts: st.D
     together, got = replace(one), Got()
     rest = begun(one, binlog)
     assert begun(together, binlog) == rest
+    if seed % 3 == 0:  # a plan or a directory leaves out a transaction
+        hole = binlog.transactions[5]
+        rest = rest[: hole.begin - binlog.ends[1]] + rest[hole.end - binlog.ends[1] :]
     splitter = EventSplitter(most=WHOLE_MOST)
     for part in splitter.feed(rest):
         for out in one.event(part):
@@ -104,12 +108,11 @@ def test_no_event_is_so_small(size: int) -> None:
     rest = bytearray(begun(feed, binlog))
     begin = binlog.transactions[1].begin - binlog.ends[1]
     rest[begin + 9 : begin + 13] = size.to_bytes(4, "little")
-    for cut in (0, begin + 5, begin + 12):
-        again, splitter = replace(feed), EventSplitter(most=WHOLE_MOST)
-        again._told = feed._told
+    for cut in (begin, begin + 5, begin + 12):
+        again, splitter = copy(feed), EventSplitter(most=WHOLE_MOST)
+        pass_on(memoryview(rest)[:cut], splitter, again, Got())
         with pytest.raises(ValueError, match=f"an event of {size} bytes"):
-            for part in (rest[:cut], rest[cut:]):
-                pass_on(memoryview(part), splitter, again, Got())
+            pass_on(memoryview(rest)[cut:], splitter, again, Got())
 
 
 def test_a_place_inside_an_event_is_refused() -> None:
