@@ -208,7 +208,7 @@ class Feed:
         return self.has.has(gtid_of(kind, server_id, event, CHECKSUM_SIZE if self.checksum else 0))
 
 
-class Sink(Protocol):
+class EventSink(Protocol):
     """Where events are sent; `source.Client` is one."""
 
     def send_event(self, data: bytes | memoryview, size: int | None = None) -> None:
@@ -218,7 +218,7 @@ class Sink(Protocol):
         """Send whole events of these sizes, which follow each other in `data`."""
 
 
-def pass_on(data: memoryview, splitter: EventSplitter, feed: Feed, sink: Sink) -> None:
+def pass_on(data: memoryview, splitter: EventSplitter, feed: Feed, sink: EventSink) -> None:
     """Send what the next bytes of a binlog hold, cut anywhere.
 
     Raises ValueError if they are not events.
