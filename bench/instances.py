@@ -17,17 +17,19 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from time import monotonic
 
 from bench.processes import children, cpu_seconds
+from bench.reach import Bucket
+from bench.ways import start_streamer
 from lab import get
-from lab.child import ServerFailedError, end, spawn, tail
+from lab.child import ServerFailedError, end, tail
 from lab.disk import temporary_directory
 from lab.mysql import MysqlServer
-from lab.s3 import REGION, MinioServer
+from lab.s3 import MinioServer
 
 SECONDS = 60.0
 READY_SECONDS = 300.0
@@ -108,20 +110,20 @@ def measure(count: int, *, seconds: float = SECONDS) -> Measured:
         options = ["--max-connections=1000"]
         server = stack.enter_context(MysqlServer(get.mysql(), folder / "mysql", options=options))
         server.query("CREATE DATABASE bench", "CREATE TABLE bench.t (id INT PRIMARY KEY)")
-        bucket = store.make_bucket()
+        where = Bucket.made_in(store)
         streamers: list[Streamer] = []
         for number in range(1, count + 1):
-            streamers.append(_started(stack, server, store, bucket, folder / f"source-{number}"))
+            streamers.append(_started(stack, server, where, folder / f"source-{number}"))
             if number % AT_ONCE == 0:
                 _wait_started(streamers)
-        _wait_idle(store, bucket, streamers)
+        _wait_idle(store, where.bucket, streamers)
         idle = _cpu_of_a_minute(streamers, seconds)
         threads = int(server.query("SHOW STATUS LIKE 'Threads_connected'")[0][1]) - 1
         decoders = [child for one in streamers for child in children(one.pid)]
         of_streamers = _memory(one.pid for one in streamers)
         of_decoders = _memory(decoders)
         busy = _cpu_of_a_minute(streamers, seconds, server)
-        _wait_idle(store, bucket, streamers)
+        _wait_idle(store, where.bucket, streamers)
         return Measured(
             count=count,
             streamers=of_streamers,
@@ -133,29 +135,14 @@ def measure(count: int, *, seconds: float = SECONDS) -> Measured:
         )
 
 
-def _started(
-    stack: ExitStack, server: MysqlServer, store: MinioServer, bucket: str, folder: Path
-) -> Streamer:
+def _started(stack: ExitStack, server: MysqlServer, where: Bucket, folder: Path) -> Streamer:
     folder.mkdir()
     source = folder.name
-    options = {
-        "source": source,
-        "mysql-host": "127.0.0.1",
-        "mysql-port": server.port,
-        "mysql-user": server.repl_user,
-        "mysql-password-file": server.password_file,
-        "mysqlbinlog": server.binaries.binlog,
-        "spool": folder / "spool",
-        "s3-url": f"s3://{bucket}/pre",
-        "endpoint-url": store.endpoint_url,
-        "region": REGION,
-        "addressing-style": "path",
-    }
-    argv = [sys.executable, "-m", "binlog2s3", "stream"]
-    argv += [f"--{name}={value}" for name, value in options.items()]
-    process = spawn(argv, folder / "log", environment=store.env())
+    process = start_streamer(
+        replace(where, source=source), where.endpoint_url, server, folder, more={}
+    )
     stack.callback(end, process, grace_seconds=20)
-    return Streamer(source, process.pid, folder / "log")
+    return Streamer(source, process.pid, folder / "stream.log")
 
 
 def _wait_started(streamers: Iterable[Streamer]) -> None:

@@ -12,7 +12,6 @@ connections would have eight times the link.
 import asyncio
 import contextlib
 import threading
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -44,12 +43,7 @@ class SlowLink:
         self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(60)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -58,14 +58,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         folder = stack.enter_context(temporary_directory("binlog2s3-bench-"))
         store = stack.enter_context(MinioServer(get.minio(), folder / "store"))
         server = stack.enter_context(MysqlServer(get.mysql(), folder / "mysql"))
-        where = Bucket(
-            endpoint_url=store.endpoint_url,
-            access_key=store.access_key,
-            secret_key=store.secret_key,
-            bucket=store.make_bucket(),
-            prefix="pre",
-            source="bench",
-        )
+        where = Bucket.made_in(store)
         proxy = stack.enter_context(RecordingProxy(store.endpoint_url))
         endpoint = proxy.url
         if setting.slow_link:

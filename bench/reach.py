@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from binlog2s3.archive.chunks import Chunk, join
 from binlog2s3.binlog.names import BinlogName
-from lab.s3 import client_for
+from lab.s3 import MinioServer, client_for
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -37,6 +37,18 @@ class Bucket:
     bucket: str
     prefix: str
     source: str
+
+    @classmethod
+    def made_in(cls, store: MinioServer, *, source: str = "bench") -> Self:
+        """A new bucket of this store."""
+        return cls(
+            endpoint_url=store.endpoint_url,
+            access_key=store.access_key,
+            secret_key=store.secret_key,
+            bucket=store.make_bucket(),
+            prefix="pre",
+            source=source,
+        )
 
     def client(self) -> "S3Client":
         """A client of its own for each process; close it."""

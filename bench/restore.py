@@ -110,14 +110,7 @@ def _archived(
     binaries: ServerBinaries, store: MinioServer, folder: Path, megabytes: int
 ) -> Iterator[Lab]:
     """A source with so much in its binlogs, all of which is in the bucket."""
-    where = Bucket(
-        endpoint_url=store.endpoint_url,
-        access_key=store.access_key,
-        secret_key=store.secret_key,
-        bucket=store.make_bucket(),
-        prefix="pre",
-        source="bench",
-    )
+    where = Bucket.made_in(store)
     kind = MariadbServer if binaries.flavour == "mariadb" else MysqlServer
     options = [*RELAXED, "--max-binlog-size=100M", "--binlog-format=ROW"]
     with kind(binaries, folder / "source", server_id=1, options=options) as server:
