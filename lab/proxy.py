@@ -19,7 +19,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import monotonic
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -61,12 +60,7 @@ class RecordingProxy:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stopping.set()
         if self._server is None or self._thread is None:
             return

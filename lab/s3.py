@@ -17,7 +17,6 @@ import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
 import boto3
@@ -116,12 +115,7 @@ class _Server:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         remove(self.data)
         remove(self._temporary)

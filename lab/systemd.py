@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from lab import apt
@@ -131,12 +130,7 @@ class Machine:
         self._clean()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.power_off(grace_seconds=10)
         for mounted in (self.root, self.root.parent):
             subprocess.run(["umount", str(mounted)], check=False, capture_output=True)

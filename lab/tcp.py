@@ -12,7 +12,6 @@ import socket
 import threading
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 PIECE_BYTES = 64 * 1024
@@ -39,12 +38,7 @@ class Switch:
         self._start(self._accept)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ends = True
         _end(self._listener)
         self._passes.set()
@@ -121,11 +115,15 @@ class Switch:
         with contextlib.suppress(OSError):
             while piece := source.recv(PIECE_BYTES):
                 self._passes.wait()
+                self._delay(piece, source, target)
                 target.sendall(piece)
         _end(source)
         _end(target)
         with self._lock:
             self._sockets -= {source, target}
+
+    def _delay(self, piece: bytes, source: socket.socket, target: socket.socket) -> None:
+        """Called before each piece is passed on; a subclass may wait here."""
 
 
 def _end(each: socket.socket) -> None:

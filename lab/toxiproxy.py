@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from lab.child import ServerFailedError, end, free_port, spawn, wait_ready
@@ -41,12 +40,7 @@ class Toxiproxy:
         wait_ready(self._process, self._answers, self._log, what="toxiproxy")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process is not None:
             end(self._process)
 

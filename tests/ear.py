@@ -5,7 +5,6 @@ import socket
 import threading
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from tests.waiting import PATIENCE, wait_until
@@ -25,12 +24,7 @@ class Ear:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(PATIENCE)
         self._socket.close()

@@ -2,7 +2,6 @@
 
 import random
 import threading
-from types import TracebackType
 from typing import Literal, Self
 
 import pymysql
@@ -43,12 +42,7 @@ class Writes:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         for thread in self._threads:
             thread.join(60)

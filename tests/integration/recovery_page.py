@@ -14,7 +14,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from lab.get import ServerBinaries
@@ -163,12 +162,7 @@ class Shell:
             self._say(f"{name}={shlex.quote(value)}")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         os.killpg(self._process.pid, signal.SIGKILL)  # a session of its own: all are ours

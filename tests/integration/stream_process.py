@@ -13,13 +13,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from binlog2s3.config.timing import DEFAULT, Timing
+from lab.fault import Rule
 from lab.mysql import MysqlServer
+from lab.proxy import RecordingProxy
 from lab.s3 import Store
 from tests import command
 from tests.waiting import PATIENCE, wait_until
@@ -90,12 +92,7 @@ class StreamProcess:
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.kill()
 
@@ -184,3 +181,20 @@ def run_to_end(
     ) as stream:
         status = stream.wait(timeout)
         return status, stream.log(), stream.stderr()
+
+
+@contextmanager
+def proxied(
+    directory: Path,
+    server: MysqlServer,
+    store: Store,
+    bucket: str,
+    rules: Sequence[Rule] = (),
+    *,
+    options: Mapping[str, Value] | None = None,
+) -> Iterator[tuple[StreamProcess, RecordingProxy]]:
+    """A streamer that reaches the store through a proxy, and the proxy, where `rules` apply."""
+    with RecordingProxy(store.endpoint_url, rules) as proxy:
+        via = {"endpoint-url": proxy.url, **(options or {})}
+        with StreamProcess(directory, server, store, bucket, options=via) as stream:
+            yield stream, proxy

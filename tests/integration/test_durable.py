@@ -21,7 +21,7 @@ from lab.proxy import RecordingProxy
 from lab.s3 import Store
 from lab.verify import closed_binlogs
 from tests.integration.bucket import CHUNK, Bucket
-from tests.integration.stream_process import StreamProcess
+from tests.integration.stream_process import StreamProcess, proxied
 from tests.integration.test_stream import uploads, wait_until_archived
 from tests.timed import PATIENT_END
 from tests.waiting import PATIENCE, wait_until
@@ -430,17 +430,15 @@ def test_a_store_that_copies_no_parts(
         copies = any(name.lower() == "x-amz-copy-source" for name in request.headers)
         return Answer(501, body=NOT_IMPLEMENTED) if copies else None
 
-    with RecordingProxy(store.endpoint_url, [refuse]) as proxy:
-        options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path, mysql, store, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            write_parts(mysql, 2.5)
-            wait_until(all_durable(there, mysql), what="all is durable")
-            wait_until_archived(stream, mysql, store, bucket)
-            assert stream.wait_for_event("binlog archived")["copied"] == 0
-            archived = there.archived()
-            wait_until(lambda: no_chunks_of(there, archived), what="their chunks are gone")
-            assert stream.terminate() == 0
+    with proxied(disk_tmp_path, mysql, store, bucket, [refuse]) as (stream, _):
+        stream.wait_for_event("new lineage")
+        write_parts(mysql, 2.5)
+        wait_until(all_durable(there, mysql), what="all is durable")
+        wait_until_archived(stream, mysql, store, bucket)
+        assert stream.wait_for_event("binlog archived")["copied"] == 0
+        archived = there.archived()
+        wait_until(lambda: no_chunks_of(there, archived), what="their chunks are gone")
+        assert stream.terminate() == 0
 
 
 NOT_IMPLEMENTED = b"<Error><Code>NotImplemented</Code><Message>no copies here</Message></Error>"
@@ -451,20 +449,18 @@ def test_an_idle_source_costs_a_heartbeat(
 ) -> None:
     """Nothing is committed: a listing and a put for each heartbeat, and nothing else."""
     there = Bucket(store, bucket)
-    with RecordingProxy(store.endpoint_url) as proxy:
-        options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path, mysql, store, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            wait_until(all_durable(there, mysql), what="all is durable")
-            wait_until(lambda: there.heartbeat()["state"] == "idle", what="it is idle")
-            # beside the stream it looks at the lineages, once
-            looks = {"method": "GET", "path": "/lineage.json"}
-            wait_until(lambda: proxy.matching(**looks), what="it has seen the lineages")
-            before = there.heartbeat()["covered_until"]
-            proxy.clear()
-            wait_until(lambda: len(proxy.matching(method="PUT")) >= 12, 600, "12 heartbeats")
-            records = proxy.records
-            assert stream.terminate() == 0
+    with proxied(disk_tmp_path, mysql, store, bucket) as (stream, proxy):
+        stream.wait_for_event("new lineage")
+        wait_until(all_durable(there, mysql), what="all is durable")
+        wait_until(lambda: there.heartbeat()["state"] == "idle", what="it is idle")
+        # beside the stream it looks at the lineages, once
+        looks = {"method": "GET", "path": "/lineage.json"}
+        wait_until(lambda: proxy.matching(**looks), what="it has seen the lineages")
+        before = there.heartbeat()["covered_until"]
+        proxy.clear()
+        wait_until(lambda: len(proxy.matching(method="PUT")) >= 12, 600, "12 heartbeats")
+        records = proxy.records
+        assert stream.terminate() == 0
     writers = [
         r for r in records if "/writers/" in r.request.path or "list-type" in r.request.query
     ]

@@ -32,7 +32,7 @@ from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer, NanioServer, Store
 from tests.integration.bucket import CHUNK
-from tests.integration.stream_process import StreamProcess
+from tests.integration.stream_process import StreamProcess, proxied
 from tests.integration.test_stream import (
     objects,
     parts_there,
@@ -384,18 +384,16 @@ def test_what_is_mended_while_it_streams(
 ) -> None:
     """403 for expired credentials, then for a clock that is off: named, waited for, gone on."""
     outage = Outage()
-    with RecordingProxy(minio.endpoint_url, [outage]) as proxy:
-        options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            for code, words in WRONG.values():
-                write(mysql, 6)
-                outage.action = says(403, code)
-                mysql.query("FLUSH BINARY LOGS")
-                wait_until(partial(named, stream, words, 2), what=f"{words}, twice")
-                outage.action = None
-                wait_until_archived(stream, mysql, minio, bucket)
-            settle(stream, mysql, minio, bucket)
+    with proxied(disk_tmp_path, mysql, minio, bucket, [outage]) as (stream, _):
+        stream.wait_for_event("new lineage")
+        for code, words in WRONG.values():
+            write(mysql, 6)
+            outage.action = says(403, code)
+            mysql.query("FLUSH BINARY LOGS")
+            wait_until(partial(named, stream, words, 2), what=f"{words}, twice")
+            outage.action = None
+            wait_until_archived(stream, mysql, minio, bucket)
+        settle(stream, mysql, minio, bucket)
 
 
 def named(stream: StreamProcess, words: str, times: int) -> bool:
@@ -622,12 +620,10 @@ def test_a_store_that_has_the_least(
     """No conditions, list of uploads, DeleteObjects (501), CRC64NVME (400): all arrives."""
     refused = says(400, "InvalidRequest")
     bare = Without("condition", "list uploads", "delete objects", crc64=refused)
-    with RecordingProxy(minio.endpoint_url, [bare]) as proxy:
-        options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            write_for_all(mysql, minio, bucket)
-            settle(stream, mysql, minio, bucket)
+    with proxied(disk_tmp_path, mysql, minio, bucket, [bare]) as (stream, _):
+        stream.wait_for_event("new lineage")
+        write_for_all(mysql, minio, bucket)
+        settle(stream, mysql, minio, bucket)
     assert bare.hits.keys() == {"crc64nvme", "condition", "list uploads", "delete objects"}
 
 
@@ -636,15 +632,13 @@ def test_an_upload_that_cannot_be_listed_is_not_left(
 ) -> None:
     """No UploadPartCopy, no list of uploads: the one made for copies is used, or aborted."""
     bare = Without("copy", "list uploads")
-    with RecordingProxy(minio.endpoint_url, [bare]) as proxy:
-        options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            write_for_all(mysql, minio, bucket)
-            wait_until_archived(stream, mysql, minio, bucket)
-            stream.wait_for_event("binlog archived", copied=0)
-            no_litter(minio, bucket)
-            assert stream.terminate() == 0
+    with proxied(disk_tmp_path, mysql, minio, bucket, [bare]) as (stream, _):
+        stream.wait_for_event("new lineage")
+        write_for_all(mysql, minio, bucket)
+        wait_until_archived(stream, mysql, minio, bucket)
+        stream.wait_for_event("binlog archived", copied=0)
+        no_litter(minio, bucket)
+        assert stream.terminate() == 0
     assert bare.hits.keys() == {"copy", "list uploads"}
     assert leftovers(minio, bucket) == []
 
@@ -655,12 +649,10 @@ def test_lost_answers_of_a_store_without_conditions(
     """Where a write that is repeated replaces the first one, it replaces it with the same bytes."""
     bucket = nanio.make_bucket()
     rule = FirstOf(WRITES, DropAnswer())
-    with RecordingProxy(nanio.endpoint_url, [rule]) as proxy:
-        options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path, mysql, nanio, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            write_for_all(mysql, nanio, bucket)
-            settle(stream, mysql, nanio, bucket)
+    with proxied(disk_tmp_path, mysql, nanio, bucket, [rule]) as (stream, _):
+        stream.wait_for_event("new lineage")
+        write_for_all(mysql, nanio, bucket)
+        settle(stream, mysql, nanio, bucket)
     assert rule.spent, rule.hits
 
 
@@ -702,16 +694,14 @@ def foreign(server: MysqlServer, minio: MinioServer) -> Foreign:
             for key in uploads:
                 client.create_multipart_upload(Bucket=bucket, Key=key)
         before = strange(minio, bucket)
-        with RecordingProxy(minio.endpoint_url) as proxy:
-            options = {"endpoint-url": proxy.url}
-            with StreamProcess(place / "two", server, minio, bucket, options=options) as stream:
-                stream.wait_for_event("streaming")
-                write(server, 7)
-                server.query("FLUSH BINARY LOGS")
-                beats = {"method": "PUT", "path": "/writers/"}
-                wait_until(lambda: len(proxy.matching(**beats)) >= 13, 300, "two audits")
-                settle(stream, server, minio, bucket)
-                log = stream.stderr()
+        with proxied(place / "two", server, minio, bucket) as (stream, proxy):
+            stream.wait_for_event("streaming")
+            write(server, 7)
+            server.query("FLUSH BINARY LOGS")
+            beats = {"method": "PUT", "path": "/writers/"}
+            wait_until(lambda: len(proxy.matching(**beats)) >= 13, 300, "two audits")
+            settle(stream, server, minio, bucket)
+            log = stream.stderr()
         after = strange(minio, bucket)
     return Foreign(before[0], before[1], after[0], after[1], log)
 

@@ -20,7 +20,7 @@ from lab.proxy import RecordingProxy
 from lab.s3 import MotoServer, Store
 from lab.verify import closed_binlogs, compare
 from tests.integration.small_disk import mount_small
-from tests.integration.stream_process import StreamProcess
+from tests.integration.stream_process import StreamProcess, proxied
 from tests.relay import Relay
 from tests.timed import PATIENT_END
 from tests.waiting import wait_until
@@ -284,19 +284,17 @@ def test_the_spool_is_the_last_copy_and_is_used(
     mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """Closed binlogs that wait in the spool are archived at the next start though purged since."""
-    with RecordingProxy(store.endpoint_url) as proxy:
-        options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path, mysql, store, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
-            for _ in range(3):
-                write(mysql, 2)
-                mysql.query("FLUSH BINARY LOGS")
-            files = [binlog.name for binlog in closed_binlogs(mysql)]
-            shas = {binlog.name: binlog.sha256 for binlog in closed_binlogs(mysql)}
-            last = mysql.binlogs()[-1][0]
-            wait_until(lambda: last in spooled(stream), what="all binlogs in the spool")
-            stream.kill()
+    with proxied(disk_tmp_path, mysql, store, bucket) as (stream, proxy):
+        stream.wait_for_event("new lineage")
+        proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
+        for _ in range(3):
+            write(mysql, 2)
+            mysql.query("FLUSH BINARY LOGS")
+        files = [binlog.name for binlog in closed_binlogs(mysql)]
+        shas = {binlog.name: binlog.sha256 for binlog in closed_binlogs(mysql)}
+        last = mysql.binlogs()[-1][0]
+        wait_until(lambda: last in spooled(stream), what="all binlogs in the spool")
+        stream.kill()
     mysql.query(f"PURGE BINARY LOGS TO '{last}'")
     with StreamProcess(disk_tmp_path, mysql, store, bucket) as stream:
         wait_until(
@@ -317,16 +315,14 @@ def test_a_reset_behind_a_full_spool_is_not_spliced(
     mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """Closed binlogs in the spool, then a reset: the new history is not put behind the old one."""
-    with RecordingProxy(store.endpoint_url) as proxy:
-        options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path, mysql, store, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
-            write(mysql, 2)
-            mysql.query("FLUSH BINARY LOGS")
-            last = mysql.binlogs()[-1][0]
-            wait_until(lambda: last in spooled(stream), what="the closed binlog in the spool")
-            stream.kill()
+    with proxied(disk_tmp_path, mysql, store, bucket) as (stream, proxy):
+        stream.wait_for_event("new lineage")
+        proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
+        write(mysql, 2)
+        mysql.query("FLUSH BINARY LOGS")
+        last = mysql.binlogs()[-1][0]
+        wait_until(lambda: last in spooled(stream), what="the closed binlog in the spool")
+        stream.kill()
     before = spooled(stream)
     reset(mysql)
     write(mysql, 1)
@@ -373,16 +369,14 @@ def test_a_spool_without_event_checksums_is_not_trusted(
     """Zeros that a power cut left in a spool without CRC32 never reach the bucket."""
     options = ["--binlog-checksum=NONE"]
     with MysqlServer(mysql_binaries, disk_tmp_path / "server", options=options) as server:
-        with RecordingProxy(store.endpoint_url) as proxy:
-            via = {"endpoint-url": proxy.url}
-            with StreamProcess(disk_tmp_path, server, store, bucket, options=via) as stream:
-                stream.wait_for_event("new lineage")
-                proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
-                write(server, 2)
-                server.query("FLUSH BINARY LOGS")
-                last = server.binlogs()[-1][0]
-                wait_until(lambda: last in spooled(stream), what="the closed binlog in the spool")
-                stream.kill()
+        with proxied(disk_tmp_path, server, store, bucket) as (stream, proxy):
+            stream.wait_for_event("new lineage")
+            proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
+            write(server, 2)
+            server.query("FLUSH BINARY LOGS")
+            last = server.binlogs()[-1][0]
+            wait_until(lambda: last in spooled(stream), what="the closed binlog in the spool")
+            stream.kill()
         path = the_large_one(stream)
         with path.open("r+b") as file:
             file.seek(600_000)
@@ -403,20 +397,18 @@ def test_a_spool_that_changes_is_noticed(
     mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """A byte that flips between reading and sending ends it with exit 5; the next start mends."""
-    with RecordingProxy(store.endpoint_url) as proxy:
-        options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path, mysql, store, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
-            write(mysql, 2)
-            mysql.query("FLUSH BINARY LOGS")
-            stream.wait_for_event("the store failed, trying again")
-            with the_large_one(stream).open("r+b") as file:
-                file.seek(600_000)
-                file.write(b"?")
-            proxy.rules.clear()
-            assert stream.wait() == 5
-            assert "changed" in stream.events("ended")[0]["error"]
+    with proxied(disk_tmp_path, mysql, store, bucket) as (stream, proxy):
+        stream.wait_for_event("new lineage")
+        proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
+        write(mysql, 2)
+        mysql.query("FLUSH BINARY LOGS")
+        stream.wait_for_event("the store failed, trying again")
+        with the_large_one(stream).open("r+b") as file:
+            file.seek(600_000)
+            file.write(b"?")
+        proxy.rules.clear()
+        assert stream.wait() == 5
+        assert "changed" in stream.events("ended")[0]["error"]
     with StreamProcess(disk_tmp_path, mysql, store, bucket) as stream:
         wait_until_archived(stream, mysql, store, bucket)
         assert stream.terminate() == 0
@@ -465,18 +457,16 @@ def test_another_binlogs_bytes_in_the_spool_are_not_archived(
     mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """A spool file that holds another, whole binlog is left; the source is asked again."""
-    with RecordingProxy(store.endpoint_url) as proxy:
-        options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path, mysql, store, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
-            write(mysql, 2)
-            mysql.query("FLUSH BINARY LOGS")
-            write(mysql, 1)
-            mysql.query("FLUSH BINARY LOGS")
-            last = mysql.binlogs()[-1][0]
-            wait_until(lambda: last in spooled(stream), what="the closed binlogs in the spool")
-            stream.kill()
+    with proxied(disk_tmp_path, mysql, store, bucket) as (stream, proxy):
+        stream.wait_for_event("new lineage")
+        proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
+        write(mysql, 2)
+        mysql.query("FLUSH BINARY LOGS")
+        write(mysql, 1)
+        mysql.query("FLUSH BINARY LOGS")
+        last = mysql.binlogs()[-1][0]
+        wait_until(lambda: last in spooled(stream), what="the closed binlogs in the spool")
+        stream.kill()
     (run,) = stream.spool.glob("run-*")
     names = [name for name, _ in mysql.binlogs()[:-1]]
     (run / names[-1]).write_bytes((run / names[-2]).read_bytes())
@@ -917,16 +907,14 @@ def test_signals_end_it_in_time(
     mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """Ctrl-C is 130; an outage of the store that has no end is not waited for."""
-    with RecordingProxy(store.endpoint_url) as proxy:
-        options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path, mysql, store, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
-            write(mysql, 12)
-            mysql.query("FLUSH BINARY LOGS")
-            stream.wait_for_event("the store failed, trying again")
-            stream.process.send_signal(signal.SIGINT)
-            assert stream.wait() == 130
+    with proxied(disk_tmp_path, mysql, store, bucket) as (stream, proxy):
+        stream.wait_for_event("new lineage")
+        proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
+        write(mysql, 12)
+        mysql.query("FLUSH BINARY LOGS")
+        stream.wait_for_event("the store failed, trying again")
+        stream.process.send_signal(signal.SIGINT)
+        assert stream.wait() == 130
     assert spooled(stream) != []
 
 
@@ -934,11 +922,9 @@ def test_a_signal_during_the_start_is_no_error(
     mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
     """SIGTERM while the start waits for a silent store: it ends with 0, and nothing was claimed."""
-    with RecordingProxy(store.endpoint_url, [on(Delay(3600))]) as proxy:
-        options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path, mysql, store, bucket, options=options) as stream:
-            lock = stream.spool / "lock"
-            wait_until(lock.exists, what="the start has begun")
-            stream.process.send_signal(signal.SIGTERM)
-            assert stream.wait() == 0
+    with proxied(disk_tmp_path, mysql, store, bucket, [on(Delay(3600))]) as (stream, _):
+        lock = stream.spool / "lock"
+        wait_until(lock.exists, what="the start has begun")
+        stream.process.send_signal(signal.SIGTERM)
+        assert stream.wait() == 0
     assert objects(store, bucket) == {}

@@ -53,6 +53,16 @@ def lived(
     return model
 
 
+def histories(
+    events: st.SearchStrategy[list[tuple[str, int, int]]],
+    *,
+    gtids: bool = True,
+    flavour: Flavour = "mysql",
+) -> st.SearchStrategy[Model]:
+    """What these events lead to."""
+    return events.map(lambda those: lived(those, gtids=gtids, flavour=flavour))
+
+
 def applied(plan: Plan, model: Model) -> list[Real]:
     """What its pieces bring, in order."""
     found = []
@@ -85,12 +95,9 @@ def reused(model: Model) -> bool:
 
 
 @PLANS
-@given(events=EVENTS, data=st.data())
-def test_a_gtid_is_reached_exactly(
-    events: Sequence[tuple[str, int, int]], data: st.DataObject
-) -> None:
+@given(model=histories(EVENTS), data=st.data())
+def test_a_gtid_is_reached_exactly(model: Model, data: st.DataObject) -> None:
     """From any backup to any later transaction: those between, each once, in order."""
-    model = lived(events)
     assume(model.truth)
     goal_at = data.draw(st.integers(0, len(model.truth) - 1))
     backup_at = data.draw(st.integers(0, goal_at + 1))
@@ -116,12 +123,9 @@ def test_a_gtid_is_reached_exactly(
 
 
 @PLANS
-@given(events=PLAIN, data=st.data())
-def test_a_time_is_reached_exactly(
-    events: Sequence[tuple[str, int, int]], data: st.DataObject
-) -> None:
+@given(model=histories(PLAIN), data=st.data())
+def test_a_time_is_reached_exactly(model: Model, data: st.DataObject) -> None:
     """All that was committed until then, and nothing that came later; refused if it is past."""
-    model = lived(events)
     assume(model.truth)
     model.covered_us = model.clock_us
     at_us = data.draw(st.integers(model.branches[0].files[0].first_us, model.clock_us))
@@ -139,12 +143,9 @@ def test_a_time_is_reached_exactly(
 
 
 @PLANS
-@given(events=EVENTS, data=st.data())
-def test_a_time_is_reached_over_fail_overs(
-    events: Sequence[tuple[str, int, int]], data: st.DataObject
-) -> None:
+@given(model=histories(EVENTS), data=st.data())
+def test_a_time_is_reached_over_fail_overs(model: Model, data: st.DataObject) -> None:
     """Each transaction counts where it was committed first; what is near a cut may be refused."""
-    model = lived(events)
     assume(model.truth)
     model.covered_us = model.clock_us
     at_us = data.draw(st.integers(model.branches[0].files[0].first_us, model.clock_us))
@@ -166,10 +167,9 @@ def tried(request: Request, model: Model) -> Plan | None:
 
 
 @PLANS
-@given(events=EVENTS, data=st.data())
-def test_everything_is_reached(events: Sequence[tuple[str, int, int]], data: st.DataObject) -> None:
+@given(model=histories(EVENTS), data=st.data())
+def test_everything_is_reached(model: Model, data: st.DataObject) -> None:
     """From any backup to the newest byte; what was lost in a fail-over never comes back."""
-    model = lived(events)
     backup_at = data.draw(st.integers(0, len(model.truth)))
     have = having(model.truth[:backup_at])
     assume(have not in model.dead)
@@ -180,12 +180,9 @@ def test_everything_is_reached(events: Sequence[tuple[str, int, int]], data: st.
 
 
 @PLANS
-@given(events=EVENTS, data=st.data())
-def test_a_target_of_a_dead_branch_is_refused(
-    events: Sequence[tuple[str, int, int]], data: st.DataObject
-) -> None:
+@given(model=histories(EVENTS), data=st.data())
+def test_a_target_of_a_dead_branch_is_refused(model: Model, data: st.DataObject) -> None:
     """Who has a transaction that history left behind is told so, and nothing is planned."""
-    model = lived(events)
     assume(model.lost)
     lost = data.draw(st.sampled_from(model.lost))
     have = having([*model.truth, lost])
@@ -195,12 +192,9 @@ def test_a_target_of_a_dead_branch_is_refused(
 
 
 @PLANS
-@given(events=EVENTS, data=st.data())
-def test_a_target_past_the_goal_is_refused(
-    events: Sequence[tuple[str, int, int]], data: st.DataObject
-) -> None:
+@given(model=histories(EVENTS), data=st.data())
+def test_a_target_past_the_goal_is_refused(model: Model, data: st.DataObject) -> None:
     """It is told that it is past, and nothing is planned."""
-    model = lived(events)
     assume(len(model.truth) > 1)
     goal_at = data.draw(st.integers(0, len(model.truth) - 2))
     backup_at = data.draw(st.integers(goal_at + 2, len(model.truth)))
@@ -212,12 +206,9 @@ def test_a_target_past_the_goal_is_refused(
 
 
 @PLANS
-@given(events=EVENTS, data=st.data())
-def test_what_is_skipped_is_all_that_lacks(
-    events: Sequence[tuple[str, int, int]], data: st.DataObject
-) -> None:
+@given(model=histories(EVENTS), data=st.data())
+def test_what_is_skipped_is_all_that_lacks(model: Model, data: st.DataObject) -> None:
     """The others come in order, and the plan names the skipped ones."""
-    model = lived(events)
     backup_at = data.draw(st.integers(0, len(model.truth)))
     rest = model.truth[backup_at:]
     assume(rest and having(model.truth[:backup_at]) not in model.dead)
@@ -234,12 +225,9 @@ def test_what_is_skipped_is_all_that_lacks(
 
 
 @PLANS
-@given(events=PLAIN, data=st.data())
-def test_positions_alone_are_enough(
-    events: Sequence[tuple[str, int, int]], data: st.DataObject
-) -> None:
+@given(model=histories(PLAIN, gtids=False), data=st.data())
+def test_positions_alone_are_enough(model: Model, data: st.DataObject) -> None:
     """Without GTIDs: from a place to a place, all between, each once."""
-    model = lived(events, gtids=False)
     ends = [
         (file.name, end, real.number)
         for file in model.branch.files
@@ -256,12 +244,9 @@ def test_positions_alone_are_enough(
 
 
 @PLANS
-@given(events=EVENTS, data=st.data())
-def test_mariadbs_position_is_enough(
-    events: Sequence[tuple[str, int, int]], data: st.DataObject
-) -> None:
+@given(model=histories(EVENTS, flavour="mariadb"), data=st.data())
+def test_mariadbs_position_is_enough(model: Model, data: st.DataObject) -> None:
     """From the last GTID of any backup to any later one: those between, each once, in order."""
-    model = lived(events, flavour="mariadb")
     assume(model.truth)
     goal_at = data.draw(st.integers(0, len(model.truth) - 1))
     backup_at = data.draw(st.integers(0, goal_at + 1))
