@@ -75,7 +75,7 @@ def proved(tracks: Sequence[Track], listed: Iterable[ServerBinlog]) -> tuple[Tra
     for number, track in enumerate(tracks[:-1], start=1):
         if not track.scanner.ended and track.name in there:
             track.state = TrackState.GROWING
-            _log.info("left to be read again", error=f"{track.name} has no end of its own")
+            _log.info("the binlog will be read again", error=f"{track.name} has no end of its own")
             return tuple(tracks[:number])
     return tuple(tracks)
 

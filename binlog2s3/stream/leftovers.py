@@ -54,6 +54,6 @@ class Leftovers:
             try:
                 request()
             except StoreError as error:
-                _log.warning("leftovers not taken away", binlog=name, error=error)
+                _log.warning("leftovers not deleted", binlog=name, error=error)
 
         self._workers.submit(name, tidy)

@@ -232,7 +232,7 @@ class Loop:
             while not (self._stop.event.is_set() or self._intake.done):
                 self._supervisor.work(_POLL_SECONDS)
         except Binlog2s3Error as error:
-            _log.error("not all could be brought in", error)
+            _log.error("not all of the spool could be uploaded", error)
 
     def _end(self) -> int:
         """Stop reading, give running requests a few seconds, and make the spool durable."""
@@ -275,7 +275,7 @@ class Loop:
             step()
         except Binlog2s3Error as error:
             if str(error) != str(self._stop.error):
-                _log.error("not all could be put in order", error)
+                _log.error("part of the shutdown failed", error)
 
     def end_threads(self) -> None:
         """End the remaining threads, each after what it does at the moment."""

@@ -181,7 +181,9 @@ class Pilot:
             behind = unservable(tip, plain.listed, server.previous_gtids)
             if not error.unservable or behind is None:
                 raise
-            _log.warning("the server cannot give the rest", binlog=tip.last, error=error)
+            _log.warning(
+                "the server cannot send the rest of the binlog", binlog=tip.last, error=error
+            )
             return behind
         return self._apart(server, plain, tip, common, refused=bool(doubt and doubt.refused))
 

@@ -90,7 +90,7 @@ class Pressure:
                 break
             stuck = stuck + _WAIT_SECONDS if self._intake.done else 0.0
             if stuck > _STUCK_SECONDS and not room.lacks_free_space:
-                _log.warning("the spool needs more than it may", used=room.used)
+                _log.warning("the spool exceeds its limit", used=room.used)
                 self._excess = room.used
                 break
         self._uploads.press(pressed=False)

@@ -225,7 +225,7 @@ class Supervisor:
                 if not self.round(0.0) or self._stop.is_set():
                     break
         except (DamageError, ForkError) as error:
-            _log.info("left to be read again", error=error)
+            _log.info("the binlog will be read again", error=error)
         self.close()
         run.leave(self._spool, self._intake.last)
         self.restarts += 1

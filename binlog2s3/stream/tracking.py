@@ -141,7 +141,7 @@ class Intake:
             return
         self._open.remove(track)
         self._uploads.abandon(track)
-        _log.warning("cannot be finished", binlog=track.name, size=track.size)
+        _log.warning("the binlog cannot be completed", binlog=track.name, size=track.size)
 
     def forget(self, track: Track) -> None:
         """Upload nothing more of a binlog: it is of another history, or is read again."""
@@ -243,7 +243,11 @@ class Intake:
             unsure = True
             if track.name not in self._unsure:
                 self._unsure.add(track.name)
-                _log.info("waiting to know that it is closed", binlog=track.name, size=track.size)
+                _log.info(
+                    "waiting for proof that the binlog is closed",
+                    binlog=track.name,
+                    size=track.size,
+                )
         return unsure
 
     def _was_past(self, track: Track) -> bool:

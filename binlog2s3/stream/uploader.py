@@ -391,10 +391,14 @@ class Uploader:
         track = job.track
         if isinstance(action, Look):
             if job.listed:
-                _log.info("upload taken up again", binlog=track.name, parts=len(job.listed))
+                _log.info(
+                    "continuing an unfinished upload", binlog=track.name, parts=len(job.listed)
+                )
             if job.held is not None and job.held.listed:
                 chunks = len(job.held.listed.all)
-                _log.info("chunks taken up again", binlog=track.name, chunks=chunks)
+                _log.info(
+                    "continuing with the chunks in the bucket", binlog=track.name, chunks=chunks
+                )
         elif isinstance(action, PutEntry):
             self._coverage.archived(track)
             track.commits.passed(track.size)
@@ -406,7 +410,7 @@ class Uploader:
 
     def _failed(self, job: Job, action: Action, error: BaseException) -> None:
         if self._jobs.get(job.track.name) is not job:
-            _log.info("of no interest any more", binlog=job.track.name, error=error)
+            _log.info("a failed request is no longer needed", binlog=job.track.name, error=error)
             return
         if isinstance(error, ForkError) and self._is_past:
             self.drop(job.track)
@@ -418,7 +422,7 @@ class Uploader:
         missing = isinstance(error, ObjectMissingError | UploadMissingError)
         if isinstance(action, Clear) and not error.transient and not missing:
             job.give_up_clearing()
-            _log.warning("leftovers not taken away", binlog=job.track.name, error=error)
+            _log.warning("leftovers not deleted", binlog=job.track.name, error=error)
             return
         if isinstance(action, CopyPart) and isinstance(error, UnsupportedError):
             job.without_copies()

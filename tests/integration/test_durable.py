@@ -225,7 +225,7 @@ def test_little_is_sent_again(
             shutil.rmtree(stream.spool)
         proxy.clear()
         with StreamProcess(disk_tmp_path / "one", mysql, store, bucket, options=options) as stream:
-            stream.wait_for_event("chunks taken up again")
+            stream.wait_for_event("continuing with the chunks in the bucket")
             mysql.query("INSERT INTO bulk.t (v) VALUES ('small')")
             wait_until(all_durable(there, mysql), what="what is new is durable")
             assert bytes_up(proxy.records) < PART + 100_000, "more than the small chunks held"

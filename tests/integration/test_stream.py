@@ -257,7 +257,7 @@ def test_kill_9_at_a_random_moment_loses_nothing(
                 stream.wait_for_event("streaming")
                 wait_for_new_object(store, bucket)
                 stream.kill()
-                taken_up += len(stream.events("chunks taken up again"))
+                taken_up += len(stream.events("continuing with the chunks in the bucket"))
     write(mysql, 30)
     open_binlog = mysql.binlogs()[-1][0]
     with StreamProcess(disk_tmp_path / "same", mysql, store, bucket) as stream:
@@ -269,7 +269,7 @@ def test_kill_9_at_a_random_moment_loses_nothing(
         stream.kill()
     with StreamProcess(disk_tmp_path / "last", mysql, store, bucket) as stream:
         wait_until_archived(stream, mysql, store, bucket)
-        taken_up += len(stream.events("chunks taken up again"))
+        taken_up += len(stream.events("continuing with the chunks in the bucket"))
         open_binlog = mysql.binlogs()[-1][0]
         wait_until(
             lambda: all(key.endswith(open_binlog) for key in uploads(store, bucket)),
