@@ -19,6 +19,7 @@ from binlog2s3.config.file import FILE_OPTIONS
 from binlog2s3.config.find import FIND_OPTIONS
 from binlog2s3.config.options import Option
 from binlog2s3.config.pitr import PITR_OPTIONS
+from binlog2s3.config.prune import PRUNE_OPTIONS
 from binlog2s3.config.serve import SERVE_OPTIONS
 from binlog2s3.config.status import STATUS_OPTIONS
 from binlog2s3.config.verify import VERIFY_OPTIONS
@@ -93,6 +94,11 @@ def verify_option_table() -> str:
 def backup_option_table() -> str:
     """The options that `backup` has for itself, a Markdown table."""
     return _own_table("backup", BACKUP_OPTIONS)
+
+
+def prune_option_table() -> str:
+    """The options that `prune` has for itself, a Markdown table."""
+    return _own_table("prune", PRUNE_OPTIONS)
 
 
 def defect_table() -> str:
@@ -199,6 +205,7 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
         "options of find": find_option_table,
         "options of serve": serve_option_table,
         "options of backup": backup_option_table,
+        "options of prune": prune_option_table,
         "lines of status": status_examples.line,
         "example": sample_file,
     },

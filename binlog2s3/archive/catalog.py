@@ -109,7 +109,8 @@ def fetch(store: Store, key: str, most: int) -> bytes:
 class Catalog:
     """Reads one source's part of the bucket. Every method asks the store again.
 
-    `foreign` collects keys that are not of format 1. They are ignored, and reported once. It has a
+    `foreign` collects keys that are not of format 1. They are ignored, and reported once.
+    `has_retired`: `lineages` has seen a document that says that the source has ended. It has a
     method for each question to the bucket, so that all answers skip foreign keys in the same way.
     """
 
@@ -117,6 +118,7 @@ class Catalog:
         self.store = store
         self.layout = layout
         self.foreign: set[str] = set()
+        self.has_retired = False
 
     def writers(self) -> dict[tuple[int, str], ObjectInfo]:
         """The writers' objects by rank (generation, token). One listing."""
@@ -233,8 +235,10 @@ class Catalog:
         """
         found = []
         for name in self.store.list_names(self.layout.archive):
-            known = (self.layout.turns, self.layout.backups, self.layout.retired)
-            if self.layout.archive + name in known:
+            if self.layout.archive + name in (self.layout.turns, self.layout.backups):
+                continue
+            if self.layout.archive + name == self.layout.retired:
+                self.has_retired = True
                 continue
             if not LINEAGE_ID.fullmatch(name.rstrip("/")):
                 self.foreign.add(self.layout.archive + name)

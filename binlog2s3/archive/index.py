@@ -261,10 +261,10 @@ class Index:
 
     def listing_of(self, number: int) -> Archived | None:
         """The listing of this number's range; None if it was not listed yet."""
-        if number < self._floor:
-            return self.below_floor()
         if (found := self._ranges.get(self.first_of(number))) is not None:
             return found
+        if number < self._floor:
+            return self.below_floor()
         return next((tail for at, tail in self._tails.items() if number > at), None)
 
     def archived(self, first: int) -> Archived:

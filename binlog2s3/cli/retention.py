@@ -10,6 +10,7 @@ import click
 from binlog2s3.cli.group import command
 from binlog2s3.cli.options import config_of, declared
 from binlog2s3.config.backup import BACKUP, Action
+from binlog2s3.config.prune import PRUNE
 
 
 @command(
@@ -49,3 +50,34 @@ def backup(ctx: click.Context, /, *, action: Action, backup_id: str | None, **gi
     from binlog2s3.retain.backup import run  # noqa: PLC0415
 
     ctx.exit(run(config, action, backup_id))
+
+
+@command(
+    examples="""
+    Examples (with the streamer's own file, and credentials that may delete):
+      # what would be given up, if any moment of the last 30 days is to stay reachable
+      binlog2s3 prune --config /etc/binlog2s3/orders-primary.toml --keep 30d --dry-run
+
+      # each night; what is given up is deleted a day later
+      binlog2s3 prune --config /etc/binlog2s3/orders-primary.toml --keep 30d --yes
+
+      # without registered base backups: by age alone
+      binlog2s3 prune --config /etc/binlog2s3/orders-primary.toml --keep-binlogs-for 90d
+
+      # the server is gone: no more alarms
+      binlog2s3 prune --config /etc/binlog2s3/orders-primary.toml --retire --yes
+    """,
+)
+@declared(PRUNE.options)
+@click.pass_context
+def prune(ctx: click.Context, /, **given: Any) -> None:
+    """Delete what no base backup needs.
+
+    It shows which binlogs are given up and what can be reached afterwards, and asks. First it
+    writes into the archive up to where binlogs are given up; a run after --grace deletes them. It
+    keeps what the registered base backups need, the newest archived binlog, and the open one.
+    """
+    config = config_of(ctx, given, PRUNE)
+    from binlog2s3.retain.prune import run  # noqa: PLC0415
+
+    ctx.exit(run(config))

@@ -276,8 +276,8 @@ class Survey:
         for first, those in by_range.items():
             if len(those) >= _LEAST_LISTED:
                 there.index.archived(first)
-            listed = there.index.listing_of(those[0].number)
             for name in those:
+                listed = there.index.listing_of(name.number)
                 if listed is None:
                     wanted[name] = None
                 elif name in listed.binlogs and name in listed.entries:

@@ -31,6 +31,7 @@ from binlog2s3.recover.reach import BackupReach, reach_of
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.store.contract import Store
 from binlog2s3.store.s3 import opened
+from binlog2s3.stream.remote import where_absent
 from binlog2s3.workers import Workers
 
 FORMAT = 1
@@ -98,7 +99,7 @@ def _add(config: BackupConfig, catalog: Catalog, survey: Survey) -> Backup:
             backup = replace(backup, lineage=lineage)
     key, data = catalog.layout.backup(backup.id), backup.to_json()
     Backup.from_json(data, key)  # never write what could not be read again
-    catalog.store.put(key, data, kept=True)
+    where_absent(lambda absent: catalog.store.put(key, data, if_absent=absent, kept=True))
     return backup
 
 

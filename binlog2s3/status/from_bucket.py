@@ -20,12 +20,14 @@ from binlog2s3.archive.catalog import (
     Contents,
     Growing,
     has_hole,
+    read,
 )
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.history import current_of
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import name_at
+from binlog2s3.archive.retired import Retired
 from binlog2s3.archive.sources import all_sources, where_to_look
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import BinlogName
@@ -143,6 +145,8 @@ def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) 
     catalog = Catalog(store, layout)
     sign = life_sign(catalog, now)
     lineages, wrong, current = _lineages(catalog, layout)
+    if catalog.has_retired and not sign.alive and _is_retired(catalog, sign.beat):
+        return replace(_blank(source, target, now), ignored=True)
     durable = sign.beat.durable if sign.beat else None
     lineage = lineages.get(current or "")
     status = status_of(_blank(source, target, now), sign, lineage, None, durable)
@@ -153,6 +157,15 @@ def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) 
         troubles=_in_order(_troubles(sign, catalog, wrong, current, lineages)),
         history=history_of(lineages.values(), current),
     )
+
+
+def _is_retired(catalog: Catalog, beat: Heartbeat | None) -> bool:
+    """Whether the operator said that the source has ended, after its last heartbeat."""
+    try:
+        retired = read(catalog.store, catalog.layout.retired, Retired)
+    except (ObjectMissingError, ArchiveError):
+        return False
+    return beat is None or beat.at <= retired.retired_at
 
 
 def _absent(source: str, target: str, now: datetime) -> Status:

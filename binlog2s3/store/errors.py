@@ -258,6 +258,7 @@ _BY_CODE: dict[str, _Translation] = {
             "NoSuchLifecycleConfiguration",
             "ObjectLockConfigurationNotFoundError",
             "ObjectLockConfigurationNotFound",
+            "NoSuchObjectLockConfiguration",
         ),
         _UNSET,
     ),

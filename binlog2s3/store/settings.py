@@ -1,7 +1,7 @@
 """The settings of a bucket: versioning, lifecycle rules, retention, clock, old versions.
 
-Place: beside `s3`, whose requests it uses; only `check` asks. Law: no foreign exception leaves. The
-settings of a bucket are never changed.
+Place: beside `s3`, whose requests it uses; `check` and `prune` ask. Law: no foreign exception
+leaves. The settings of a bucket are never changed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from binlog2s3.errors import ObjectMissingError, UnsupportedError
 from binlog2s3.store.errors import UnsetError
 from binlog2s3.store.requests import Answer, Requests
 
@@ -51,6 +52,24 @@ class BucketSettings:
         units = (("Days", "days"), ("Years", "years"))
         spans = [f"{kept[name]} {unit}" for name, unit in units if kept.get(name)]
         return " ".join([str(kept.get("Mode") or ""), *spans]).strip()
+
+    def has_object_lock(self) -> bool:
+        """Whether the bucket has Object Lock: then it can keep objects, whatever is deleted."""
+        try:
+            answer = self._ask("get_object_lock_configuration")
+        except (UnsetError, UnsupportedError):
+            return False
+        found = answer.get("ObjectLockConfiguration") or {}
+        return found.get("ObjectLockEnabled") == "Enabled"
+
+    def retained_until(self, key: str) -> datetime | None:
+        """Until when Object Lock keeps the newest version of an object; None if it does not."""
+        try:
+            answer = self._requests.retry(lambda: self._requests.once("get_object_retention", key))
+        except (ObjectMissingError, UnsetError):
+            return None
+        until = (answer.get("Retention") or {}).get("RetainUntilDate")
+        return until.astimezone(UTC) if isinstance(until, datetime) else None
 
     def versions(self, prefix: str) -> list[tuple[str, str]]:
         """Key and version id of all versions and delete markers below a prefix (one page)."""

@@ -101,7 +101,8 @@ def archive_end(catalog: Catalog, lineage: Lineage) -> ArchiveEnd:
     name, archived = _search_from(there.index)
     last: BinlogName | None = None
     in_parts: list[BinlogName] = []
-    name = _above_pruned(lineage, name, archived.binlogs.keys() | growing.keys())
+    whole = (archived.binlogs.keys() & archived.entries.keys()) | growing.keys()
+    name = _above_pruned(lineage, name, whole)
     while name in archived.binlogs or name in growing:
         if name not in archived.binlogs:
             if name.next() not in archived.entries or not _lost_end(catalog, lineage, name):
@@ -111,7 +112,7 @@ def archive_end(catalog: Catalog, lineage: Lineage) -> ArchiveEnd:
         elif "-" in archived.binlogs[name].etag:
             in_parts.append(name)
         name, last = name.next(), name
-        name = _above_pruned(lineage, name, archived.binlogs.keys() | growing.keys())
+        name = _above_pruned(lineage, name, whole)
     return ArchiveEnd(
         lineage=lineage,
         next_binlog=name,
@@ -123,7 +124,7 @@ def archive_end(catalog: Catalog, lineage: Lineage) -> ArchiveEnd:
 
 
 def _above_pruned(lineage: Lineage, name: BinlogName, there: Collection[BinlogName]) -> BinlogName:
-    """The first binlog from this one on that is there, or is at the floor; else this one.
+    """The first binlog from this one on that is whole, or is at the floor; else this one.
 
     If all after this one is missing, up to a floor that is beyond, the archive ends here: a floor
     excuses what is missing before something that is there, or before the whole lineage.

@@ -27,14 +27,17 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.cli import commands as cli
 from binlog2s3.cli import group
 from binlog2s3.config.file import FILE_OPTIONS, read_file
+from binlog2s3.config.prune import PruneConfig
 from binlog2s3.config.serve import SERVE_OPTIONS
-from binlog2s3.config.values import OPTIONS
+from binlog2s3.config.values import OPTIONS, S3Config
 from binlog2s3.inspect.check import report as preflight
 from binlog2s3.inspect.verify import report as verify_report
 from binlog2s3.inspect.verify import view as verify_view
 from binlog2s3.recover import view as pitr_view
 from binlog2s3.recover.reach import BackupReach
 from binlog2s3.retain import backup as backup_command
+from binlog2s3.retain import choose
+from binlog2s3.retain import view as prune_view
 from lab import pitr_examples, reference
 from tests import damage, verified
 from tests.documents import BACKUP, BEAT, ENTRY, FLOOR, LINEAGE, NAME, UUID
@@ -158,6 +161,7 @@ def test_the_options_of_list_are_in_the_reference() -> None:
         (cli.find, "What `find` shows"),
         (cli.health, "What `health` says"),
         (cli.backup, "What `backup` does"),
+        (cli.prune, "What `prune` deletes"),
     ],
 )
 def test_the_options_of_a_command_are_in_the_reference(command: Any, heading: str) -> None:
@@ -252,6 +256,19 @@ def test_what_backup_prints_is_as_documented() -> None:
     are_as_in_the_table([whole], text, "field of the document")
     are_as_in_the_table(whole["backups"], text, "field of a backup")
     are_named_in_the_row(whole["backups"][0]["reach"], text, "reach")
+
+
+def test_what_prune_prints_is_as_documented() -> None:
+    """Every field of --json in its order; the fields of the inner objects are named."""
+    text = section(REFERENCE, "What `prune` deletes")
+    given_up = choose.GivenUp(lineage=LINEAGE, floor=NAME, gtid_set="", binlogs=1, size=1)
+    below = choose.Below(lineage=LINEAGE.id, keys=(), size=0, binlogs=0)
+    choice = choose.Choice(given_up=(given_up,), kept=(), lost=())
+    config = PruneConfig(s3=S3Config(bucket="b", prefix=""), source="orders")
+    whole = prune_view.document(config, choice, [below], choose.PruneOutcome())
+    are_as_in_the_table([whole], text, "field of the document")
+    for field in ("given_up", "below"):
+        are_named_in_the_row(whole[field][0], text, field)
 
 
 def test_what_pitr_prints_is_as_documented() -> None:

@@ -37,7 +37,7 @@ def between(name: str) -> str:
     return found[1].strip()
 
 
-@pytest.mark.parametrize("name", ["streamer", "reader", "serve", "write-once"])
+@pytest.mark.parametrize("name", ["streamer", "reader", "serve", "pruner", "write-once"])
 def test_the_page_shows_the_policies_as_they_are(name: str) -> None:
     """What is pasted from the page is the file that the test of least privilege applies."""
     shown = re.search(rf"<!-- policy: {name} -->\n\n```json\n(.*?)^```", PAGE, BLOCK)
@@ -49,6 +49,7 @@ def test_every_policy_is_on_the_page() -> None:
     """None lies there unexplained."""
     assert [path.name for path in POLICIES] == [
         "kms.json",
+        "pruner.json",
         "reader.json",
         "serve.json",
         "streamer.json",
@@ -59,14 +60,17 @@ def test_every_policy_is_on_the_page() -> None:
 
 
 def test_nothing_below_the_archive_may_be_deleted() -> None:
-    """No policy allows it, of an object or of a version; no wildcard hides it."""
+    """Only the pruner's policy allows it, and no policy of a version; no wildcard hides it."""
     for path in POLICIES:
         for statement in read(path)["Statement"]:
             if statement["Effect"] == "Deny":
                 continue
             for action in statement["Action"]:
                 assert "*" not in action
-                if "Delete" in action:
+                if "Delete" in action and path.name == "pruner.json":
+                    kinds = ("/binlogs/*", "/entries/*", "/pages/*", "/backups/*")
+                    assert all(arn.endswith(kinds) for arn in statement["Resource"])
+                elif "Delete" in action:
                     assert all("/live/" in arn for arn in statement["Resource"])
                 assert action != "s3:DeleteObjectVersion"
 

@@ -150,7 +150,7 @@ WORDS: Mapping[Kind, tuple[str, str, str]] = {
     ),
     "backup-unreadable": (
         "a document of a registered base backup that does not follow format 1",
-        "the backup is not used, and `prune` does not keep what it needs",
+        "the backup is not used, and `prune` is refused",
         "`backup add` registers it again; a newer format needs a newer binlog2s3",
     ),
     "foreign": (

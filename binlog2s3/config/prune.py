@@ -1,0 +1,113 @@
+"""The options of `prune`, and one frozen `PruneConfig` of them.
+
+Place in the flow: as `values`, for `cli`; `retain.prune` carries it out. What to keep is said on
+the command line each time. Law: as that of `given`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from binlog2s3.config.bucket import FromLineage, reading
+from binlog2s3.config.given import CommandOptions, Given, contradiction, path_problems
+from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.values import BY_NAME, S3Config, s3_of
+
+KEEPS = ("keep", "keep-from-gtid-set", "keep-from-backup", "keep-binlogs-for")
+"""What to keep: exactly one of them, or --retire."""
+_CENTURY_SECONDS = 36_500 * 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneConfig:
+    """What to keep of a source. At most one of the `keep...` is set; none with `retire`."""
+
+    s3: S3Config
+    source: str
+    keep: Annotated[
+        float | None,
+        Option(
+            "TIME",
+            "Recovery window, for example 30d: keep what the registered base backups need to reach "
+            "any moment of this time.",
+            "duration",
+            least=0,
+            most=_CENTURY_SECONDS,
+        ),
+    ] = None
+    keep_from_gtid_set: Annotated[
+        str | None,
+        Option(
+            "SET",
+            "Keep what a base backup that has these GTIDs needs, and nothing before that.",
+            "gtid set",
+        ),
+    ] = None
+    keep_from_backup: Annotated[
+        Path | None,
+        Option("PATH", "Keep what this base backup needs, and nothing before that."),
+    ] = None
+    keep_binlogs_for: Annotated[
+        float | None,
+        Option(
+            "TIME",
+            "Keep binlogs for this time after their last commit, whatever base backups need.",
+            "duration",
+            least=0,
+            most=_CENTURY_SECONDS,
+        ),
+    ] = None
+    from_lineage: FromLineage = None
+    grace: Annotated[
+        float,
+        Option(
+            "TIME",
+            "How long binlogs stay after they were given up: a `pitr` or `serve` that runs may "
+            "still need them.",
+            "duration",
+            least=0,
+            most=_CENTURY_SECONDS,
+        ),
+    ] = 24 * 3600.0
+    retire: Annotated[
+        bool,
+        Option(
+            "",
+            "The source has ended: the status of all sources raises no alarm for it. Its archive "
+            "stays until it is pruned.",
+        ),
+    ] = False
+    allow_empty: Annotated[
+        bool, Option("", "Prune although no registered base backup can be recovered afterwards.")
+    ] = False
+    dry_run: Annotated[bool, Option("", "Show the plan, and change nothing.")] = False
+    yes: Annotated[bool, Option("", "Do not ask.")] = False
+    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+
+
+PRUNE_OPTIONS = options_of(PruneConfig)
+"""Those that only `prune` has."""
+_WRITING = tuple(BY_NAME[name] for name in ("sse", "sse-kms-key-id", "object-lock"))
+_SHARED = (*reading("Server in the bucket whose archive is pruned."), *_WRITING)
+
+
+def _config(values: Mapping[str, Any]) -> PruneConfig:
+    return fill(PruneConfig, PRUNE_OPTIONS, values, s3=s3_of(values), source=values["source"])
+
+
+def _problems(given: Given) -> Iterable[str]:
+    keeps = [name for name in KEEPS if given.has(name)]
+    if given.wants("retire"):
+        keeps = [*keeps, "retire"]
+    if not keeps and not given.wrong.intersection(KEEPS):
+        yield f"what to keep is missing: one of {', '.join(f'--{name}' for name in KEEPS)}"
+    for other in keeps[1:]:
+        yield contradiction(given, keeps[0], other, "give one of them")
+    yield from path_problems(given, "keep-from-backup")
+    of_backup = given.has("keep-from-gtid-set") or given.has("keep-from-backup")
+    if given.has("from-lineage") and not of_backup:
+        yield f"{given.called('from-lineage')} needs --keep-from-gtid-set or --keep-from-backup"
+
+
+PRUNE = CommandOptions((*_SHARED, *PRUNE_OPTIONS), _problems, _config)

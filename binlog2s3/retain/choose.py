@@ -1,0 +1,191 @@
+"""What may be pruned: decided before anything is deleted.
+
+Place in the flow: `prune` shows this and carries it out. `recover.reach` says what each base backup
+needs.
+
+Law: a binlog is given up only if no kept base backup needs it to reach any moment of the recovery
+window, and if it is old by its commit times and by the store's dates. The newest archived binlog of
+the current lineage, and every binlog that is not archived with its entry, is kept. So a floor that
+somebody forged deletes nothing: only what is given up here is deleted.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from binlog2s3.archive.catalog import Archived
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.history import line_of
+from binlog2s3.archive.known import Known
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.formatting import us_of
+from binlog2s3.recover.model import BucketHistory
+from binlog2s3.recover.reach import BackupReach
+
+_WHOLE = 2  # object and entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownBackup:
+    """A base backup by the name that messages give it, and what it can be brought to."""
+
+    name: str
+    reach: BackupReach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp:
+    """The binlogs of a lineage before `floor`, and what lies below it: so many, with so many bytes.
+
+    `gtid_set`: the GTIDs executed before the floor, as text.
+    """
+
+    lineage: Lineage
+    floor: BinlogName
+    gtid_set: str
+    binlogs: int
+    size: int
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the lineage has no floor as high as this one yet."""
+        return self.floor.number > self.lineage.begin.number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What is given up of each lineage, and which base backups are of use afterwards."""
+
+    given_up: tuple[GivenUp, ...]
+    kept: tuple[KnownBackup, ...]
+    lost: tuple[KnownBackup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Below:
+    """The keys of one lineage that may be deleted now, oldest binlogs first, with their bytes.
+
+    `locked`: how many more there are that Object Lock keeps, and until when at most.
+    """
+
+    lineage: str
+    keys: tuple[str, ...]
+    size: int
+    binlogs: int
+    locked: int = 0
+    locked_until: datetime | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class PruneOutcome:
+    """What was done: floors raised, keys deleted, by lineage."""
+
+    floors: dict[str, str] = field(default_factory=dict)
+    deleted: list[Below] = field(default_factory=list)
+    retired: bool = False
+
+
+def needed_in_window(
+    backups: Sequence[KnownBackup], window_us: int
+) -> tuple[list[KnownBackup], list[KnownBackup]]:
+    """The backups that are needed to reach each moment since then, and the others.
+
+    A backup is superseded if a newer one can also be brought to the beginning of the window, along
+    the same history, and at least as far.
+    """
+    needed: list[KnownBackup] = []
+    others: list[KnownBackup] = []
+    for one in backups:
+        reach = one.reach
+        is_over = reach.to_us is not None and reach.to_us < window_us and not reach.is_complete
+        superseded = any(_supersedes(other.reach, reach, window_us) for other in backups)
+        (others if not reach.lineage or is_over or superseded else needed).append(one)
+    return needed, others
+
+
+def _supersedes(newer: BackupReach, older: BackupReach, window_us: int) -> bool:
+    if newer.from_us is None or older.from_us is None or newer.lineage != older.lineage:
+        return False
+    if not older.from_us < newer.from_us <= window_us:
+        return False
+    if newer.is_complete:
+        return True
+    return not older.is_complete and (newer.to_us or 0) >= (older.to_us or 0) > 0
+
+
+def needs_of(
+    kept: Iterable[KnownBackup], lineages: Sequence[Lineage]
+) -> Mapping[str, BinlogName | None]:
+    """The first binlog of each lineage that a kept backup needs; None: all of it.
+
+    A lineage that no kept backup needs is not in it.
+    """
+    found: dict[str, BinlogName | None] = {}
+    for one in kept:
+        begin = one.reach.begin
+        if begin is None:
+            continue
+        legs = line_of(lineages, one.reach.lineage).legs
+        ids = [leg.lineage.id for leg in legs]
+        first = ids.index(begin.lineage) if begin.lineage in ids else 0
+        for id_ in ids[first:]:
+            name = begin.binlog if id_ == begin.lineage else None
+            before = found.get(id_, name)
+            found[id_] = None if name is None or before is None else min(name, before)
+    return found
+
+
+def given_up(
+    history: BucketHistory,
+    archived: Archived,
+    *,
+    needed: Mapping[str, BinlogName | None],
+    old_us: int | None,
+) -> GivenUp | None:
+    """What of a lineage may be given up; None if nothing may.
+
+    `needed`: see `needs_of`. `old_us`: only what is older than this, None: of any age.
+    """
+    lineage = archived.lineage
+    id_ = lineage.id
+    if needed.get(id_, lineage.first_binlog) is None:
+        return None
+    limit = needed.get(id_)
+    names = sorted({*archived.binlogs, *archived.entries, *history.names(id_)})
+    newest = max(archived.binlogs, default=None) if id_ == history.current else None
+    floor: BinlogName | None = None
+    last: Known | None = None
+    binlogs = size = 0
+    for name in names:
+        if name == newest or (limit is not None and name >= limit):
+            break
+        infos = [one[name] for one in (archived.binlogs, archived.entries) if name in one]
+        known = history.brief(id_, name) if len(infos) == _WHOLE else None
+        if known is None and not (infos and lineage.is_below_floor(name)):
+            break  # it is open, or not described yet; below the floor, it is half deleted
+        dates = [info.last_modified for info in infos]
+        if old_us is not None and not _is_old(known, dates, old_us):
+            break
+        floor, last = name.next(), known or last
+        binlogs += name in archived.binlogs
+        size += archived.binlogs[name].size if name in archived.binlogs else 0
+    if floor is None:
+        return None
+    after: object = last.gtids_after if last is not None else None
+    if last is None and lineage.floor is not None:
+        after = lineage.floor.gtid_set
+    if floor in archived.entries and (before := history.brief(id_, floor).gtids_before) is not None:
+        after = before
+    return GivenUp(
+        lineage=lineage,
+        floor=floor,
+        gtid_set=str(after or ""),
+        binlogs=binlogs,
+        size=size,
+    )
+
+
+def _is_old(known: Known | None, dates: Iterable[datetime], old_us: int) -> bool:
+    """Whether a binlog is older than this by its commits, by its beginning and by the store."""
+    newest = max(known.first_us, known.greatest_commit_us or 0) if known is not None else 0
+    return max(newest, *map(us_of, dates)) < old_us

@@ -1,0 +1,349 @@
+"""`binlog2s3 prune`: gives up what no base backup needs, and deletes it after a grace.
+
+Place in the flow: under `cli`. `choose` decides, `view` prints. It has two phases. The first raises
+the floors of lineages. The second deletes what lies below a floor that is older than the grace,
+because a `pitr` or `serve` that runs has its plan.
+
+Law: nothing is deleted that the choice of this run does not give up, and nothing before a floor
+says so. `lineage.json` is never deleted. Each request may be the last one: the next run goes on.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from binlog2s3.archive.backups import registered
+from binlog2s3.archive.catalog import Archived, Catalog, read
+from binlog2s3.archive.documents import Lineage, LineageFloor
+from binlog2s3.archive.index import Index
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.pages import SPAN
+from binlog2s3.archive.retired import Retired
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
+from binlog2s3.config.prune import PruneConfig
+from binlog2s3.errors import (
+    ArchiveError,
+    ObjectMissingError,
+    PreconditionError,
+    RecoveryError,
+)
+from binlog2s3.formatting import us_of
+from binlog2s3.output import page_on, say
+from binlog2s3.progress import progress_of
+from binlog2s3.recover.backup import start_of_backup, start_of_gtids
+from binlog2s3.recover.reach import BackupReach, reach_of
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.retain.backup import reach_of_backup, survey_of
+from binlog2s3.retain.choose import (
+    Below,
+    Choice,
+    KnownBackup,
+    PruneOutcome,
+    given_up,
+    needed_in_window,
+    needs_of,
+)
+from binlog2s3.retain.view import confirmed, document, print_choice, print_outcome
+from binlog2s3.store.contract import Store
+from binlog2s3.store.s3 import S3Store, opened
+from binlog2s3.stream.remote import where_absent
+
+_DAY_SECONDS = 86_400
+
+Kept = Callable[[str], datetime | None]
+"""Until when Object Lock keeps the object under a key; None if it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The store; the time by the earlier of two clocks, so that nothing looks older than it is.
+
+    `kept` is None if the bucket has no Object Lock. `is_versioned`: deleting frees nothing.
+    """
+
+    store: Store
+    now: datetime
+    kept: Kept | None = None
+    is_versioned: bool = False
+
+
+def run(config: PruneConfig) -> int:
+    """Run the command; the exit code. Raises StoreError, ArchiveError, RecoveryError."""
+    with opened(for_writing(config.s3)) as store:
+        return Prune(config, _bucket(store, config)).run()
+
+
+def _bucket(store: S3Store, config: PruneConfig) -> Bucket:
+    settings = store.settings
+    now = datetime.now(UTC)
+    clock = settings.clock(Layout(config.s3.prefix, config.source).archive)
+    kept = settings.retained_until if settings.has_object_lock() else None
+    versioned = bool(settings.versioning())
+    return Bucket(store, min(now, clock or now), kept, versioned)
+
+
+class Prune:
+    """One run of the command. It deletes `at_once` keys with a request."""
+
+    def __init__(self, config: PruneConfig, bucket: Bucket, *, at_once: int = 400) -> None:
+        self._config = config
+        self._bucket = bucket
+        self._at_once = at_once
+        self._store = bucket.store
+        self._catalog = Catalog(bucket.store, Layout(config.s3.prefix, config.source))
+        self._layout = self._catalog.layout
+        self.outcome = PruneOutcome()
+
+    def run(self) -> int:
+        """Show what is given up, ask, and do it; the exit code."""
+        config = self._config
+        if config.retire:
+            self._retire()
+            return 0
+        with progress_of("entries") as advance:
+            threads = min(config.s3.concurrency, MOST_THREADS)
+            survey = survey_of(self._store, self._catalog, threads, advance, url(config.s3))
+            if survey.unreadable:
+                raise survey.unreadable[0]
+            choice = self.choice(survey)
+        below = list(self._below(choice))
+        if not config.as_json:
+            print_choice(config, choice, below, page_on(sys.stdout))
+        self._warn()
+        self._check(choice)
+        has_work = any(one.is_new for one in choice.given_up) or any(one.keys for one in below)
+        if has_work and not config.dry_run:
+            self._confirm()
+            self._do(choice)
+        if config.as_json:
+            shown = document(config, choice, below, self.outcome)
+            print(json.dumps(shown, indent=1))  # noqa: T201
+        elif has_work and not config.dry_run:
+            print_outcome(
+                self.outcome, self._bucket.is_versioned, self._layout, page_on(sys.stdout)
+            )
+        return 0
+
+    # What is given up
+
+    def choice(self, survey: Survey) -> Choice:
+        """What this run gives up. Raises ArchiveError if a registered backup cannot be read."""
+        backups = self._backups(survey)
+        kept, lost = backups, list[KnownBackup]()
+        old_us: int | None = None
+        if (window := self._config.keep) is not None:
+            old_us = self._before(window)
+            kept, lost = needed_in_window(backups, old_us)
+        elif (seconds := self._config.keep_binlogs_for) is not None:
+            old_us, kept = self._before(seconds), []
+        else:
+            kept = [self._named(survey)]
+        needed = needs_of(kept, survey.lineages)
+        found = []
+        for lineage in survey.lineages:
+            archived = self._catalog.archived(lineage)
+            one = given_up(survey, archived, needed=needed, old_us=old_us)
+            found += [one] if one is not None else []
+        if self._config.keep is None:
+            floors = {one.lineage.id: one.floor for one in found}
+            kept += [one for one in backups if _is_usable(one, floors)]
+            lost = [one for one in backups if one.reach.lineage and not _is_usable(one, floors)]
+        return Choice(given_up=tuple(found), kept=tuple(kept), lost=tuple(lost))
+
+    def _backups(self, survey: Survey) -> list[KnownBackup]:
+        unreadable: list[ArchiveError] = []
+        found = [
+            KnownBackup(name=one.name, reach=reach_of_backup(one, survey))
+            for one in registered(self._catalog, unreadable)
+        ]
+        if unreadable:
+            raise ArchiveError(
+                f"{unreadable[0]}; it is unknown what that backup needs",
+                hint="`backup remove` and `backup add` register it again; a newer format needs a "
+                "newer binlog2s3",
+            )
+        return found
+
+    def _before(self, seconds: float) -> int:
+        return us_of(self._bucket.now - timedelta(seconds=seconds))
+
+    def _named(self, survey: Survey) -> KnownBackup:
+        """The base backup of --keep-from-gtid-set or --keep-from-backup."""
+        config, flavour = self._config, survey.flavour(self._config.from_lineage)
+        if config.keep_from_backup is not None:
+            start, name, warnings = start_of_backup(config.keep_from_backup, flavour)
+            for warning in warnings:
+                say("warning", warning)
+        else:
+            start, name = start_of_gtids(config.keep_from_gtid_set or "", flavour), "the backup"
+        reach = reach_of(replace(start, lineage=config.from_lineage), survey)
+        if not reach.is_complete:
+            raise RecoveryError(
+                f"{name} cannot be brought to now: {reach.why}",
+                hint=f"{reach.hint}; nothing was pruned" if reach.hint else "nothing was pruned",
+            )
+        return KnownBackup(name=name, reach=reach)
+
+    def _check(self, choice: Choice) -> None:
+        """Refuse to leave nothing that can be recovered."""
+        config = self._config
+        if config.allow_empty or choice.kept or not choice.given_up:
+            return
+        if config.keep_binlogs_for is not None and not choice.lost:
+            return  # nobody registers backups here
+        what = "no registered base backup can be recovered afterwards"
+        if config.keep is not None and not choice.lost:
+            what = "no registered base backup can be recovered at all"
+        raise RecoveryError(
+            f"{what}, so these binlogs would be of no use",
+            hint="`binlog2s3 backup add` registers a base backup; --allow-empty prunes all the "
+            "same; nothing was changed",
+        )
+
+    def _warn(self) -> None:
+        lock, window = self._config.s3.object_lock, self._config.keep
+        if lock is not None and window is not None and lock.days * _DAY_SECONDS < window:
+            say(
+                "warning",
+                f"Object Lock ({lock}) ends before the recovery window of "
+                f"{window / _DAY_SECONDS:g} days does: binlogs that are still needed can be "
+                "deleted by others",
+            )
+
+    def _confirm(self) -> None:
+        if self._config.yes:
+            return
+        said = None if self._config.as_json else confirmed(self._config.source)
+        if said is None:
+            raise RecoveryError(
+                "nobody was asked whether to prune this",
+                hint="--yes prunes without asking, --dry-run only shows the plan",
+            )
+        if not said:
+            raise RecoveryError("not pruned: the answer was no", hint="nothing was changed")
+
+    # What lies below a floor
+
+    def _below(self, choice: Choice) -> Iterator[Below]:
+        """What may be deleted now: below a floor older than the grace, and given up."""
+        for one in choice.given_up:
+            graced = self._graced(one.lineage)
+            if self._config.grace and graced is None:
+                continue
+            binlog = one.floor if graced is None else min(graced, one.floor)
+            low = replace(one.lineage, floor=self._floor(one.lineage, binlog, ""))
+            yield self._keys(low, Index(self._catalog, low).below_floor())
+
+    def _graced(self, lineage: Lineage) -> BinlogName | None:
+        """The greatest floor of a lineage that is older than the grace; None without a grace."""
+        latest = self._bucket.now - timedelta(seconds=self._config.grace)
+        found: BinlogName | None = None
+        if not self._config.grace:
+            return None
+        for info in self._store.list(self._layout.floors(lineage.id)):
+            number = self._layout.floor_number(lineage.id, info.key)
+            if number is None or info.last_modified > latest:
+                continue
+            try:
+                floor = read(self._store, info.key, LineageFloor)
+            except (ObjectMissingError, ArchiveError):
+                continue
+            if floor.raised_at <= latest:
+                found = max(found, floor.binlog) if found is not None else floor.binlog
+        return found
+
+    def _keys(self, lineage: Lineage, there: Archived) -> Below:
+        """Each binlog goes before its entry, the oldest first; pages below the floor come last."""
+        id_, keys, size = lineage.id, list[str](), 0
+        names = sorted(there.binlogs.keys() | there.entries.keys())
+        for name in names:
+            keys += [self._layout.binlog(id_, name)] if name in there.binlogs else []
+            keys += [self._layout.entry(id_, name)] if name in there.entries else []
+            size += there.binlogs[name].size if name in there.binlogs else 0
+        index = Index(self._catalog, lineage)
+        floor = lineage.begin.number
+        pages = [first for first in index.firsts() if first + SPAN <= floor]
+        keys += [self._layout.page(id_, first) for first in pages]
+        return self._unlocked(
+            Below(lineage=id_, keys=tuple(keys), size=size, binlogs=len(there.binlogs))
+        )
+
+    def _unlocked(self, below: Below) -> Below:
+        """Without what Object Lock keeps: a plain DELETE would only hide that."""
+        kept = self._bucket.kept
+        if kept is None:
+            return below
+        free, until = list[str](), list[datetime]()
+        for key in below.keys:
+            at = kept(key)
+            if at is None or at <= self._bucket.now:
+                free.append(key)
+            else:
+                until.append(at)
+        latest = max(until, default=None)
+        return replace(below, keys=tuple(free), locked=len(until), locked_until=latest)
+
+    # Doing it
+
+    def _do(self, choice: Choice) -> None:
+        for one in choice.given_up:
+            if one.is_new:
+                self._raise_floor(one.lineage, one.floor, one.gtid_set)
+        for below in self._below(choice):
+            self._delete(below)
+
+    def _raise_floor(self, lineage: Lineage, binlog: BinlogName, gtid_set: str) -> None:
+        floor = self._floor(lineage, binlog, gtid_set)
+        key, data = self._layout.floor(lineage.id, binlog.number), floor.to_json()
+        LineageFloor.from_json(data, key)  # never write what could not be read again
+        try:
+            where_absent(lambda absent: self._store.put(key, data, if_absent=absent, kept=True))
+        except PreconditionError:  # another run's, or ours if an answer was lost
+            read(self._store, key, LineageFloor)
+        self.outcome.floors[lineage.id] = str(binlog)
+
+    def _floor(self, lineage: Lineage, binlog: BinlogName, gtid_set: str) -> LineageFloor:
+        return LineageFloor(
+            source=lineage.source,
+            lineage=lineage.id,
+            binlog=binlog,
+            gtid_set=gtid_set,
+            raised_at=self._bucket.now,
+        )
+
+    def _delete(self, below: Below) -> None:
+        keys: Sequence[str] = below.keys
+        for at in range(0, len(keys), self._at_once):
+            self._store.delete(keys[at : at + self._at_once])
+        if keys or below.locked:
+            self.outcome.deleted.append(below)
+
+    def _retire(self) -> None:
+        config, key = self._config, self._layout.retired
+        writer = self._catalog.last_writer()
+        beat = writer.beat if writer is not None else None
+        if beat is not None and beat.state != "stopped":
+            say("warning", f"the last writer on {beat.host} has not stopped in order")
+        if config.dry_run:
+            return
+        self._confirm()
+        retired = Retired(source=config.source, retired_at=self._bucket.now)
+        data = retired.to_json()
+        try:
+            where_absent(lambda absent: self._store.put(key, data, if_absent=absent))
+        except PreconditionError:  # it was retired before, and its writer came back
+            self._store.put(key, data)
+        self.outcome.retired = True
+        print(f"{config.source} is retired; its archive stays until it is pruned")  # noqa: T201
+
+
+def _is_usable(backup: KnownBackup, floors: dict[str, BinlogName]) -> bool:
+    """Whether a backup can still be recovered after these floors."""
+    reach: BackupReach = backup.reach
+    if not reach.lineage or reach.begin is None:
+        return False
+    floor = floors.get(reach.begin.lineage)
+    return floor is None or reach.begin.binlog >= floor

@@ -1,0 +1,149 @@
+"""What people and programs see of `prune`: what is given up, the question, what was done.
+
+Place in the flow: `prune` prints with it.
+
+Law: what becomes unreachable is said before it does. Texts come from the bucket: they cannot break
+lines or control a terminal.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
+
+from binlog2s3.archive.layout import Layout
+from binlog2s3.config.prune import PruneConfig
+from binlog2s3.formatting import count_text, iso_text, moment_text, size_text, time_text
+from binlog2s3.output import Plain, clean
+from binlog2s3.retain.backup import reach_text
+from binlog2s3.retain.choose import Below, Choice, GivenUp, PruneOutcome
+
+FORMAT = 1
+_ROOM = 12
+
+
+def print_choice(config: PruneConfig, choice: Choice, below: Sequence[Below], page: Plain) -> None:
+    """Print what is given up, and what can be reached afterwards."""
+    page.line(f"{config.source}  prune", "bold")
+    page.line("")
+    for name, value, style in _choice_lines(choice, below):
+        page.field(name, value, _ROOM, style)
+    page.line("")
+
+
+def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str, str, str]]:
+    if not choice.given_up:
+        yield "give up", "nothing: every binlog is needed, or not old enough", "green"
+    for one in choice.given_up:
+        new = "" if one.is_new else " (given up already)"
+        yield "give up", f"{_given_up_text(one)}{new}", "yellow" if one.is_new else ""
+    for now in below:
+        if now.keys or not now.locked:
+            yield "delete now", f"{_below_text(now)} of {now.lineage}", "yellow" if now.keys else ""
+        if now.locked and now.locked_until is not None:
+            until = moment_text(now.locked_until)
+            what = count_text(now.locked, "object")
+            yield "locked", f"{what} of {now.lineage}, by Object Lock until {until}", ""
+    for backup in choice.kept:
+        since = backup.reach.from_us
+        at = f"from {time_text(since)} on, " if since is not None else ""
+        yield "kept", f"{backup.name}: {at}{reach_text(backup.reach)}", "green"
+    for backup in choice.lost:
+        since = backup.reach.from_us
+        at = f": {time_text(since)} and what follows it" if since is not None else ""
+        yield "given up", f"{backup.name}{at} cannot be reached from it any more", "bold red"
+
+
+def _given_up_text(one: GivenUp) -> str:
+    what = f"{count_text(one.binlogs, 'binlog')}, {size_text(one.size)}"
+    return f"{what} before {one.floor} of {one.lineage.id}"
+
+
+def _below_text(below: Below) -> str:
+    if not below.keys:
+        return "nothing"
+    return f"{count_text(below.binlogs, 'binlog')}, {size_text(below.size)}"
+
+
+def confirmed(source: str, answers: TextIO | None = None, out: TextIO | None = None) -> bool | None:
+    """Ask on the terminal whether to prune; None if there is no terminal. Only "yes" is yes."""
+    answers, out = answers or sys.stdin, out or sys.stderr
+    if not (answers and answers.isatty() and out and out.isatty()):
+        return None
+    print(clean(f"prune {source}? [yes/no] "), end="", file=out, flush=True)
+    return answers.readline().strip().lower() == "yes"
+
+
+def lifecycle_rule(layout: Layout) -> dict[str, Any]:
+    """The lifecycle rule that frees the space of what was deleted in a versioned bucket."""
+    return {
+        "Rules": [
+            {
+                "ID": f"binlog2s3-pruned-{layout.source}",
+                "Status": "Enabled",
+                "Filter": {"Prefix": layout.archive},
+                "NoncurrentVersionExpiration": {"NoncurrentDays": 1},
+                "Expiration": {"ExpiredObjectDeleteMarker": True},
+            }
+        ]
+    }
+
+
+def print_outcome(outcome: PruneOutcome, is_versioned: bool, layout: Layout, page: Plain) -> None:
+    """Print what was done."""
+    for lineage, binlog in outcome.floors.items():
+        page.line(f"given up: the binlogs before {binlog} of {lineage}", "bold green")
+    for below in outcome.deleted:
+        if below.keys:
+            page.line(f"deleted: {_below_text(below)} of {below.lineage}", "bold green")
+        if below.locked and below.locked_until is not None:
+            until = moment_text(below.locked_until)
+            page.line(f"kept by Object Lock until {until}: {count_text(below.locked, 'object')}")
+    if outcome.floors and not any(below.keys for below in outcome.deleted):
+        page.line("nothing was deleted yet: a later run deletes it, after --grace")
+    if is_versioned and any(below.keys for below in outcome.deleted):
+        page.line("")
+        page.line(
+            "the bucket keeps old versions, so this frees no space by itself; this lifecycle rule "
+            "does (it needs no other one to be replaced):",
+            "yellow",
+        )
+        for line in json.dumps(lifecycle_rule(layout), indent=1).splitlines():
+            page.line(line)
+
+
+def document(
+    config: PruneConfig, choice: Choice, below: Sequence[Below], outcome: PruneOutcome
+) -> dict[str, Any]:
+    """The JSON document of --json, which docs/reference.md describes."""
+    return {
+        "format": FORMAT,
+        "source": config.source,
+        "dry_run": config.dry_run,
+        "given_up": [
+            {
+                "lineage": one.lineage.id,
+                "floor": str(one.floor),
+                "gtid_set": one.gtid_set,
+                "binlogs": one.binlogs,
+                "bytes": one.size,
+                "new": one.is_new,
+            }
+            for one in choice.given_up
+        ],
+        "below": [_below_document(one) for one in below],
+        "deleted": [_below_document(one) for one in outcome.deleted],
+        "kept": [backup.name for backup in choice.kept],
+        "lost": [backup.name for backup in choice.lost],
+    }
+
+
+def _below_document(below: Below) -> dict[str, Any]:
+    return {
+        "lineage": below.lineage,
+        "binlogs": below.binlogs,
+        "bytes": below.size,
+        "objects": len(below.keys),
+        "locked": below.locked,
+        "locked_until": iso_text(below.locked_until) if below.locked_until is not None else None,
+    }

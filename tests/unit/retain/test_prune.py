@@ -1,0 +1,435 @@
+"""Pruning: what is given up, when it is deleted, and that nothing that is needed ever is."""
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from io import StringIO
+from typing import Any
+
+import pytest
+
+from binlog2s3.archive.backups import Backup, registered
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.documents import LineageFloor
+from binlog2s3.archive.history import missing_binlogs
+from binlog2s3.archive.retired import Retired
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.prune import PruneConfig
+from binlog2s3.config.values import S3Config
+from binlog2s3.errors import RecoveryError, StoreError
+from binlog2s3.formatting import moment_of
+from binlog2s3.recover.backup import start_of_registered
+from binlog2s3.recover.model import Latest, Plan, Request, ToTime
+from binlog2s3.recover.plan import make
+from binlog2s3.recover.reach import best_for
+from binlog2s3.retain.backup import reach_of_backup
+from binlog2s3.retain.prune import Bucket, Prune
+from binlog2s3.stream.archive_end import archive_end
+from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
+from tests.documents import BACKUP, FLOOR, ID, LINEAGE, parent_of
+from tests.memory_store import Contents
+from tests.surveyed import LAYOUT
+from tests.surveyed import Bucket as Archive
+
+DAY = 86_400
+DAY_US = DAY * 1_000_000
+COUNT = 40
+BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
+BEGIN_US = int(BEGIN.timestamp()) * 1_000_000
+NOW = BEGIN + timedelta(days=COUNT)
+DAYS = (5, 18, 33)
+"""When base backups were made."""
+S3 = S3Config(bucket="b", prefix="pre")
+DEAD = "20260103T000000Z-3e11fa47-b2c3"
+
+
+def name_of(number: int) -> BinlogName:
+    return BinlogName("mysql-bin", number)
+
+
+@cache
+def binlog(number: int) -> bytes:
+    """The binlog of a day: three transactions, at 6, 12 and 18 o'clock."""
+    begin = BEGIN_US + (number - 1) * DAY_US
+    found = BinlogWriter(checksum=True, timestamp=begin // 1_000_000)
+    last = 3 * (number - 1)
+    found.previous_gtids(GtidSet.parse(f"{UUID_A}:1-{last}" if last else ""))
+    for at in range(3):
+        found.transaction(
+            [statement("BEGIN"), statement("INSERT"), XID],
+            gtid=(UUID_A, "", last + at + 1),
+            commit_us=begin + (at + 1) * DAY_US // 4,
+        )
+    found.rotate()
+    return bytes(found.data)
+
+
+def backup_of(day: int) -> Backup:
+    """It has the transactions up to 6 o'clock of that day."""
+    return replace(
+        BACKUP,
+        id=f"202603{day:02}T000000Z-1f2e3d4c",
+        label=f"day {day}",
+        gtid_set=f"{UUID_A}:1-{3 * day + 1}",
+        binlog=None,
+        position=None,
+        lineage=None,
+        taken_at=BEGIN + timedelta(days=day),
+    )
+
+
+class World(Archive):
+    """Forty binlogs, one a day, with the store's dates; three registered backups."""
+
+    def __init__(self, backups: Sequence[int] = DAYS, *, count: int = COUNT) -> None:
+        self.clock = BEGIN
+        super().__init__(replace(LINEAGE, first_binlog=name_of(1), gtid_set=""))
+        self._now = lambda: self.clock
+        for number in range(1, count + 1):
+            self.clock = BEGIN + timedelta(days=number)
+            self.archive(binlog(number), name_of(number))
+        for day in backups:
+            self.put(LAYOUT.backup(backup_of(day).id), backup_of(day).to_json())
+        self.clock = NOW
+
+    def prune(self, kept: Any = None, **options: Any) -> str:
+        """Run it; what it prints."""
+        given: dict[str, Any] = {"keep": 10.0 * DAY, "yes": True, **options}
+        config = PruneConfig(s3=S3, source="orders", **given)
+        out = StringIO()
+        with redirect_stdout(out):
+            Prune(config, Bucket(self, self.clock, kept), at_once=5).run()
+        return out.getvalue()
+
+    def numbers(self) -> list[int]:
+        """The binlogs that are there."""
+        prefix = LAYOUT.binlogs(ID)
+        return [int(key[-6:]) for key in sorted(self.objects) if key.startswith(prefix)]
+
+    def plan(self, at_us: int) -> Plan:
+        """What `pitr --to-time` does without a target."""
+        survey, goal = self.survey(), ToTime(at_us, "then")
+        backups = registered(Catalog(self, LAYOUT))
+        found = best_for(backups, goal, survey, None)
+        if found is not None:
+            return found[1]
+        return make(Request(goal=goal, start=start_of_registered(backups[0], "mysql")), survey)
+
+
+@cache
+def filled() -> Contents:
+    return World().contents()
+
+
+def world() -> World:
+    found = World((), count=0)
+    found.restore(filled())
+    return found
+
+
+def test_a_window_of_ten_days() -> None:
+    """The newest backup before it, and those in it, keep what they need; the rest is given up."""
+    there = world()
+    text = there.prune(dry_run=True)
+    assert "give up     18 binlogs" in text
+    assert "before mysql-bin.000019" in text
+    assert "20260305T000000Z-1f2e3d4c (day 5)" in text.split("given up")[1]
+    assert not any("/floors/" in key for key in there.objects)
+    there.prune()
+    assert there.numbers() == [*range(1, COUNT + 1)]
+    there.clock += timedelta(hours=23)
+    there.prune()
+    assert there.numbers() == [*range(1, COUNT + 1)]
+    there.clock += timedelta(hours=2)
+    assert "deleted: 18 binlogs" in there.prune()
+    assert there.numbers() == [*range(19, COUNT + 1)]
+    assert LAYOUT.lineage(ID) in there.objects
+    entries = [key for key in there.objects if key.startswith(LAYOUT.entries(ID))]
+    assert len(entries) == COUNT - 18
+
+
+def test_every_moment_of_the_window_is_reachable() -> None:
+    """By the same transactions as before; every earlier one is refused, because it was pruned."""
+    whole, there = world(), world()
+    there.prune(grace=0.0)
+    assert there.numbers() == [*range(19, COUNT + 1)]
+    first_us, last_us = BEGIN_US + 30 * DAY_US, BEGIN_US + (COUNT - 1) * DAY_US + 3 * DAY_US // 4
+    for _ in range(20):
+        at_us = random.randint(first_us, last_us - 1)
+        before, after = whole.plan(at_us), there.plan(at_us)
+        assert (before.stop, before.pieces) == (after.stop, after.pieces), at_us
+    # from the backup of day 18 on: reachable, too, though it is before the window
+    there.plan(BEGIN_US + 19 * DAY_US)
+    for at_us in (BEGIN_US + 17 * DAY_US, BEGIN_US + 8 * DAY_US, BEGIN_US):
+        with pytest.raises(RecoveryError) as caught:
+            there.plan(at_us)
+        said = f"{caught.value} {caught.value.hint}"
+        assert "the binlogs before mysql-bin.000019 of" in said
+        assert "were pruned" in said
+
+
+def test_nothing_young_is_given_up() -> None:
+    """By the commits, and by the store's dates: what was uploaded again lately stays."""
+    there = world()
+    key = LAYOUT.binlog(ID, name_of(7))
+    there.put(key, there.objects[key].data)
+    there.prune(grace=0.0)
+    assert there.numbers() == [*range(7, COUNT + 1)]
+
+
+def test_without_base_backups_it_is_refused() -> None:
+    """Binlogs alone recover nothing; --allow-empty prunes all the same, by age."""
+    there = World(())
+    before = there.contents()
+    with pytest.raises(RecoveryError, match="no registered base backup"):
+        there.prune(grace=0.0)
+    assert there.contents() == before
+    there.prune(grace=0.0, allow_empty=True)
+    assert there.numbers() == [*range(30, COUNT + 1)]
+
+
+def test_nobody_is_asked() -> None:
+    """Without --yes and without a terminal nothing changes."""
+    there = world()
+    with pytest.raises(RecoveryError, match="nobody was asked"):
+        there.prune(grace=0.0, yes=False)
+    assert there.numbers() == [*range(1, COUNT + 1)]
+
+
+def test_by_age_alone() -> None:
+    """--keep-binlogs-for asks no backup; one that cannot be used any more is said."""
+    there = world()
+    text = there.prune(keep=None, keep_binlogs_for=15.0 * DAY, grace=0.0)
+    assert there.numbers() == [*range(25, COUNT + 1)]
+    assert "given up    backup 20260318T000000Z-1f2e3d4c (day 18)" in text
+    reach = reach_of_backup(backup_of(33), there.survey())
+    assert reach.is_complete
+
+
+def test_from_a_gtid_set() -> None:
+    """What a backup with these GTIDs needs stays, of whatever age the rest is."""
+    there = world()
+    there.prune(
+        keep=None, keep_from_gtid_set=f"{UUID_A}:1-{3 * 35 + 1}", grace=0.0, allow_empty=True
+    )
+    assert there.numbers() == [*range(36, COUNT + 1)]
+    with pytest.raises(RecoveryError, match="cannot be brought to now"):
+        there.prune(keep=None, keep_from_gtid_set=f"{UUID_A}:1-3", grace=0.0, allow_empty=True)
+
+
+def test_the_newest_archived_binlog_and_the_open_one_stay() -> None:
+    """Whatever is asked for: a start continues there."""
+    there = World(())
+    there.chunks(binlog(COUNT + 1), 0, 200, name=name_of(COUNT + 1))
+    there.clock += timedelta(days=365)
+    there.prune(keep=0.0, grace=0.0, allow_empty=True)
+    assert there.numbers() == [COUNT]
+    assert any(key.startswith(LAYOUT.live) for key in there.objects)
+    (lineage,) = Catalog(there, LAYOUT).lineages()
+    end = archive_end(Catalog(there, LAYOUT), lineage)
+    assert (end.last, end.next_binlog) == (name_of(COUNT), name_of(COUNT + 1))
+
+
+def test_a_start_does_not_take_the_floor_for_the_end() -> None:
+    """The archive ends where it ended before, with the same GTIDs."""
+    there = world()
+    (lineage,) = Catalog(there, LAYOUT).lineages()
+    before = archive_end(Catalog(there, LAYOUT), lineage)
+    there.prune(grace=0.0)
+    (lineage,) = Catalog(there, LAYOUT).lineages()
+    after = archive_end(Catalog(there, LAYOUT), lineage)
+    assert (after.last, after.next_binlog, after.end) == (
+        before.last,
+        before.next_binlog,
+        before.end,
+    )
+
+
+def test_a_forged_floor_deletes_and_hides_nothing() -> None:
+    """Neither a recovery nor a start nor a prune believes it further than what is missing."""
+    there = world()
+    forged = replace(FLOOR, binlog=name_of(90), gtid_set="", raised_at=BEGIN)
+    there.put(LAYOUT.floor(ID, 90), forged.to_json())
+    there.clock += timedelta(days=2)
+    (lineage,) = Catalog(there, LAYOUT).lineages()
+    assert lineage.begin == name_of(90)
+    end = archive_end(Catalog(there, LAYOUT), lineage)
+    assert end.last == name_of(COUNT)
+    reach = reach_of_backup(backup_of(5), there.survey())
+    assert reach.is_complete
+    there.prune(grace=DAY * 1.0)
+    assert there.numbers() == [*range(19, COUNT + 1)]
+    assert reach_of_backup(backup_of(18), there.survey()).is_complete
+
+
+def test_a_floor_excuses_only_what_is_below_it() -> None:
+    """A hole above it is a hole."""
+    there = world()
+    there.prune(grace=0.0)
+    for number in (19, 25):
+        there.delete([LAYOUT.binlog(ID, name_of(number)), LAYOUT.entry(ID, name_of(number))])
+    (lineage,) = Catalog(there, LAYOUT).lineages()
+    names = [name_of(number) for number in there.numbers()]
+    gaps = [(one.first.number, one.last.number) for one in missing_binlogs(lineage, names, None)]
+    assert gaps == [(19, 19), (25, 25)]
+
+
+def test_what_object_lock_keeps_is_not_deleted() -> None:
+    """It is said, and until when; a plain DELETE would only hide it."""
+    there = world()
+    until = there.clock + timedelta(days=3)
+
+    def kept(key: str) -> datetime | None:
+        return until if key.endswith(("000003", "000004", "000004.json")) else None
+
+    text = there.prune(grace=0.0, kept=kept)
+    assert there.numbers() == [3, 4, *range(19, COUNT + 1)]
+    assert "3 objects" in text
+    assert f"by Object Lock until {until:%Y-%m-%dT%H:%M:%SZ}" in text
+    (lineage,) = Catalog(there, LAYOUT).lineages()
+    names = [name_of(number) for number in there.numbers()]
+    assert list(missing_binlogs(lineage, names, None)) == []
+    there.clock = until
+    there.prune(grace=0.0, kept=kept)
+    assert there.numbers()[0] >= 19
+
+
+def test_a_dead_lineage_is_pruned_as_a_whole() -> None:
+    """Its description stays; a lineage that no backup needs has no binlog any more."""
+    there = world()
+    dead = replace(
+        LINEAGE,
+        id=DEAD,
+        first_binlog=name_of(1),
+        gtid_set="",
+        parent=parent_of(ID, binlog=None, offset=0, gtid_set="", join="unknown"),
+    )
+    there.clock = BEGIN
+    there.put(LAYOUT.lineage(DEAD), dead.to_json())
+    alive, there.lineage = there.lineage, dead
+    for number in (1, 2):
+        there.archive(binlog(number), name_of(number))
+    there.lineage, there.clock = alive, NOW
+    turn = f'{{"format": 1, "number": 1, "lineage": "{ID}", "generation": 1, "token": "00000000"}}'
+    there.put(LAYOUT.turn(1), turn.encode())
+    there.prune(grace=0.0)
+    assert not [key for key in there.objects if key.startswith(LAYOUT.binlogs(DEAD))]
+    assert LAYOUT.lineage(DEAD) in there.objects
+    floors = {one.id: one.floor for one in Catalog(there, LAYOUT).lineages()}
+    assert floors[DEAD] is not None
+    assert floors[DEAD].binlog == name_of(3)
+    assert floors[DEAD].gtid_set == f"{UUID_A}:1-6"
+    end = archive_end(Catalog(there, LAYOUT), replace(dead, floor=floors[DEAD]))
+    assert (end.last, end.next_binlog, str(end.gtids)) == (None, name_of(3), f"{UUID_A}:1-6")
+
+
+def test_a_source_is_retired() -> None:
+    """A small document, and nothing else."""
+    there = world()
+    before = {*there.objects}
+    there.prune(keep=None, retire=True)
+    assert {*there.objects} - before == {LAYOUT.retired}
+    found = Retired.from_json(there.objects[LAYOUT.retired].data, LAYOUT.retired)
+    assert found.retired_at == there.clock
+
+
+class _Killed(BaseException):
+    """The process is gone."""
+
+
+def changes(there: World, act: Callable[[], object]) -> int:
+    """How many requests that change the bucket an act makes."""
+    count = 0
+
+    def counted(operation: str, _: Sequence[str], __: Callable[[], object]) -> None:
+        nonlocal count
+        count += operation in ("put", "delete")
+
+    there.on_act = counted
+    act()
+    there.on_act = lambda *_: None
+    return count
+
+
+@pytest.mark.parametrize("when", ["before", "after", "halfway"])
+def test_a_death_at_every_request(when: str) -> None:
+    """What is needed can always be recovered, and the next run ends as if nothing had happened."""
+    whole = world()
+    total = changes(whole, lambda: whole.prune(grace=0.0))
+    assert total > 6
+    for number in range(1, total + 1):
+        there = world()
+        die_at(there, number, when)
+        with pytest.raises(_Killed):
+            there.prune(grace=0.0)
+        there.on_act, there.on_acted = lambda *_: None, lambda *_: None
+        check_needed(there)
+        there.prune(grace=0.0)
+        check_needed(there)
+        assert there.objects.keys() == whole.objects.keys()
+
+
+def die_at(there: World, number: int, when: str) -> None:
+    """Die at this request that changes something; halfway: some of its keys are deleted."""
+    seen = 0
+
+    def on_act(operation: str, keys: Sequence[str], _: Callable[[], object]) -> None:
+        nonlocal seen
+        seen += operation in ("put", "delete")
+        if seen == number and when == "before":
+            raise _Killed
+        if seen == number and when == "halfway":
+            for key in keys[::2] if operation == "delete" else ():
+                there.objects.pop(key, None)
+            raise _Killed
+
+    def on_acted(*_: object) -> None:
+        if seen == number and when == "after":
+            raise _Killed
+
+    there.on_act, there.on_acted = on_act, on_acted
+
+
+def check_needed(there: World) -> None:
+    """Both backups that are kept reach now, a start finds the end, and no gap is reported."""
+    survey = there.survey()
+    for day in (18, 33):
+        assert reach_of_backup(backup_of(day), survey).is_complete
+    (lineage,) = Catalog(there, LAYOUT).lineages()
+    assert archive_end(Catalog(there, LAYOUT), lineage).last == name_of(COUNT)
+    names = [name_of(number) for number in there.numbers()]
+    assert list(missing_binlogs(lineage, names, None)) == []
+
+
+def test_a_lost_race_cannot_lower_a_floor() -> None:
+    """The greatest wins; and a store that fails leaves what was there."""
+    there = world()
+    there.prune(grace=0.0)
+    low = LineageFloor(
+        source="orders", lineage=ID, binlog=name_of(3), gtid_set="", raised_at=there.clock
+    )
+    there.put(LAYOUT.floor(ID, 3), low.to_json())
+    (lineage,) = Catalog(there, LAYOUT).lineages()
+    assert lineage.begin == name_of(19)
+    there.fail_next("list", "before", StoreError("away"))
+    with pytest.raises(StoreError):
+        there.prune(grace=0.0)
+
+
+def test_latest_is_reached_from_the_kept_backups() -> None:
+    """With the plan that it had before."""
+    whole, there = world(), world()
+    there.prune(grace=0.0)
+    plans = [
+        make(
+            Request(goal=Latest(), start=start_of_registered(backup_of(18), "mysql")), one.survey()
+        )
+        for one in (whole, there)
+    ]
+    assert plans[0].pieces == plans[1].pieces
+    assert plans[0].stop == plans[1].stop
+    assert moment_of(plans[0].reach.latest_us or 0) > BEGIN
