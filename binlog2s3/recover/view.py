@@ -1,7 +1,7 @@
-"""What people and programs see of a recovery: the plan, the question, the result.
+"""What people see of a recovery: the plan, the question, the result.
 
 Place in the flow: `pitr` prints with it, onto a page of `output`; `progress` shows the work in
-between.
+between, and `document` has the same for programs.
 
 Law: the place where it stops is shown in several ways: in the operator's words, as an offset, and
 by the transactions on both sides. What is shown comes from the bucket, so it must neither break
@@ -10,8 +10,8 @@ lines nor control a terminal. An estimate says that it is one, and how it was ma
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, TextIO
+from dataclasses import dataclass
+from typing import Literal, TextIO
 
 from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.gtid import Gtids
@@ -21,7 +21,6 @@ from binlog2s3.recover.model import (
     BeforeGtid,
     BinlogPosition,
     Goal,
-    Latest,
     Plan,
     PlanPiece,
     Shown,
@@ -31,20 +30,11 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.one_table import OnlyTables
 
-FORMAT = 1
-
 _ROOM = 11
 _MOST_ROWS = 24
 """Of more binlogs than this, only the first and the last are shown, and how many are between."""
 _MOST_CHANGES = 8
 _MOST_TEXT = 300
-_GOALS = {
-    ToTime: "time",
-    ToGtid: "gtid",
-    BeforeGtid: "before-gtid",
-    ToPosition: "position",
-    Latest: "latest",
-}
 RATES = (2000, 50_000_000)
 """Transactions and bytes a second that servers were measured to apply, roughly."""
 How = Literal["replication", "output-dir", "nothing"]
@@ -184,7 +174,7 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
     if plan.adds:
         yield "", f"adds {gtids_text(str(plan.adds))}", ""
     if plan.skipped:
-        then = "then committed empty" if _commits_empty(plan, about) else "their GTIDs stay unused"
+        then = "then committed empty" if commits_empty(plan, about) else "their GTIDs stay unused"
         yield "skip", f"{plan.skipped_text} ({then})", "yellow"
     if not plan.commit_exact:
         yield (
@@ -204,7 +194,7 @@ def _only_fields(only: OnlyTables | None) -> Iterator[tuple[str, str, str]]:
         yield "", "the target is marked first: its other tables stay as they are", ""
 
 
-def _commits_empty(plan: Plan, about: About) -> bool:
+def commits_empty(plan: Plan, about: About) -> bool:
     """Whether the skipped ones are committed empty, which MariaDB cannot do."""
     return bool(plan.skipped) and not about.leaves_hole and plan.flavour == "mysql"
 
@@ -373,126 +363,3 @@ def _proof_lines(result: Result) -> Iterator[tuple[str, str]]:
         yield f"proved: {result.proved}", ""
     if result.gtids is not None:
         yield f"the target's GTIDs: {result.gtids or 'none'}", "dim"
-
-
-# For programs
-
-
-def document(plan: Plan, about: About, result: Result | None = None) -> dict[str, Any]:
-    """What --json prints."""
-    return {
-        "format": FORMAT,
-        "plan": plan_document(plan, about),
-        "result": None if result is None else result_document(result),
-    }
-
-
-def plan_document(plan: Plan, about: About) -> dict[str, Any]:
-    """A plan for programs: GTID sets as text, times ISO 8601 in UTC, sizes in bytes."""
-    return {
-        "source": about.source,
-        "archive": about.archive,
-        "target": about.target or None,
-        "flavour": plan.flavour,
-        "server_version": plan.server_version,
-        "lineage": plan.lineage,
-        "other_lineages": list(plan.others),
-        "goal": goal_document(plan.goal),
-        "stop": _place(plan.stop),
-        "transactions": plan.transactions,
-        "bytes": plan.size,
-        "estimated_seconds": round(estimate_seconds(plan), 1),
-        "pieces": [_piece(piece) for piece in plan.pieces],
-        "gtids_before": _gtids(plan.before),
-        "gtids_added": _gtids(plan.adds),
-        "gtids_skipped": None if plan.skipped is None else plan.skipped_text,
-        "skipped_committed_empty": _commits_empty(plan, about),
-        "only_tables": None if about.only is None else asdict(about.only),
-        "commit_times": "exact" if plan.commit_exact else "seconds",
-        "kept": [_shown(one) for one in plan.kept],
-        "left_out": [_shown(one) for one in plan.left_out],
-        "reachable": {
-            "first": _place(plan.reach.first),
-            "last": _place(plan.reach.last),
-            "earliest": time_text(plan.reach.earliest_us),
-            "latest": _time(plan.reach.latest_us),
-            "gtids": _gtids(plan.reach.gtids),
-        },
-        "warnings": list(plan.warnings),
-    }
-
-
-def goal_document(goal: Goal) -> dict[str, Any]:
-    """Where to stop, as it was asked for."""
-    found: dict[str, Any] = {"to": _GOALS[type(goal)]}
-    if isinstance(goal, ToTime):
-        found["time"] = time_text(goal.at_us)
-    elif isinstance(goal, ToGtid | BeforeGtid):
-        found["gtid"] = goal.gtid
-    elif isinstance(goal, ToPosition):
-        found |= {"binlog": str(goal.binlog), "offset": goal.offset}
-    return found
-
-
-def result_document(result: Result) -> dict[str, Any]:
-    """What was done, for programs."""
-    return {
-        "how": result.how,
-        "where": result.where or None,
-        "transactions": result.transactions,
-        "bytes": result.size,
-        "seconds": round(result.seconds, 3),
-        "gtids": _gtids(result.gtids),
-        "stands_at": None if result.stands_at is None else _place(result.stands_at),
-        "committed_empty": result.committed_empty or None,
-        "disabled_events": list(result.disabled_events),
-        "proved": result.proved or None,
-        "files": list(result.files),
-        "unsafe_files": list(result.unsafe_files),
-        "only_tables": list(result.only_tables) or None,
-    }
-
-
-def _gtids(gtids: Gtids | None) -> str | None:
-    return None if gtids is None else str(gtids)
-
-
-def _time(us: int | None) -> str | None:
-    return None if us is None else time_text(us)
-
-
-def _place(place: BinlogPosition) -> dict[str, Any]:
-    return {"lineage": place.lineage, "binlog": str(place.binlog), "offset": place.offset}
-
-
-def _piece(piece: PlanPiece) -> dict[str, Any]:
-    return {
-        "lineage": piece.lineage,
-        "binlog": str(piece.binlog),
-        "begin": piece.begin,
-        "end": piece.end,
-        "left_out": [list(span) for span in piece.left_out],
-        "bytes": piece.size,
-        "transactions": piece.transactions,
-        "gtids": str(piece.gtids) or None,
-        "greatest_commit": _time(piece.greatest_commit_us),
-    }
-
-
-def _shown(shown: Shown) -> dict[str, Any]:
-    transaction, content = shown.transaction, shown.content
-    return {
-        "lineage": shown.lineage,
-        "binlog": str(shown.binlog),
-        "begin": transaction.begin,
-        "end": transaction.end,
-        "gtid": transaction.gtid,
-        "committed": time_text(transaction.commit_us),
-        "commit_time": "exact" if transaction.commit_exact else "seconds",
-        "compressed": content.compressed,
-        "changes": [
-            {"kind": one.kind, "table": one.table or None, "rows": one.rows}
-            for one in content.changes
-        ],
-        "statements": list(content.statements),
-    }

@@ -194,7 +194,7 @@ def _names(tip: Tip, begin: BinlogName) -> str:
 def _difference(larger: Gtids, smaller: Gtids) -> str:
     if isinstance(larger, GtidSet) and isinstance(smaller, GtidSet):
         return str(larger - smaller)
-    return "" if larger == smaller else f"behind {smaller or 'nothing'} up to {larger}"
+    return "" if larger == smaller else f"after {smaller or 'nothing'} up to {larger}"
 
 
 def acceptable(tip: Tip, executed: Gtids | None) -> bool:

@@ -33,6 +33,7 @@ from binlog2s3.config.values import OPTIONS, S3Config
 from binlog2s3.inspect.check import report as preflight
 from binlog2s3.inspect.verify import report as verify_report
 from binlog2s3.inspect.verify import view as verify_view
+from binlog2s3.recover import document as pitr_document
 from binlog2s3.recover import view as pitr_view
 from binlog2s3.recover.reach import BackupReach
 from binlog2s3.retain import backup as backup_command
@@ -277,13 +278,13 @@ def test_what_pitr_prints_is_as_documented() -> None:
     plain = replace(
         pitr_examples.PLAN, before=None, adds=None, pieces=(), kept=(), left_out=(), skipped=None
     )
-    whole = pitr_view.document(
+    whole = pitr_document.document(
         replace(pitr_examples.PLAN, skipped=GtidSet.parse(f"{UUID}:7")),
         pitr_examples.ABOUT,
         pitr_examples.RESULT,
     )
-    least = pitr_view.document(plain, pitr_view.About(source="s", archive="a"))
-    nothing = pitr_view.document(plain, pitr_examples.ABOUT, pitr_view.Result(how="nothing"))
+    least = pitr_document.document(plain, pitr_view.About(source="s", archive="a"))
+    nothing = pitr_document.document(plain, pitr_examples.ABOUT, pitr_view.Result(how="nothing"))
     done = replace(
         pitr_examples.RESULT, committed_empty=f"{UUID}:7", stands_at=pitr_examples.PLAN.stop
     )
@@ -291,13 +292,13 @@ def test_what_pitr_prints_is_as_documented() -> None:
     anonymous = replace(shown, transaction=replace(shown.transaction, gtid=None))
     bare = replace(pitr_examples.PLAN.pieces[0], gtids=GtidSet(), greatest_commit_us=None)
     bare_plan = replace(plain, pieces=(bare,), kept=(anonymous,))
-    bare_document = pitr_view.document(bare_plan, pitr_examples.ABOUT)["plan"]
+    bare_document = pitr_document.document(bare_plan, pitr_examples.ABOUT)["plan"]
     for first_cell, documents in (
         ("field of the document", [whole, least]),
         ("field of the plan", [whole["plan"], least["plan"]]),
         ("field of a piece", [whole["plan"]["pieces"][0], bare_document["pieces"][0]]),
         ("field of a transaction", [whole["plan"]["left_out"][0], bare_document["kept"][0]]),
-        ("field of the result", [pitr_view.result_document(done), nothing["result"]]),
+        ("field of the result", [pitr_document.result_document(done), nothing["result"]]),
     ):
         are_as_in_the_table(documents, text, first_cell)
     for field in ("goal", "stop", "reachable"):

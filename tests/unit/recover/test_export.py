@@ -17,9 +17,10 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.output import page_on
+from binlog2s3.recover.document import result_document
 from binlog2s3.recover.export import README, SKIPPED, prepare, to_directory
 from binlog2s3.recover.model import Checked, Plan, PlanPiece, ProgressReport, Stream
-from binlog2s3.recover.view import print_result, result_document
+from binlog2s3.recover.view import print_result
 from lab.pitr_examples import ABOUT, LINEAGE, PLAN, UUID
 from tests.binlog_writer import BinlogWriter, query_body
 

@@ -19,6 +19,7 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.points import parse_time
 from binlog2s3.output import Coloured, Plain, page_on
+from binlog2s3.recover.document import document
 from binlog2s3.recover.model import (
     BeforeGtid,
     Goal,
@@ -36,7 +37,6 @@ from binlog2s3.recover.view import (
     commit_text,
     confirmed,
     content_lines,
-    document,
     estimate_seconds,
     goal_text,
     print_plan,

@@ -276,10 +276,10 @@ def test_mariadb_goes_on() -> None:
 def test_what_mariadb_lacks() -> None:
     """Between two lists, since they name only the last of each."""
     found = same_server(mariadb_tip(), rows(8), says({8: "0-7-20,1-8-3"}))
-    assert gap_of(found) == (name(8), "gap", "behind 0-7-9,1-8-3 up to 0-7-20,1-8-3")
+    assert gap_of(found) == (name(8), "gap", "after 0-7-9,1-8-3 up to 0-7-20,1-8-3")
     nothing = mariadb_tip(gtids=mariadb(""))
     found = same_server(nothing, rows(8), says({8: "0-7-20"}))
-    assert gap_of(found) == (name(8), "gap", "behind nothing up to 0-7-20")
+    assert gap_of(found) == (name(8), "gap", "after nothing up to 0-7-20")
 
 
 # The source cannot give the rest
@@ -403,4 +403,4 @@ def test_a_mariadb_successor() -> None:
     found = successor(mariadb_tip(), had, rows(1, 2, 3), asked, cut=never)
     assert (found.begin, found.parent) == (name(2), parent(mariadb_tip(), "exact"))
     found = successor(mariadb_tip(), had, rows(3), says({3: "0-7-9,0-9-11,1-8-3"}), cut=never)
-    assert gap_of(found)[1:] == ("gap", "behind 0-7-9,1-8-3 up to 0-7-9,0-9-11,1-8-3")
+    assert gap_of(found)[1:] == ("gap", "after 0-7-9,1-8-3 up to 0-7-9,0-9-11,1-8-3")
