@@ -1,1 +1,1 @@
-"""Format 1: what lies in the bucket, and how it is read."""
+"""Format 1: the keys and documents in the bucket, and how they are read."""

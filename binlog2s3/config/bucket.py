@@ -49,7 +49,7 @@ def for_streaming(s3: S3Config) -> StoreConfig:
 
 
 def for_reading(s3: S3Config) -> StoreConfig:
-    """The store's settings. The timeout is short, because somebody waits for the answer."""
+    """The store's settings. The timeout is short, because a user waits for the answer."""
     return StoreConfig(
         bucket=s3.bucket,
         endpoint_url=s3.endpoint_url,

@@ -134,7 +134,7 @@ def _binlog_of(piece: PlanPiece) -> str:
 def _no_name(text: str) -> RecoveryError:
     return RecoveryError(
         f"the plan has the invalid name {text!r:.100}",
-        hint="did somebody change the bucket? `binlog2s3 verify` names what is wrong",
+        hint="was the bucket changed by hand? `binlog2s3 verify` names what is wrong",
     )
 
 

@@ -58,12 +58,12 @@ def texts_of(tables: Tables) -> tuple[str, ...]:
 
 
 class StatementCheck:
-    """Looks through binlogs for statements that a filter of these tables does not do justice to.
+    """Looks through binlogs for statements that cannot be filtered by these tables without error.
 
-    `moved`: statements that exchange rows or definitions with a table that is not among them, with
-    the names of those. `statements` that write to the tables in statement format; `elsewhere`: how
-    many write to others. `touched`: the tables that are changed at all. `unclear`: how many texts
-    could not be read to their end.
+    `moved`: statements that exchange rows or definitions with other tables, each with the names of
+    those. `statements`: those that write to these tables in statement format. `elsewhere`: how many
+    write to others. `touched`: which of these tables are changed. `unclear`: how many texts could
+    not be read completely.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -104,7 +104,7 @@ class StatementCheck:
         self._reader = None
 
     def refusal(self) -> RecoveryError | None:
-        """Why these tables alone cannot be had; None if nothing was found."""
+        """Why these tables alone cannot be recovered; None if nothing speaks against it."""
         if not self.moved:
             return None
         said, _ = next(iter(self.moved.items()))

@@ -32,7 +32,7 @@ from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client, ConnectionLimits, Source
 from binlog2s3.serve.cache import BlockCache
 from binlog2s3.serve.directory import Directory
-from binlog2s3.serve.dump import Sending
+from binlog2s3.serve.dump import DumpSender
 from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.serve.status import ClientStatus, ServeStatus, answer
 from binlog2s3.status.http import HttpListener
@@ -99,7 +99,7 @@ class Serving:
         self._config = config
         self._history = history
         self._cache = BlockCache(_threads(config))
-        self._sendings: dict[int, Sending] = {}
+        self._senders: dict[int, DumpSender] = {}
         self._lock = threading.Lock()
         self._sent_before = 0
         self.source: Source | None = None
@@ -144,24 +144,24 @@ class Serving:
         """Send one dump until the client leaves."""
         source = self.source
         assert source is not None  # noqa: S101 - it calls this
-        sending = Sending(
+        sender = DumpSender(
             client,
             dump,
             self._history,
             self._cache,
             self.identity(),
             ended=lambda seconds: source.ended.wait(seconds) if seconds else source.ended.is_set(),
-            dumps=lambda: len(self._sendings),
+            dumps=lambda: len(self._senders),
         )
         with self._lock:
-            self._sendings[client.number] = sending
+            self._senders[client.number] = sender
         asked = "GTIDs" if isinstance(dump, DumpByGtid) or dump.state is not None else "position"
         _log.info("dump begins", number=client.number, user=client.user, host=client.host, by=asked)
         try:
-            sending.run()
+            sender.run()
         finally:
             with self._lock:
-                del self._sendings[client.number]
+                del self._senders[client.number]
                 self._sent_before += client.sent
             _log.info("dump ended", number=client.number, sent=client.sent)
 
@@ -171,8 +171,8 @@ class Serving:
         view = history.view()
         clients = [] if source is None else source.clients
         with self._lock:
-            sendings = dict(self._sendings)
-            sent = self._sent_before + sum(one.sent for one in clients if one.number in sendings)
+            senders = dict(self._senders)
+            sent = self._sent_before + sum(one.sent for one in clients if one.number in senders)
         error = getattr(history, "error", None)
         return ServeStatus(
             source=history.name,
@@ -183,17 +183,17 @@ class Serving:
             whole=view.whole,
             problem=view.problem,
             error=str(error) if error is not None else "",
-            clients=tuple(_client(one, sendings.get(one.number)) for one in clients),
+            clients=tuple(_client(one, senders.get(one.number)) for one in clients),
             refused=dict(source.refused) if source is not None else {},
             sent_bytes=sent,
             fetched_bytes=self._cache.fetched,
         )
 
 
-def _client(client: Client, sending: Sending | None) -> ClientStatus:
+def _client(client: Client, sender: DumpSender | None) -> ClientStatus:
     dump = client.dump
-    name, position = sending.place if sending is not None else ("", 0)
-    state = "connected" if sending is None else "sending" if sending.behind else "waiting"
+    name, position = sender.place if sender is not None else ("", 0)
+    state = "connected" if sender is None else "sending" if sender.behind else "waiting"
     kind = "client"
     if dump is not None:
         kind = "replica" if dump.registered else "reader"
@@ -207,7 +207,7 @@ def _client(client: Client, sending: Sending | None) -> ClientStatus:
         state=state,
         binlog=name,
         position=position,
-        behind_bytes=sending.behind if sending is not None else 0,
+        behind_bytes=sender.behind if sender is not None else 0,
         sent_bytes=client.sent,
         since=client.since,
     )

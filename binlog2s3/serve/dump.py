@@ -40,7 +40,7 @@ _HEARTBEAT_LEAST = 0.5
 _log = Log("serve")
 
 
-class Sending:
+class DumpSender:
     """One dump. `run` returns when the client has left, or has got all that it asked for.
 
     `dumps` says how many there are now: the more, the fewer blocks each one fetches ahead.

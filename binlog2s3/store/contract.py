@@ -41,9 +41,9 @@ IMMEDIATE_STORAGE_CLASSES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ObjectLock:
-    """How long the store keeps an object whoever wants to delete it: so many days from its write.
+    """The store refuses to delete an object for so many `days` after it was written.
 
-    GOVERNANCE can be lifted with a special permission, COMPLIANCE by nobody.
+    GOVERNANCE can be lifted with a special permission, COMPLIANCE cannot be lifted.
     """
 
     mode: Literal["GOVERNANCE", "COMPLIANCE"]

@@ -138,7 +138,7 @@ def _attended(
 ) -> T | None:
     """Do a step of the start. Returns its result, or None if a signal ended the wait for it.
 
-    After a signal, a step that does not end soon is left behind.
+    After a signal, a step that does not end soon is abandoned.
     """
     try:
         return attend(step, stop.event, notifier, waits)

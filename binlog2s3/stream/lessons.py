@@ -49,9 +49,9 @@ class EndAction(Enum):
     ACCEPT = auto()
     """As READ_AGAIN, and the damaged event is archived as the source has it."""
     FORGET_RUN = auto()
-    """What the run brought is neither uploaded nor kept."""
+    """What the run read is neither uploaded nor kept."""
     GO_BACK = auto()
-    """What was read and is proved is brought in. What waits for proof is forgotten."""
+    """What was read and is proved is uploaded. What waits for proof is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,8 +152,8 @@ class LiveRun:
     def leave(self, spool: Spool, last: Track | None) -> None:
         """Tidy up after the end: `last` is the last binlog that was taken in.
 
-        Discards a run that brought nothing new. Cuts off an incomplete event at the end: it comes
-        again, and until then would only take space.
+        Discards a run that read nothing new. Cuts off an incomplete event at the end: the next run
+        reads it again.
         """
         here = self.run.directory
         if here.exists():

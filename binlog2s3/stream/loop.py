@@ -166,7 +166,7 @@ class Loop:
         passes: Callable[[BaseException], bool],
         vacancy: Vacancy | None = None,
     ) -> bool:
-        """Become the writer, and finish what the writer before had no time for.
+        """Become the writer, and finish what the last writer left unfinished.
 
         Tries again after errors that `passes`, and calls `tell` with them. Raises SupersededError
         if the vacancy does not exist any more.

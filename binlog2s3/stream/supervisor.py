@@ -240,7 +240,7 @@ class Supervisor:
             run.tailer.close()
 
     def _facts(self) -> ServerFacts:
-        """Who answers. A silent server holds up neither what is brought in nor the end."""
+        """Ask the server who it is. Meanwhile uploads continue, and a stop ends the wait."""
         found = unless(
             self._stop.is_set,
             self._server.facts,

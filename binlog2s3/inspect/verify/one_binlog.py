@@ -358,5 +358,5 @@ class OpenBinlog:
 
 
 def _reach(chunks: Chunks) -> int:
-    """Where the last chunk ends, behind a hole or not."""
+    """Where the last chunk ends, even if there is a hole before it."""
     return max((chunk.end for chunk in chunks), default=0)

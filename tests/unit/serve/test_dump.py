@@ -20,7 +20,7 @@ from binlog2s3.replication.protocol import Dump, DumpByGtid, DumpByPosition
 from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client
 from binlog2s3.serve.cache import BlockCache
-from binlog2s3.serve.dump import Sending
+from binlog2s3.serve.dump import DumpSender
 from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.serve.model import ServedBinlog
 from tests.binlog_writer import UUID_A, BinlogWriter
@@ -104,7 +104,7 @@ def sending(history: ArchiveHistory, dump: Dump, got: Got) -> Iterator[list[Base
 
     def run() -> None:
         try:
-            Sending(
+            DumpSender(
                 cast("Client", got), dump, history, cache, WHO,
                 ended=lambda seconds: bool(seconds and time.sleep(min(seconds, 0.01))),
                 dumps=lambda: 1,
@@ -439,7 +439,7 @@ def test_ten_clients_share_the_blocks(bucket: Bucket) -> None:
         threads = [
             threading.Thread(
                 target=_quietly(
-                    Sending(
+                    DumpSender(
                         cast("Client", got), replace(by_gtid(), ends=True), history, cache, WHO,
                         ended=lambda _: False, dumps=lambda: 10,
                     ).run
