@@ -319,6 +319,8 @@ class Streamer:
 
     def _take_in(self, track: Track) -> None:
         self._last = self.tracks[track.name] = track
+        listed = self.source.listed()
+        track.source_size = listed[track.name].size if track.name < max(listed) else None
         self._waiting.append(track)
         self._open.append(track)
 

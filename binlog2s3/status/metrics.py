@@ -90,7 +90,8 @@ METRICS = (
     Metric("binlog2s3_earliest_recoverable_timestamp_seconds", "history.earliest",
            "Earliest time from which there is no gap."),
     Metric("binlog2s3_flush_interval_seconds", "flush_interval",
-           "The configured --flush-interval; 0: a binlog becomes durable only when it is closed."),
+           "The flush interval: as configured, or 10 s over a slow link; 0: a binlog becomes "
+           "durable only when it is closed."),
     Metric("binlog2s3_durable_binlog_number", "durable.binlog",
            "Number of the binlog up to which everything is in the bucket."),
     Metric("binlog2s3_durable_offset_bytes", "durable.offset",
@@ -131,6 +132,8 @@ METRICS = (
            "Requests to the store without an answer so far."),
     Metric("binlog2s3_unsaved_bytes", "uploads.unsaved_bytes",
            "Bytes that should be in the bucket by now, but are not known to be."),
+    Metric("binlog2s3_flush_interval_stretched", "uploads.stretched",
+           "1 while flushes are rarer than asked for because the link is slow, else 0."),
     Metric("binlog2s3_child_restarts_total", "child.restarts",
            "How often mysqlbinlog has exited."),
     Metric("binlog2s3_child_last_error_timestamp_seconds", "child.last_error_at",

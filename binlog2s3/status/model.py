@@ -115,7 +115,8 @@ class UploadStatus:
 
     `binlogs` are in the spool, `closed_binlogs` of them wait for the archive. `open_uploads` are
     multipart uploads. `parts_in_flight` and `requests_in_flight` are requests. `unsaved_bytes`
-    should be in the bucket by now, but are not known to be.
+    should be in the bucket by now, but are not known to be. `stretched`: flushes are rarer than
+    asked for, because the link to the store cannot carry each byte twice.
     """
 
     binlogs: int = 0
@@ -125,6 +126,7 @@ class UploadStatus:
     parts_in_flight: int = 0
     requests_in_flight: int = 0
     unsaved_bytes: int = 0
+    stretched: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

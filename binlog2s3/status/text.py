@@ -132,6 +132,9 @@ def fields_of(status: Status) -> Iterator[Field]:
     yield lag_of(status.lag)
     if status.flush_interval == 0:
         yield "", "a binlog is durable only when it is closed (--flush-interval 0)", _WARN
+    elif status.uploads and status.uploads.stretched:
+        seconds = status.flush_interval or 0
+        yield "", f"flushes every {seconds:g} s only: the link to the store is slow", _WARN
     yield "durable", place_text(status.durable), ""
     if status.durable and status.durable.gtid_set:
         yield "", f"GTIDs {gtids_text(status.durable.gtid_set)}", ""

@@ -89,7 +89,8 @@ class Observed:
 
     `held` is None until the store was asked, and after each error. `due`: it is time for a flush.
     `late`: the flush before waited for a full chunk, which is still on its way. `unfinishable`: the
-    source cannot send the rest. `pressed`: the spool is full.
+    source cannot send the rest. `pressed`: the spool is full. `direct`: the source had finished the
+    binlog long ago, and it will be whole in the bucket within seconds, so it gets no chunks.
     """
 
     size: int
@@ -100,6 +101,16 @@ class Observed:
     late: bool = False
     unfinishable: bool = False
     pressed: bool = False
+    direct: bool = False
+
+    def chunked(self, limits: "Limits") -> bool:
+        """Whether its bytes go into chunks as they come.
+
+        A full spool needs that, unless the binlog is all there and will leave the spool anyway.
+        """
+        if self.unfinishable or (self.pressed and not (self.direct and self.closed)):
+            return True
+        return limits.chunked and not self.direct
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +220,7 @@ def decide(observed: Observed, limits: Limits) -> tuple[Action, ...]:
     All of them may run at the same time.
     """
     held = observed.held
-    if observed.unfinishable or observed.pressed:
-        limits = replace(limits, chunked=True)
+    limits = replace(limits, chunked=observed.chunked(limits))
     if held is None:
         return (Look(),) if _worth_a_look(observed, limits) else ()
     if held.verified:

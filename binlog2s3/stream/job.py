@@ -6,6 +6,7 @@ Law: nothing here is needed to continue. If all of it is lost, a look at the sto
 actions. It only saves requests and bytes.
 """
 
+import math
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 
@@ -43,7 +44,8 @@ class Job:
 
     By part number: `parts` that the store has from us, and `listed` parts that were there already,
     which count once they were compared with our bytes. `acknowledged` says since when a chunk is
-    known to have our bytes; it is kept after an error.
+    known to have our bytes; it is kept after an error. `direct` is None until it is decided whether
+    the binlog goes without chunks: see `decide.Observed`.
 
     It has more than 20 attributes because each kind of request leaves its own trace.
     """
@@ -56,7 +58,7 @@ class Job:
     flying: set[Action] = field(default_factory=set)
     acknowledged: dict[Chunk, float] = field(default_factory=dict)
     flushes: Flushes = field(default_factory=lambda: Flushes.start(0))
-    next_flush: float = 0.0
+    flushed_at: float = -math.inf
     copies: bool = True
     failures: int = 0
     failing_since: float | None = None
@@ -66,6 +68,7 @@ class Job:
     copied: int = 0
     begun_at: float = 0.0
     unfinishable: bool = False
+    direct: bool | None = None
     _marks: dict[int, Mark] = field(default_factory=dict)
     _waiting_since: float | None = None
     _snapshots: list[tuple[int, Gtids | None]] = field(default_factory=list)
@@ -86,6 +89,13 @@ class Job:
         else:
             known = self.track.size if self.held.object_there else self.held.there.end
         return max(0, self.track.size - known)
+
+    @property
+    def read_from(self) -> int:
+        """The first offset that the running requests for chunks read from the spool."""
+        begins = [a.begin for a in self.flying if isinstance(a, Flush | Merge)]
+        begins += [a.part.begin for a in self.flying if isinstance(a, PutChunk)]
+        return min(begins, default=self.track.size)
 
     def may_fly(self, action: Action) -> bool:
         """Whether this action may run beside the requests that run now.

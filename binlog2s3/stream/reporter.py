@@ -177,7 +177,7 @@ class Reporter:
             store_error=self._store_error()[0],
             store_hint=pulse.hint,
             store_failing=now - failing if failing is not None else None,
-            store_silent=max(0.0, silent - self._config.stream.flush_interval),
+            store_silent=max(0.0, silent - self._flush_interval),
             beat_late=0.0
             if beaten is None
             else max(0.0, now - beaten - 2 * interval - _BEAT_SLACK_SECONDS),
@@ -243,7 +243,7 @@ class Reporter:
             covered_until=covered,
             latest=max((m for m in moments if m is not None), default=None),
             lag=lag,
-            flush_interval=config.stream.flush_interval,
+            flush_interval=self._flush_interval,
             spool=self._spool(stock.room, paused=paused) if stock and stock.room else None,
             uploads=stock.uploads if stock else None,
             child=ChildStatus(
@@ -272,6 +272,11 @@ class Reporter:
             min_free_bytes=room.min_free,
             paused=paused,
         )
+
+    @property
+    def _flush_interval(self) -> float:
+        stock = self._uploads.stock
+        return stock.flush_interval if stock else self._config.stream.flush_interval
 
     def _totals(self) -> Totals:
         counts = self._uploads.counts

@@ -81,7 +81,8 @@ class Track(BinlogReading):
     """One binlog in the spool. The first `size` bytes are checked and may be uploaded.
 
     The bytes before `floor` are in the bucket and not in the spool any more. `md5s` are of parts,
-    computed while their bytes were still in the spool.
+    computed while their bytes were still in the spool. `source_size` is what the source listed for
+    it, if the source had already finished it when the run began that reads it.
     """
 
     def __init__(self, name: BinlogName, path: Path, grid: Grid) -> None:
@@ -89,6 +90,7 @@ class Track(BinlogReading):
         self.segments = [Segment(path, 0, 0)]
         self.floor = 0
         self.md5s: dict[Part, bytes] = {}
+        self.source_size: int | None = None
         self.state = TrackState.GROWING
 
     @property

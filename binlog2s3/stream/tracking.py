@@ -190,6 +190,7 @@ class Intake:
 
     def admit(self, track: Track) -> None:
         """Take a binlog in. It goes to an uploader once its lineage is known."""
+        track.source_size = self._past.get(track.name)
         self.last = track
         self._open.append(track)
         self._waiting.append(track)

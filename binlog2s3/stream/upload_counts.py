@@ -1,10 +1,16 @@
-"""What uploads have done, and how many full chunks to send at a time.
+"""What uploads have done, what the link carries, and how often it can be used.
 
 Place in the flow: the uploader counts, the reporter reads. Pure.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
+
+_WINDOW_SECONDS = 2.0
+_WEIGHT = 0.3
+_LONGEST_FLUSH = 10.0
+_TWICE, _BACK = 2.1, 3.0
+"""So many times the growth must fit: below the first flushes get rarer, from the second on not."""
 
 
 @dataclass(slots=True)
@@ -22,21 +28,56 @@ class Counts:
     last_error: tuple[datetime, str] | None = None
 
 
-class ChunkPace:
-    """How many full chunks are sent at a time: over a slow link few, so that each arrives soon.
+class UploadPace:
+    """What the link carries, and what follows from it for the uploads.
 
-    Seven that share a link arrive together, and until then none of them is durable.
+    - `most`: so many full chunks are sent at a time. Seven that share a slow link arrive together,
+      and until then none of them is durable.
+    - `bytes_per_second`: what all uploads together reached lately; 0 if that is not known yet.
+    - `flush_interval`: seconds between two small chunks. A byte that is sent in a small chunk is
+      sent again in the full one. If the link cannot carry both, the interval is 10 s, or what was
+      asked for if that is longer.
     """
 
     def __init__(self, workers: int, flush_interval: float) -> None:
         self._greatest = max(1, workers - 1)
         self._least = min(2, self._greatest)
-        self._soon = 2 * flush_interval
+        self._asked_for = flush_interval
+        self._growth: float | None = None
+        self._measured: tuple[float, int] | None = None
         self.most = self._greatest
+        self.bytes_per_second = 0.0
+        self.flush_interval = flush_interval
+
+    @property
+    def stretched(self) -> bool:
+        """Whether the flush interval is longer than what was asked for."""
+        return self.flush_interval > self._asked_for
+
+    def sent(self, size: int, seconds: float, at_a_time: int) -> None:
+        """Learn from a full chunk or a part that has arrived, one of so many at a time."""
+        reached = size * at_a_time / max(seconds, 0.001)
+        known = self.bytes_per_second
+        self.bytes_per_second = known + _WEIGHT * (reached - known) if known else reached
 
     def took(self, seconds: float) -> None:
-        """Learn from one that has arrived."""
-        if seconds > self._soon:
+        """Learn from a full chunk that has arrived: more or fewer at a time from now on."""
+        soon = 2 * self._asked_for
+        if seconds > soon:
             self.most = max(self._least, self.most - 1)
-        elif seconds < self._soon / 2:
+        elif seconds < soon / 2:
             self.most = min(self._greatest, self.most + 1)
+
+    def grown(self, size: int, now: float) -> None:
+        """Learn how fast the binlogs grow. `size`: of all that was read so far."""
+        if self._measured is None:
+            self._measured = (now, size)
+        since, before = self._measured
+        if now - since < _WINDOW_SECONDS:
+            return
+        rate, known = max(0, size - before) / (now - since), self._growth
+        self._measured = (now, size)
+        self._growth = rate if known is None else known + _WEIGHT * (rate - known)
+        needed = self._growth * (_BACK if self.stretched else _TWICE)
+        slow = 0 < self.bytes_per_second < needed
+        self.flush_interval = max(self._asked_for, _LONGEST_FLUSH if slow else 0.0)

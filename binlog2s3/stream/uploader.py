@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from types import UnionType
 
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
@@ -55,12 +56,13 @@ from binlog2s3.stream.punch import PunchUnsupportedError
 from binlog2s3.stream.remote import RemoteBinlog
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.tail import Track, give_back
-from binlog2s3.stream.upload_counts import ChunkPace, Counts
+from binlog2s3.stream.upload_counts import Counts, UploadPace
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome, Workers
 
 _log = Log("uploader")
 _LONGEST_WAIT = 10.0
+_DIRECT_SECONDS = 10.0
 
 
 _ACTS = Flush | Merge | PutChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
@@ -89,16 +91,6 @@ def take(outcome: Outcome) -> None:
 def backoff(failures: int) -> float:
     """Seconds until the next look at the store after this many failures in a row, with jitter."""
     return random.uniform(0, min(_LONGEST_WAIT, 0.5 * 2**failures))  # noqa: S311 - no secret
-
-
-def _reads_from(action: Action) -> float:
-    """The first offset that a chunk's request reads from the spool at each attempt."""
-    match action:
-        case Flush() | Merge():
-            return action.begin
-        case PutChunk(part):
-            return part.begin
-    return math.inf
 
 
 class Uploader:
@@ -130,17 +122,17 @@ class Uploader:
         self._layout = layout
         self._lineage = lineage
         self._limits = limits
-        self._interval = flush_interval
         self._spool = spool
         self._workers = workers
         self._coverage = coverage
-        self._pace = ChunkPace(workers.count, flush_interval)
+        self.pace = UploadPace(workers.count, flush_interval)
         self._backoff = backoff
         self._clock = clock
         self._jobs: dict[BinlogName, Job] = {}
         self._pressed = False
         self._can_punch = True
         self._is_past = False
+        self._gone = 0  # bytes of the binlogs that it has no job for any more
         self.leftovers = Leftovers(store, layout, lineage, workers)
         self.newest_commit_us: int | None = None
         self.totals = totals if totals is not None else Counts()
@@ -164,7 +156,11 @@ class Uploader:
         """Upload no more of a binlog. What is in the bucket of it stays."""
         job = self._jobs.get(track.name)
         if job is not None and job.track is track:
-            del self._jobs[track.name]
+            self._forget(track)
+
+    def _forget(self, track: Track) -> None:
+        del self._jobs[track.name]
+        self._gone += track.size
 
     def press(self, *, pressed: bool) -> None:
         """Say whether the spool is full. While it is, everything is uploaded as chunks.
@@ -181,7 +177,7 @@ class Uploader:
             return
         if any(isinstance(action, ForArchive | Compare | Look) for action in job.flying):
             return
-        read_from = min(map(_reads_from, job.flying), default=track.size)
+        read_from = job.read_from
         for part in list(self._limits.grid.parts(track.size, track.floor)):
             if not part.full or held.chunks.exact(part.begin, part.end) is None:
                 break
@@ -208,9 +204,11 @@ class Uploader:
     @property
     def done(self) -> bool:
         """Whether everything that can be uploaded is in the bucket."""
-        jobs = self.jobs
-        unsaved = any(job.unsaved for job in jobs if self._chunked(job))
-        return not (unsaved or self.pending or any(job.flying for job in jobs))
+        for job in self._jobs.values():
+            in_chunks = self._chunked(job) and (self._pressed or not job.direct)
+            if job.flying or (job.unsaved and in_chunks):
+                return False
+        return not self.pending
 
     @property
     def empty(self) -> bool:
@@ -228,19 +226,21 @@ class Uploader:
     def flush(self) -> None:
         """Upload what is new at the next step, whenever the last flush was."""
         for job in self._jobs.values():
-            job.next_flush = 0.0
+            job.flushed_at = -math.inf
 
     def step(self) -> None:
         """Start the requests that can be started now."""
         now = self._clock()
         jobs = list(self._jobs.values())
+        self.pace.grown(self._gone + sum(job.track.size for job in jobs), now)
+        interval = self.pace.flush_interval
         if self._for_archive:  # bytes that are not durable yet go before copies
             jobs.sort(key=lambda job: not job.unsaved)
         for job in jobs:
             free = self._workers.count - self._workers.busy
             if free <= 0:
                 return
-            due = self._chunked(job) and job.unsaved and now >= job.next_flush
+            due = self._chunked(job) and job.unsaved and now >= job.flushed_at + interval
             if job.not_before > now or (free <= self._reserved and not due):
                 continue
             self._step(job, due=due, now=now)
@@ -252,9 +252,10 @@ class Uploader:
             held=job.held,
             flushes=job.flushes,
             due=due,
-            late=job.late(now, self._interval),
+            late=job.late(now, self.pace.flush_interval),
             unfinishable=job.unfinishable,
             pressed=self._pressed,
+            direct=self._goes_directly(job),
         )
         actions = decide(observed, self._limits)
         if due and job.held is not None and not any(isinstance(a, Flush) for a in actions):
@@ -263,7 +264,7 @@ class Uploader:
             free = self._workers.count - self._workers.busy
             if free <= (0 if isinstance(action, Flush | Look) else self._reserved):
                 continue
-            if isinstance(action, PutChunk) and self._full_chunks >= self._most_full_chunks:
+            if isinstance(action, PutChunk) and self._flying(PutChunk) >= self._most_full_chunks:
                 continue
             if isinstance(action, PutEntry) and self._comes_after_another(job):
                 continue
@@ -271,6 +272,18 @@ class Uploader:
                 self._release(job)
             elif job.may_fly(action) and not self._take_up(job, action):
                 self._start(job, action)
+
+    def _goes_directly(self, job: Job) -> bool:
+        """Whether a binlog goes into its upload as it comes, without chunks.
+
+        It has to be whole in the bucket within seconds: until then none of it can be read there.
+        That is so while a backlog is caught up. What the source still writes gets chunks.
+        """
+        if job.direct is None and job.held is not None:
+            size, carried = job.track.source_size, self.pace.bytes_per_second * _DIRECT_SECONDS
+            untouched = not (job.held.there or self._pressed)
+            job.direct = untouched and size is not None and size <= carried
+        return bool(job.direct)
 
     def _comes_after_another(self, job: Job) -> bool:
         """Whether an earlier binlog has no entry yet: entries are written in order.
@@ -281,10 +294,9 @@ class Uploader:
         earlier = (j for j in self._jobs.values() if j.track.name < job.track.name)
         return any(not (j.unfinishable or (j.held and j.held.entry_there)) for j in earlier)
 
-    @property
-    def _full_chunks(self) -> int:
+    def _flying(self, kind: UnionType | type[Action]) -> int:
         jobs = self._jobs.values()
-        return sum(isinstance(action, PutChunk) for job in jobs for action in job.flying)
+        return sum(isinstance(action, kind) for job in jobs for action in job.flying)
 
     @property
     def _most_full_chunks(self) -> int:
@@ -294,7 +306,7 @@ class Uploader:
         as fast as the store takes it would fill the spool with binlogs that are all durable.
         """
         bulk = max(1, self._workers.count - self._reserved)
-        return min(self._pace.most, bulk - (self._for_archive if self.pending else 0))
+        return min(self.pace.most, bulk - (self._for_archive if self.pending else 0))
 
     @property
     def _for_archive(self) -> int:
@@ -315,11 +327,14 @@ class Uploader:
         if outcome.error is not None:
             self._failed(job, action, outcome.error)
             return
+        if isinstance(action, PutChunk | PutPart):
+            seconds, at_a_time = self._clock() - token.at, 1 + self._flying(PutChunk | PutPart)
+            self.pace.sent(action.part.end - action.part.begin, seconds, at_a_time)
         if token.chunk is not None:
             assert isinstance(action, Flush | Merge | PutChunk)  # noqa: S101 - they alone put chunks
             job.acknowledge(action, token.chunk, self._clock())
             if isinstance(action, PutChunk):
-                self._pace.took(self._clock() - token.at)
+                self.pace.took(self._clock() - token.at)
             _log.debug("chunk put", binlog=job.track.name, chunk=token.chunk)
         if job.held is None and not isinstance(action, Look):
             return  # asked before an error; the look that follows tells
@@ -347,7 +362,7 @@ class Uploader:
                 found.setdefault(binlog, set()).add(chunk)
         for name, job in self._jobs.items():
             for lost in sorted(job.lost_chunks(found.pop(str(name), ()), asked_at)):
-                job.next_flush = 0.0
+                job.flushed_at = -math.inf
                 if job.held and not job.held.chunks.cover(lost.begin, lost.end, 0):
                     _log.warning("chunk vanished, putting it again", binlog=name, chunk=lost)
         for name in self._archived_names(found):
@@ -370,11 +385,11 @@ class Uploader:
         now = self._clock()
         chunk = None
         if isinstance(action, Flush | Merge | PutChunk):
-            chunk = job.chunk_for(action, now, self._interval)
+            chunk = job.chunk_for(action, now, self.pace.flush_interval)
             if chunk is None:
                 return
         if isinstance(action, Flush):
-            job.next_flush = now + self._interval
+            job.flushed_at = now
         if isinstance(action, Compare):
             job.remember(now)
         if isinstance(action, ForArchive):
@@ -454,7 +469,7 @@ class Uploader:
     def _release(self, job: Job) -> None:
         track = job.track
         if self._jobs.get(track.name) is job:
-            del self._jobs[track.name]
+            self._forget(track)
         track.commits.passed(track.size)
         self.newest_commit_us = track.commits.newest_us or self.newest_commit_us
         if job.unfinishable and job.held is not None and job.held.object_there:

@@ -53,10 +53,12 @@ class Stock:
 
     `room` is None if the spool could never be measured. `failing_since`: when the request failed
     that is longest without success, by the loop's clock. `oldest_commit_us`: of the oldest
-    transaction that is not durable; `newest_commit_us`: of the newest that is.
+    transaction that is not durable; `newest_commit_us`: of the newest that is. `flush_interval`: in
+    seconds, longer than asked for if the link is slow.
     """
 
     uploads: UploadStatus
+    flush_interval: float
     room: Room | None = None
     failing_since: float | None = None
     oldest_commit_us: int | None = None
@@ -180,7 +182,11 @@ class Uploads:
         parts = PutPart | CopyPart | PutChunk
         commits = [job.track.commits for job in jobs]
         newest = [uploader.newest_commit_us for uploader in self.all]
+        current = self.current
         return Stock(
+            flush_interval=current.pace.flush_interval
+            if current is not None
+            else self._config.stream.flush_interval,
             uploads=UploadStatus(
                 binlogs=len(jobs),
                 closed_binlogs=sum(uploader.pending for uploader in self.all),
@@ -189,6 +195,7 @@ class Uploads:
                 parts_in_flight=sum(isinstance(a, parts) for job in jobs for a in job.flying),
                 requests_in_flight=self._workers.busy,
                 unsaved_bytes=sum(uploader.unsaved_bytes for uploader in self.all),
+                stretched=current is not None and current.pace.stretched,
             ),
             failing_since=least(job.failing_since for job in jobs),
             oldest_commit_us=least(one.oldest_us for one in commits),

@@ -80,6 +80,7 @@ FULL = replace(
         parts_in_flight=25,
         requests_in_flight=26,
         unsaved_bytes=27,
+        stretched=True,
     ),
     child=ChildStatus(pid=1, restarts=31, last_error_at=AT - timedelta(seconds=31)),
     store=StoreStatus(
@@ -134,6 +135,7 @@ ENOUGH = {
     "binlog2s3_parts_in_flight": 25,
     "binlog2s3_requests_in_flight": 26,
     "binlog2s3_unsaved_bytes": 27,
+    "binlog2s3_flush_interval_stretched": 1,
     "binlog2s3_child_restarts_total": 31,
     "binlog2s3_child_last_error_timestamp_seconds": AT.timestamp() - 31,
     "binlog2s3_store_errors_total": 43,

@@ -49,7 +49,7 @@ def stock(*, unsaved_bytes: int = 0, closed_binlogs: int = 0, **known: Any) -> S
     uploads = UploadStatus(
         binlogs=1, unsaved_bytes=unsaved_bytes, closed_binlogs=closed_binlogs, requests_in_flight=2
     )
-    return Stock(uploads=uploads, **known)
+    return Stock(**{"uploads": uploads, "flush_interval": 1.0, **known})
 
 
 class Parts:
@@ -355,8 +355,7 @@ def test_what_was_read_and_is_not_there_is_not_idleness() -> None:
 def test_what_is_not_due_yet_is_not_late() -> None:
     """With a flush every few minutes nothing has to come in between."""
     parts = Parts()
-    parts.reporter._config.stream.flush_interval = 150.0
-    parts.stock = stock(unsaved_bytes=5)
+    parts.stock = stock(unsaved_bytes=5, flush_interval=150.0)
     parts.go(205)
     assert judged(parts.status).healthy
     parts.go(10)

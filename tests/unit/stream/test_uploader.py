@@ -12,7 +12,7 @@ from binlog2s3.errors import FloorError, ForkError, SpoolError, StoreError
 from binlog2s3.store.contract import Body, ObjectInfo, PartInfo
 from binlog2s3.stream.archive_end import archive_end
 from binlog2s3.stream.decide import Action, Complete, CopyPart, Flush, PutChunk, PutPart, PutWhole
-from binlog2s3.stream.upload_counts import ChunkPace
+from binlog2s3.stream.upload_counts import UploadPace
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Source, Streamer
 
@@ -105,7 +105,7 @@ def test_a_worker_is_left_to_the_next_flush(tmp_path: Path) -> None:
 
 def test_the_pace_of_full_chunks() -> None:
     """Slow ones fly few at a time, quick ones as many as there are workers, but for one."""
-    pace = ChunkPace(8, 1.0)
+    pace = UploadPace(8, 1.0)
     assert pace.most == 7
     for _ in range(20):
         pace.took(2.6)
@@ -115,8 +115,8 @@ def test_the_pace_of_full_chunks() -> None:
     for _ in range(20):
         pace.took(0.2)
     assert pace.most == 7
-    assert ChunkPace(1, 1.0).most == 1
-    alone = ChunkPace(1, 1.0)
+    assert UploadPace(1, 1.0).most == 1
+    alone = UploadPace(1, 1.0)
     alone.took(60)
     assert alone.most == 1
 
@@ -568,4 +568,88 @@ def test_an_object_shorter_than_its_name_says_is_no_chunk(tmp_path: Path) -> Non
     fetch_all(streamer)
     settle(streamer, now)
     assert readable(store) == source.data(FIRST)
+    streamer.close()
+
+
+def test_flushes_are_rarer_over_a_link_that_cannot_carry_each_byte_twice() -> None:
+    """1 MB/s of binlog through 2 MB/s: each byte goes once. When there is room again, twice."""
+    pace, now, size = UploadPace(16, 1.0), 100.0, 0
+    for _ in range(20):
+        now, size = now + 1, size + 1_050_000
+        pace.grown(size, now)
+    assert not pace.stretched  # nothing is known of the link
+    for _ in range(20):
+        now, size = now + 1, size + 1_050_000
+        pace.sent(5_242_880, 2.6, 1)
+        pace.grown(size, now)
+    assert pace.flush_interval == 10.0
+    for _ in range(40):  # half of that would fit twice, but not for sure
+        now, size = now + 1, size + 700_000
+        pace.sent(5_242_880, 2.6, 1)
+        pace.grown(size, now)
+    assert pace.stretched
+    for _ in range(40):
+        now, size = now + 1, size + 300_000
+        pace.grown(size, now)
+    assert pace.flush_interval == 1.0
+
+
+def test_a_longer_interval_that_was_asked_for_stays() -> None:
+    """No flush comes sooner than asked for."""
+    pace = UploadPace(16, 60.0)
+    pace.sent(100, 1.0, 1)
+    for second in range(10):
+        pace.grown(second * 1000, float(second))
+    assert (pace.flush_interval, pace.stretched) == (60.0, False)
+
+
+def backlog(streamer: Streamer, source: Source) -> None:
+    """Three closed binlogs and an open one, each of many parts; and a link that is known."""
+    for _ in range(3):
+        source.write(950)
+        source.rotate()
+    source.write(950)
+    streamer.uploader.pace.sent(1_000_000, 1.0, 1)
+
+
+def test_a_backlog_goes_without_chunks(tmp_path: Path) -> None:
+    """What the source had finished goes straight into its upload; the open binlog gets chunks."""
+    now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    backlog(streamer, source)
+    put: set[str] = set()
+    while streamer.fetch(100):
+        streamer.pump()
+        settle(streamer, now)
+        put |= {key.split("/")[-2] for key in store.objects if key.startswith(LAYOUT.live)}
+    settle(streamer, now)
+    assert put == {str(max(streamer.tracks))}
+    for name in sorted(streamer.tracks)[:3]:
+        assert store.get(LAYOUT.binlog(LINEAGE, name)) == source.data(name)
+    streamer.close()
+
+
+@pytest.mark.parametrize("why", ["pressed", "unfinishable", "slow", "unlisted"])
+def test_a_backlog_goes_in_chunks_where_it_must(tmp_path: Path, why: str) -> None:
+    """A full spool, a source that cannot send the rest, a slow link: chunks, durable at once."""
+    now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    backlog(streamer, source)
+    if why == "slow":
+        streamer.uploader.pace.bytes_per_second = 1.0
+    streamer.fetch(700)
+    streamer.pump()
+    (track,) = streamer.tracks.values()
+    if why == "unlisted":
+        track.source_size = None
+    settle(streamer, now)
+    chunked = why in ("slow", "unlisted")
+    assert any(key.startswith(LAYOUT.live) for key in store.objects) is chunked
+    if why == "pressed":
+        streamer.uploader.press(pressed=True)
+    elif why == "unfinishable":
+        streamer.uploader.abandon(track)
+    settle(streamer, now)
+    chunks = [key for key in store.objects if key.startswith(LAYOUT.chunks(LINEAGE, track.name))]
+    assert max(Chunk.parse(key.rsplit("/", 1)[1]).end for key in chunks) == track.size
     streamer.close()
