@@ -864,21 +864,9 @@ def test_a_stop_is_not_waited_for() -> None:
 def test_a_start_that_fails_has_written_nothing(tmp_path: Path) -> None:
     """Nobody listens at the source's address: whoever writes there is not disturbed."""
     store, spool = MemoryStore(), Spool(tmp_path)
-    mysql = MysqlConfig(
-        host="127.0.0.1",
-        port=1,
-        socket=None,
-        user="repl",
-        password_file=None,
-        defaults_file=None,
-        ssl_mode=None,
-        ssl_ca=None,
-        ssl_cert=None,
-        ssl_key=None,
-        mysqlbinlog=None,
-        server_id=None,
-        connect_timeout=10,
-    )
+    plain: dict[str, Any] = dict.fromkeys(MysqlConfig.__slots__)
+    given = {"host": "127.0.0.1", "port": 1, "user": "repl", "connect_timeout": 10}
+    mysql = MysqlConfig(**{**plain, **given})
     config: Any = SimpleNamespace(
         mysql=mysql,
         s3=SimpleNamespace(bucket="b", prefix="p", part_size=1000),

@@ -58,14 +58,19 @@ def settle(streamer: Streamer, now: list[float]) -> None:
             pass
 
 
+def arrive(streamer: Streamer, now: list[float]) -> None:
+    """All that the source has is read, and done."""
+    fetch_all(streamer)
+    settle(streamer, now)
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
 def test_what_is_not_durable_goes_before_copies(tmp_path: Path, workers: int) -> None:
     """A large binlog is closed: its many copies leave room for the next one's chunks."""
     now, source = [100.0], Source()
     streamer = a_streamer(tmp_path, source, now, workers)
     source.write(4000)
-    fetch_all(streamer)
-    settle(streamer, now)
+    arrive(streamer, now)
     source.rotate()
     source.write(4000)
     fetch_all(streamer)
@@ -92,8 +97,7 @@ def test_a_worker_is_left_to_the_next_flush(tmp_path: Path) -> None:
     now, source = [100.0], Source()
     streamer = a_streamer(tmp_path, source, now, 4)
     source.write(50)
-    fetch_all(streamer)
-    settle(streamer, now)
+    arrive(streamer, now)
     source.write(5000)
     fetch_all(streamer)
     for _ in range(5):
@@ -178,8 +182,7 @@ def test_what_cannot_be_finished_stays_as_chunks(
     now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
     streamer = a_streamer(tmp_path, source, now, 4, store, flush_interval)
     source.write(length)
-    fetch_all(streamer)
-    settle(streamer, now)
+    arrive(streamer, now)
     track = streamer.tracks[FIRST]
     streamer.uploader.abandon(track)
     assert streamer.uploader.pending == 1
@@ -278,8 +281,7 @@ def given_back(directory: Path, source: Source, now: list[float], store: MemoryS
     """The open binlog's full chunks are in the bucket, and no longer in the spool."""
     streamer = a_streamer(directory, source, now, 4, store)
     source.write(950)
-    fetch_all(streamer)
-    settle(streamer, now)
+    arrive(streamer, now)
     streamer.press(pressed=True)
     return streamer
 
@@ -315,8 +317,7 @@ def test_full_chunks_leave_the_spool_under_pressure(tmp_path: Path, flush_interv
     source.write(950)
     source.rotate()
     source.write(10)
-    fetch_all(streamer)
-    settle(streamer, now)
+    arrive(streamer, now)
     assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == source.data(FIRST)
     assert streamer.coverage.has(FIRST)
     streamer.close()
@@ -327,8 +328,7 @@ def test_without_pressure_nothing_leaves_the_spool(tmp_path: Path) -> None:
     now, source = [100.0], Source()
     streamer = a_streamer(tmp_path, source, now, 4)
     source.write(950)
-    fetch_all(streamer)
-    settle(streamer, now)
+    arrive(streamer, now)
     streamer.press(pressed=False)
     assert floor_of(streamer) == 0
     streamer.close()
@@ -339,8 +339,7 @@ def test_nothing_leaves_the_spool_that_a_request_may_still_read(tmp_path: Path) 
     now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
     first = a_streamer(tmp_path / "first", source, now, 4, store)
     source.write(950)
-    fetch_all(first)
-    settle(first, now)
+    arrive(first, now)
     first.close()
     streamer = a_streamer(tmp_path / "second", source, now, 4, store)
     fetch_all(streamer)
@@ -364,8 +363,7 @@ def test_a_part_that_is_being_sent_stays_in_the_spool(tmp_path: Path) -> None:
     store = MemoryStore(min_part_bytes=1, copies_parts=False)
     streamer = a_streamer(tmp_path, source, now, 4, store)
     source.write(950)
-    fetch_all(streamer)
-    settle(streamer, now)
+    arrive(streamer, now)
     source.rotate()
     fetch_all(streamer)
     for _ in range(40):
@@ -396,8 +394,7 @@ def test_a_process_goes_on_with_what_was_given_back(tmp_path: Path) -> None:
     assert (track.floor, track.size) == (first.tracks[FIRST].floor, source.size(FIRST))
     source.write(100)
     source.rotate()
-    fetch_all(streamer)
-    settle(streamer, now)
+    arrive(streamer, now)
     assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == source.data(FIRST)
     assert streamer.tracks[FIRST] is track
     assert not streamer.files(FIRST)
@@ -457,8 +454,7 @@ def test_what_was_given_back_is_sent_from_the_bucket_where_nothing_can_be_copied
     assert floor_of(streamer) > 0
     streamer.press(pressed=False)
     source.rotate()
-    fetch_all(streamer)
-    settle(streamer, now)
+    arrive(streamer, now)
     assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == source.data(FIRST)
     streamer.close()
 
@@ -565,8 +561,7 @@ def test_an_object_shorter_than_its_name_says_is_no_chunk(tmp_path: Path) -> Non
     key = LAYOUT.chunk(LINEAGE, FIRST, Chunk(0, 100, crc64nvme(data)))
     store.put(key, data[:10])
     streamer = a_streamer(tmp_path, source, now, 4, store)
-    fetch_all(streamer)
-    settle(streamer, now)
+    arrive(streamer, now)
     assert readable(store) == source.data(FIRST)
     streamer.close()
 
