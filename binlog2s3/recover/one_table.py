@@ -280,6 +280,8 @@ class Examination:
                 )
             )
         self._ask_scratch(server, facts, state)
+        if facts.flavour == "mysql":
+            self._ask_start(server, facts)
         self._ask_tables(server, facts)
         self._ask_keys(server, facts)
 
@@ -301,6 +303,31 @@ class Examination:
                     f"has replicated {domain}-{wrote}-{number} (gtid_slave_pos), which comes after "
                     "the place where this run begins",
                 )
+
+    def _ask_start(self, server: Server, facts: TargetFacts) -> None:
+        """See that the target forgets no filter: one that starts does not have it any more.
+
+        MariaDB drops what it has fetched when it starts a replica that uses GTIDs.
+        """
+        rows = server.rows(
+            "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
+            "('skip_replica_start', 'skip_slave_start')"
+        )
+        if not rows:
+            self._unsafe.append(
+                f"MySQL {facts.version} does not say whether it was started with "
+                "--skip-slave-start; without it, after a crash it applies without the filter what "
+                "it has fetched"
+            )
+        elif any(str(row["Value"]).upper() == "OFF" for row in rows):
+            self.refusals.append(
+                RecoveryError(
+                    f"the target, {facts.address}, has skip_replica_start = OFF: after a crash it "
+                    "would apply without the filter what it has fetched",
+                    hint="set skip_replica_start = ON in its configuration (skip_slave_start "
+                    "before MySQL 8.0.26), restart it, and run the same command again",
+                )
+            )
 
     def _refuse_busy(self, facts: TargetFacts, why: str) -> None:
         self.refusals.append(

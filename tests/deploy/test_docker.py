@@ -124,7 +124,7 @@ def docker(engine: Engine) -> Iterator[Callable[[str], str]]:
         return engine.docker(*argv[1:], environment={"COMPOSE_FILE": "docker/compose.yaml"})
 
     yield run
-    run("docker compose --profile restore down --volumes --timeout 3")
+    run("docker compose --profile restore --profile serve down --volumes --timeout 3")
 
 
 def sql(docker: Callable[[str], str], service: str, statement: str) -> str:
@@ -232,6 +232,49 @@ def test_the_trial(
     print(f"\n  resident: {memory} KiB; ended {took:.1f} s after SIGTERM")  # noqa: T201 - figures
     docker(down)
     assert engine.podman("ps", "--all", "--quiet").split() == []
+
+
+def test_the_trial_serves_replicas(engine: Engine, docker: Callable[[str], str]) -> None:
+    """The command of docs/serve.md; a replica and mysqlbinlog in other containers."""
+    (up,) = re.findall(
+        r"`(docker compose .*--profile serve .*)`", (ROOT / "docs/serve.md").read_text()
+    )
+    docker(up.replace(" -f docker/compose.yaml", ""))
+    serve = "binlog2s3-trial-serve-1"
+    wait_until(lambda: engine.health(serve) == "healthy", 150, what="healthy")
+    docker("docker compose --profile restore up -d --wait target")
+    password = (ROOT / "docker/trial/mysql-password").read_text().strip()
+    sql(
+        docker,
+        "target",
+        "CHANGE REPLICATION SOURCE TO SOURCE_HOST='serve', SOURCE_PORT=3307, SOURCE_SSL=1, "
+        f"SOURCE_AUTO_POSITION=1, SOURCE_USER='replica', SOURCE_PASSWORD='{password}'; "
+        "START REPLICA",
+    )
+    wait_until(lambda: _count(docker, "target") > 5, 120, what="rows at the replica")
+    sql(docker, "mysql", "SET GLOBAL event_scheduler = OFF")
+    gtids = sql(docker, "mysql", "SELECT @@gtid_executed")
+    wait_until(
+        lambda: sql(docker, "target", "SELECT @@gtid_executed") == gtids, 120, what="all GTIDs"
+    )
+    check = "CHECKSUM TABLE shop.orders EXTENDED"
+    assert sql(docker, "target", check) == sql(docker, "mysql", check)
+    status = engine.run("curl", "-s", "http://127.0.0.1:9276/status")
+    assert [one["kind"] for one in json.loads(status)["clients"]] == ["replica"]
+    fetch = (
+        "mysqlbinlog --no-defaults --read-from-remote-server --host=serve --port=3307 "
+        f"--user=replica --password={password} --ssl-mode=REQUIRED --to-last-log mysql-bin.000001"
+    )
+    assert "shop" in docker(f"docker compose exec binlog2s3 {fetch}")
+    with pytest.raises(CommandFailedError, match=r"insecure transport|TLS|SSL"):
+        docker(f"docker compose exec binlog2s3 {fetch.replace('REQUIRED', 'DISABLED')}")
+
+
+def _count(docker: Callable[[str], str], service: str) -> int:
+    try:
+        return int(sql(docker, service, "SELECT COUNT(*) FROM shop.orders"))
+    except CommandFailedError:
+        return -1
 
 
 def resident_kib(engine: Engine) -> int:

@@ -40,7 +40,7 @@ NOWHERE = ("--dry-run", f"--from-gtid-set={UUID_A}:1")
 
 
 def test_help_has_an_example_for_each_case() -> None:
-    """The newest, before a drop, a time, a skip, a dry run, files; each can be copied."""
+    """The newest, before a drop, a time, a skip, a dry run, files, a table; each can be copied."""
     done = run("-h")
     assert (done.returncode, done.stderr) == (0, "")
     examples = done.stdout.split("Examples")[1].split("Exit codes")[0]
@@ -50,6 +50,7 @@ def test_help_has_an_example_for_each_case() -> None:
         '--to-time "2026-',
         "--skip-gtid 3e11fa47",
         "--output-dir /restore",
+        "--table shop.orders",
     ):
         assert words in examples
     assert examples.count("\n    binlog2s3 pitr --config ") == 7

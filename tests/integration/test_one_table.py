@@ -3,6 +3,7 @@
 The source and the streamer are gone. Its tables at each goal were looked at before.
 """
 
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -131,7 +132,10 @@ def past(
             nonlocal count
             count += 1
             place = disk_tmp_path / f"scratch-{count}"
-            return stack.enter_context(made(binaries, place, image, 70 + count, source.password))
+            server = made(binaries, place, image, 70 + count, source.password)
+            if not maria:
+                server.options = (*server.options, "--skip-replica-start")
+            return stack.enter_context(server)
 
         yield (
             Past(
@@ -201,6 +205,46 @@ def test_one_table_back(
     assert not [row for row in server.query(status_of(server)) if "binlog2s3" in row]
 
 
+def test_the_target_crashes(
+    past: tuple[Past, Scratch], minio: MinioServer, bucket: str, binaries: ServerBinaries
+) -> None:
+    """While it applies; it starts again by itself, and the same command goes on: only the tables.
+
+    What it had fetched and not applied is not applied without the filter.
+    """
+    was, scratch = past
+    recovery = Recovery(minio, bucket, read_only(minio))
+    server = scratch()
+    goal = [f"--from-backup={was.dump}", f"--before-gtid={was.dropped}"]
+    only = ["--table=shop.orders", "--table=shop.`odd name`"]
+    for table in ("shop.orders", "shop.`odd name`"):
+        with recovery.started(server, "--yes", *only, *goal) as process:
+            with locked(server, table) as is_awaited:
+
+                def held(process: "subprocess.Popen[bytes]" = process) -> bool:
+                    assert process.poll() is None, process.returncode
+                    return is_awaited()
+
+                wait_until(held, 120, "the applier waits for the table")
+                server.kill()
+            assert process.wait(120) != 0
+        server.start()
+        seen = rows_of(server, "shop.items")
+        wait_until(lambda: _is_at_rest(server), 60, "what it fetched is dealt with")
+        assert rows_of(server, "shop.items") == seen == was.backup["shop.items"]
+    recovery.to(server, *only, *goal)
+    assert all_of(server) == {**was.before, "shop.items": was.backup["shop.items"]}
+    if binaries.flavour == "mysql":
+        uuid, _, last = was.dropped.rpartition(":")
+        assert gtids_of(server) == f"{uuid}:1-{int(last) - 1}"
+    assert "scratch server" in recovery.refused(server, *goal)
+
+
+def _is_at_rest(server: MysqlServer) -> bool:
+    """No thread of a replica applies anything."""
+    return not [row for row in server.query("SHOW PROCESSLIST") if "applying" in str(row).lower()]
+
+
 def status_of(server: MysqlServer) -> str:
     maria = server.binaries.flavour == "mariadb"
     return "SHOW ALL SLAVES STATUS" if maria else "SHOW REPLICA STATUS"
@@ -251,6 +295,11 @@ def test_what_is_no_scratch_server(
     said = recovery.refused(server, "--table=shop.items", *goal)
     assert "is set up as a replica (channel: theirs)" in said
     server.query("RESET SLAVE 'theirs' ALL" if maria else "RESET REPLICA ALL FOR CHANNEL 'theirs'")
+    if not maria:
+        server.restart([one for one in server.options if one != "--skip-replica-start"])
+        said = recovery.refused(server, "--table=shop.items", *goal)
+        assert "set skip_replica_start = ON" in said
+        server.restart([*server.options, "--skip-replica-start"])
     if maria:
         other = f"0-1-{int(was.dropped.rpartition('-')[2]) - 1}"
         server.query(f"SET GLOBAL gtid_slave_pos = '{other}'")

@@ -100,7 +100,7 @@ def test_images_have_stand_ins() -> None:
 def compose_environment() -> Iterator[tuple[str, Mapping[str, str]]]:
     """The environment of each service that is ours."""
     for name, service in loaded(COMPOSE)["services"].items():
-        if "build" in service:
+        if "build" in service and "environment" in service:
             yield name, service["environment"]
 
 
@@ -125,23 +125,28 @@ def test_the_trial_is_confined_and_in_order() -> None:
     """Ours are read-only, without capabilities; each waits for what it needs to be well."""
     services = loaded(COMPOSE)["services"]
     ours = [service for service in services.values() if "build" in service]
-    assert len(ours) == 3
+    assert len(ours) == 4
     health = services["binlog2s3"]["healthcheck"]["test"]
     assert f"CMD {json.dumps(health[1:])}" in DOCKERFILE.read_text()
     for service in ours:
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
-        for other, how in service["depends_on"].items():
-            wanted = "service_completed_successfully" if other == "bucket" else "service_healthy"
+        for other, how in service.get("depends_on", {}).items():
+            ends = other in ("bucket", "serve-certificate")
+            wanted = "service_completed_successfully" if ends else "service_healthy"
             assert how == {"condition": wanted}
             assert wanted != "service_healthy" or "healthcheck" in services[other]
     restore = {name for name, one in services.items() if one.get("profiles") == ["restore"]}
     assert restore == {"target", "pitr"}
     serve = services["serve"]
-    assert serve["profiles"] == ["serve"]
-    assert serve["healthcheck"]["test"][-1] == (
-        f"http://{serve['environment']['BINLOG2S3_STATUS_LISTEN']}"
-    )
+    assert {name for name, one in services.items() if one.get("profiles") == ["serve"]} == {
+        "serve",
+        "serve-certificate",
+    }
+    status = serve["environment"]["BINLOG2S3_STATUS_LISTEN"].rpartition(":")[2]
+    assert serve["healthcheck"]["test"][-1] == f"http://127.0.0.1:{status}"
+    listen = serve["environment"]["BINLOG2S3_LISTEN"].rpartition(":")[2]
+    assert serve["ports"] == [f"127.0.0.1:{port}:{port}" for port in (listen, status)]
 
 
 def test_the_readme_names_what_the_trial_has() -> None:

@@ -27,8 +27,12 @@ from tests.unit.recover.test_interrupted import MARK
 from tests.unit.recover.test_target import FACTS
 
 ORDERS = (("shop", "orders"),)
-HERE = {"table_schema = %s": [{"db": "shop", "name": "orders"}]}
-NAMES = {"lower_case_table_names": [{"it": 0}]}
+HERE: dict[str, Rows] = {"table_schema = %s": [{"db": "shop", "name": "orders"}]}
+STARTS = "'skip_replica_start'"
+NAMES: dict[str, Rows] = {
+    "lower_case_table_names": [{"it": 0}],
+    STARTS: [{"Variable_name": "skip_replica_start", "Value": "ON"}],
+}
 MARIADB = replace(FACTS, flavour="mariadb", version="10.11.6-MariaDB", executed=None)
 QUERY = 2
 
@@ -151,7 +155,7 @@ def examined(
     maria: bool = False,
 ) -> tuple[OnlyTables, list[str]]:
     found = Examination(ORDERS, plan, stream_of(binlog(*statements)))
-    server = fake({**(answers or {}), **HERE, **NAMES})
+    server = fake({**(answers or {}), **HERE, **NAMES, **(answers or {})})
     begins = MariadbGtidList.parse(state) if state is not None else None
     found.ask(server, MARIADB if maria else FACTS, begins)
     return found.found(), [f"{one}; {one.hint}" for one in found.refusals]
@@ -218,6 +222,26 @@ def test_what_is_no_scratch_server() -> None:
     found = Examination(ORDERS, pitr_examples.PLAN, stream_of(binlog("TRUNCATE orders")))
     found.ask(fake({**HERE, **NAMES}), replace(FACTS, version="5.7.44"), None)
     assert "cannot filter one channel" in str(found.refusals[0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "refused", "unsafe"),
+    [
+        ([("skip_replica_start", "OFF"), ("skip_slave_start", "OFF")], True, False),
+        ([("skip_slave_start", "OFF")], True, False),
+        ([("skip_replica_start", "ON"), ("skip_slave_start", "ON")], False, False),
+        ([], False, True),
+    ],
+)
+def test_a_target_that_would_forget_the_filter(
+    rows: list[tuple[str, str]], refused: bool, unsafe: bool
+) -> None:
+    """A MySQL that starts its replicas by itself is refused; an old one does not tell."""
+    shown = [{"Variable_name": name, "Value": value} for name, value in rows]
+    found, refusals = examined("TRUNCATE orders", answers={STARTS: shown})
+    assert [one for one in refusals if "set skip_replica_start = ON" in one] == refusals
+    assert len(refusals) == refused
+    assert any("--skip-slave-start" in one for one in found.unsafe) == unsafe
 
 
 def test_a_name_that_nothing_has() -> None:
