@@ -240,6 +240,53 @@ def test_the_target_crashes(
     assert "scratch server" in recovery.refused(server, *goal)
 
 
+def test_mysql_without_gtids(
+    mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """By position, also after a crash of the target: its table is the source's, others are not."""
+    dump, image = disk_tmp_path / "dump.sql", disk_tmp_path / "image"
+    options = [*RELAXED, "--binlog-format=ROW"]
+    with ExitStack() as stack:
+        source = stack.enter_context(
+            MysqlServer(mysql_binaries, disk_tmp_path / "source", gtid=False, options=options)
+        )
+        stream = stack.enter_context(StreamProcess(disk_tmp_path / "stream", source, minio, bucket))
+        source.query(
+            "CREATE DATABASE shop",
+            *(f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(90))" for table in TABLES),
+        )
+        write(source, 100)
+        dump_of(source, dump)
+        backup = all_of(source)
+        write(source, 200)
+        before = all_of(source)
+        wait_durable(stream, Bucket(minio, bucket), source)
+        stream.kill()
+        source.kill()
+        with MysqlServer(
+            mysql_binaries, disk_tmp_path / "r", server_id=3, gtid=False, options=RELAXED
+        ) as one:
+            restored(one, dump, image)
+        server = ImageServer(
+            mysql_binaries, disk_tmp_path / "scratch", image, 71, source.password, gtid=False
+        )
+        server.options = (*server.options, "--skip-replica-start")
+        stack.enter_context(server)
+        recovery = Recovery(minio, bucket, read_only(minio))
+        goal = [f"--from-backup={dump}", "--latest", "--table=shop.orders"]
+        with recovery.started(server, "--yes", *goal) as process:
+            with locked(server, "shop.orders") as is_awaited:
+                wait_until(is_awaited, 120, "the applier waits for the table")
+                server.kill()
+            assert process.wait(120) != 0
+        server.start()
+        recovery.to(server, *goal)
+        expected = {**backup, "shop.orders": before["shop.orders"]}
+        assert all_of(server) == expected
+        assert expected != before
+        assert "scratch server" in recovery.refused(server, *goal[:2])
+
+
 def _is_at_rest(server: MysqlServer) -> bool:
     """No thread of a replica applies anything."""
     return not [row for row in server.query("SHOW PROCESSLIST") if "applying" in str(row).lower()]
