@@ -45,6 +45,7 @@ def for_streaming(s3: S3Config) -> StoreConfig:
         checksum=s3.checksum,
         object_lock=s3.object_lock,
         concurrency=s3.concurrency,
+        max_bandwidth=s3.max_bandwidth,
     )
 
 

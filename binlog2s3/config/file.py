@@ -79,6 +79,7 @@ _EXAMPLES: Mapping[str, Value] = {
     "mysqlbinlog": "/usr/bin/mysqlbinlog",
     "mysql-server-id": 4242,
     "spool-max-bytes": "10 GiB",
+    "max-bandwidth": "20 MiB",
     "spool-min-free-bytes": "1 GiB",
     "s3-url": "s3://acme-binlogs/prod",
     "endpoint-url": "https://minio.example.com:9000",

@@ -172,6 +172,16 @@ class S3Config:
     concurrency: Annotated[
         int, Option("N", "Most requests at the same time.", least=1, most=256)
     ] = 16
+    max_bandwidth: Annotated[
+        int | None,
+        Option(
+            "SIZE",
+            "Most bytes sent to the store each second, at least 64 KiB; the newest bytes go first.",
+            "size",
+            otherwise="no limit",
+            least=64 << 10,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ class StoreConfig:
 
     `checksum`: auto sends CRC64NVME if the store accepts it, else Content-MD5; crc64nvme requires
     that the store confirms it; md5 sends Content-MD5; none sends no digest except that of the
-    signature.
+    signature. `max_bandwidth`: bytes a second for all bodies that are sent; None: no limit.
     """
 
     bucket: str
@@ -73,6 +73,7 @@ class StoreConfig:
     checksum: Literal["auto", "crc64nvme", "md5", "none"] = "auto"
     object_lock: ObjectLock | None = None
     concurrency: int = 8
+    max_bandwidth: int | None = None
     connect_timeout_seconds: float = 10.0
     read_timeout_seconds: float = 60.0
 

@@ -21,6 +21,7 @@ import botocore.loaders
 import botocore.session
 import tenacity
 from boto3.exceptions import Boto3Error
+from botocore.awsrequest import AWSPreparedRequest
 from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
@@ -30,6 +31,8 @@ from urllib3.exceptions import HTTPError
 
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.errors import ObjectTooLargeError, StoreError
+from binlog2s3.store.bandwidth import BLOCK_BYTES as BODY_BLOCK
+from binlog2s3.store.bandwidth import Bandwidth
 from binlog2s3.store.contract import Body, OnError, OnOver, Reader, RetryPolicy, StoreConfig
 from binlog2s3.store.errors import (
     Failure,
@@ -45,8 +48,8 @@ Answer = dict[str, Any]
 MakeSession = Callable[..., boto3.Session]
 
 BLOCK_BYTES = 1 << 20
-_LEAST_READ = 256 << 10
-"""urllib3 asks a body for 16 KiB at a time, and each time the thread has to wait for the GIL."""
+_BULK = 5 << 20
+"""Bodies from this size on are parts and full chunks: what is smaller is newer."""
 _FOREIGN = (
     BotoCoreError,
     ClientError,
@@ -101,6 +104,7 @@ class Link:
 
     config: StoreConfig
     session: MakeSession
+    bandwidth: Bandwidth | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _client: BaseClient | None = None
 
@@ -159,6 +163,7 @@ def _connect(config: StoreConfig, session: MakeSession) -> BaseClient:
     client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead_of_crc32)
     for operation in ("PutObject", "UploadPart"):
         client.meta.events.register_last(f"before-call.s3.{operation}", _without_waiting)
+        client.meta.events.register(f"before-send.s3.{operation}", _sends)
     client.meta.events.register_first("needs-retry.s3", _follow_only_s3)
     return client
 
@@ -172,6 +177,13 @@ def _md5_instead_of_crc32(params: dict[str, Any], **_: Any) -> None:
 def _without_waiting(params: dict[str, Any], **_: Any) -> None:
     """Send the body at once. To wait for "100 Continue" costs a round trip for each part."""
     params["headers"].pop("Expect", None)
+
+
+def _sends(request: AWSPreparedRequest, **_: Any) -> None:
+    """Tell a body that it is sent now. What reads it before computes the signature."""
+    body: object = request.body
+    if isinstance(body, _Witness):
+        body.sends = True
 
 
 def _follow_only_s3(request_dict: dict[str, Any], response: Any, **_: Any) -> None:
@@ -200,10 +212,10 @@ class Requests:
 
     def send(self, operation: str, key: str, body: Body | bytes, **params: Any) -> Answer:
         """A request with a body; each attempt opens the body again."""
-        least = 0 if self.link.config.checksum == "none" else _LEAST_READ
+        first = size_of(body) < _BULK
 
         def attempt() -> Answer:
-            with closing(_Witness(_open(body), least)) as reader:
+            with closing(_Witness(_open(body), self.link.bandwidth, first, self.stop)) as reader:
                 try:
                     return self.once(
                         operation, key, Body=reader, ContentLength=size_of(body), **params
@@ -385,14 +397,20 @@ class Download:
 class _Witness:
     """A body's reader that keeps its exception, because botocore and awscrt wrap or lose it.
 
-    It returns at least `least` bytes while there are as many, even if less was asked for: urllib3
-    sends blocks of any size. With `payload_signing_enabled`, awscrt reads, too, and takes no more
-    than it asked for.
+    While the body is sent, it returns larger blocks than urllib3 asks for, which sends blocks of
+    any size: for each block of 16 KiB the thread would have to wait for the GIL. And it keeps to
+    the bandwidth.
     """
 
-    def __init__(self, reader: Reader, least: int) -> None:
+    def __init__(
+        self, reader: Reader, bandwidth: Bandwidth | None, first: bool, stop: threading.Event
+    ) -> None:
         self._reader = reader
-        self._least = least
+        self._bandwidth = bandwidth
+        self._first = first
+        self._stop = stop
+        self._block = BODY_BLOCK if bandwidth is None else bandwidth.block
+        self.sends = False
         self.failure: Exception | None = None
         self.seek = reader.seek
         self.tell = reader.tell
@@ -400,10 +418,13 @@ class _Witness:
 
     def read(self, size: int = -1, /) -> bytes:
         try:
-            return self._reader.read(size if size < 0 else max(size, self._least))
+            data = self._reader.read(max(size, self._block) if self.sends and size >= 0 else size)
         except Exception as exc:
             self.failure = exc
             raise
+        if self.sends and self._bandwidth is not None:
+            self._bandwidth.take(len(data), first=self._first, stop=self._stop)
+        return data
 
 
 def _open(body: Body | bytes) -> Reader:

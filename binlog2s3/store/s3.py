@@ -24,6 +24,7 @@ from binlog2s3.errors import (
     UnsupportedError,
     UploadMissingError,
 )
+from binlog2s3.store.bandwidth import Bandwidth
 from binlog2s3.store.contract import (
     IMMEDIATE_STORAGE_CLASSES,
     PREFLIGHT,
@@ -115,7 +116,9 @@ class S3Store:
         session: MakeSession = any_session,
     ) -> None:
         self._config = config
-        self._requests = Requests(Link(config, session), stop, policy, on_error)
+        most = config.max_bandwidth
+        link = Link(config, session, Bandwidth(most) if most else None)
+        self._requests = Requests(link, stop, policy, on_error)
         self._learned = _Learned(Integrity(config))
 
     def with_policy(

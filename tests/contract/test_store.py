@@ -7,6 +7,7 @@ a store that changes is noticed.
 import os
 import secrets
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -339,6 +340,18 @@ def test_only_one_of_many_is_first(place: Place) -> None:
         won = [n for n in pool.map(put, range(8)) if n is not None]
     assert len(won) == 1 or (won and not place.known.conditional_puts_are_atomic)
     assert store.get("race") in [b"%d" % n for n in won]
+
+
+def test_no_more_than_the_bandwidth(place: Place) -> None:
+    """A body takes its time, whatever else reads it before it is sent."""
+    if place.server is None:
+        return  # it sends nothing
+    for checksum in ("auto", "md5", "none"):
+        store = place.open(max_bandwidth=1 << 20, checksum=checksum)
+        began = time.monotonic()
+        store.put("slow", b"x" * (512 << 10))
+        assert time.monotonic() - began >= 0.37  # four blocks of an eighth of a second, one is free
+        assert store.get("slow") == b"x" * (512 << 10)
 
 
 def test_bytes_that_rotted_are_refused(place: Place, tmp_path: Path) -> None:

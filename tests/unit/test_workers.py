@@ -99,8 +99,13 @@ def test_submit_does_not_wait_for_a_free_thread() -> None:
 
 
 def test_threads_do_not_keep_a_process_alive() -> None:
-    """They are daemons, with names."""
-    Workers(2)
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("store-")]
-    assert len(threads) >= 2
+    """They are daemons, with names. There are as many as were ever busy at a time."""
+    before, end = set(threading.enumerate()), threading.Event()
+    workers = Workers(3)
+    for number in range(2):
+        workers.submit(number, end.wait)
+    threads = set(threading.enumerate()) - before
+    assert sorted(thread.name for thread in threads) == ["store-0", "store-1"]
     assert all(thread.daemon for thread in threads)
+    end.set()
+    workers.close()

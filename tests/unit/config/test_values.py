@@ -54,6 +54,7 @@ SAMPLES: Mapping[str, tuple[str, str, str]] = {
     "object-lock": ("GOVERNANCE:1d", "COMPLIANCE:2d", "GOVERNANCE:30d"),
     "checksum": ("md5", "none", "crc64nvme"),
     "part-size": ("6MiB", "7M", "8388608"),
+    "max-bandwidth": ("1MiB", "20M", "65536"),
     "concurrency": ("1", "2", "3"),
     "start-binlog": ("b.000001", "b.000002", "b.000003"),
     "start-at": ("oldest", "now", "OLDEST"),
