@@ -62,6 +62,15 @@ def for_reading(s3: S3Config) -> StoreConfig:
     )
 
 
+def for_restoring(s3: S3Config) -> StoreConfig:
+    """The same for a command that must see what Object Lock keeps, whoever replaced or deleted it.
+
+    Below archive/ objects are written once, so their oldest version counts.
+    """
+    below = f"{s3.prefix}/archive/" if s3.prefix else "archive/"
+    return replace(for_reading(s3), oldest_below=below)
+
+
 def for_writing(s3: S3Config) -> StoreConfig:
     """The same for a command that also writes documents: encrypted and locked as asked for."""
     return replace(

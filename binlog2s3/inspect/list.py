@@ -23,7 +23,7 @@ from binlog2s3.archive.listing import (
     document,
     gather,
 )
-from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_reading
+from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_restoring
 from binlog2s3.formatting import moment_of, moment_text
 from binlog2s3.output import Plain, clean, page_on, say
 from binlog2s3.progress import progress_of
@@ -44,7 +44,7 @@ _STYLES: Mapping[State, str] = {
 
 def show(config: ListConfig) -> None:
     """Run the command. Raises StoreError, and ArchiveError if there is nothing to show."""
-    with opened(for_reading(config.s3)) as store, progress_of("entries") as advance:
+    with opened(for_restoring(config.s3)) as store, progress_of("entries") as advance:
         workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         listing = gather(store, config, workers, advance)
     for warning in listing.warnings:

@@ -28,6 +28,7 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.route import Route
 
+SECOND_US = 1_000_000
 _MOST_CHARACTERS = 200
 
 
@@ -356,7 +357,10 @@ class _TimeSearch:
         )
 
     def _check_before(self) -> None:
-        """See that the newest transaction before the start, which the target has, is not later."""
+        """See that the newest transaction before the start, which the target has, is not later.
+
+        If it is before the archive begins, it is not later than the second in which that begins.
+        """
         route = self._route
         for number in range(self._start.number - 1, -1, -1):
             greatest = route.known(number).greatest_commit_us
@@ -367,6 +371,11 @@ class _TimeSearch:
                         raise self._past(one)
             if greatest is not None:
                 return
+        known = route.known(0)
+        if (
+            known.gtids_before or route.pruned
+        ) and self._goal.at_us < known.first_us + SECOND_US - 1:
+            raise self._too_early()  # when it began is known to the second
 
     def _first_later(self, number: int) -> RoutePosition | None:
         """Where the first transaction of a stretch begins that was committed later."""

@@ -20,7 +20,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import where_to_look
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
-from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
+from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, moment_text
@@ -56,6 +56,7 @@ from binlog2s3.recover.view import About, Result, confirmed, print_plan, print_r
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.store.s3 import S3Store, opened
+from binlog2s3.store.versions import replaced_texts
 from binlog2s3.workers import Workers
 
 
@@ -63,7 +64,7 @@ def run(config: PitrConfig) -> int:
     """Run the command; the exit code. Raises errors, each with its own exit code."""
     with ExitStack() as stack:
         # SIGTERM interrupts, so that the channel is removed
-        store = stack.enter_context(opened(for_reading(config.s3), sigterm_interrupts=True))
+        store = stack.enter_context(opened(for_restoring(config.s3), sigterm_interrupts=True))
         at: Target | None = None
         if config.target is not None:
             login = partial(resolve, config.target)
@@ -104,6 +105,7 @@ class _Recovery:
             extract = Extract(survey.blocks, concurrency=config.s3.concurrency)
             only = self._only(plan, extract, survey) if config.tables else None
         self._warnings += [str(error) for error in survey.problems]
+        self._warnings += replaced_texts(self._store.replaced)
         if self._facts is not None and config.output_dir is None:
             self._warnings += preflight.warnings(self._facts, server_version=plan.server_version)
         plan = replace(plan, warnings=(*self._warnings, *plan.warnings))

@@ -15,6 +15,7 @@ from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.backup import start_of_registered
+from binlog2s3.recover.goal import SECOND_US
 from binlog2s3.recover.model import (
     BinlogPosition,
     BucketHistory,
@@ -35,8 +36,8 @@ class BackupReach:
 
     `is_complete`: up to the newest transaction of the current history. Otherwise `why` it ends
     before that, and `hint`. `lineage`: the history that it is brought along; "" if it cannot be
-    used at all. `begin` is the binlog that its recovery begins in, `end` where it ends. `from_us`
-    is the earliest time that it can be brought to, `to_us` the latest, None if unknown.
+    used at all. `begin` is in the first binlog that its recovery looks at, `end` where it ends.
+    `from_us` is the earliest time that it can be brought to, `to_us` the latest; None if unknown.
     """
 
     is_complete: bool
@@ -102,18 +103,19 @@ def _tips(start: Start, history: BucketHistory) -> Iterable[str | None]:
 
 def _reach(plan: Plan, start: Start, history: BucketHistory) -> BackupReach:
     begin = plan.begin if plan.pieces else plan.stop
+    needed, from_us = _begin(_first(begin, start, history), begin, Route(history, plan.lineage))
     return BackupReach(
         is_complete=True,
         lineage=plan.lineage,
-        begin=_first(begin, start, history),
+        begin=needed,
         end=plan.stop,
-        from_us=_begins_us(begin, history),
+        from_us=from_us,
         to_us=plan.reach.latest_us,
     )
 
 
 def _first(begin: BinlogPosition, start: Start, history: BucketHistory) -> BinlogPosition:
-    """The place in the first binlog that a plan from this start needs.
+    """The place in the first binlog that a plan from this start reads.
 
     A start at a position, or one whose lineage was found by its position, needs that binlog even if
     nothing after the position is in it.
@@ -131,13 +133,37 @@ def _place(position: BinlogPosition) -> tuple[BinlogName, int]:
     return position.binlog, position.offset
 
 
-def _begins_us(begin: BinlogPosition, history: BucketHistory) -> int:
-    """The newest commit before a place in its binlog; without one, when the binlog began."""
-    found = history.known(begin.lineage, begin.binlog).first_us
-    for one in history.transactions(begin.lineage, begin.binlog, 0, begin.offset):
-        if one.end <= begin.offset:
-            found = max(found, one.commit_us)
-    return found
+def _begin(
+    first: BinlogPosition, begin: BinlogPosition, route: Route
+) -> tuple[BinlogPosition, int]:
+    """The first binlog that a plan looks at, and the earliest time that it reaches.
+
+    That is the newest commit before it begins. It is in the same binlog, or in the nearest one
+    before it that has a commit: a plan looks there, too, whether the backup is past its goal. A
+    binlog's own time says it only to the second.
+    """
+    number = _number(route, begin)
+    before = [
+        one.commit_us
+        for one in route.transactions(number, 0, begin.offset)
+        if one.end <= begin.offset
+    ]
+    for earlier in range(number - 1, -1, -1):
+        greatest = route.brief(earlier).greatest_commit_us
+        if greatest is not None:
+            low = route.place(earlier, 0)
+            is_first = _number(route, first) <= earlier
+            return (first if is_first else low), max([greatest, *before])
+    known = route.brief(number)
+    return first, max(before, default=known.first_us + SECOND_US - 1)
+
+
+def _number(route: Route, place: BinlogPosition) -> int:
+    return next(
+        number
+        for number, one in enumerate(route.stretches)
+        if (route.lineage(number), one.name) == (place.lineage, place.binlog)
+    )
 
 
 def _up_to_break(
@@ -156,11 +182,7 @@ def _up_to_break(
     )
     route = Route(history, across.lineage)
     begin = across.begin if across.pieces else across.stop
-    first = next(
-        number
-        for number, one in enumerate(route.stretches)
-        if (route.lineage(number), one.name) == (begin.lineage, begin.binlog)
-    )
+    first = _number(route, begin)
     for number, _, _ in route.breaks(first, len(route) - 1):
         end = route.place(number - 1, route.end(number - 1))
         goal = ToPosition(end.binlog, end.offset)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
-from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
+from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.options import split_listen
 from binlog2s3.config.serve import ServeConfig, is_loopback
 from binlog2s3.errors import ConfigError
@@ -229,7 +229,7 @@ def _history(config: ServeConfig, stop: "_Stop") -> Iterator[ArchiveHistory | Di
         return
     assert config.s3 is not None  # noqa: S101 - `SERVE` makes no other config
     assert config.source is not None  # noqa: S101
-    settings = replace(for_reading(config.s3), read_timeout_seconds=15.0)
+    settings = replace(for_restoring(config.s3), read_timeout_seconds=15.0)
     store = S3Store(settings, stop=stop)
     with ExitStack() as stack:
         stack.callback(store.close)

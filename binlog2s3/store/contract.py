@@ -60,6 +60,8 @@ class StoreConfig:
     `checksum`: auto sends CRC64NVME if the store accepts it, else Content-MD5; crc64nvme requires
     that the store confirms it; md5 sends Content-MD5; none sends no digest except that of the
     signature. `max_bandwidth`: bytes a second for all bodies that are sent; None: no limit.
+    `object_lock`: how long to lock what is put to be kept. `oldest_below`: below this
+    prefix, the oldest version of an object is read, if the bucket has Object Lock.
     """
 
     bucket: str
@@ -72,6 +74,7 @@ class StoreConfig:
     sse_kms_key_id: str | None = None
     checksum: Literal["auto", "crc64nvme", "md5", "none"] = "auto"
     object_lock: ObjectLock | None = None
+    oldest_below: str = ""
     concurrency: int = 8
     max_bandwidth: int | None = None
     connect_timeout_seconds: float = 10.0

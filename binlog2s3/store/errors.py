@@ -93,6 +93,7 @@ _ACTIONS = {
     "get_bucket_lifecycle_configuration": "s3:GetLifecycleConfiguration",
     "get_object_lock_configuration": "s3:GetBucketObjectLockConfiguration",
     "list_object_versions": "s3:ListBucketVersions",
+    "get_object_retention": "s3:GetObjectRetention",
 }
 
 _CHAIN = (

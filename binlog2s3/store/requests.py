@@ -339,7 +339,9 @@ class Download:
         end: int | None,
         *,
         most: int | None = None,
+        version: Mapping[str, str] | None = None,
     ) -> None:
+        self._version = version or {}
         self._requests = requests
         self._key = key
         self._end = end
@@ -376,7 +378,7 @@ class Download:
         whole = self.at == 0 and self._end is None
         last = "" if self._end is None else self._end - 1
         span = {} if whole else {"Range": f"bytes={self.at}-{last}"}
-        answer = self._requests.once("get_object", self._key, **span)
+        answer = self._requests.once("get_object", self._key, **span, **self._version)
         self._body, self._left = answer["Body"], needed(answer, "ContentLength")
         needed(answer, "ETag")
         if not whole and not answer.get("ContentRange", "").startswith(f"bytes {self.at}-"):

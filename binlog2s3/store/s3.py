@@ -11,10 +11,9 @@ is an error, not a default.
 import contextlib
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import UTC
 from typing import Any
 
 from binlog2s3.binlog.checksum import crc64_base64
@@ -23,6 +22,14 @@ from binlog2s3.errors import (
     StoreError,
     UnsupportedError,
     UploadMissingError,
+)
+from binlog2s3.store.answers import (
+    content_type,
+    date_in,
+    etag_in,
+    info_of,
+    listed_etag,
+    listed_part,
 )
 from binlog2s3.store.bandwidth import Bandwidth
 from binlog2s3.store.contract import (
@@ -55,6 +62,7 @@ from binlog2s3.store.requests import (
     size_of,
 )
 from binlog2s3.store.settings import BucketSettings
+from binlog2s3.store.versions import OldestVersions
 
 __all__ = [
     "IMMEDIATE_STORAGE_CLASSES",
@@ -96,6 +104,7 @@ class _Learned:
     integrity: Integrity
     uploads: dict[str, _Upload] = field(default_factory=dict)
     refuses_delete_objects: bool = False
+    oldest: OldestVersions | None = None
 
 
 class S3Store:
@@ -157,7 +166,7 @@ class S3Store:
         archived: bool = False,
         kept: bool = False,
     ) -> ObjectInfo:
-        params = {**self._integrity.encryption(), "ContentType": _content_type(key)}
+        params = {**self._integrity.encryption(), "ContentType": content_type(key)}
         params |= {"IfNoneMatch": "*"} if if_absent else {}
         params |= self._integrity.storage_class() if archived else {}
         params |= self._integrity.retention() if archived or kept else {}
@@ -171,10 +180,10 @@ class S3Store:
         return ObjectInfo(
             key=key,
             size=size_of(body),
-            etag=_etag(answer),
+            etag=etag_in(answer),
             crc64=self._integrity.confirm_crc64(answer, key, crc64),
             storage_class=params.get("StorageClass", "STANDARD"),
-            last_modified=_date(answer),
+            last_modified=date_in(answer),
         )
 
     def get(
@@ -184,35 +193,42 @@ class S3Store:
             return b""
 
         def read() -> bytes:
-            with Download(self._requests, key, begin, end, most=most) as download:
+            version = self._version(key)
+            with Download(self._requests, key, begin, end, most=most, version=version) as download:
                 return b"".join(iter(download.block, b""))
 
         return self._requests.retry(read)
 
     def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
-        with Download(self._requests, key, begin, end) as download:
+        with Download(self._requests, key, begin, end, version=self._version(key)) as download:
             while download.at < end:
                 yield self._requests.retry(download.block)
 
     def head(self, key: str) -> ObjectInfo | None:
         try:
-            return _head(key, self._look(key))
+            return info_of(key, self._look(key))
         except ObjectMissingError:
             return None
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        if (oldest := self._oldest(prefix)) is not None:
+            yield from oldest.objects(prefix, start_after=start_after)
+            return
         for page in self._pages(Prefix=prefix, StartAfter=start_after):
             for item in page.get("Contents", ()):
                 yield ObjectInfo(
                     key=needed(item, "Key"),
                     size=needed(item, "Size"),
-                    etag=_listed_etag(item),
+                    etag=listed_etag(item),
                     crc64=None,
                     storage_class=item.get("StorageClass") or "STANDARD",
                     last_modified=needed(item, "LastModified").astimezone(UTC),
                 )
 
     def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
+        if (oldest := self._oldest(prefix)) is not None:
+            yield from oldest.names(prefix, delimiter)
+            return
         for page in self._pages(Prefix=prefix, Delimiter=delimiter):
             objects = (item["Key"] for item in page.get("Contents", ()))
             folders = (item["Prefix"] for item in page.get("CommonPrefixes", ()))
@@ -233,7 +249,7 @@ class S3Store:
             **self._integrity.encryption(),
             **self._integrity.storage_class(),
             **self._integrity.retention(),
-            "ContentType": _content_type(key),
+            "ContentType": content_type(key),
         }
 
         def create(crc64_on: bool) -> Answer:
@@ -310,7 +326,7 @@ class S3Store:
                 PartInfo(
                     number=needed(item, "PartNumber"),
                     size=needed(item, "Size"),
-                    etag=_listed_etag(item),
+                    etag=listed_etag(item),
                     crc64=crc64_in(item),
                 )
                 for item in page.get("Parts", ())
@@ -334,7 +350,7 @@ class S3Store:
         if not upload.encrypted:  # MinIO confirms it here, not at create
             self._integrity.confirm_encryption(answer, key)
         kept = self._integrity.confirm_crc64(answer, key, crc64) if upload.crc64 else None
-        return PartInfo(number=number, size=size_of(body), etag=_etag(answer), crc64=kept)
+        return PartInfo(number=number, size=size_of(body), etag=etag_in(answer), crc64=kept)
 
     def copy_part(
         self,
@@ -356,7 +372,9 @@ class S3Store:
             **({} if whole else {"CopySourceRange": f"bytes={begin}-{end - 1}"}),
         )
         result = needed(answer, "CopyPartResult")
-        return PartInfo(number=number, size=end - begin, etag=_etag(result), crc64=crc64_in(result))
+        return PartInfo(
+            number=number, size=end - begin, etag=etag_in(result), crc64=crc64_in(result)
+        )
 
     def complete_upload(
         self,
@@ -374,14 +392,14 @@ class S3Store:
             params |= {"MpuObjectSize": size}
         if upload.crc64 and crc64 is not None:
             params |= {"ChecksumCRC64NVME": crc64_base64(crc64), "ChecksumType": "FULL_OBJECT"}
-        listed = {"Parts": [_listed(part, crc64=upload.crc64) for part in parts]}
+        listed = {"Parts": [listed_part(part, crc64=upload.crc64) for part in parts]}
         self._ask(
             "complete_multipart_upload", key, UploadId=upload_id, MultipartUpload=listed, **params
         )
         self._learned.uploads.pop(upload_id, None)
         answer = self._look(key)
         self._integrity.confirm_encryption(answer, key)
-        info = _head(key, answer)
+        info = info_of(key, answer)
         if info.size != size:
             raise StoreError(f"{key!r} was completed with {size} bytes, but it has {info.size}")
         if upload.crc64:
@@ -408,7 +426,27 @@ class S3Store:
 
     def _look(self, key: str) -> Answer:
         with_checksum = {"ChecksumMode": "ENABLED"} if self._integrity.wants_crc64 else {}
-        return self._ask("head_object", key, **with_checksum)
+        return self._ask("head_object", key, **with_checksum, **self._version(key))
+
+    @property
+    def replaced(self) -> frozenset[str]:
+        """The keys that were read in their oldest version, because it was replaced or hidden."""
+        oldest = self._learned.oldest
+        return frozenset(oldest.replaced) if oldest is not None else frozenset()
+
+    def _oldest(self, key: str) -> OldestVersions | None:
+        """The oldest versions, if those count under this key or prefix."""
+        below = self._config.oldest_below
+        if not below:
+            return None
+        if self._learned.oldest is None:
+            is_locked = self.settings.has_object_lock
+            self._learned.oldest = OldestVersions(below, self._ask, is_locked)
+        return self._learned.oldest if self._learned.oldest.apply_to(key) else None
+
+    def _version(self, key: str) -> dict[str, str]:
+        oldest = self._oldest(key)
+        return {"VersionId": oldest.of(key)} if oldest is not None else {}
 
     def _pages(self, **params: Any) -> Iterator[Answer]:
         while True:
@@ -453,42 +491,3 @@ def opened(
             stack.callback(signal.signal, signal.SIGTERM, before)
         stack.callback(stop.set)
         yield stack.enter_context(contextlib.closing(S3Store(config, stop=stop, policy=policy)))
-
-
-def _content_type(key: str) -> str:
-    return "application/json" if key.endswith(".json") else "application/octet-stream"
-
-
-def _etag(answer: Mapping[str, Any]) -> str:
-    return str(needed(answer, "ETag")).strip('"')
-
-
-def _listed_etag(item: Mapping[str, Any]) -> str:
-    """Empty if the listings of a store have none, as those of s3s-fs: it proves nothing."""
-    return str(item.get("ETag") or "").strip('"')
-
-
-def _date(answer: Mapping[str, Any]) -> datetime:
-    """The date in an answer: the time of the write, by the store's clock."""
-    try:
-        text = answer["ResponseMetadata"]["HTTPHeaders"]["date"]
-        return parsedate_to_datetime(text).astimezone(UTC)
-    except (KeyError, ValueError):
-        return datetime.now(UTC)
-
-
-def _head(key: str, answer: Mapping[str, Any]) -> ObjectInfo:
-    return ObjectInfo(
-        key=key,
-        size=needed(answer, "ContentLength"),
-        etag=_etag(answer),
-        crc64=crc64_in(answer),
-        storage_class=answer.get("StorageClass") or "STANDARD",
-        last_modified=needed(answer, "LastModified").astimezone(UTC),
-    )
-
-
-def _listed(part: PartInfo, *, crc64: bool) -> dict[str, Any]:
-    known = part.crc64 if crc64 else None
-    checksum = {} if known is None else {"ChecksumCRC64NVME": crc64_base64(known)}
-    return {"PartNumber": part.number, "ETag": f'"{part.etag}"', **checksum}

@@ -120,6 +120,12 @@ class Recovery:
         assert "Traceback" not in done.stderr
         return done.stderr
 
+    def refused_without_target(self, *arguments: str) -> str:
+        """What it says when no registered backup reaches the goal: exit code 8, and the reason."""
+        done = self.run(None, *arguments)
+        assert done.status == 8, f"{arguments}: {done.status}\n{done.stderr}\n{done.stdout[-3000:]}"
+        return done.stderr
+
 
 def read_only(store: MinioServer) -> dict[str, str]:
     """The environment with credentials that may look and read, and nothing else."""

@@ -77,10 +77,17 @@ def test_nothing_below_the_archive_may_be_deleted() -> None:
 
 @pytest.mark.parametrize("name", ["reader", "serve"])
 def test_the_reader_has_nothing_but_reading(name: str) -> None:
-    """Two actions, both of which read."""
+    """Actions that read, and on a bucket with Object Lock see every version."""
     statements = read(ROOT / f"docs/policies/{name}.json")["Statement"]
     actions = chain.from_iterable(one["Action"] for one in statements)
-    assert sorted(actions) == ["s3:GetObject", "s3:ListBucket"]
+    assert sorted(actions) == [
+        "s3:GetBucketObjectLockConfiguration",
+        "s3:GetObject",
+        "s3:GetObjectRetention",
+        "s3:GetObjectVersion",
+        "s3:ListBucket",
+        "s3:ListBucketVersions",
+    ]
 
 
 def test_the_lifecycle_rule_is_the_one_that_check_wants() -> None:

@@ -14,7 +14,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import where_to_look
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
+from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.find import FindConfig
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
@@ -35,7 +35,7 @@ _ALL = "all"
 def run(config: FindConfig) -> int:
     """Run the command; returns the exit code. Raises the error that stopped it."""
     query = _query(config)
-    with opened(for_reading(config.s3), sigterm_interrupts=True) as store:
+    with opened(for_restoring(config.s3), sigterm_interrupts=True) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:

@@ -135,8 +135,8 @@ def test_a_window_of_ten_days() -> None:
     """The newest backup before it, and those in it, keep what they need; the rest is given up."""
     there = world()
     text = there.prune(dry_run=True)
-    assert "give up     18 binlogs" in text
-    assert "before mysql-bin.000019" in text
+    assert "give up     17 binlogs" in text
+    assert "before mysql-bin.000018" in text
     assert "20260305T000000Z-1f2e3d4c (day 5)" in text.split("given up")[1]
     assert not any("/floors/" in key for key in there.objects)
     there.prune()
@@ -145,18 +145,18 @@ def test_a_window_of_ten_days() -> None:
     there.prune()
     assert there.numbers() == [*range(1, COUNT + 1)]
     there.clock += timedelta(hours=2)
-    assert "deleted: 18 binlogs" in there.prune()
-    assert there.numbers() == [*range(19, COUNT + 1)]
+    assert "deleted: 17 binlogs" in there.prune()
+    assert there.numbers() == [*range(18, COUNT + 1)]
     assert LAYOUT.lineage(ID) in there.objects
     entries = [key for key in there.objects if key.startswith(LAYOUT.entries(ID))]
-    assert len(entries) == COUNT - 18
+    assert len(entries) == COUNT - 17
 
 
 def test_every_moment_of_the_window_is_reachable() -> None:
     """By the same transactions as before; every earlier one is refused, because it was pruned."""
     whole, there = world(), world()
     there.prune(grace=0.0)
-    assert there.numbers() == [*range(19, COUNT + 1)]
+    assert there.numbers() == [*range(18, COUNT + 1)]
     first_us, last_us = BEGIN_US + 30 * DAY_US, BEGIN_US + (COUNT - 1) * DAY_US + 3 * DAY_US // 4
     for _ in range(20):
         at_us = random.randint(first_us, last_us - 1)
@@ -168,7 +168,7 @@ def test_every_moment_of_the_window_is_reachable() -> None:
         with pytest.raises(RecoveryError) as caught:
             there.plan(at_us)
         said = f"{caught.value} {caught.value.hint}"
-        assert "the binlogs before mysql-bin.000019 of" in said
+        assert "the binlogs before mysql-bin.000018 of" in said
         assert "were pruned" in said
 
 
@@ -216,7 +216,7 @@ def test_from_a_gtid_set() -> None:
     there.prune(
         keep=None, keep_from_gtid_set=f"{UUID_A}:1-{3 * 35 + 1}", grace=0.0, allow_empty=True
     )
-    assert there.numbers() == [*range(36, COUNT + 1)]
+    assert there.numbers() == [*range(35, COUNT + 1)]
     with pytest.raises(RecoveryError, match="cannot be brought to now"):
         there.prune(keep=None, keep_from_gtid_set=f"{UUID_A}:1-3", grace=0.0, allow_empty=True)
 
@@ -262,7 +262,7 @@ def test_a_forged_floor_deletes_and_hides_nothing() -> None:
     reach = reach_of_backup(backup_of(5), there.survey())
     assert reach.is_complete
     there.prune(grace=DAY * 1.0)
-    assert there.numbers() == [*range(19, COUNT + 1)]
+    assert there.numbers() == [*range(18, COUNT + 1)]
     assert reach_of_backup(backup_of(18), there.survey()).is_complete
 
 
@@ -270,12 +270,12 @@ def test_a_floor_excuses_only_what_is_below_it() -> None:
     """A hole above it is a hole."""
     there = world()
     there.prune(grace=0.0)
-    for number in (19, 25):
+    for number in (18, 25):
         there.delete([LAYOUT.binlog(ID, name_of(number)), LAYOUT.entry(ID, name_of(number))])
     (lineage,) = Catalog(there, LAYOUT).lineages()
     names = [name_of(number) for number in there.numbers()]
     gaps = [(one.first.number, one.last.number) for one in missing_binlogs(lineage, names, None)]
-    assert gaps == [(19, 19), (25, 25)]
+    assert gaps == [(18, 18), (25, 25)]
 
 
 def test_what_object_lock_keeps_is_not_deleted() -> None:
@@ -287,7 +287,7 @@ def test_what_object_lock_keeps_is_not_deleted() -> None:
         return until if key.endswith(("000003", "000004", "000004.json")) else None
 
     text = there.prune(grace=0.0, kept=kept)
-    assert there.numbers() == [3, 4, *range(19, COUNT + 1)]
+    assert there.numbers() == [3, 4, *range(18, COUNT + 1)]
     assert "3 objects" in text
     assert f"by Object Lock until {until:%Y-%m-%dT%H:%M:%SZ}" in text
     (lineage,) = Catalog(there, LAYOUT).lineages()
@@ -295,7 +295,7 @@ def test_what_object_lock_keeps_is_not_deleted() -> None:
     assert list(missing_binlogs(lineage, names, None)) == []
     there.clock = until
     there.prune(grace=0.0, kept=kept)
-    assert there.numbers()[0] >= 19
+    assert there.numbers()[0] >= 18
 
 
 def test_a_dead_lineage_is_pruned_as_a_whole() -> None:
@@ -414,7 +414,7 @@ def test_a_lost_race_cannot_lower_a_floor() -> None:
     )
     there.put(LAYOUT.floor(ID, 3), low.to_json())
     (lineage,) = Catalog(there, LAYOUT).lineages()
-    assert lineage.begin == name_of(19)
+    assert lineage.begin == name_of(18)
     there.fail_next("list", "before", StoreError("away"))
     with pytest.raises(StoreError):
         there.prune(grace=0.0)

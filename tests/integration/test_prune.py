@@ -1,0 +1,229 @@
+"""Pruning a real archive: what is kept can be restored, what is given up is refused.
+
+A source writes a row with each transaction, and a binlog for each; base backups are made by
+mysqldump on the way and registered. Then the archive is pruned to a window.
+"""
+
+import json
+import random
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from lab.disk import temporary_directory
+from lab.get import ServerBinaries
+from lab.mysql import MysqlServer
+from lab.s3 import REGION, MinioServer, environment_for
+from tests import command
+from tests.integration.bucket import Bucket
+from tests.integration.recovery_command import Recovery, read_only
+from tests.integration.recovery_truth import dump_of, gtids_of, load
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+BINLOGS = 40
+BACKUPS = (4, 15, 28)
+"""After so many transactions a base backup is made."""
+WINDOW = 20
+"""The window begins after so many, within a pause of so many seconds."""
+PAUSE_SECONDS = 10.0
+
+
+def policy(name: str, bucket: str) -> dict[str, Any]:
+    """A document of docs/policies for this bucket, prefix and source."""
+    text = (ROOT / f"docs/policies/{name}.json").read_text(encoding="utf-8")
+    text = text.replace("acme-binlogs", bucket).replace("/prod/", "/pre/")
+    found = json.loads(text.replace("orders-primary", "test"))
+    assert isinstance(found, dict)
+    return found
+
+
+@dataclass
+class World:
+    """A source, its bucket, and when each row was committed."""
+
+    server: MysqlServer | None
+    minio: MinioServer
+    bucket: str
+    folder: Path
+    at: list[datetime] = field(default_factory=list)
+    """`at[n]` is after the commit of row n + 1, and before that of the next one."""
+
+    def run(self, *words: str, rights: str = "pruner") -> "subprocess.CompletedProcess[str]":
+        """A command with the rights of a policy."""
+        where = [f"--s3-url=s3://{self.bucket}/pre", f"--endpoint-url={self.minio.endpoint_url}"]
+        where += ["--addressing-style=path", f"--region={REGION}", "--source=test"]
+        given = environment_for(**self.minio.restricted(policy(rights, self.bucket)))
+        return command.run(*words, *where, **given)
+
+    def good(self, *words: str) -> str:
+        done = self.run(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def write(self, count: int) -> None:
+        """So many rows, each in a binlog of its own."""
+        assert self.server is not None
+        for _ in range(count):
+            number = len(self.at) + 1
+            self.server.query(f"INSERT INTO shop.t VALUES ({number}, NOW(6))")
+            time.sleep(0.02)
+            ((now,),) = self.server.query("SELECT UTC_TIMESTAMP(6)")
+            self.at.append(now.replace(tzinfo=UTC))
+            time.sleep(PAUSE_SECONDS if number == WINDOW else 0.02)
+            self.server.query("FLUSH BINARY LOGS")
+
+    def back_up(self, label: str) -> Path:
+        """A base backup by mysqldump, registered."""
+        assert self.server is not None
+        path = self.folder / f"{label}.sql"
+        dump_of(self.server, path)
+        self.good("backup", "add", f"--from-backup={path}", f"--label={label}")
+        return path
+
+    def archived(self) -> list[str]:
+        keys = Bucket(self.minio, self.bucket).keys("pre/archive/")
+        return [key.rpartition("/")[2] for key in keys if "/binlogs/" in key]
+
+    def wait_archived(self, count: int) -> None:
+        wait_until(lambda: len(self.archived()) >= count, what=f"{count} archived binlogs")
+
+    def numbers(self, count: int, begin: int) -> Sequence[int]:
+        """Rows whose moments are tried, by chance."""
+        return sorted(random.sample(range(begin, len(self.at) - 1), count))
+
+
+def restored(binaries: ServerBinaries, moment: datetime, pitr: Recovery) -> int:
+    """Do what pitr without a target says, and bring that there; the rows that it has."""
+    to = f"--to-time={moment.isoformat()}"
+    said = pitr.run(None, to)
+    assert said.status == 0, said.stderr
+    found = re.search(r"restore backup \S+ \((\w+)\) from (\S+\.sql)", said.stdout)
+    assert found, said.stdout
+    with (
+        temporary_directory() as directory,
+        MysqlServer(binaries, directory, server_id=random.randint(100, 10_000)) as target,
+    ):
+        target.query("RESET BINARY LOGS AND GTIDS")
+        load(target, Path(found[2]))
+        pitr.to(target, to, "--stop-target-threads")
+        rows = target.query("SELECT COUNT(*), MAX(n) FROM shop.t")
+        assert rows[0][0] == rows[0][1]
+        return int(rows[0][0])
+
+
+def test_a_window_of_forty_binlogs(
+    mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path, tier: str
+) -> None:
+    """Ten random moments of the window are restored and compared, every earlier one is refused."""
+    with (
+        temporary_directory() as directory,
+        MysqlServer(mysql_binaries, directory) as server,
+        StreamProcess(disk_tmp_path, server, minio, bucket) as stream,
+    ):
+        world = World(server, minio, bucket, disk_tmp_path)
+        stream.wait_for_event("new lineage")
+        server.query(
+            "CREATE DATABASE shop", "CREATE TABLE shop.t (n INT PRIMARY KEY, at DATETIME(6))"
+        )
+        for after, following in zip((0, *BACKUPS), (*BACKUPS, BINLOGS), strict=True):
+            if after:
+                world.wait_archived(after)
+                world.back_up(f"after{after}")
+            world.write(following - after)
+        world.wait_archived(BINLOGS)
+        listed = world.good("backup", "list")
+        assert listed.count("up to now, no gap") == len(BACKUPS), listed
+        before = world.archived()
+
+        # the streamer's own rights cannot prune
+        age = datetime.now(UTC) - world.at[WINDOW - 1]
+        keep = f"--keep={age / timedelta(seconds=1):.3f}"
+        plan = world.good("prune", keep, "--dry-run")
+        assert "(after4)" in plan
+        denied = world.run("prune", keep, "--grace=0", "--yes", rights="streamer")
+        assert denied.returncode == 6, denied.stdout
+        assert world.archived() == before
+
+        done = world.run("prune", keep, "--grace=0", "--yes")
+        assert done.returncode == 0, done.stderr
+        left = world.archived()
+        assert len(left) < len(before) - 10
+        assert left == before[-len(left) :]
+        gone = len(before) - len(left)
+
+        pitr = Recovery(minio, bucket, read_only(minio))
+        for number in world.numbers(10 if tier == "full" else 2, WINDOW):
+            assert restored(mysql_binaries, world.at[number], pitr) == number + 1
+        for number in range(BACKUPS[1] - 2):
+            refused = pitr.refused_without_target(f"--to-time={world.at[number].isoformat()}")
+            assert "were pruned" in refused, refused
+
+        # readers see no gap, a restart continues in the same lineage, and no page or status alarms
+        verified = world.run("verify", rights="reader")
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+        assert "pruned  before" in world.run("list", rights="reader").stdout
+        stream.terminate()
+        with StreamProcess(disk_tmp_path, server, minio, bucket) as again:
+            world.write(2)
+            world.wait_archived(len(left) + 2)
+            assert len(again.events("new lineage")) == 1, again.stderr()
+        assert gone > 0
+        listed = world.good("backup", "list")
+        assert listed.count("up to now, no gap") == len(BACKUPS) - 1, listed
+
+
+def test_nothing_is_pruned_of_nothing(minio: MinioServer, bucket: str, tmp_path: Path) -> None:
+    """A source that has nothing is named."""
+    done = World(None, minio, bucket, tmp_path).run("prune", "--keep=0", "--yes")
+    assert done.returncode == 8
+    assert "there is nothing of source test" in done.stderr
+
+
+def test_object_lock_survives_an_administrator(
+    mysql: MysqlServer, minio: MinioServer, disk_tmp_path: Path
+) -> None:
+    """All keys are overwritten and deleted: readers use the oldest versions, and say so."""
+    bucket = minio.make_bucket(ObjectLockEnabledForBucket=True)
+    world = World(mysql, minio, bucket, disk_tmp_path)
+    mysql.query("CREATE DATABASE shop", "CREATE TABLE shop.t (n INT PRIMARY KEY, at DATETIME(6))")
+    locked = {"object-lock": "COMPLIANCE:1d"}
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=locked) as stream:
+        world.write(4)
+        world.wait_archived(4)
+        world.good("backup", "add", f"--gtid-set={gtids_of(mysql)}", "--object-lock=COMPLIANCE:1d")
+        assert stream.terminate() == 0
+    before = Bucket(minio, bucket).keys("pre/archive/")
+    with closing(minio.client()) as client:
+        for key in before:
+            kept = client.get_object_retention(Bucket=bucket, Key=key)["Retention"]["Mode"]
+            assert kept == "COMPLIANCE", key
+        for key in Bucket(minio, bucket).keys("pre/live/"):
+            with pytest.raises(ClientError):
+                client.get_object_retention(Bucket=bucket, Key=key)
+        # what is pruned would only be hidden: it is reported, and nothing is deleted
+        told = world.good("prune", "--keep-binlogs-for=0", "--grace=0", "--allow-empty", "--yes")
+        assert "Object Lock" in told
+        after = Bucket(minio, bucket).keys("pre/archive/")
+        assert [key for key in after if "/floors/" not in key] == before
+        for key in after:
+            client.put_object(Bucket=bucket, Key=key, Body=b"rubbish")
+            client.delete_object(Bucket=bucket, Key=key)
+    assert Bucket(minio, bucket).keys("pre/archive/") == []
+    verified = world.run("verify", rights="reader")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert "Object Lock keeps their oldest versions" in verified.stdout
+    planned = world.run("pitr", "--latest", rights="reader")
+    assert planned.returncode == 0, planned.stderr
+    assert "restore backup" in planned.stdout
+    assert "Object Lock keeps their oldest versions" in planned.stdout
