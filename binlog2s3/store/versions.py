@@ -26,7 +26,7 @@ _MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Version:
+class _ObjectVersion:
     """A version of an object, or a delete marker, which has no size."""
 
     key: str
@@ -97,7 +97,7 @@ class OldestVersions:
             found |= {str(item["Prefix"]) for item in page.get("CommonPrefixes", ())}
         yield from sorted(name.removeprefix(prefix) for name in found)
 
-    def _oldest(self, versions: Sequence[_Version]) -> _Version | None:
+    def _oldest(self, versions: Sequence[_ObjectVersion]) -> _ObjectVersion | None:
         """Of all versions of a key, newest first; None if the object was deleted."""
         objects = [one for one in versions if one.size is not None]
         if not objects:
@@ -110,7 +110,7 @@ class OldestVersions:
             self.replaced.add(oldest.key)
         return oldest
 
-    def _is_kept(self, version: _Version) -> bool:
+    def _is_kept(self, version: _ObjectVersion) -> bool:
         """Whether Object Lock keeps a version now. If that may not be asked, it counts as kept."""
         try:
             answer = self.ask("get_object_retention", version.key, VersionId=version.version)
@@ -121,7 +121,7 @@ class OldestVersions:
         until = (answer.get("Retention") or {}).get("RetainUntilDate")
         return isinstance(until, datetime) and until > datetime.now(UTC)
 
-    def _versions(self, prefix: str, start_after: str) -> Iterator[_Version]:
+    def _versions(self, prefix: str, start_after: str) -> Iterator[_ObjectVersion]:
         """All versions and delete markers, by key, the newest of each key first."""
         params = {"KeyMarker": start_after} if start_after else {}
         for page in self._pages(Prefix=prefix, **params):
@@ -154,9 +154,9 @@ def replaced_texts(keys: Iterable[str]) -> list[str]:
     return [f"{text}versions, which are used: {shown}{more}"]
 
 
-def _objects(items: Iterable[Mapping[str, Any]]) -> Iterator[_Version]:
+def _objects(items: Iterable[Mapping[str, Any]]) -> Iterator[_ObjectVersion]:
     for item in items:
-        yield _Version(
+        yield _ObjectVersion(
             key=str(needed(item, "Key")),
             version=str(needed(item, "VersionId")),
             at=needed(item, "LastModified").astimezone(UTC),
@@ -166,9 +166,9 @@ def _objects(items: Iterable[Mapping[str, Any]]) -> Iterator[_Version]:
         )
 
 
-def _markers(items: Iterable[Mapping[str, Any]]) -> Iterator[_Version]:
+def _markers(items: Iterable[Mapping[str, Any]]) -> Iterator[_ObjectVersion]:
     for item in items:
-        yield _Version(
+        yield _ObjectVersion(
             key=str(needed(item, "Key")),
             version=str(needed(item, "VersionId")),
             at=needed(item, "LastModified").astimezone(UTC),
