@@ -1,4 +1,4 @@
-"""What `pitr` prints for a recovery that was made up: the examples of README.md.
+"""What `pitr` prints for a recovery that was made up: the examples of docs/guides/pitr.md.
 
 `lab.reference` writes them there, and a test compares.
 """

@@ -2,8 +2,9 @@
 
 What is generated is between the comments `<!-- begin NAME -->` and `<!-- end NAME -->`: the
 options in docs/reference.md, the table of what ends a transaction in docs/format.md, the modules in
-docs/architecture.md, what `status` and `pitr` print in README.md. A test (tests/unit/test_docs.py)
-fails if a document is not what this would write.
+docs/architecture.md, what `status` and `pitr` print in docs/guides/. The pictures of README.md are
+made too (lab/screens.py). A test (tests/unit/test_docs.py) fails if a document or a picture is not
+what this would write.
 """
 
 import ast
@@ -24,7 +25,7 @@ from binlog2s3.config.serve import SERVE_OPTIONS
 from binlog2s3.config.status import STATUS_OPTIONS
 from binlog2s3.config.verify import VERIFY_OPTIONS
 from binlog2s3.inspect.verify.report import WORDS
-from lab import pitr_examples, status_examples
+from lab import pitr_examples, screens, status_examples
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(binlog2s3.__file__).parent
@@ -190,12 +191,12 @@ def log_events() -> Iterator[LogEvent]:
 
 
 GENERATED: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {
+    "docs/guides/look.md": {
         "status": status_examples.one,
         "status of all": status_examples.table,
         "status watched": status_examples.screen,
-        "pitr": pitr_examples.plan,
     },
+    "docs/guides/pitr.md": {"pitr": pitr_examples.plan},
     "docs/reference.md": {
         "options": option_tables,
         "options of status": status_option_table,
@@ -228,10 +229,13 @@ def written(document: str) -> str:
 
 
 def main() -> None:
-    """Write the generated parts of all documents."""
+    """Write the generated parts of all documents, and the pictures."""
     for document in GENERATED:
         (ROOT / document).write_text(written(document), encoding="utf-8")
         print(f"wrote {document}")
+    for picture, make in screens.PICTURES.items():
+        (ROOT / picture).write_text(make(), encoding="utf-8")
+        print(f"wrote {picture}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `status` prints for streams that were made up: the examples of README.md.
+"""What `status` prints for streams that were made up: the examples of docs/guides/look.md.
 
 `lab.reference` writes them there, and a test compares.
 """

@@ -1,7 +1,7 @@
 """The image and the trial of docker/, under podman and the real docker compose.
 
 The images that they are made from are stand-ins of the same names (lab/images.py); Dockerfile,
-compose.yaml and the commands in the README are the very ones that users run.
+compose.yaml and the commands in docs/guides/docker.md are the very ones that users run.
 """
 
 import json
@@ -107,8 +107,8 @@ def test_one_flavour_alone(engine: Engine) -> None:
 
 
 def trial_commands() -> list[str]:
-    """The README's commands of the trial, in their order."""
-    text = (ROOT / "README.md").read_text()
+    """The guide's commands of the trial, in their order."""
+    text = (ROOT / "docs/guides/docker.md").read_text()
     found = re.search(r"<!-- begin docker trial -->(.*)<!-- end docker trial -->", text, re.DOTALL)
     assert found
     return re.findall(r"(?m)^    (docker .*)$", found[1])
@@ -116,7 +116,7 @@ def trial_commands() -> list[str]:
 
 @pytest.fixture
 def docker(engine: Engine) -> Iterator[Callable[[str], str]]:
-    """Runs a line as the README has it; what is left of the trial is removed at the end."""
+    """Runs a line as the guide has it; what is left of the trial is removed at the end."""
 
     def run(line: str) -> str:
         argv = shlex.split(line)
@@ -161,7 +161,7 @@ def fetched(docker: Callable[[str], str], path: str) -> tuple[int, str]:
 def test_the_trial(
     engine: Engine, docker: Callable[[str], str], record_property: Callable[[str, object], None]
 ) -> None:
-    """The README's commands bring the table back; bytes, health and the end are as promised."""
+    """The guide's commands bring the table back; bytes, health and the end are as promised."""
     commands = trial_commands()
     assert len(commands) == 8, commands
     up, status, listing, drop, find, pitr, count, down = commands

@@ -149,9 +149,9 @@ def test_the_trial_is_confined_and_in_order() -> None:
     assert serve["ports"] == [f"127.0.0.1:{port}:{port}" for port in (listen, status)]
 
 
-def test_the_readme_names_what_the_trial_has() -> None:
-    """Services and the password in the README's commands are those of the trial."""
-    text = (ROOT / "README.md").read_text()
+def test_the_guide_names_what_the_trial_has() -> None:
+    """Services and the password in the guide's commands are those of the trial."""
+    text = (ROOT / "docs/guides/docker.md").read_text()
     found = re.search(r"<!-- begin docker trial -->(.*)<!-- end docker trial -->", text, re.DOTALL)
     assert found
     password = (DOCKER / "trial/mysql-root-password").read_text()
@@ -285,7 +285,8 @@ def test_the_configuration_is_one(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/operations.md", "kubernetes/example/kustomization.yaml"]
+    "document",
+    ["docs/guides/kubernetes.md", "docs/operations.md", "kubernetes/example/kustomization.yaml"],
 )
 def test_the_documents_make_the_secret_that_is_mounted(document: str) -> None:
     """Namespace, name and keys in the commands are those of the example and of the pod."""

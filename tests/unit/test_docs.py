@@ -39,12 +39,17 @@ from binlog2s3.recover.reach import BackupReach
 from binlog2s3.retain import backup as backup_command
 from binlog2s3.retain import choose
 from binlog2s3.retain import view as prune_view
-from lab import pitr_examples, reference
+from lab import pitr_examples, reference, screens
 from tests import damage, verified
 from tests.documents import BACKUP, BEAT, ENTRY, FLOOR, LINEAGE, NAME, UUID
 
 ROOT = reference.ROOT
 DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
+GUIDES = [
+    *(ROOT / "docs" / name for name in ("start.md", "faq.md", "comparison.md", "serve.md")),
+    *sorted(ROOT.glob("docs/guides/*.md")),
+]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 REFERENCE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
 FORMAT = (ROOT / "docs/format.md").read_text(encoding="utf-8")
 
@@ -132,6 +137,27 @@ def section(text: str, heading: str) -> str:
 def test_what_is_generated_is_up_to_date(document: str) -> None:
     """Otherwise: `python -m lab.reference`."""
     assert reference.written(document) == (ROOT / document).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("picture", screens.PICTURES)
+def test_pictures_are_what_the_commands_print(picture: str) -> None:
+    """Otherwise: `python -m lab.reference`. The README shows them."""
+    assert screens.PICTURES[picture]() == (ROOT / picture).read_text(encoding="utf-8")
+    assert f"]({picture})" in README
+
+
+def test_the_readme_can_be_read_in_one_sitting() -> None:
+    """At most 150 lines and 900 words; what else there is to say is in docs/."""
+    assert len(README.splitlines()) <= 150
+    assert len(README.split()) <= 900
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+def test_a_guide_can_be_read_in_one_sitting(path: Path) -> None:
+    """At most 1,200 words, without what is generated and what stands in fences."""
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(r"(?ms)^ *```.*?^ *```$", "", text)
+    assert len(text.split()) <= 1200
 
 
 def test_every_option_is_in_the_reference_and_no_other() -> None:

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import tomllib
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
@@ -178,7 +177,7 @@ def test_the_unit_of_serve_is_confined_as_the_streamers() -> None:
 
 
 def test_one_place_for_each_file() -> None:
-    """README, example and the commands by hand name what the unit of orders-primary uses."""
+    """Guide, example and the commands by hand name what the unit of orders-primary uses."""
     lines = [line.replace("%i", "orders-primary") for line in settings(TEMPLATE.read_text())]
     loaded = dict(
         line.removeprefix("LoadCredential=").split(":", 1)
@@ -191,16 +190,16 @@ def test_one_place_for_each_file() -> None:
 
     assert {"mysql-password-file": password, "spool": spool} == sample.PLACES
     assert keys in sample.example()
-    readme = (ROOT / "README.md").read_text()
-    file = re.search(r"(?m)^    \[stream\]\n(?:    .*\n|\n)+", readme)
+    guide = (ROOT / "docs/guides/systemd.md").read_text()
+    file = re.search(r"(?ms)^```toml\n(.*?)^```", guide)
     assert file
-    given = tomllib.loads(dedent(file[0]))
+    given = tomllib.loads(file[1])
     assert given["mysql"]["password_file"] == password
     assert given["spool"]["dir"] == spool
-    assert f"--mysql-password-file {password} " in readme
-    assert f"--spool {spool} " in readme
-    for name in ("README.md", "docs/operations.md"):
+    assert f"--mysql-password-file {password} " in guide
+    assert f"--spool {spool} " in guide
+    for name in ("docs/guides/systemd.md", "docs/operations.md"):
         named = re.findall(r"export AWS_SHARED_CREDENTIALS_FILE=(\S+)", (ROOT / name).read_text())
         assert set(named) == {keys}, name
     for source in (password, keys, f"/etc/{state}.toml"):
-        assert re.search(rf"install (?:-D )?-m 6[04][04] \S+ {re.escape(source)}\n", readme), source
+        assert re.search(rf"install (?:-D )?-m 6[04][04] \S+ {re.escape(source)}\n", guide), source
