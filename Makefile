@@ -9,7 +9,7 @@ PYTEST := -n 4 --dist worksteal
 # Every process of the tests would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test full gate servers lint unit stores chaos mutants bench soak deploy-test packages clean distclean
+.PHONY: help setup demo test full gate servers lint unit stores chaos mutants bench soak deploy-test packages docs clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -79,6 +79,13 @@ deploy-test: $(STAMP)  ## what is deployed, for real: systemd, images, packages;
 
 packages: $(STAMP)  ## a Debian package and an RPM, with an interpreter of their own, in dist/
 	$(VENV)/bin/python -m lab.package dist
+
+docs: $(VENV)/.docs  ## the documents as a site in build/docs; a broken link or anchor ends it
+	$(VENV)/bin/python -m sphinx -W --keep-going -n -q -j 2 -c docs/site . build/docs
+
+$(VENV)/.docs: $(STAMP)
+	$(VENV)/bin/python -m pip install --quiet --group docs
+	@touch $@
 
 clean:  ## remove what was made here; downloads stay
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -56,3 +56,17 @@ def test_a_broken_link_is_seen(tmp_path: Path) -> None:
         "`[n](no.md)`\n\n```\n[n](no.md)\n# comment\n```\n\n[r]: gone2.md\n"
     )
     assert broken(page) == ["#nothing", "gone.md", "gone2.md"]
+
+
+def test_every_page_is_in_the_contents_of_the_site() -> None:
+    """docs/index.md names each page, and each once: otherwise `make docs` fails."""
+    index = ROOT / "docs/index.md"
+    trees = re.findall(r"(?ms)^```\{toctree\}\n(.*?)^```$", index.read_text(encoding="utf-8"))
+    named = [
+        (ROOT / "docs" / f"{line}.md").resolve()
+        for tree in trees
+        for line in tree.splitlines()
+        if line and not line.startswith(":")
+    ]
+    assert len(named) == len(set(named))
+    assert set(named) == {path.resolve() for path in DOCUMENTS if path != index}
