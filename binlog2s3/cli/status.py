@@ -14,6 +14,7 @@ import json
 import socket
 import sys
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
@@ -50,7 +51,7 @@ def show(config: StatusConfig) -> int:
             pace = LookSchedule(interval_seconds=config.interval, count=config.count)
             watch(looks.look, pace, sys.stdout)
             return 0
-        seen = looks.look()
+        seen = looks.with_backups(looks.look())
     if config.output == "check":
         return _check(seen, config.thresholds)
     _print(seen, as_json=config.output == "json")
@@ -121,6 +122,25 @@ class StatusSource:
                 return Observation(statuses=(found,), target=found.target)
             silent = self._silent(found)
         return self._look_at_one(silent)
+
+    def with_backups(self, seen: Observation) -> Observation:
+        """The same with the registered base backups of the one source, if the bucket is known."""
+        s3 = self._config.s3
+        if seen.many or s3 is None or self._config.look_at == "daemon":
+            return seen
+        from binlog2s3.errors import StoreError
+        from binlog2s3.retain.window import with_backups
+
+        (status,) = seen.statuses
+        workers = Workers(min(s3.concurrency, MOST_THREADS))
+        max_age = self._config.backup_max_age
+        try:
+            store = self._opened(s3)
+            status = with_backups(status, store, s3.prefix, workers, max_age=max_age)
+        except StoreError:
+            if max_age is not None:
+                raise
+        return replace(seen, statuses=(status,))
 
     def _silent(self, why: Unanswered) -> "Silent":
         from binlog2s3.status.writer_state import Silent

@@ -108,6 +108,17 @@ class StatusConfig:
             "endpoint",
         ),
     ] = None
+    backup_max_age: Annotated[
+        float | None,
+        Option(
+            "TIME",
+            "Warning if the newest registered base backup of a source is older than this, or none "
+            "is registered. Not with --all or --watch.",
+            "duration",
+            least=0,
+            most=100 * _YEAR_SECONDS,
+        ),
+    ] = None
     as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
     watch: Annotated[bool, Option("", "Update continuously, until Ctrl-C.")] = False
     interval: Annotated[
@@ -165,6 +176,9 @@ def _problems(given: Given) -> Iterable[str]:
             yield contradiction(given, "all", name, "it shows every source, from the bucket")
     if whole and look_at == "daemon":
         yield contradiction(given, "all", "from", "a streamer knows its own source alone")
+    for name in ("all", "watch"):
+        if given.has("backup-max-age") and given.wants(name):
+            yield contradiction(given, "backup-max-age", name, "ask for one source, once")
     yield from _output_problems(given)
     yield from _serve_problems(given)
     if given.wants("check"):

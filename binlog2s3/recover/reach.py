@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from binlog2s3.archive.backups import Backup
-from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.binlog.executed import executed
+from binlog2s3.binlog.gtid import Flavour, Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.backup import start_of_registered
@@ -143,19 +144,35 @@ def _begin(
     binlog's own time says it only to the second.
     """
     number = _number(route, begin)
+    earliest = earliest_us(route, number, begin.offset, None)
+    earlier = _earlier(route, number)
+    is_first = earlier is None or _number(route, first) <= earlier
+    return (first if is_first or earlier is None else route.place(earlier, 0)), earliest
+
+
+def earliest_us(route: Route, number: int, offset: int, have: Gtids | None) -> int:
+    """The newest commit before an offset of a stretch, or of `have`: no earlier time is reachable.
+
+    That of a binlog before it counts, if the stretch has none. Microseconds, UTC.
+    """
+    has = executed(have) if have is not None else None
     before = [
         one.commit_us
-        for one in route.transactions(number, 0, begin.offset)
-        if one.end <= begin.offset
+        for one in route.transactions(number)
+        if one.end <= offset or (has is not None and one.gtid is not None and has.has(one.gtid))
     ]
+    earlier = _earlier(route, number)
+    if earlier is not None:
+        before.append(route.brief(earlier).greatest_commit_us or 0)
+    return max(before, default=route.brief(number).first_us + SECOND_US - 1)
+
+
+def _earlier(route: Route, number: int) -> int | None:
+    """The nearest stretch before this one that has a commit; None if none has."""
     for earlier in range(number - 1, -1, -1):
-        greatest = route.brief(earlier).greatest_commit_us
-        if greatest is not None:
-            low = route.place(earlier, 0)
-            is_first = _number(route, first) <= earlier
-            return (first if is_first else low), max([greatest, *before])
-    known = route.brief(number)
-    return first, max(before, default=known.first_us + SECOND_US - 1)
+        if route.brief(earlier).greatest_commit_us is not None:
+            return earlier
+    return None
 
 
 def _number(route: Route, place: BinlogPosition) -> int:

@@ -158,6 +158,12 @@ METRICS = (
            "Lineages in the bucket."),
     Metric("binlog2s3_gaps", "history.gaps",
            "Places in the bucket's history that no recovery can cross."),
+    Metric("binlog2s3_backups", "backups.count",
+           "Registered base backups; absent if they were not looked for."),
+    Metric("binlog2s3_newest_backup_timestamp_seconds", "backups.newest_at",
+           "When the newest registered base backup was taken."),
+    Metric("binlog2s3_recovery_window_timestamp_seconds", "backups.window_from",
+           "Earliest time from which a registered base backup reaches now without a gap."),
 )
 # fmt: on
 

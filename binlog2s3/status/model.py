@@ -8,11 +8,12 @@ Law: pure. What is unknown is None, never 0. A lag is an upper bound. A stream i
 what has become durable, not because of what is running.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.history import line_of
 from binlog2s3.archive.writers import Heartbeat, Position, Process, Standby, WriterState
@@ -217,6 +218,19 @@ class HistoryStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BackupsStatus:
+    """The registered base backups: so many, and when the newest was taken.
+
+    `window_from` is the earliest time from which a backup reaches now without a gap; None if there
+    is none.
+    """
+
+    count: int = 0
+    newest_at: datetime | None = None
+    window_from: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """One stream at one moment. Sizes in bytes; times in UTC, by the clock of the observer.
 
@@ -246,6 +260,7 @@ class Status:
     rates: Rates | None = None
     purge: Purge = field(default_factory=Purge)
     history: HistoryStatus | None = None
+    backups: BackupsStatus | None = None
     ignored: bool = False
 
 
@@ -411,6 +426,12 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> HistoryStatu
         after_gaps = [leg for leg in legs if leg.missing]
         earliest = (after_gaps or legs[:1])[-1].lineage.first_binlog_time
     return HistoryStatus(lineages=len(by_id), gaps=tuple(gaps), earliest=earliest)
+
+
+def backups_of(backups: Sequence[Backup], window_from: datetime | None = None) -> BackupsStatus:
+    """The status of these registered base backups."""
+    newest = max((one.taken_at for one in backups), default=None)
+    return BackupsStatus(count=len(backups), newest_at=newest, window_from=window_from)
 
 
 def writer_status(process: Process, heartbeat_at: datetime | None) -> WriterStatus:

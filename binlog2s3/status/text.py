@@ -147,6 +147,7 @@ def fields_of(status: Status) -> Iterator[Field]:
     yield _totals_of(status)
     yield from _purge_of(status.purge)
     yield from _history_of(status)
+    yield from _backups_of(status)
     yield _writer_of(status)
     yield from _standbys_of(status)
 
@@ -274,6 +275,22 @@ def _purge_of(purge: Purge) -> Iterator[Field]:
     if purge.statement:
         yield "", f"safe: {purge.statement}", ""
         yield "", "(replicas and backups may still need what that deletes)", ""
+
+
+def _backups_of(status: Status) -> Iterator[Field]:
+    backups = status.backups
+    if backups is None:
+        return
+    if not backups.count:
+        yield "backups", "none is registered: `binlog2s3 backup add`", ""
+        return
+    newest = f"newest {age_text(backups.newest_at, status.at)} ago" if backups.newest_at else ""
+    yield "backups", f"{count_text(backups.count, 'base backup')}, {newest}", ""
+    if backups.window_from is None:
+        yield "", "no base backup reaches now without a gap: `binlog2s3 backup list`", _WARN
+    else:
+        until = time_text(status.covered_until or status.latest)
+        yield "", f"recovery window from {time_text(backups.window_from)} to {until}", ""
 
 
 def _history_of(status: Status) -> Iterator[Field]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from binlog2s3.archive.backups import registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName
@@ -27,6 +28,7 @@ from binlog2s3.status.lag import (
     purge_seconds,
 )
 from binlog2s3.status.model import (
+    BackupsStatus,
     ChildStatus,
     HistoryStatus,
     Lag,
@@ -38,6 +40,7 @@ from binlog2s3.status.model import (
     StoreStatus,
     Totals,
     Vitals,
+    backups_of,
     history_of,
     judge,
     writer_status,
@@ -125,6 +128,7 @@ class Reporter:
         self._ahead_since: float | None = None
         self._paused_since: float | None = None
         self.history: HistoryStatus | None = None
+        self.backups: BackupsStatus | None = None
 
     def _note_work(self, now: float) -> None:
         """Note since when there is something to upload, and when the last request succeeded."""
@@ -261,6 +265,7 @@ class Reporter:
             totals=self._totals() if stock else None,
             purge=self._purge(sight, lag),
             history=self.history,
+            backups=self.backups,
         )
 
     def _spool(self, room: Room, *, paused: bool) -> SpoolStatus:
@@ -392,7 +397,7 @@ _HISTORY_SECONDS = 600.0
 def look_at_history(
     reporter: Reporter, catalog: Catalog, intake: Intake, ended: threading.Event
 ) -> None:
-    """Read the lineages when the current one changes, and every ten minutes."""
+    """Read lineages and base backups when the current lineage changes, and every ten minutes."""
     seen: str | None = None
     next_look = 0.0
     while not ended.wait(_LOOK_SECONDS):
@@ -403,6 +408,7 @@ def look_at_history(
         try:
             unreadable: list[ArchiveError] = []
             reporter.history = history_of(catalog.lineages(unreadable), id_)
+            reporter.backups = backups_of(registered(catalog))
         except Binlog2s3Error as error:
             _log.info("lineages not looked at", error=error)
         seen, next_look = id_, time.monotonic() + _HISTORY_SECONDS

@@ -28,11 +28,13 @@ from binlog2s3.recover.plan import make
 from binlog2s3.recover.reach import best_for
 from binlog2s3.retain.backup import reach_of_backup
 from binlog2s3.retain.prune import Bucket, Prune
+from binlog2s3.retain.window import with_backups
+from binlog2s3.status.model import Status
 from binlog2s3.stream.archive_end import archive_end
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BACKUP, FLOOR, ID, LINEAGE, parent_of
 from tests.memory_store import Contents
-from tests.surveyed import LAYOUT
+from tests.surveyed import LAYOUT, workers
 from tests.surveyed import Bucket as Archive
 
 DAY = 86_400
@@ -267,9 +269,10 @@ def test_a_forged_floor_deletes_and_hides_nothing() -> None:
 
 
 def test_a_floor_excuses_only_what_is_below_it() -> None:
-    """A hole above it is a hole."""
+    """A hole above it is a hole, also one that begins below it."""
     there = world()
     there.prune(grace=0.0)
+    there.archive(binlog(3), name_of(3))
     for number in (18, 25):
         there.delete([LAYOUT.binlog(ID, name_of(number)), LAYOUT.entry(ID, name_of(number))])
     (lineage,) = Catalog(there, LAYOUT).lineages()
@@ -433,3 +436,31 @@ def test_latest_is_reached_from_the_kept_backups() -> None:
     assert plans[0].pieces == plans[1].pieces
     assert plans[0].stop == plans[1].stop
     assert moment_of(plans[0].reach.latest_us or 0) > BEGIN
+
+
+def test_the_status_has_the_recovery_window() -> None:
+    """From the oldest backup that reaches now without a gap; the newest one may be too old."""
+    there = world()
+    blank = Status(source="orders", target="s3://b", seen_from="bucket", at=NOW, state="idle")
+
+    def seen(max_age: float | None = None) -> Status:
+        return with_backups(blank, there, "pre", workers(), max_age=max_age)
+
+    found = seen().backups
+    assert found is not None
+    assert (found.count, found.newest_at) == (3, BEGIN + timedelta(days=33))
+    assert found.window_from == BEGIN + timedelta(days=5, hours=6)
+    assert seen(max_age=8.0 * DAY).troubles == ()
+    (trouble,) = seen(max_age=6.0 * DAY).troubles
+    assert (trouble.code, trouble.level) == ("backup", "warning")
+    there.prune(grace=0.0)
+    found = seen().backups
+    assert found is not None
+    assert found.window_from == BEGIN + timedelta(days=18, hours=6)
+    there.delete([LAYOUT.binlog(ID, name_of(30)), LAYOUT.entry(ID, name_of(30))])
+    found = seen().backups
+    assert found is not None
+    assert found.window_from == BEGIN + timedelta(days=33, hours=6)
+    there.delete([LAYOUT.backup(backup_of(day).id) for day in DAYS])
+    (trouble,) = seen(max_age=6.0 * DAY).troubles
+    assert "no base backup is registered" in trouble.text

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from binlog2s3.archive.writers import Position
 from binlog2s3.status.metrics import METRICS, render
 from binlog2s3.status.model import (
+    BackupsStatus,
     ChildStatus,
     Gap,
     HistoryStatus,
@@ -99,6 +100,11 @@ FULL = replace(
         earliest=AT - timedelta(days=30),
         complete=True,
     ),
+    backups=BackupsStatus(
+        count=3,
+        newest_at=AT - timedelta(seconds=71),
+        window_from=AT - timedelta(seconds=72),
+    ),
 )
 ENOUGH = {
     "binlog2s3_standbys": 2,
@@ -148,6 +154,9 @@ ENOUGH = {
     "binlog2s3_archived_binlogs_total": 55,
     "binlog2s3_lineages": 61,
     "binlog2s3_gaps": 2,
+    "binlog2s3_backups": 3,
+    "binlog2s3_newest_backup_timestamp_seconds": AT.timestamp() - 71,
+    "binlog2s3_recovery_window_timestamp_seconds": AT.timestamp() - 72,
 }
 LABELLED = {"binlog2s3_info", "binlog2s3_state", "binlog2s3_troubles"}
 

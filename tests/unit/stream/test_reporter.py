@@ -16,7 +16,7 @@ from binlog2s3.config.timing import DEFAULT
 from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import SourceError, SpoolError, StoreError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
-from binlog2s3.status.model import Status, Totals, UploadStatus
+from binlog2s3.status.model import BackupsStatus, Status, Totals, UploadStatus
 from binlog2s3.status.severity import judged
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history
@@ -25,9 +25,11 @@ from binlog2s3.stream.source_watch import Sight
 from binlog2s3.stream.spool import Room
 from binlog2s3.stream.upload_counts import Counts
 from binlog2s3.stream.uploads import Stock
-from tests.documents import BEAT, LINEAGE, TIME, UUID
+from tests.documents import BACKUP, BEAT, LINEAGE, TIME, UUID
+from tests.memory_store import MemoryStore
 from tests.process import AtOnce
 from tests.streamer import InlineWorkers
+from tests.surveyed import LAYOUT
 from tests.waiting import wait_until
 
 
@@ -557,7 +559,9 @@ def test_lineages_are_looked_at_when_there_is_another_one() -> None:
         return [parts.intake.lineage]
 
     ended = threading.Event()
-    catalog: Any = SimpleNamespace(lineages=lineages)
+    store = MemoryStore()
+    store.put(LAYOUT.backup(BACKUP.id), BACKUP.to_json())
+    catalog: Any = SimpleNamespace(lineages=lineages, store=store, layout=LAYOUT)
     thread = threading.Thread(
         target=look_at_history, args=(parts.reporter, catalog, parts.intake, ended)
     )
@@ -566,9 +570,10 @@ def test_lineages_are_looked_at_when_there_is_another_one() -> None:
         wait_until(lambda: asked, what="it is asked")
         assert parts.status.history is None
         parts.intake.lineage = replace(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
-        wait_until(lambda: parts.status.history, what="and again")
+        wait_until(lambda: parts.status.backups, what="and again")
     finally:
         ended.set()
         thread.join(60)
     assert parts.status.history is not None
     assert parts.status.history.earliest == LINEAGE.first_binlog_time
+    assert parts.status.backups == BackupsStatus(count=1, newest_at=BACKUP.taken_at)

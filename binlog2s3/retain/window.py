@@ -1,0 +1,87 @@
+"""The recovery window of a source for `status`, and how old its newest base backup is.
+
+Place in the flow: under `cli.status`, beside `status.from_bucket`. It asks the route that `pitr`
+follows, and reads few entries, because a status is asked for often; `backup list` makes plans.
+
+Law: a window begins at the oldest backup after which no binlog of the current history is missing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from binlog2s3.archive.backups import Backup, registered
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.layout import Layout
+from binlog2s3.binlog.executed import executed
+from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.formatting import duration_text, moment_of
+from binlog2s3.recover.backup import start_of_registered
+from binlog2s3.recover.reach import earliest_us
+from binlog2s3.recover.route import Route, RouteGtids
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.status.model import Status, Trouble, backups_of
+from binlog2s3.store.contract import Store
+from binlog2s3.workers import Workers
+
+
+def with_backups(
+    status: Status, store: Store, prefix: str, workers: Workers, *, max_age: float | None
+) -> Status:
+    """The status with its source's base backups, and a trouble if the newest one is too old.
+
+    One listing if none is registered. Raises StoreError.
+    """
+    catalog = Catalog(store, Layout(prefix, status.source))
+    backups = registered(catalog)
+    window = None
+    if backups:
+        try:
+            window = _window(backups, Survey(store, catalog, workers))
+        except (ArchiveError, RecoveryError):  # what is wrong with the archive is said elsewhere
+            window = None
+    found = backups_of(backups, window)
+    troubles = [*status.troubles, *_troubles(status, found.newest_at, max_age)]
+    return replace(status, backups=found, troubles=tuple(troubles))
+
+
+def _troubles(status: Status, newest: datetime | None, max_age: float | None) -> list[Trouble]:
+    if max_age is None:
+        return []
+    if newest is None:
+        text = "no base backup is registered"
+    else:
+        age = (status.at - newest).total_seconds()
+        if age <= max_age:
+            return []
+        text = f"the newest base backup is {duration_text(age)} old, more than "
+        text += duration_text(max_age)
+    hint = "make a base backup and register it: `binlog2s3 backup add`"
+    return [Trouble(code="backup", level="warning", text=text, hint=hint)]
+
+
+def _window(backups: Sequence[Backup], survey: Survey) -> datetime | None:
+    """The earliest time that a backup can be brought to and on to now; None if there is none."""
+    if not survey.lineages:
+        return None
+    route = Route(survey, survey.current)
+    if not len(route):
+        return None
+    unbroken = max((n for n, one in enumerate(route.stretches) if one.broken), default=0)
+    gtids, found = RouteGtids(route), list[int]()
+    for backup in backups:
+        try:
+            start = start_of_registered(backup, route.flavour)
+        except RecoveryError:
+            continue
+        if start.gtids is not None:
+            number, offset = gtids.first_covered(executed(start.gtids)), 0
+            everything = gtids.from_stretch(number) if number is not None else None
+            if everything is None or executed(start.gtids).beyond(everything):
+                continue  # it has something of another history
+        elif start.place is not None:
+            number = max(route.numbers_of(*start.place), default=None)
+            offset = start.place[1]
+        if number is not None and number >= unbroken:
+            found.append(earliest_us(route, number, offset, start.gtids))
+    return moment_of(min(found)) if found else None
