@@ -214,6 +214,16 @@ ForArchive = (
 Action = Look | ForChunks | ForArchive
 
 
+def sent_by(action: Action) -> int:
+    """How many bytes of a binlog that still grows an action sends; 0 for all other actions."""
+    match action:
+        case PutChunk(part) | PutPart(part):
+            return part.end - part.begin
+        case Flush(begin, end):
+            return end - begin
+    return 0
+
+
 def decide(observed: Observed, limits: Limits) -> tuple[Action, ...]:
     """The next actions, the most urgent first; none if there is nothing to do yet.
 

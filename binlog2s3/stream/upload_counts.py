@@ -8,6 +8,7 @@ from datetime import datetime
 
 _WINDOW_SECONDS = 2.0
 _WEIGHT = 0.3
+_TELLING = 512 << 10
 _LONGEST_FLUSH = 10.0
 _TWICE, _BACK = 2.1, 3.0
 """So many times the growth must fit: below the first flushes get rarer, from the second on not."""
@@ -55,7 +56,12 @@ class UploadPace:
         return self.flush_interval > self._asked_for
 
     def sent(self, size: int, seconds: float, at_a_time: int) -> None:
-        """Learn from a full chunk or a part that has arrived, one of so many at a time."""
+        """Learn from bytes that arrived while so many full chunks and parts were on their way.
+
+        Small bodies tell nothing: they take as long as the answer.
+        """
+        if size < _TELLING:
+            return
         reached = size * at_a_time / max(seconds, 0.001)
         known = self.bytes_per_second
         self.bytes_per_second = known + _WEIGHT * (reached - known) if known else reached

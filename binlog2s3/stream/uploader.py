@@ -49,6 +49,7 @@ from binlog2s3.stream.decide import (
     PutWhole,
     Release,
     decide,
+    sent_by,
 )
 from binlog2s3.stream.job import Job
 from binlog2s3.stream.leftovers import Leftovers
@@ -327,14 +328,13 @@ class Uploader:
         if outcome.error is not None:
             self._failed(job, action, outcome.error)
             return
-        if isinstance(action, PutChunk | PutPart):
-            seconds, at_a_time = self._clock() - token.at, 1 + self._flying(PutChunk | PutPart)
-            self.pace.sent(action.part.end - action.part.begin, seconds, at_a_time)
+        seconds, at_a_time = self._clock() - token.at, 1 + self._flying(PutChunk | PutPart)
+        self.pace.sent(sent_by(action), seconds, at_a_time)
         if token.chunk is not None:
             assert isinstance(action, Flush | Merge | PutChunk)  # noqa: S101 - they alone put chunks
             job.acknowledge(action, token.chunk, self._clock())
             if isinstance(action, PutChunk):
-                self.pace.took(self._clock() - token.at)
+                self.pace.took(seconds)
             _log.debug("chunk put", binlog=job.track.name, chunk=token.chunk)
         if job.held is None and not isinstance(action, Look):
             return  # asked before an error; the look that follows tells

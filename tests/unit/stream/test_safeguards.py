@@ -786,6 +786,7 @@ class Client:
 def requests(stop: threading.Event, policy: RetryPolicy, client: Client) -> Requests:
     """To a client of our own."""
     link: Any = SimpleNamespace(
+        bandwidth=None,
         get=lambda: client,
         forget=pytest.fail,
         config=StoreConfig(bucket="b", endpoint_url="http://s"),

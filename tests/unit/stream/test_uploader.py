@@ -592,9 +592,9 @@ def test_flushes_are_rarer_over_a_link_that_cannot_carry_each_byte_twice() -> No
 def test_a_longer_interval_that_was_asked_for_stays() -> None:
     """No flush comes sooner than asked for."""
     pace = UploadPace(16, 60.0)
-    pace.sent(100, 1.0, 1)
+    pace.sent(1 << 20, 1.0, 1)
     for second in range(10):
-        pace.grown(second * 1000, float(second))
+        pace.grown(second << 30, float(second))
     assert (pace.flush_interval, pace.stretched) == (60.0, False)
 
 
