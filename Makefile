@@ -9,7 +9,7 @@ PYTEST := -n 4 --dist worksteal
 # Every process of the tests would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test full gate servers lint unit stores chaos mutants bench soak deploy-test packages docs clean distclean
+.PHONY: help setup demo test full gate servers lint unit stores chaos mutants bench soak deploy-test packages release docs clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -79,6 +79,9 @@ deploy-test: $(STAMP)  ## what is deployed, for real: systemd, images, packages;
 
 packages: $(STAMP)  ## a Debian package and an RPM, with an interpreter of their own, in dist/
 	$(VENV)/bin/python -m lab.package dist
+
+release: $(STAMP)  ## wheel, sdist, packages, list of parts and checksums in dist/, which must be empty
+	$(VENV)/bin/python -m lab.release dist
 
 docs: $(VENV)/.docs  ## the documents as a site in build/docs; a broken link or anchor ends it
 	$(VENV)/bin/python -m sphinx -W --keep-going -n -q -j 2 -c docs/site . build/docs

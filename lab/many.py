@@ -182,7 +182,7 @@ def _beat(durable: BinlogName, offset: int) -> Heartbeat:
         source=LAYOUT.source,
         host="db1",
         pid=4711,
-        version="0.1.0",
+        version="0.2.0",
         since=now,
         at=now,
         interval_seconds=30.0,

@@ -120,7 +120,7 @@ def test_all_that_is_known_is_there() -> None:
         "replicas and backups may still need",
         "2 lineages, 1 gap",
         "GAP (gap) at 20251230T093446Z-3e11fa47-3cb9: mysql-bin.000017 to mysql-bin.000019",
-        "db1, pid 4711, version 0.1.0, since 2025-12-31 12:03:30Z",
+        "db1, pid 4711, version 0.2.0, since 2025-12-31 12:03:30Z",
         "the streamer itself; heartbeat 11 s ago",
     ):
         assert words in text, words
