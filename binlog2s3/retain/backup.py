@@ -9,7 +9,7 @@ of the source is registered with a warning: its binlogs may still be on their wa
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -43,7 +43,8 @@ def run(config: BackupConfig, action: Action, id_: str | None) -> int:
     with opened(for_writing(config.s3)) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         if action == "remove":
-            _remove(catalog, id_ or "")
+            kept = store.settings.retained_until if store.settings.has_object_lock() else None
+            remove(catalog, id_ or "", kept)
             return 0
         with progress_of("entries") as advance:
             threads = min(config.s3.concurrency, MOST_THREADS)
@@ -144,10 +145,21 @@ def _described(config: BackupConfig, now: datetime, flavour: Flavour) -> Backup:
     )
 
 
-def _remove(catalog: Catalog, id_: str) -> None:
+def remove(catalog: Catalog, id_: str, kept: Callable[[str], datetime | None] | None) -> None:
+    """Forget a backup. `kept` says until when Object Lock keeps a key; None: the bucket has none.
+
+    Raises ArchiveError if there is no such backup, or if Object Lock keeps its document.
+    """
     unreadable: list[ArchiveError] = []
     backup = one_of(registered(catalog, unreadable), id_)
-    catalog.store.delete([catalog.layout.backup(backup.id)])
+    key = catalog.layout.backup(backup.id)
+    until = kept(key) if kept is not None else None
+    if until is not None and until > datetime.now(UTC):
+        raise ArchiveError(
+            f"Object Lock keeps {backup.name} until {moment_text(until)}",
+            hint="remove it then: until then readers see it, whoever deletes it",
+        )
+    catalog.store.delete([key])
     print(f"removed {backup.name}; the backup itself was not touched")  # noqa: T201
 
 

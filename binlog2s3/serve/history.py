@@ -298,10 +298,11 @@ class ArchiveHistory:
             before = self.facts(first).previous
         if before is None:
             return NotServedError("this archive does not say which GTIDs came before it")
-        missing = executed(before).beyond(have)
+        missing = gtids_text(executed(before).beyond(have))
+        pruned = self._route.pruned if self._route is not None else ""
         return NotServedError(
             "the replica is missing GTIDs that were executed before the archive begins: "
-            f"{gtids_text(missing)}; restore a backup that has them"
+            f"{missing}; {f'{pruned}; ' if pruned else ''}restore a backup that has them"
         )
 
     def _check_histories(self, have: Gtids, number: int) -> None:

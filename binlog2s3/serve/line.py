@@ -46,7 +46,7 @@ def first_open(
     leg = route.line.legs[-1]
     last = binlogs[-1] if binlogs else None
     is_same = last is not None and last.lineage.id == leg.lineage.id
-    name = last.name.next() if last is not None and is_same else leg.lineage.first_binlog
+    name = last.name.next() if last is not None and is_same else leg.lineage.begin
     try:
         catalog.binlog(leg.lineage, name)
     except ArchiveError:

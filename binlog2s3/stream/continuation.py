@@ -119,6 +119,11 @@ def _elsewhere(tip: Tip, oldest: BinlogName, before: Before) -> Course:
     following = tip.following
     if oldest.prefix == following.prefix and oldest > following:
         return _behind_a_gap(tip, oldest, before)
+    if tip.last is None and tip.lineage.floor is not None:  # all of it was pruned
+        previous = _parsed(before(oldest), tip.lineage.flavour)
+        if tip.gtids is not None and previous is not None and tip.gtids <= previous:
+            return _gap(tip, oldest, previous)
+        return Begin(begin=oldest, parent=parent(tip, "unknown"))
     if tip.last is None:  # the lineage has no byte yet: replace it
         return Begin(begin=oldest, parent=tip.lineage.parent)
     if oldest.prefix != following.prefix and tip.gtids:  # a RESET keeps the prefix, and no GTIDs
@@ -129,8 +134,11 @@ def _elsewhere(tip: Tip, oldest: BinlogName, before: Before) -> Course:
 
 
 def _next(tip: Tip, following: BinlogName, before: Before) -> Course:
-    """The server has the next binlog, but no longer the last known one."""
-    if tip.last is None:
+    """The server has the next binlog, but no longer the last known one.
+
+    The first binlog of a lineage is compared with lineage.json, one at a floor by its GTIDs.
+    """
+    if tip.last is None and tip.lineage.floor is None:
         return GoOn(begin=following, again=False)
     previous = _parsed(before(following), tip.lineage.flavour)
     if tip.gtids is not None and previous is not None:

@@ -123,7 +123,7 @@ def restored(binaries: ServerBinaries, moment: datetime, pitr: Recovery) -> int:
 
 
 def test_a_window_of_forty_binlogs(
-    mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path, tier: str
+    mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
     """Ten random moments of the window are restored and compared, every earlier one is refused."""
     with (
@@ -163,7 +163,7 @@ def test_a_window_of_forty_binlogs(
         gone = len(before) - len(left)
 
         pitr = Recovery(minio, bucket, read_only(minio))
-        for number in world.numbers(10 if tier == "full" else 2, WINDOW):
+        for number in world.numbers(10, WINDOW):
             assert restored(mysql_binaries, world.at[number], pitr) == number + 1
         for number in range(BACKUPS[1] - 2):
             refused = pitr.refused_without_target(f"--to-time={world.at[number].isoformat()}")

@@ -257,6 +257,8 @@ class TransactionSearch:
             self._barrier(line)
 
     def _barrier(self, line: SearchedHistory) -> None:
+        if pruned := line.route.pruned:
+            self._warn(f"earlier history is not searched: {pruned}")
         if line.route.line.barrier and not line.alone:
             self._warn(
                 f"earlier history is not searched: {line.route.line.barrier}; "

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -14,7 +14,9 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, MisplacedError
 from binlog2s3.recover.model import Latest, ToTime
 from binlog2s3.recover.reach import best_for
-from binlog2s3.retain.backup import reach_of_backup, reach_text
+from binlog2s3.retain.backup import reach_of_backup, reach_text, remove
+from binlog2s3.server.connection import ServerBinlog
+from binlog2s3.stream.continuation import Begin, Contradicts, GoOn, Tip, same_server
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BACKUP, FLOOR, ID, LINEAGE, TIME
 from tests.surveyed import LAYOUT, Bucket
@@ -177,3 +179,43 @@ def test_the_greatest_floor_is_valid() -> None:
     assert lineage.begin == NAMES[3]
     assert lineage.is_below_floor(NAMES[2])
     assert not lineage.is_below_floor(NAMES[3])
+
+
+def test_a_backup_is_forgotten_unless_a_lock_keeps_it() -> None:
+    """A delete would only hide its document from some readers."""
+    store, backup = bucket(), by_gtids(3)
+    store.put(LAYOUT.backup(backup.id), backup.to_json())
+    catalog = Catalog(store, LAYOUT)
+    with pytest.raises(ArchiveError, match="Object Lock keeps"):
+        remove(catalog, backup.id, lambda _: datetime.now(UTC) + timedelta(days=1))
+    assert registered(catalog) == [backup]
+    remove(catalog, backup.id, lambda _: TIME)
+    assert registered(catalog) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "before", "wanted"),
+    [
+        (2, "1-5", "goes on"),
+        (2, "1-3", "contradicts"),
+        (5, "1-9", "gap"),
+        (1, "", "unknown"),
+    ],
+)
+def test_a_lineage_that_was_pruned_as_a_whole_goes_on_by_its_floor(
+    number: int, before: str, wanted: str
+) -> None:
+    """Its floor says after which GTIDs; nothing else is ever spliced to it."""
+    floored = replace(LINEAGE, floor=FLOOR)
+    tip = Tip(lineage=floored, gtids=GtidSet.parse(FLOOR.gtid_set))
+    text = FLOOR.gtid_set.replace("1-5", before) if before else ""
+    row = ServerBinlog(name=replace(FLOOR.binlog, number=number), size=500, encrypted=False)
+    course = same_server(tip, (row,), lambda _: text)
+    if wanted == "goes on":
+        assert course == GoOn(begin=FLOOR.binlog, again=False)
+    elif wanted == "contradicts":
+        assert isinstance(course, Contradicts)
+    else:
+        assert isinstance(course, Begin)
+        assert course.parent is not None
+        assert (course.parent.lineage, course.parent.join) == (ID, wanted)
