@@ -51,6 +51,7 @@ from binlog2s3.stream.writer import Writer
 
 _log = Log("supervisor")
 _POLL_SECONDS = 0.05
+_QUIET_AFTER_SECONDS, _QUIET_POLL_SECONDS = 2.0, 0.25  # an idle source costs little
 
 
 class Supervisor:
@@ -322,7 +323,9 @@ class Supervisor:
         timing, limit = self._config.timing, self._config.stream.stall_timeout
         while not self._stop.is_set():
             ended = run.child.poll() is not None  # asked first: what it wrote before is read below
-            read = self.round(0.0 if ended else _POLL_SECONDS)
+            is_quiet = time.monotonic() - self.read_at > _QUIET_AFTER_SECONDS
+            wait = _QUIET_POLL_SECONDS if is_quiet else _POLL_SECONDS
+            read = self.round(0.0 if ended else wait)
             is_old = time.monotonic() - run.started > timing.longest_delay_seconds
             if run.state is RunState.READING and (run.has_gained or is_old):
                 self._lessons = replace(self._lessons, failures=0)
