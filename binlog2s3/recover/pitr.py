@@ -49,7 +49,7 @@ from binlog2s3.recover.plan import make
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.privileges import missing_privileges
 from binlog2s3.recover.progress import showing
-from binlog2s3.recover.reach import best_for
+from binlog2s3.recover.reach import best_for, nearest
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.view import About, Result, confirmed, print_plan, print_result
@@ -251,7 +251,7 @@ class _Recovery:
         found = best_for(backups, goal, survey, lineage)
         if found is not None:
             return found[0]
-        return backups[-1]  # its plan is refused with the reason
+        return nearest(backups, goal)  # its plan is refused with the reason
 
     def _plan(self, start: Start, survey: Survey) -> Plan:
         try:

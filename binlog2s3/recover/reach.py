@@ -15,6 +15,7 @@ from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Flavour, Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.formatting import us_of
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.goal import SECOND_US
 from binlog2s3.recover.model import (
@@ -26,6 +27,7 @@ from binlog2s3.recover.model import (
     Request,
     Start,
     ToPosition,
+    ToTime,
 )
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.route import Route
@@ -82,6 +84,17 @@ def best_for(
         except (RecoveryError, ArchiveError):
             continue
     return None
+
+
+def nearest(backups: Sequence[Backup], goal: Goal) -> Backup:
+    """The backup to say why a goal cannot be reached: the newest one from before a time.
+
+    If all are later than that time, the oldest one. There is at least one.
+    """
+    if not isinstance(goal, ToTime):
+        return backups[-1]
+    before = [one for one in backups if us_of(one.taken_at) <= goal.at_us]
+    return before[-1] if before else backups[0]
 
 
 def history_flavour(history: BucketHistory, lineage: str | None) -> Flavour:

@@ -12,8 +12,9 @@ from binlog2s3.archive.documents import LineageFloor
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, MisplacedError
+from binlog2s3.formatting import us_of
 from binlog2s3.recover.model import Latest, ToTime
-from binlog2s3.recover.reach import best_for
+from binlog2s3.recover.reach import best_for, nearest
 from binlog2s3.retain.backup import reach_of_backup, reach_text, remove
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.stream.continuation import Begin, Contradicts, GoOn, Tip, same_server
@@ -103,6 +104,11 @@ def test_the_newest_backup_that_reaches_a_goal_is_chosen() -> None:
     assert before is not None
     assert before[0] == backups[1]
     assert best_for(backups, ToTime(0, "the epoch"), survey, None) is None
+    # the one that says why a goal cannot be reached
+    assert nearest(backups, Latest()) == backups[2]
+    assert nearest(backups, ToTime(0, "the epoch")) == backups[0]
+    second = us_of(TIME) + 30 * 3600 * 1_000_000
+    assert nearest(backups, ToTime(second, "the second day")) == backups[1]
 
 
 def test_a_backup_is_found_by_the_begin_of_its_id() -> None:
