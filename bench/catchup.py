@@ -4,9 +4,10 @@
     python -m bench.catchup --megabytes 20 --rounds 1        # a first look; kept nowhere
     python -m bench.catchup --rows 8000 --links far --option concurrency=16
 
-Three ways move the same binlogs, one after the other, in each round:
+These ways move the same binlogs, one after the other, in each round:
 
 - `stream`: binlog2s3, from its start until every closed binlog has its entry in the archive;
+- `kms`: the same, encrypted with SSE-KMS;
 - `aws`: `mysqlbinlog --raw` fetches all of them, then `aws s3 cp` uploads the files;
 - `s5cmd`: the same files, uploaded by `s5cmd cp -c 16 -p 10` (16 parts of 10 MiB at a time).
 
@@ -201,14 +202,7 @@ def backlog(
 def target(folder: Path, link: str) -> Iterator[Target]:
     """A new store; `far` puts toxiproxy before it."""
     with _CountingMinio(get.minio(), folder / "store") as store:
-        where = Bucket(
-            endpoint_url=store.endpoint_url,
-            access_key=store.access_key,
-            secret_key=store.secret_key,
-            bucket=store.make_bucket(),
-            prefix="pre",
-            source="bench",
-        )
+        where = Bucket.made_in(store)
         if link == "near":
             yield Target(store=store, where=where, endpoint_url=store.endpoint_url)
             return
@@ -353,9 +347,10 @@ def one_round(
 ) -> dict[str, Run]:
     """Each way once. The peers upload the same fetched files."""
     runs = {}
-    with temporary_directory("binlog2s3-catchup-") as own, target(own, link) as into:
-        runs["stream"] = streamed(backlog, into, own, more)
-        _check(backlog, into, "stream")
+    for way, extra in {"stream": {}, "kms": {"sse": "aws:kms"}}.items():
+        with temporary_directory("binlog2s3-catchup-") as own, target(own, link) as into:
+            runs[way] = streamed(backlog, into, own, {**more, **extra})
+            _check(backlog, into, way)
     fetch = fetched(backlog, folder)
     for way, program in programs.items():
         with temporary_directory("binlog2s3-catchup-") as own, target(own, link) as into:

@@ -19,6 +19,7 @@ EVENT_BYTES = 290
 """What the binlog has of a small transaction beside its row."""
 CATCHUP_WAYS = {
     "stream": "binlog2s3",
+    "kms": "binlog2s3 with SSE-KMS",
     "aws": "`mysqlbinlog --raw`, then `aws s3 cp`",
     "s5cmd": "`mysqlbinlog --raw`, then `s5cmd cp -c 16 -p 10`",
 }
