@@ -235,7 +235,8 @@ class Catalog:
         """
         found = []
         for name in self.store.list_names(self.layout.archive):
-            if self.layout.archive + name in (self.layout.turns, self.layout.backups):
+            layout = self.layout
+            if layout.archive + name in (layout.turns, layout.backups, layout.drills):
                 continue
             if self.layout.archive + name == self.layout.retired:
                 self.has_retired = True

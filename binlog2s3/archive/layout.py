@@ -93,6 +93,20 @@ class Layout:
         return id_ if BACKUP_ID.fullmatch(id_) and self.backup(id_) == key else None
 
     @property
+    def drills(self) -> str:
+        """Prefix of the results of drills."""
+        return f"{self.archive}drills/"
+
+    def drill(self, id_: str) -> str:
+        """Key of a drill's result."""
+        return f"{self.drills}{id_}.json"
+
+    def drill_id(self, key: str) -> str | None:
+        """The id of the drill whose result this key is; None if of none."""
+        id_ = key.removeprefix(self.drills).removesuffix(".json")
+        return id_ if BACKUP_ID.fullmatch(id_) and self.drill(id_) == key else None
+
+    @property
     def retired(self) -> str:
         """Key of the document that says that the source has ended."""
         return f"{self.archive}retired.json"

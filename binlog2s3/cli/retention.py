@@ -1,4 +1,4 @@
-"""The commands that decide what is kept: `backup` and `prune`.
+"""The commands around base backups: `backup`, `drill` and `prune`.
 
 Place in the flow: as `commands`, which registers them with the others.
 """
@@ -10,6 +10,7 @@ import click
 from binlog2s3.cli.group import command
 from binlog2s3.cli.options import config_of, declared
 from binlog2s3.config.backup import BACKUP, Action
+from binlog2s3.config.drill import DRILL
 from binlog2s3.config.prune import PRUNE
 
 
@@ -79,5 +80,34 @@ def prune(ctx: click.Context, /, **given: Any) -> None:
     """
     config = config_of(ctx, given, PRUNE)
     from binlog2s3.retain.prune import run  # noqa: PLC0415
+
+    ctx.exit(run(config))
+
+
+@command(
+    examples="""
+    Examples (with the streamer's own file):
+      # a dump: it goes into an empty server; the scratch server is of the source's version
+      binlog2s3 drill --config /etc/binlog2s3/orders-primary.toml --mysqld /usr/sbin/mysqld \\
+          --work-dir /var/lib/drill --restore-command \\
+          'sh -c "zstd -dc \\"$DRILL_LOCATION\\" | mysql -u root -S \\"$DRILL_SOCKET\\""'
+
+      # a physical backup: it goes into the empty data directory
+      binlog2s3 drill --config /etc/binlog2s3/orders-primary.toml --mysqld /usr/sbin/mysqld \\
+          --work-dir /var/lib/drill --restore-command 'cp -a {location}/. {datadir}' \\
+          --check-sql /etc/binlog2s3/orders-primary.check.sql --max-disk 500G --timeout 6h
+    """,
+)
+@declared(DRILL.options)
+@click.pass_context
+def drill(ctx: click.Context, /, **given: Any) -> None:
+    """Prove that the archive can be restored, by doing it.
+
+    It restores the newest registered base backup that reaches the goal, starts a scratch server
+    that only this machine's user reaches, applies the binlogs, checks the tables, and removes
+    everything again. The result is written into the archive, and `status` shows it.
+    """
+    config = config_of(ctx, given, DRILL)
+    from binlog2s3.drill.command import run  # noqa: PLC0415
 
     ctx.exit(run(config))

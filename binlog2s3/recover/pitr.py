@@ -59,9 +59,15 @@ from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.store.versions import replaced_texts
 from binlog2s3.workers import Workers
 
+Done = Callable[[Plan, Result | None], object]
+"""Gets the plan that was carried out, and what was done."""
 
-def run(config: PitrConfig) -> int:
-    """Run the command; the exit code. Raises errors, each with its own exit code."""
+
+def run(config: PitrConfig, done: Done | None = None) -> int:
+    """Run the command; the exit code. Raises errors, each with its own exit code.
+
+    `done` gets the outcome of another command's recovery; then nothing is printed but warnings.
+    """
     with ExitStack() as stack:
         # SIGTERM interrupts, so that the channel is removed
         store = stack.enter_context(opened(for_restoring(config.s3), sigterm_interrupts=True))
@@ -69,12 +75,15 @@ def run(config: PitrConfig) -> int:
         if config.target is not None:
             login = partial(resolve, config.target)
             at = Target(stack.enter_context(Server(login)), login)
-        return _Recovery(config, store, at).run()
+        return _Recovery(config, store, at, done).run()
 
 
 class _Recovery:
-    def __init__(self, config: PitrConfig, store: S3Store, at: Target | None) -> None:
+    def __init__(
+        self, config: PitrConfig, store: S3Store, at: Target | None, done: Done | None
+    ) -> None:
         self._config = config
+        self._told = done
         self._store = store
         self._target = at
         self._facts: TargetFacts | None = None
@@ -362,16 +371,17 @@ class _Recovery:
                     state=state,
                 )
         except KeyboardInterrupt:
-            print(  # noqa: T201
-                "interrupted; run the same command again: it continues where the target is now",
-                file=sys.stderr,
-            )
+            if self._told is None:
+                print(  # noqa: T201
+                    "interrupted; run the same command again: it continues where the target is now",
+                    file=sys.stderr,
+                )
             raise
 
     # What is said
 
     def _show(self, plan: Plan, about: About) -> None:
-        if self._config.as_json:
+        if self._config.as_json or self._told is not None:
             for warning in plan.warnings:
                 say("warning", warning)
             for text in about.only.unsafe if about.only is not None else ():
@@ -386,7 +396,9 @@ class _Recovery:
         page.line("then run the same command with --target-host or --target-socket")
 
     def _done(self, plan: Plan, about: About, result: Result | None) -> int:
-        if self._config.as_json:
+        if self._told is not None:
+            self._told(plan, result)
+        elif self._config.as_json:
             print(json.dumps(document(plan, about, result), indent=1))  # noqa: T201
         elif result is not None:
             print_result(result, page_on(sys.stdout))

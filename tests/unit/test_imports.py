@@ -23,6 +23,7 @@ ORDER = (
     {"replication"},
     {"stream", "recover", "inspect"},
     {"serve", "retain"},
+    {"drill"},
     {"cli"},
 )
 # `inspect` looks with the eyes of those that it looks for; nothing else goes sideways.

@@ -93,7 +93,7 @@ def take_inventory(store: Store, layout: Layout) -> SourceInventory:
     for info in store.list(layout.live):
         _place_live(inventory, info)
     for info in store.list(layout.archive):
-        if not info.key.startswith((layout.turns, layout.backups)):  # read by others
+        if not info.key.startswith((layout.turns, layout.backups, layout.drills)):  # read by others
             _place_archived(inventory, info)
     unreadable: list[ArchiveError] = []
     registered(catalog, unreadable)

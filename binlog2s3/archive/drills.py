@@ -1,0 +1,178 @@
+"""The results of drills: documents, and the newest of them.
+
+Place in the flow: `drill` writes one at its end, the streamer and `status` read them.
+
+Law: a document is written once. One that breaks the format, or does not belong to its key, is
+ignored: it proves nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, ClassVar, Literal, Self
+
+from binlog2s3.archive.catalog import Catalog, read
+from binlog2s3.archive.fields import (
+    FORMAT,
+    backup_name,
+    check_place,
+    count,
+    lineage_name,
+    moment,
+    or_none,
+    parse,
+    reading,
+    render,
+    source_name,
+    text,
+)
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.formatting import iso_text
+
+Outcome = Literal["proved", "failed"]
+DrillStep = Literal["choose", "restore", "start", "apply", "check"]
+_MOST_READ = 30
+"""So many results are read, the newest first, to find the last one that proved something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillResult:
+    """What one drill has shown.
+
+    `step` and `error` say where and why it failed. `backup` is the id of the registered base
+    backup. `goal` is `now` or the time that was asked for. The recovery ended at `position` of
+    `binlog`, and has everything that was committed until `proven_until`. `transactions` were
+    applied, `tables` were checked by CHECK TABLE, `statements` of the operator were true.
+    """
+
+    id: str
+    source: str
+    outcome: Outcome
+    step: DrillStep | None = None
+    error: str = ""
+    backup: str | None = None
+    label: str = ""
+    goal: str
+    lineage: str | None = None
+    binlog: BinlogName | None = None
+    position: int | None = None
+    proven_until: datetime | None = None
+    transactions: int = 0
+    tables: int = 0
+    statements: int = 0
+    server_version: str = ""
+    host: str
+    version: str
+    started_at: datetime
+    finished_at: datetime
+
+    MOST: ClassVar[int] = 1 << 20
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the recovery succeeded and was checked."""
+        return self.outcome == "proved"
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return (self.finished_at - self.started_at).total_seconds()
+
+    def to_json(self) -> bytes:
+        """The document drills/<id>.json."""
+        return render({"format": FORMAT, **self.row()})
+
+    def row(self) -> dict[str, Any]:
+        """The fields of the document without `format`, as JSON has them."""
+        until = self.proven_until
+        return {
+            "id": self.id,
+            "source": self.source,
+            "outcome": self.outcome,
+            "step": self.step,
+            "error": self.error,
+            "backup": self.backup,
+            "label": self.label,
+            "goal": self.goal,
+            "lineage": self.lineage,
+            "binlog": str(self.binlog) if self.binlog is not None else None,
+            "position": self.position,
+            "proven_until": iso_text(until) if until is not None else None,
+            "transactions": self.transactions,
+            "tables": self.tables,
+            "statements": self.statements,
+            "server_version": self.server_version,
+            "host": self.host,
+            "version": self.version,
+            "started_at": iso_text(self.started_at),
+            "finished_at": iso_text(self.finished_at),
+        }
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> Self:
+        """Read a result; ArchiveError if it breaks the format, or has another key."""
+        document = parse(data, key, cls.MOST)
+        with reading(key):
+            found = cls(
+                id=backup_name(document["id"]),
+                source=source_name(document["source"]),
+                outcome=_outcome(document["outcome"]),
+                step=or_none(_step, document["step"]),
+                error=text(document["error"]),
+                backup=or_none(backup_name, document["backup"]),
+                label=text(document["label"]),
+                goal=text(document["goal"]),
+                lineage=or_none(lineage_name, document["lineage"]),
+                binlog=or_none(BinlogName.parse, document["binlog"]),
+                position=or_none(count, document["position"]),
+                proven_until=or_none(moment, document["proven_until"]),
+                transactions=count(document["transactions"]),
+                tables=count(document["tables"]),
+                statements=count(document["statements"]),
+                server_version=text(document["server_version"]),
+                host=text(document["host"]),
+                version=text(document["version"]),
+                started_at=moment(document["started_at"]),
+                finished_at=moment(document["finished_at"]),
+            )
+        check_place(key, "archive", found.source, "drills", f"{found.id}.json")
+        return found
+
+
+def _outcome(value: Any) -> Outcome:
+    if value not in ("proved", "failed"):
+        raise ValueError(f"{value!r:.40} is not the outcome of a drill")
+    return "proved" if value == "proved" else "failed"
+
+
+def _step(value: Any) -> DrillStep:
+    for step in ("choose", "restore", "start", "apply", "check"):
+        if value == step:
+            return step
+    raise ValueError(f"{value!r:.40} is not a step of a drill")
+
+
+def newest(catalog: Catalog) -> tuple[DrillResult | None, DrillResult | None]:
+    """The newest result, and the newest one that proved a recovery; None if there is none.
+
+    One listing, and one small GET for each result down to the last proof; at most 30.
+    """
+    last: DrillResult | None = None
+    for one in islice(_results(catalog), _MOST_READ):
+        last = last or one
+        if one.is_proved:
+            return last, one
+    return last, None
+
+
+def _results(catalog: Catalog) -> Iterator[DrillResult]:
+    """The readable results, the newest first."""
+    layout = catalog.layout
+    keys = [info.key for info in catalog.store.list(layout.drills) if layout.drill_id(info.key)]
+    for key in reversed(keys):
+        try:
+            yield read(catalog.store, key, DrillResult)
+        except (ObjectMissingError, ArchiveError):
+            continue

@@ -1,0 +1,91 @@
+"""The checks of a drill: CHECK TABLE of everything, or the operator's statements.
+
+Place in the flow: `command` runs them when the goal is reached.
+"""
+
+from collections.abc import Iterator
+
+from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.server.connection import Server
+
+_TABLES = """\
+SELECT table_schema AS db, table_name AS name FROM information_schema.tables
+WHERE table_type = 'BASE TABLE'
+AND table_schema NOT IN ('information_schema', 'performance_schema', 'sys')
+ORDER BY table_schema, table_name"""
+_NO_CHECK = "doesn't support check"
+_GOOD = ("OK", "Table is already up to date")
+_MOST_SHOWN = 5
+
+
+def check_tables(server: Server) -> int:
+    """CHECK TABLE of every base table; how many. Raises RecoveryError with those that fail."""
+    tables = server.rows(_TABLES)
+    bad = [text for row in tables for text in _problems(server, str(row["db"]), str(row["name"]))]
+    if bad:
+        more = f" (and {len(bad) - _MOST_SHOWN} more)" if len(bad) > _MOST_SHOWN else ""
+        raise RecoveryError(
+            f"CHECK TABLE found {'; '.join(bad[:_MOST_SHOWN])}{more}",
+            hint="the base backup is damaged, or was not made consistently: test an older one",
+        )
+    return len(tables)
+
+
+def _problems(server: Server, database: str, table: str) -> Iterator[str]:
+    name = f"{_quoted(database)}.{_quoted(table)}"
+    try:
+        found = server.rows(f"CHECK TABLE {name}")
+    except SourceError as error:
+        yield f"{name}: {error}"
+        return
+    texts = [(str(row["Msg_type"]).lower(), str(row["Msg_text"])) for row in found]
+    if any(_NO_CHECK in text for _, text in texts):
+        return
+    wrong = [text for kind, text in texts if kind == "error"]
+    wrong += [text for kind, text in texts if kind == "status" and text not in _GOOD]
+    if wrong or not any(kind == "status" for kind, _ in texts):
+        yield f"{name}: {wrong[0] if wrong else 'no status'}"
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def statements_of(text: str) -> list[str]:
+    """The statements of --check-sql: each ends with ; at the end of a line. Comments stay."""
+    found, lines = [], list[str]()
+    for line in [*text.splitlines(), ";"]:
+        lines.append(line)
+        if line.rstrip().endswith(";"):
+            statement = "\n".join(lines).strip().rstrip(";").strip()
+            if _says_something(statement):
+                found.append(statement)
+            lines = []
+    return found
+
+
+def _says_something(statement: str) -> bool:
+    return any(
+        line.strip() and not line.lstrip().startswith(("--", "#"))
+        for line in statement.splitlines()
+    )
+
+
+def check_statements(server: Server, text: str) -> int:
+    """Run the operator's statements; how many. Raises RecoveryError for the first that fails."""
+    statements = statements_of(text)
+    if not statements:
+        raise RecoveryError("--check-sql has no statement", hint="one ends with ; and a line end")
+    for number, statement in enumerate(statements, 1):
+        try:
+            found = server.rows(statement)
+        except SourceError as error:
+            raise RecoveryError(f"statement {number} of --check-sql failed: {error}") from error
+        first = next(iter(found[0].values()), None) if found else None
+        if not found or first in (None, 0, "0"):
+            said = "no row" if not found else f"{first!r:.60}"
+            raise RecoveryError(
+                f"statement {number} of --check-sql returned {said}: {statement!r:.200}",
+                hint="a statement must return a first column that is neither 0 nor NULL",
+            )
+    return len(statements)

@@ -1,0 +1,99 @@
+"""The programs that a drill starts: the restore command and the scratch server.
+
+Place in the flow: `command` starts the restore command with it, `scratch` the server; `workspace`
+ends what a killed drill has left.
+
+Law: everything that a drill starts has the drill's id in its environment (`MARK`), and only
+processes with it are killed. A program that drill started dies with drill (PR_SET_PDEATHSIG); what
+that program started is found by the mark.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep
+
+from binlog2s3.errors import RecoveryError
+
+MARK = "BINLOG2S3_DRILL_ID"
+_END_SECONDS = 30.0
+# Runs first, in the same process: so the child dies with drill from the first moment.
+_LAUNCH = """\
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("drill is gone")
+os.umask(0o077)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"cannot run {sys.argv[2]}: {error.strerror}")
+"""
+
+
+def started(
+    id_: str,
+    argv: Sequence[str],
+    log: Path,
+    *,
+    directory: Path,
+    given: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Start a program in a process group of its own; its output is added to the log.
+
+    `given`: the file that it reads. Raises RecoveryError if there is no Python or no disk space.
+    """
+    try:
+        with log.open("ab") as out, (given or Path(os.devnull)).open("rb") as read:
+            return subprocess.Popen(
+                [sys.executable, "-c", _LAUNCH, str(os.getpid()), *argv],
+                stdin=read,
+                stdout=out,
+                stderr=out,
+                cwd=directory,
+                env={**os.environ, **(environment or {}), MARK: id_},
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise RecoveryError(
+            f"{argv[0]} cannot be started: {error}", hint="check the program and the disk"
+        ) from error
+
+
+def end_all(id_: str) -> bool:
+    """Kill every process of this drill; whether none is left. It waits for their end."""
+    until = monotonic() + _END_SECONDS
+    while found := marked(id_):
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if monotonic() > until:
+            return False
+        sleep(0.05)
+    return True
+
+
+def marked(id_: str) -> list[int]:
+    """The processes, except this one, that have the drill's mark and have not ended."""
+    wanted = f"{MARK}={id_}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it is another user's, or has ended
+            environment = (entry / "environ").read_bytes()
+            if wanted in environment.split(b"\0") and int(entry.name) != os.getpid():
+                found.append(int(entry.name))
+    return found
+
+
+def end_of(log: Path, most: int = 300) -> str:
+    """The last lines of a log, on one line."""
+    with suppress(OSError):
+        lines = log.read_bytes()[-4 * most :].decode(errors="replace").split("\n")
+        text = "; ".join(line.strip() for line in lines if line.strip())
+        return text[-most:]
+    return ""

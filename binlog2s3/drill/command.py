@@ -1,0 +1,394 @@
+"""`binlog2s3 drill`: proves a recovery by doing it, and writes the result into the archive.
+
+Place in the flow: under `cli`. `recover.reach` chooses the base backup, `restore` restores it,
+`recover.pitr` brings the scratch server to the goal, `checks` looks at its tables.
+
+Law: nothing but the result is written to the bucket, and nothing but the scratch server is changed.
+What a drill has made is removed at its end, or by the next drill.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from binlog2s3 import __version__
+from binlog2s3.archive.backups import Backup, new_id, registered
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.drills import DrillResult, DrillStep
+from binlog2s3.archive.layout import Layout
+from binlog2s3.binlog.gtid import GtidSet, parse
+from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
+from binlog2s3.config.drill import DrillConfig, IoClass
+from binlog2s3.config.pitr import PitrConfig
+from binlog2s3.drill.checks import check_statements, check_tables
+from binlog2s3.drill.restore import goes_into_server, restore
+from binlog2s3.drill.scratch import (
+    ScratchServer,
+    ServerSettings,
+    is_empty,
+    program_at,
+    take_identity,
+)
+from binlog2s3.drill.watchdog import Watchdog
+from binlog2s3.drill.workspace import LeftDrill, Workspace, clean_up, locked
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, PreconditionError, RecoveryError
+from binlog2s3.formatting import (
+    count_text,
+    cut,
+    duration_text,
+    gtids_text,
+    iso_text,
+    moment_of,
+    moment_text,
+    one_line,
+)
+from binlog2s3.output import page_on, say
+from binlog2s3.progress import progress_of
+from binlog2s3.recover import pitr
+from binlog2s3.recover.backup import read_backup, start_of_registered
+from binlog2s3.recover.model import BucketHistory, Goal, Latest, Plan, Request, ToTime
+from binlog2s3.recover.plan import make
+from binlog2s3.recover.reach import best_for, history_flavour
+from binlog2s3.recover.view import Result
+from binlog2s3.retain.backup import survey_of
+from binlog2s3.store.contract import Store
+from binlog2s3.store.s3 import opened
+from binlog2s3.stream.remote import where_absent
+
+_MOST_ERROR = 900
+_ROOM = 14
+
+
+def run(config: DrillConfig) -> int:
+    """Run the command; the exit code.
+
+    Raises RecoveryError if the drill failed, after its result was written, and StoreError if the
+    result could not be written.
+    """
+    lower_priority(config.nice, config.ionice)
+    with (
+        opened(for_writing(config.s3), sigterm_interrupts=True) as store,
+        locked(config.work_dir),
+    ):
+        catalog = Catalog(store, Layout(config.s3.prefix, config.source))
+        for left in clean_up(config.work_dir):
+            _report_left(config, catalog, left)
+        drill = _Drill(config, store, catalog)
+        result, error, kept = drill.run()
+        _write(catalog, result)
+    if error is not None:
+        logs = f"; its logs are in {kept}" if kept is not None else ""
+        raise RecoveryError(
+            f"the drill failed at the step {result.step!r}: {error}{logs}", hint=error.hint
+        ) from error
+    if config.as_json:
+        print(json.dumps(result.row(), indent=1))  # noqa: T201
+    else:
+        _print(result)
+    return 0
+
+
+def lower_priority(nice: int, io_class: IoClass) -> None:
+    """Lower the CPU and disk priority of this process, and so of all that it starts."""
+    with suppress(OSError):
+        os.nice(nice)
+    if io_class == "none":
+        return
+    program = shutil.which("ionice")
+    if program is None:
+        say("warning", "there is no ionice: the drill has the usual disk priority")
+        return
+    chosen = ["-c", "3"] if io_class == "idle" else ["-c", "2", "-n", "7"]
+    subprocess.run([program, *chosen, "-p", str(os.getpid())], check=False, timeout=30)
+
+
+class _Drill:
+    """One drill, from the choice of the backup to the result."""
+
+    def __init__(self, config: DrillConfig, store: Store, catalog: Catalog) -> None:
+        self._config = config
+        self._store = store
+        self._catalog = catalog
+        self._step: DrillStep = "choose"
+        self._backup: Backup | None = None
+        self._server: ScratchServer | None = None
+        now = datetime.now(UTC)
+        goal = config.to_time.text if config.to_time is not None else "now"
+        self._result = DrillResult(
+            id=new_id(now),
+            source=config.source,
+            outcome="failed",
+            goal=goal,
+            host=_host(),
+            version=__version__,
+            started_at=now,
+            finished_at=now,
+        )
+        id_ = self._result.id
+        self._workspace = Workspace(config.work_dir.absolute(), id_, config.source, now)
+
+    def run(self) -> tuple[DrillResult, Binlog2s3Error | None, Path | None]:
+        """The result; why it failed; where its logs are kept. Everything else is removed."""
+        error: Binlog2s3Error | None = None
+        is_over = False
+        try:
+            self._workspace.make()
+            with Watchdog(
+                self._workspace.directory,
+                timeout=self._config.timeout,
+                max_disk=self._config.max_disk,
+            ):
+                self._prove()
+            is_over = True
+        except Binlog2s3Error as raised:
+            error, is_over = raised, True
+        except OSError as raised:
+            error = RecoveryError(str(raised), hint="check the disk of --work-dir")
+            is_over = True
+        finally:
+            kept = None
+            if self._workspace.directory.is_dir():
+                kept = self._workspace.remove(failed=error is not None or not is_over)
+        return self._outcome(error), error, kept
+
+    def _outcome(self, error: Binlog2s3Error | None) -> DrillResult:
+        backup = self._backup
+        result = replace(
+            self._result,
+            backup=backup.id if backup is not None else None,
+            label=backup.label if backup is not None else "",
+            finished_at=datetime.now(UTC),
+        )
+        if error is None:
+            return replace(result, outcome="proved", step=None)
+        text = cut(printable(str(error)), _MOST_ERROR)
+        return replace(result, step=self._step, error=text, proven_until=None)
+
+    def _at(self, step: DrillStep) -> None:
+        self._step = step
+        self._workspace.at(step, self._backup.id if self._backup is not None else None)
+        if not self._config.as_json:
+            page_on(sys.stderr).line(f"{_WORDS[step]} ...")
+
+    # The steps
+
+    def _prove(self) -> None:
+        config, workspace = self._config, self._workspace
+        program = program_at(config.mysqld)
+        backup, plan = self._choose()
+        self._backup = backup
+        settings = ServerSettings(
+            flavour=plan.flavour,
+            has_gtids=plan.before is not None or plan.adds is not None,
+            log_bin=plan.stop.binlog.prefix,
+            server_id=2**31 + secrets.randbelow(2**31 - 1),
+            more=config.mysqld_option,
+        )
+        server = ScratchServer(program, settings, workspace, self._result.id)
+        self._at("restore")
+        if goes_into_server(config.restore_into, backup):
+            server.initialise()
+            server.start()
+            restore(config.restore_command, backup, workspace, self._result.id)
+            server.stop()
+        else:
+            workspace.data.mkdir(mode=0o700)
+            restore(config.restore_command, backup, workspace, self._result.id)
+            if is_empty(workspace.data):
+                raise RecoveryError(
+                    "the restore command succeeded, but the data directory is empty",
+                    hint="it must write to {datadir}; a dump needs --restore-into server",
+                )
+        take_identity(workspace.data)
+        self._at("start")
+        server.start()
+        self._compare(server, backup, settings)
+        self._at("apply")
+        self._apply(server, backup)
+        self._at("check")
+        self._check(server)
+        server.stop()
+
+    def _choose(self) -> tuple[Backup, Plan]:
+        """The newest registered backup that reaches the goal, and the plan from there."""
+        threads = min(self._config.s3.concurrency, MOST_THREADS)
+        with progress_of("entries") as advance:
+            survey = survey_of(self._store, self._catalog, threads, advance, url(self._config.s3))
+            unreadable: list[ArchiveError] = []
+            backups = registered(self._catalog, unreadable)
+            for error in unreadable:
+                say("warning", f"{error}; it is not used")
+            if not backups:
+                raise RecoveryError(
+                    "no base backup is registered",
+                    hint="`binlog2s3 backup add` registers one after it was made",
+                )
+            found = best_for(backups, self._goal(), survey, None)
+            if found is None:
+                why = _refusal(backups[-1], self._goal(), survey)
+                raise RecoveryError(
+                    f"no registered base backup reaches the goal; the newest, "
+                    f"{backups[-1].name}, does not: {why}",
+                    hint="`binlog2s3 backup list` shows what each one reaches, `verify` what is "
+                    "missing or damaged",
+                )
+        return found
+
+    def _goal(self) -> Goal:
+        time = self._config.to_time
+        return ToTime(time.at_us, time.text) if time is not None else Latest()
+
+    def _compare(self, server: ScratchServer, backup: Backup, settings: ServerSettings) -> None:
+        """See that the restored server has what the registered backup says. MySQL with GTIDs only.
+
+        What xtrabackup restores may say less in gtid_executed than its own file says.
+        """
+        with server.connection() as connection:
+            row = connection.rows("SELECT @@version AS version")[0]
+            self._result = replace(self._result, server_version=printable(str(row["version"])))
+            if settings.flavour != "mysql" or not settings.has_gtids or not backup.gtid_set:
+                return
+            (executed,) = connection.rows("SELECT @@global.gtid_executed AS it")
+            has, wanted = GtidSet.parse(str(executed["it"])), parse(backup.gtid_set, "mysql")
+            missing = wanted - has if isinstance(wanted, GtidSet) else None
+            if missing and _file_says(self._workspace.data, wanted):
+                connection.rows(f"SET GLOBAL gtid_purged = '+{missing}'")
+                return
+        if missing:
+            raise RecoveryError(
+                f"the restored server is not {backup.name}: it is missing the transactions "
+                f"{gtids_text(missing)}",
+                hint="does the restore command restore {location}, and not another backup?",
+            )
+
+    def _apply(self, server: ScratchServer, backup: Backup) -> None:
+        config = self._config
+        pitr.run(
+            PitrConfig(
+                s3=config.s3,
+                source=config.source,
+                target=server.account,
+                to_time=config.to_time,
+                latest=config.to_time is None,
+                from_backup_id=backup.id,
+                yes=True,
+            ),
+            self._applied,
+        )
+
+    def _applied(self, plan: Plan, result: Result | None) -> None:
+        until = plan.goal.at_us if isinstance(plan.goal, ToTime) else plan.reach.latest_us
+        self._result = replace(
+            self._result,
+            lineage=plan.lineage,
+            binlog=plan.stop.binlog,
+            position=plan.stop.offset,
+            proven_until=moment_of(until) if until is not None else None,
+            transactions=result.transactions if result is not None else 0,
+        )
+
+    def _check(self, server: ScratchServer) -> None:
+        path = self._config.check_sql
+        with server.connection() as connection:
+            if path is None:
+                self._result = replace(self._result, tables=check_tables(connection))
+            else:
+                count = check_statements(connection, path.read_text())
+                self._result = replace(self._result, statements=count)
+
+
+_WORDS: dict[DrillStep, str] = {
+    "choose": "choosing the base backup",
+    "restore": "restoring the base backup",
+    "start": "starting the scratch server",
+    "apply": "applying the binlogs",
+    "check": "checking",
+}
+
+
+def _refusal(backup: Backup, goal: Goal, history: BucketHistory) -> str:
+    """Why a backup cannot be brought to the goal."""
+    try:
+        flavour = history_flavour(history, None)
+        make(Request(goal=goal, start=start_of_registered(backup, flavour)), history)
+    except (RecoveryError, ArchiveError) as error:
+        return str(error)
+    return "it was registered meanwhile"
+
+
+def _file_says(data: Path, wanted: object) -> bool:
+    """Whether the backup tool's own file in the data directory has these GTIDs."""
+    try:
+        said = read_backup(data).gtid_set
+    except Binlog2s3Error:
+        return False
+    return said is not None and parse(said, "mysql") == wanted
+
+
+# The result
+
+
+def _host() -> str:
+    return printable(socket.gethostname())
+
+
+def printable(text: str) -> str:
+    """The text on one line, without characters that a document may not have."""
+    return "".join(one if one.isprintable() else "?" for one in one_line(text))
+
+
+def _write(catalog: Catalog, result: DrillResult) -> None:
+    """Write the result once. One that is there is this one: the answer was lost."""
+    key, data = catalog.layout.drill(result.id), result.to_json()
+    DrillResult.from_json(data, key)  # never write what could not be read again
+    with suppress(PreconditionError):
+        where_absent(lambda absent: catalog.store.put(key, data, if_absent=absent, kept=True))
+
+
+def _report_left(config: DrillConfig, catalog: Catalog, left: LeftDrill) -> None:
+    """Tell of a drill that was killed, and write its result for it."""
+    text = f"it was killed during the step {left.step!r}"
+    say(
+        "warning",
+        f"drill {left.id} of {left.source} left data: {text}; they were removed, its logs are in "
+        f"{config.work_dir / f'failed-{left.id}'}",
+    )
+    if left.source != config.source:
+        return
+    result = DrillResult(
+        id=left.id,
+        source=left.source,
+        outcome="failed",
+        step=left.step,
+        error=text,
+        backup=left.backup,
+        goal="unknown",
+        host=_host(),
+        version=__version__,
+        started_at=left.started_at,
+        finished_at=datetime.now(UTC),
+    )
+    _write(catalog, result)
+
+
+def _print(result: DrillResult) -> None:
+    page = page_on(sys.stdout)
+    until = f", to {moment_text(result.proven_until)}" if result.proven_until is not None else ""
+    took = duration_text(result.seconds)
+    page.line(f"proven: {moment_text(result.finished_at)}{until}, took {took}", "bold green")
+    page.field("base backup", f"{result.backup} {result.label}".rstrip(), _ROOM)
+    page.field("reached", f"{result.binlog}:{result.position} of {result.lineage}", _ROOM)
+    page.field("applied", count_text(result.transactions, "transaction"), _ROOM)
+    if result.statements:
+        page.field("checked", count_text(result.statements, "statement"), _ROOM)
+    else:
+        page.field("checked", count_text(result.tables, "table"), _ROOM)
+    page.field("started", iso_text(result.started_at), _ROOM)

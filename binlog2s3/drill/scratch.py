@@ -1,0 +1,263 @@
+"""The scratch server of a drill: a private MySQL or MariaDB that only this machine's user reaches.
+
+Place in the flow: `command` initialises it (for a dump), starts it, and stops it.
+
+Law: it listens on a socket in a directory of mode 0700 and on no port. Events, replication and
+SET PERSIST that a base backup brings along do not begin to work. Its account for drill has a random
+password, which is in files of that directory alone, and is made without a trace in its binary log.
+"""
+
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import monotonic, sleep
+
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.config.values import MysqlConfig
+from binlog2s3.drill.children import end_of, started
+from binlog2s3.drill.workspace import Workspace
+from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.server.connection import Server
+from binlog2s3.server.login import resolve
+
+ACCOUNT = "binlog2s3_drill"
+_ANSWER_SECONDS = 30 * 86_400.0
+"""CHECK TABLE of a large table takes long; --timeout ends it."""
+_SOCKET_LIMIT = 100  # the kernel takes 107 bytes
+_MARIADB_SCRIPTS = (
+    "system_tables",
+    "performance_tables",
+    "system_tables_data",
+    "maria_add_gis_sp_bootstrap",
+    "sys_schema",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """What the scratch server must have in common with the source, and the operator's options."""
+
+    flavour: Flavour
+    has_gtids: bool
+    log_bin: str
+    server_id: int
+    more: tuple[str, ...] = ()
+
+
+def server_options(settings: ServerSettings, workspace: Workspace) -> list[str]:
+    """The options of the server program, after --no-defaults. The operator's come last and win."""
+    directory = workspace.directory
+    options = [
+        f"--datadir={workspace.data}",
+        f"--tmpdir={directory / 'tmp'}",
+        f"--socket={socket_of(workspace)}",
+        f"--pid-file={directory / 'server.pid'}",
+        "--skip-networking",
+        f"--server-id={settings.server_id}",
+        f"--log-bin={settings.log_bin}",
+        "--event-scheduler=OFF",
+        "--max-allowed-packet=1G",
+    ]
+    if settings.flavour == "mariadb":
+        options += ["--skip-slave-start"]
+    else:
+        state = "ON" if settings.has_gtids else "OFF"
+        options += [
+            "--loose-mysqlx=OFF",
+            "--skip-replica-start",
+            "--persisted-globals-load=OFF",
+            "--secure-file-priv=NULL",
+            f"--gtid-mode={state}",
+            f"--enforce-gtid-consistency={state}",
+        ]
+    return [*options, *settings.more]
+
+
+def socket_of(workspace: Workspace) -> Path:
+    """The scratch server's socket."""
+    return workspace.directory / "mysql.sock"
+
+
+class ScratchServer:
+    """One scratch server; `start` and `stop` may be called in turn."""
+
+    def __init__(
+        self, program: Path, settings: ServerSettings, workspace: Workspace, id_: str
+    ) -> None:
+        self._program = program
+        self._settings = settings
+        self._workspace = workspace
+        self._id = id_
+        self._process: subprocess.Popen[bytes] | None = None
+        self.socket = socket_of(workspace)
+        self._password = workspace.directory / "password"
+        if len(str(self.socket)) > _SOCKET_LIMIT:
+            raise RecoveryError(
+                f"the path of the socket {self.socket} is too long for the system",
+                hint="use a --work-dir with a shorter path",
+            )
+
+    @property
+    def account(self) -> MysqlConfig:
+        """How drill logs in."""
+        return MysqlConfig(
+            socket=self.socket, user=ACCOUNT, password_file=self._password, prefix="target"
+        )
+
+    def connection(self) -> Server:
+        """A connection of drill's account that waits for long statements."""
+        config = MysqlConfig(
+            socket=self.socket,
+            user=ACCOUNT,
+            password_file=self._password,
+            prefix="target",
+            connect_timeout=_ANSWER_SECONDS,
+        )
+        return Server(partial(resolve, config))
+
+    def initialise(self) -> None:
+        """Make an empty data directory, for a dump. Raises RecoveryError."""
+        data, own = self._workspace.data, f"--datadir={self._workspace.data}"
+        more = self._settings.more
+        if self._settings.flavour == "mysql":
+            self._run([*self._first(), "--initialize-insecure", own, *more], None)
+            return
+        (data / "mysql").mkdir(parents=True, mode=0o700)
+        script = self._workspace.directory / "bootstrap.sql"
+        script.write_text(self._bootstrap())
+        argv = [*self._first(), "--bootstrap", own, *more]
+        self._run(argv, script)
+
+    def start(self) -> None:
+        """Start it and wait until it answers drill's account. Raises RecoveryError."""
+        password = f"{secrets.token_urlsafe(24)}aA1!"  # as password policies want it
+        self._write("password", password)
+        init = self._write("init.sql", account_sql(password))
+        self.socket.unlink(missing_ok=True)
+        argv = [
+            *self._first(),
+            *server_options(self._settings, self._workspace),
+            f"--init-file={init}",
+        ]
+        self._process = self._started(argv, None)
+        with self.connection() as server:
+            while not self._answers(server):
+                if self._process.poll() is not None:
+                    raise self._ended("does not start", self._process.returncode)
+                sleep(0.1)
+
+    def stop(self) -> None:
+        """Shut it down and wait for its end."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+            self._process.wait()
+            self._process = None
+
+    def _answers(self, server: Server) -> bool:
+        try:
+            return bool(server.rows("SELECT 1"))
+        except SourceError:
+            return False
+
+    def _first(self) -> list[str]:
+        return [str(self._program.absolute()), "--no-defaults"]
+
+    def _started(self, argv: Sequence[str], given: Path | None) -> "subprocess.Popen[bytes]":
+        workspace = self._workspace
+        return started(
+            self._id, argv, workspace.server_log, directory=workspace.directory, given=given
+        )
+
+    def _run(self, argv: Sequence[str], given: Path | None) -> None:
+        code = self._started(argv, given).wait()
+        if code != 0:
+            raise self._ended("cannot make an empty data directory", code)
+
+    def _ended(self, what: str, code: int) -> RecoveryError:
+        since = monotonic() + 1  # the last lines of its log may still be on their way
+        while not (text := end_of(self._workspace.server_log)) and monotonic() < since:
+            sleep(0.05)
+        return RecoveryError(
+            f"the scratch server {self._program} {what} (status {code}): {text}",
+            hint="--mysqld must be of the source's version; --mysqld-option gives it the source's "
+            "settings, and --user=NAME if drill runs as root",
+        )
+
+    def _bootstrap(self) -> str:
+        """The statements that make MariaDB's system tables, as mariadb-install-db has them."""
+        share = self._share()
+        parts = [
+            "create database if not exists mysql;",
+            "use mysql;",
+            "SET @skip_auth_anonymous = 1;",
+            "SET @auth_root_socket = NULL;",
+        ]
+        for part in _MARIADB_SCRIPTS:
+            names = (f"mariadb_{part}.sql", f"mysql_{part}.sql", f"{part}.sql")
+            parts += [(share / name).read_text() for name in names if (share / name).is_file()]
+        return "\n".join(parts) + "\n"
+
+    def _share(self) -> Path:
+        """The directory of MariaDB's own scripts, as the server program names it."""
+        said = subprocess.run(
+            [*self._first(), "--verbose", "--help"],
+            capture_output=True,
+            check=False,
+            text=True,
+            errors="replace",
+            timeout=120,
+        )
+        for line in said.stdout.splitlines():
+            name, _, value = line.partition(" ")
+            if name == "lc-messages-dir":
+                folder = Path(value.strip())
+                for one in (folder, folder.parent, *Path("/usr/share").glob("m[ya]*")):
+                    if (one / "fill_help_tables.sql").is_file():
+                        return one
+        raise RecoveryError(
+            f"the system table scripts of {self._program} are not found",
+            hint="install the server's package completely, or let the restore command fill the "
+            "data directory: --restore-into directory",
+        )
+
+    def _write(self, name: str, text: str) -> Path:
+        path = self._workspace.directory / name
+        path.unlink(missing_ok=True)
+        path.touch(0o600)
+        path.write_text(text)
+        return path
+
+
+def account_sql(password: str) -> str:
+    """The statements that make drill's account, one on each line; none is in the binary log."""
+    name = f"'{ACCOUNT}'@'localhost'"
+    return (
+        "SET SESSION sql_log_bin = 0;\n"
+        f"CREATE USER IF NOT EXISTS {name};\n"
+        f"ALTER USER {name} IDENTIFIED BY '{password}';\n"
+        f"GRANT ALL PRIVILEGES ON *.* TO {name} WITH GRANT OPTION;\n"
+    )
+
+
+def take_identity(data: Path) -> None:
+    """Remove the source's identity from a restored data directory."""
+    (data / "auto.cnf").unlink(missing_ok=True)
+
+
+def is_empty(data: Path) -> bool:
+    """Whether a restore command left nothing."""
+    return not data.is_dir() or not any(data.iterdir())
+
+
+def program_at(path: Path) -> Path:
+    """The server program. Raises RecoveryError if it cannot be run."""
+    if shutil.which(path) is None:
+        raise RecoveryError(f"{path} is not a program", hint="--mysqld names mysqld or mariadbd")
+    return path

@@ -1,0 +1,202 @@
+"""The directory of one drill below --work-dir, and what earlier drills have left there.
+
+Place in the flow: `command` makes one `Workspace` for each drill.
+
+Law: only one drill runs in a work directory (a lock that the kernel holds). Only directories that
+drill made are deleted: their name is `drill-<id>` or `failed-<id>`, and the file `drill.json` in
+them names that id. After a `kill -9` the next drill ends the processes that are left, deletes the
+data, and tells what was interrupted.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from binlog2s3.archive.drills import DrillStep
+from binlog2s3.archive.fields import BACKUP_ID
+from binlog2s3.drill.children import end_all
+from binlog2s3.errors import RecoveryError
+from binlog2s3.formatting import iso_text
+
+_MARKER = "drill.json"
+_MOST_FAILED = 3
+"""The logs of so many failed drills are kept."""
+_LOGS = ("restore.log", "server.log")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftDrill:
+    """A drill that was killed: its id, its source, where it was, and when it began."""
+
+    id: str
+    source: str
+    step: DrillStep
+    backup: str | None
+    started_at: datetime
+
+
+@contextmanager
+def locked(work_dir: Path) -> Iterator[None]:
+    """Hold the work directory. Raises RecoveryError if another drill has it, or it is no use."""
+    try:
+        opened = os.open(work_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise RecoveryError(
+            f"the work directory {work_dir} cannot be used: {error.strerror}",
+            hint="--work-dir must be a directory that the user of drill can write to",
+        ) from error
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RecoveryError(
+                f"another drill runs in {work_dir}", hint="wait for it, or use another --work-dir"
+            ) from error
+        yield
+    finally:
+        os.close(opened)
+
+
+class Workspace:
+    """The private directory of one drill; everything that it makes is below it."""
+
+    def __init__(self, work_dir: Path, id_: str, source: str, started_at: datetime) -> None:
+        self._work_dir = work_dir
+        self._id = id_
+        self._source = source
+        self._started_at = started_at
+        self.directory = work_dir / f"drill-{id_}"
+        self.data = self.directory / "data"
+        self.restore_log, self.server_log = (self.directory / name for name in _LOGS)
+
+    def make(self) -> None:
+        """Make the directory with its marker. Raises RecoveryError."""
+        try:
+            self.directory.mkdir(mode=0o700)
+            self.at("choose", None)
+            (self.directory / "tmp").mkdir(mode=0o700)
+        except OSError as error:
+            raise RecoveryError(
+                f"{self.directory} cannot be made: {error.strerror}",
+                hint="check the disk and the permissions of --work-dir",
+            ) from error
+
+    def at(self, step: DrillStep, backup: str | None) -> None:
+        """Note the step, for the next drill if this one is killed."""
+        marker = {
+            "id": self._id,
+            "source": self._source,
+            "pid": os.getpid(),
+            "step": step,
+            "backup": backup,
+            "started_at": iso_text(self._started_at),
+        }
+        new = self.directory / f"{_MARKER}.new"
+        new.write_text(json.dumps(marker))
+        new.replace(self.directory / _MARKER)
+
+    def remove(self, *, failed: bool) -> Path | None:
+        """End all processes of the drill and delete its data; returns where failed logs are kept.
+
+        Raises RecoveryError if something is left.
+        """
+        return _remove(self.directory, self._id, failed=failed)
+
+
+def clean_up(work_dir: Path) -> list[LeftDrill]:
+    """Remove what killed drills have left; returns them, the oldest first. Needs the lock.
+
+    Raises RecoveryError if something cannot be removed.
+    """
+    found = []
+    for directory in sorted(work_dir.glob("drill-*")):
+        id_ = directory.name.removeprefix("drill-")
+        if not BACKUP_ID.fullmatch(id_) or directory.is_symlink() or not directory.is_dir():
+            continue
+        left = _read(directory, id_)
+        if left is None:  # killed before the marker was complete: then it has nothing else
+            (directory / f"{_MARKER}.new").unlink(missing_ok=True)
+            with suppress(OSError):
+                directory.rmdir()
+            continue
+        _remove(directory, id_, failed=True)
+        found.append(left)
+    return found
+
+
+def _read(directory: Path, id_: str) -> LeftDrill | None:
+    """What a marker says; None if there is none, or if it is of another directory."""
+    try:
+        said = json.loads((directory / _MARKER).read_text())
+        if said["id"] != id_:
+            return None
+        return LeftDrill(
+            id=id_,
+            source=str(said["source"]),
+            step=said["step"],
+            backup=said["backup"],
+            started_at=datetime.fromisoformat(said["started_at"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _remove(directory: Path, id_: str, *, failed: bool) -> Path | None:
+    if not end_all(id_):
+        raise RecoveryError(
+            f"processes of drill {id_} do not end", hint="does the disk hang? see ps and dmesg"
+        )
+    kept = None
+    if failed:
+        kept = directory.with_name(f"failed-{id_}")
+        kept.mkdir(mode=0o700, exist_ok=True)
+        (kept / _MARKER).write_text((directory / _MARKER).read_text())
+        for name in _LOGS:
+            with suppress(FileNotFoundError):
+                (directory / name).replace(kept / name)
+    try:
+        # the marker goes last: until then the next drill knows the directory
+        for path in sorted(directory.iterdir(), key=lambda path: path.name == _MARKER):
+            _delete(path)
+        directory.rmdir()
+    except OSError as error:
+        raise RecoveryError(
+            f"{directory} cannot be removed: {error}", hint="remove it by hand"
+        ) from error
+    _forget_failures(directory.parent)
+    return kept
+
+
+def _forget_failures(work_dir: Path) -> None:
+    """Delete the logs of all failed drills but the newest."""
+    found = [
+        path
+        for path in sorted(work_dir.glob("failed-*"))
+        if not path.is_symlink() and _read(path, path.name.removeprefix("failed-")) is not None
+    ]
+    for path in found[:-_MOST_FAILED]:
+        with suppress(OSError):
+            shutil.rmtree(path)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def size_of(directory: Path) -> int:
+    """Bytes on the disk of all files below a directory; what vanishes meanwhile counts as 0."""
+    total = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                total += 512 * (Path(folder) / name).lstat().st_blocks
+    return total

@@ -1,0 +1,227 @@
+"""`drill` at real servers: each flavour, from a dump and from a copy; what fails, and `kill -9`."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.disk import temporary_directory
+from lab.get import ServerBinaries
+from lab.mysql import MariadbServer, MysqlServer
+from lab.s3 import MinioServer
+from tests import command
+from tests.integration.apply_pair import RELAXED
+from tests.integration.bucket import Bucket
+from tests.integration.recovery_truth import dump_of
+from tests.integration.recovery_world import wait_durable
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import PATIENCE, wait_until
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nights:
+    """A source whose archive is to be proved: a dump and a copy, and a bucket with all after it."""
+
+    binaries: ServerBinaries
+    minio: MinioServer
+    bucket: str
+    work: Path
+    dump: Path
+    copy: Path
+
+    def store(self) -> list[str]:
+        words = ["--source=test", f"--s3-url=s3://{self.bucket}/pre", "--region=us-east-1"]
+        return [*words, f"--endpoint-url={self.minio.endpoint_url}", "--addressing-style=path"]
+
+    def register(self, path: Path, *more: str) -> str:
+        argv = ["backup", "add", *self.store(), f"--location={path}", "--json", *more]
+        done = command.run(*argv, **self.minio.env())
+        assert done.returncode == 0, done.stderr
+        return str(json.loads(done.stdout)["backups"][0]["id"])
+
+    def argv(self, restore: str, *more: str) -> list[str]:
+        words = [f"--mysqld={self.binaries.server}", f"--work-dir={self.work}"]
+        words += ["--mysqld-option=--innodb-buffer-pool-size=64M", "--ionice=none", "--json"]
+        if os.geteuid() == 0:
+            words += ["--mysqld-option=--user=root"]
+        return ["drill", *self.store(), *words, f"--restore-command={restore}", *more]
+
+    def drill(self, restore: str, *more: str) -> "subprocess.CompletedProcess[str]":
+        return command.run(*self.argv(restore, *more), **self.minio.env())
+
+    def load(self) -> str:
+        client = shlex.quote(str(self.binaries.client))
+        to = '-u root -S "$DRILL_SOCKET" < "$DRILL_LOCATION"'
+        pipe = f"{client} --no-defaults --binary-mode {to}"
+        return f"sh -c {shlex.quote(pipe)}"
+
+    def results(self) -> list[dict[str, Any]]:
+        there = Bucket(self.minio, self.bucket)
+        return [json.loads(there.get(key)) for key in there.keys("pre/archive/test/drills/")]
+
+    def left(self) -> list[str]:
+        """What is in the work directory, but the lock and the logs of failures."""
+        names = [path.name for path in self.work.iterdir()]
+        return [name for name in names if name != "lock" and not name.startswith("failed-")]
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def binaries(request: pytest.FixtureRequest) -> ServerBinaries:
+    found: ServerBinaries = request.getfixturevalue(f"{request.param}_binaries")
+    return found
+
+
+@pytest.fixture
+def nights(
+    binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> Iterator[Nights]:
+    """The source is gone; the streamer has brought everything into the bucket."""
+    kind = MariadbServer if binaries.flavour == "mariadb" else MysqlServer
+    dump, copy = disk_tmp_path / "dump.sql", disk_tmp_path / "copy"
+    with ExitStack() as stack:
+        work = stack.enter_context(temporary_directory())  # its path is short: a socket is in it
+        source = stack.enter_context(kind(binaries, disk_tmp_path / "source", options=RELAXED))
+        stream = stack.enter_context(StreamProcess(disk_tmp_path / "stream", source, minio, bucket))
+        source.query("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)")
+        source.query("INSERT INTO shop.t VALUES (1), (2)")
+        dump_of(source, dump)
+        source.stop()
+        subprocess.run(["cp", "-a", str(source.datadir), str(copy)], check=True)
+        source.start()
+        source.query("CREATE USER visitor IDENTIFIED BY 'x'", "FLUSH BINARY LOGS")
+        for n in range(3, 23):
+            source.query(f"INSERT INTO shop.t VALUES ({n})")
+        source.query("FLUSH BINARY LOGS", "INSERT INTO shop.t VALUES (99)")
+        there = Bucket(minio, bucket)
+        wait_until(lambda: len(there.archived()) >= 3, what="binlogs are archived")
+        wait_durable(stream, there, source)
+        yield Nights(binaries=binaries, minio=minio, bucket=bucket, work=work, dump=dump, copy=copy)
+
+
+def test_a_dump_is_proved(nights: Nights) -> None:
+    """To now, with CHECK TABLE; the result is in the archive and nothing else is left."""
+    id_ = nights.register(nights.dump, f"--from-backup={nights.dump}")
+    done = nights.drill(nights.load())
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["outcome"], said["backup"], said["step"]) == ("proved", id_, None)
+    assert said["transactions"] >= 22
+    assert said["tables"] > 1
+    assert nights.results() == [{"format": 1, **said}]
+    assert nights.left() == []
+
+
+def test_a_copy_is_proved(nights: Nights, tmp_path: Path) -> None:
+    """A cold copy of the data directory, checked by the operator's statements."""
+    checks = tmp_path / "checks.sql"
+    checks.write_text("-- all\nSELECT COUNT(*) = 23 FROM shop.t;\nSELECT MAX(id) FROM shop.t;\n")
+    register_copy(nights)
+    done = nights.drill("cp -a {location}/. {datadir}", f"--check-sql={checks}")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["outcome"], said["statements"]) == ("proved", 2)
+    assert nights.left() == []
+    checks.write_text("SELECT COUNT(*) = 24 FROM shop.t;\n")
+    done = nights.drill("cp -a {location}/. {datadir}", f"--check-sql={checks}")
+    assert done.returncode == 8
+    assert "failed at the step 'check': statement 1 of --check-sql returned 0" in done.stderr
+    assert [one["outcome"] for one in nights.results()] == ["proved", "failed"]
+
+
+def register_copy(nights: Nights) -> str:
+    """The copy was made when the source had what the dump has, and one more binlog."""
+    newest = (nights.copy / "mysql-bin.index").read_text().split()[-1]
+    path = nights.copy / newest.removeprefix("./")
+    where = [f"--binlog={path.name}", f"--position={path.stat().st_size}"]
+    return nights.register(nights.copy, *where)
+
+
+def test_what_fails_is_told(nights: Nights) -> None:
+    """The step, the reason, the logs; an exit code; a result; and nothing is left."""
+    nights.register(nights.dump, f"--from-backup={nights.dump}")
+    load = nights.load()
+    for restore, more, step, text in (
+        ("sh -c 'echo no such backup; exit 3'", (), "restore", "ended with status 3: no such"),
+        ("/no/such/program", (), "restore", "cannot run /no/such/program"),
+        ("true", ("--restore-into=directory",), "restore", "the data directory is empty"),
+        ("sleep 600", ("--timeout=4s",), "restore", "it was not done after 4 s"),
+        (load, ("--max-disk=1M",), "restore", "more than --max-disk"),
+        (load, ("--mysqld-option=--no-such-option",), "restore", "no-such-option"),
+    ):
+        done = nights.drill(restore, *more)
+        assert done.returncode == 8, (restore, done.stderr)
+        assert f"failed at the step '{step}'" in done.stderr, done.stderr
+        assert text in done.stderr, done.stderr
+        last = nights.results()[-1]
+        assert (last["outcome"], last["step"]) == ("failed", step)
+        assert nights.left() == []
+    assert len(nights.results()) == 6
+    assert len(list(nights.work.glob("failed-*"))) == 3
+
+
+def test_damage_and_a_missing_binlog_are_told(nights: Nights) -> None:
+    """The drill fails and names what is wrong; it never proves less than the goal."""
+    nights.register(nights.dump, f"--from-backup={nights.dump}")
+    there = Bucket(nights.minio, nights.bucket)
+    [key] = [key for key in there.keys("pre") if key.endswith("/binlogs/mysql-bin.000003")]
+    data = bytearray(there.get(key))
+    data[len(data) // 2] ^= 0xFF
+    with closing(nights.minio.client()) as client:
+        client.put_object(Bucket=nights.bucket, Key=key, Body=bytes(data))
+    done = nights.drill(nights.load())
+    assert done.returncode == 8
+    assert "mysql-bin.000003" in done.stderr
+    with closing(nights.minio.client()) as client:
+        for one in (key, key.replace("/binlogs/", "/entries/") + ".json"):
+            client.delete_object(Bucket=nights.bucket, Key=one)
+    done = nights.drill(nights.load())
+    assert done.returncode == 8
+    assert "failed at the step 'choose'" in done.stderr
+    assert "mysql-bin.000003" in done.stderr
+    assert [one["outcome"] for one in nights.results()] == ["failed", "failed"]
+    assert nights.left() == []
+
+
+def test_the_next_drill_removes_what_a_killed_one_left(nights: Nights, tmp_path: Path) -> None:
+    """At each step: data and processes go, and a result says in which step it was killed."""
+    nights.register(nights.dump, f"--from-backup={nights.dump}")
+    checks = tmp_path / "checks.sql"
+    checks.write_text("SELECT COUNT(*) = 23 FROM shop.t;\nSELECT SLEEP(600) + 1;\n")
+    environment = command.environment(**nights.minio.env())
+    killed = []
+    for step in ("restore", "start", "apply", "check"):
+        slow = "sh -c 'sleep 600 & sleep 600'" if step == "restore" else nights.load()
+        process = subprocess.Popen(
+            command.argv(*nights.argv(slow, f"--check-sql={checks}")),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        reached = partial(is_at, nights.work, step)
+        wait_until(reached, PATIENCE, f"step {step}", interval=0.001)
+        process.send_signal(signal.SIGKILL)
+        process.wait(PATIENCE)
+        killed.append(step)
+        assert len(nights.left()) == 1
+        done = nights.drill("false")
+        assert done.returncode == 8
+        assert f"it was killed during the step '{step}'" in done.stderr
+        assert nights.left() == []
+    said = [one["step"] for one in nights.results() if one["error"].startswith("it was killed")]
+    assert said == killed
+
+
+def is_at(work: Path, step: str) -> bool:
+    """Whether the running drill has noted this step."""
+    found = [json.loads(path.read_text())["step"] for path in work.glob("drill-*/drill.json")]
+    return found == [step]
