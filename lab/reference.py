@@ -16,6 +16,7 @@ import binlog2s3
 from binlog2s3.binlog import transactions as transaction
 from binlog2s3.config import file as sample
 from binlog2s3.config.backup import BACKUP_OPTIONS
+from binlog2s3.config.drill import DRILL_OPTIONS
 from binlog2s3.config.file import FILE_OPTIONS
 from binlog2s3.config.find import FIND_OPTIONS
 from binlog2s3.config.options import Option
@@ -90,6 +91,11 @@ def serve_option_table() -> str:
 def verify_option_table() -> str:
     """The options that `verify` has for itself, a Markdown table."""
     return _own_table("verify", VERIFY_OPTIONS)
+
+
+def drill_option_table() -> str:
+    """The options that `drill` has for itself, a Markdown table."""
+    return _own_table("drill", DRILL_OPTIONS)
 
 
 def backup_option_table() -> str:
@@ -206,6 +212,7 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
         "options of find": find_option_table,
         "options of serve": serve_option_table,
         "options of backup": backup_option_table,
+        "options of drill": drill_option_table,
         "options of prune": prune_option_table,
         "lines of status": status_examples.line,
         "example": sample_file,

@@ -5,6 +5,7 @@ from typing import Any
 
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.documents import Entry, Lineage, LineageFloor, Parent
+from binlog2s3.archive.drills import DrillResult
 from binlog2s3.archive.parts import Block
 from binlog2s3.archive.writers import Heartbeat, Position, Turn
 from binlog2s3.binlog.names import BinlogName
@@ -74,6 +75,25 @@ BACKUP = Backup(
     lineage=ID,
     taken_at=TIME,
     registered_at=TIME + timedelta(minutes=4),
+)
+DRILL = DrillResult(
+    id="20260102T031244Z-5a6b7c8d",
+    source="orders",
+    outcome="proved",
+    backup=BACKUP.id,
+    label="monday",
+    goal="now",
+    lineage=ID,
+    binlog=NAME,
+    position=157,
+    proven_until=TIME,
+    transactions=48_213,
+    tables=312,
+    server_version="9.7.4",
+    host="restore1",
+    version="0.1.0",
+    started_at=TIME,
+    finished_at=TIME + timedelta(minutes=41),
 )
 BEAT = Heartbeat(
     generation=7,

@@ -61,8 +61,7 @@ class DrillConfig:
         tuple[str, ...],
         Option(
             "OPTION",
-            "Option for the scratch server, such as --lower-case-table-names=1. May be given "
-            "several times.",
+            "Option for the scratch server: --NAME=VALUE. May be given several times.",
         ),
     ] = ()
     to_time: Annotated[

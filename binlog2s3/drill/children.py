@@ -90,10 +90,11 @@ def marked(id_: str) -> list[int]:
     return found
 
 
-def end_of(log: Path, most: int = 300) -> str:
-    """The last lines of a log, on one line."""
+def end_of(log: Path, most: int = 400) -> str:
+    """The last lines of a log on one line; of a server's log, those that are errors."""
     with suppress(OSError):
-        lines = log.read_bytes()[-4 * most :].decode(errors="replace").split("\n")
-        text = "; ".join(line.strip() for line in lines if line.strip())
-        return text[-most:]
+        lines = log.read_bytes()[-100 * most :].decode(errors="replace").split("\n")
+        errors = [line for line in lines if "[ERROR]" in line]
+        text = "; ".join(line.strip() for line in errors or lines if line.strip())
+        return text[:most] if errors else text[-most:]
     return ""

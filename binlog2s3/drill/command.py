@@ -32,7 +32,7 @@ from binlog2s3.drill.checks import check_statements, check_tables
 from binlog2s3.drill.restore import goes_into_server, restore
 from binlog2s3.drill.scratch import (
     ScratchServer,
-    ServerSettings,
+    ScratchSettings,
     is_empty,
     program_at,
     take_identity,
@@ -185,7 +185,7 @@ class _Drill:
         program = program_at(config.mysqld)
         backup, plan = self._choose()
         self._backup = backup
-        settings = ServerSettings(
+        settings = ScratchSettings(
             flavour=plan.flavour,
             has_gtids=plan.before is not None or plan.adds is not None,
             log_bin=plan.stop.binlog.prefix,
@@ -246,7 +246,7 @@ class _Drill:
         time = self._config.to_time
         return ToTime(time.at_us, time.text) if time is not None else Latest()
 
-    def _compare(self, server: ScratchServer, backup: Backup, settings: ServerSettings) -> None:
+    def _compare(self, server: ScratchServer, backup: Backup, settings: ScratchSettings) -> None:
         """See that the restored server has what the registered backup says. MySQL with GTIDs only.
 
         What xtrabackup restores may say less in gtid_executed than its own file says.
@@ -356,11 +356,9 @@ def _write(catalog: Catalog, result: DrillResult) -> None:
 def _report_left(config: DrillConfig, catalog: Catalog, left: LeftDrill) -> None:
     """Tell of a drill that was killed, and write its result for it."""
     text = f"it was killed during the step {left.step!r}"
-    say(
-        "warning",
-        f"drill {left.id} of {left.source} left data: {text}; they were removed, its logs are in "
-        f"{config.work_dir / f'failed-{left.id}'}",
-    )
+    logs = config.work_dir / f"failed-{left.id}"
+    where = f"; its logs are in {logs}" if logs.is_dir() else ""
+    say("warning", f"drill {left.id} of {left.source}: {text}; its data were removed{where}")
     if left.source != config.source:
         return
     result = DrillResult(

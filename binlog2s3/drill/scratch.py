@@ -40,7 +40,7 @@ _MARIADB_SCRIPTS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
+class ScratchSettings:
     """What the scratch server must have in common with the source, and the operator's options."""
 
     flavour: Flavour
@@ -50,7 +50,7 @@ class ServerSettings:
     more: tuple[str, ...] = ()
 
 
-def server_options(settings: ServerSettings, workspace: Workspace) -> list[str]:
+def server_options(settings: ScratchSettings, workspace: Workspace) -> list[str]:
     """The options of the server program, after --no-defaults. The operator's come last and win."""
     directory = workspace.directory
     options = [
@@ -88,7 +88,7 @@ class ScratchServer:
     """One scratch server; `start` and `stop` may be called in turn."""
 
     def __init__(
-        self, program: Path, settings: ServerSettings, workspace: Workspace, id_: str
+        self, program: Path, settings: ScratchSettings, workspace: Workspace, id_: str
     ) -> None:
         self._program = program
         self._settings = settings

@@ -153,7 +153,7 @@ def _remove(directory: Path, id_: str, *, failed: bool) -> Path | None:
             f"processes of drill {id_} do not end", hint="does the disk hang? see ps and dmesg"
         )
     kept = None
-    if failed:
+    if failed and any((directory / name).exists() for name in _LOGS):
         kept = directory.with_name(f"failed-{id_}")
         kept.mkdir(mode=0o700, exist_ok=True)
         (kept / _MARKER).write_text((directory / _MARKER).read_text())

@@ -16,6 +16,7 @@ from binlog2s3 import errors
 from binlog2s3.archive import listing
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.documents import EntryEnd, Lineage, LineageFloor
+from binlog2s3.archive.drills import DrillResult
 from binlog2s3.archive.history import MissingBinlogs
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import Page, Step, build
@@ -41,7 +42,7 @@ from binlog2s3.retain import choose
 from binlog2s3.retain import view as prune_view
 from lab import pitr_examples, reference, screens
 from tests import damage, verified
-from tests.documents import BACKUP, BEAT, ENTRY, FLOOR, LINEAGE, NAME, UUID
+from tests.documents import BACKUP, BEAT, DRILL, ENTRY, FLOOR, LINEAGE, NAME, UUID
 
 ROOT = reference.ROOT
 DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
@@ -63,6 +64,7 @@ FOREIGN = {
     "--build-arg",  # docker build
     "--cap-drop",  # docker run
     "--checksum-mode",  # aws s3api
+    "--decompress",  # xtrabackup
     "--defaults-file",  # mysql and mysqlbinlog
     "--enforce-gtid-consistency",  # mysqld
     "--events",
@@ -79,14 +81,17 @@ FOREIGN = {
     "--namespace",  # kubectl
     "--no-create-info",  # mysqldump
     "--no-data",  # mysqldump
+    "--no-defaults",  # mysql
     "--now",  # systemctl enable
     "--only-show-errors",  # aws s3 cp
     "--output",  # kubectl
     "--port",  # mysqlbinlog
+    "--prepare",  # xtrabackup, mariabackup
     "--raw",
     "--read-from-remote-server",
     "--read-only",  # docker run
     "--recursive",  # aws s3 cp
+    "--remove-original",  # xtrabackup
     "--rm",  # docker compose run
     "--routines",
     "--security-opt",  # docker run
@@ -101,6 +106,7 @@ FOREIGN = {
     "--start-position",
     "--stop-never",
     "--stop-position",
+    "--target-dir",  # xtrabackup, mariabackup
     "--to-last-log",  # mysqlbinlog
     "--triggers",
     "--user",  # mysqld
@@ -189,6 +195,7 @@ def test_the_options_of_list_are_in_the_reference() -> None:
         (cli.health, "What `health` says"),
         (cli.backup, "What `backup` does"),
         (cli.prune, "What `prune` deletes"),
+        (cli.drill, "What `drill` proves"),
     ],
 )
 def test_the_options_of_a_command_are_in_the_reference(command: Any, heading: str) -> None:
@@ -478,6 +485,17 @@ EMPTY_ENTRY = replace(
 EMPTY_BEAT = replace(BEAT, lineage=None, durable=None, server=None, covered_until=None, status=None)
 BY_GTIDS = replace(BACKUP, binlog=None, position=None, lineage=None)
 BY_PLACE = replace(BACKUP, gtid_set=None)
+FAILED_DRILL = replace(
+    DRILL,
+    outcome="failed",
+    step="choose",
+    error="no base backup is registered",
+    backup=None,
+    lineage=None,
+    binlog=None,
+    position=None,
+    proven_until=None,
+)
 INNER = "field of `before` and `after`"
 PAGE = build(replace(LINEAGE, first_binlog=NAME), 0, {NAME.number: ENTRY}, None)
 NOTHING_BEGINS = asdict(Block(offset=BLOCK_SIZE, size=1, crc64=1)) | {"crc64": crc64_hex(1)}
@@ -496,6 +514,7 @@ NOTHING_BEGINS = asdict(Block(offset=BLOCK_SIZE, size=1, crc64=1)) | {"crc64": c
         ("Writer's object", "field", [BEAT.to_json(), EMPTY_BEAT.to_json()]),
         ("Floor", "field", [FLOOR.to_json()]),
         ("Backup", "field", [BACKUP.to_json(), BY_GTIDS.to_json(), BY_PLACE.to_json()]),
+        ("Drill", "field", [DRILL.to_json(), FAILED_DRILL.to_json()]),
         ("Page", "field", [PAGE.to_json()]),
         (
             "Page",
@@ -523,6 +542,7 @@ KEYS = (
     "prod/archive/orders-primary/20260102T030405Z-3e11fa47-a1b2/pages/0000000000-0000000999.json",
     "prod/archive/orders-primary/20260102T030405Z-3e11fa47-a1b2/floors/0000000042.json",
     "prod/archive/orders-primary/backups/20260102T030405Z-1f2e3d4c.json",
+    "prod/archive/orders-primary/drills/20260102T031244Z-5a6b7c8d.json",
 )
 """Those that docs/format.md has as examples."""
 
@@ -536,6 +556,7 @@ KEYS = (
         ("Page", PAGE.to_json(), Page.from_json, KEYS[3]),
         ("Floor", FLOOR.to_json(), LineageFloor.from_json, KEYS[4]),
         ("Backup", BACKUP.to_json(), Backup.from_json, KEYS[5]),
+        ("Drill", DRILL.to_json(), DrillResult.from_json, KEYS[6]),
     ],
 )
 def test_examples_are_documents_of_this_format(
@@ -615,6 +636,7 @@ def test_the_keys_are_as_documented() -> None:
     keys = [
         layout.turn(1),
         layout.backup("20260102T030405Z-1f2e3d4c"),
+        layout.drill("20260102T031244Z-5a6b7c8d"),
         layout.lineage(lineage),
         layout.floor(lineage, 42),
         binlog,

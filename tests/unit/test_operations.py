@@ -37,7 +37,7 @@ def between(name: str) -> str:
     return found[1].strip()
 
 
-@pytest.mark.parametrize("name", ["streamer", "reader", "serve", "pruner", "write-once"])
+@pytest.mark.parametrize("name", ["streamer", "reader", "serve", "pruner", "drill", "write-once"])
 def test_the_page_shows_the_policies_as_they_are(name: str) -> None:
     """What is pasted from the page is the file that the test of least privilege applies."""
     shown = re.search(rf"<!-- policy: {name} -->\n\n```json\n(.*?)^```", PAGE, BLOCK)
@@ -48,6 +48,7 @@ def test_the_page_shows_the_policies_as_they_are(name: str) -> None:
 def test_every_policy_is_on_the_page() -> None:
     """None lies there unexplained."""
     assert [path.name for path in POLICIES] == [
+        "drill.json",
         "kms.json",
         "pruner.json",
         "reader.json",

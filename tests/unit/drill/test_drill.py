@@ -1,0 +1,277 @@
+"""The parts of `drill` that need no server: words, statements, limits, what is removed."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.drills import DrillResult, newest
+from binlog2s3.archive.layout import Layout
+from binlog2s3.config.drill import DRILL
+from binlog2s3.config.given import Given
+from binlog2s3.drill.checks import statements_of
+from binlog2s3.drill.children import MARK, end_all, end_of, started
+from binlog2s3.drill.command import printable
+from binlog2s3.drill.restore import argv_of, environment_of, goes_into_server, values_of
+from binlog2s3.drill.scratch import ScratchSettings, account_sql, server_options
+from binlog2s3.drill.watchdog import Watchdog
+from binlog2s3.drill.workspace import Workspace, clean_up, locked
+from binlog2s3.errors import ArchiveError, RecoveryError
+from tests.documents import BACKUP, TIME
+from tests.documents import DRILL as RESULT
+from tests.memory_store import MemoryStore
+
+ID = "20260102T031244Z-5a6b7c8d"
+LATER = "20260103T031244Z-5a6b7c8d"
+VALUES = values_of(BACKUP, Path("/w/data"), Path("/w/mysql.sock"))
+
+
+def made(work: Path, id_: str = ID, source: str = "orders") -> Workspace:
+    """The directory of a drill that has begun."""
+    found = Workspace(work, id_, source, TIME)
+    found.make()
+    found.at("apply", BACKUP.id)
+    found.data.mkdir()
+    (found.data / "ibdata1").write_bytes(b"x" * 8192)
+    found.server_log.write_text("it was killed\n")
+    return found
+
+
+def sleeping(id_: str) -> "subprocess.Popen[bytes]":
+    """A process of a drill."""
+    return subprocess.Popen(
+        [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"],
+        env={**os.environ, MARK: id_},
+        stdout=subprocess.PIPE,
+    )
+
+
+# The restore command
+
+
+def test_the_restore_command_is_no_shell() -> None:
+    """Values are parts of one word, whatever they contain, and are not replaced again."""
+    odd = {**VALUES, "location": "a b; rm -rf {datadir} $HOME"}
+    words = argv_of("cp -a {location}/. '{datadir}' {other} {", odd)
+    assert words == ["cp", "-a", "a b; rm -rf {datadir} $HOME/.", "/w/data", "{other}", "{"]
+    assert environment_of(VALUES)["DRILL_LOCATION"] == BACKUP.location
+    assert environment_of(VALUES)["DRILL_SOCKET"] == "/w/mysql.sock"
+
+
+def test_a_dump_goes_into_a_server() -> None:
+    """By the tool, unless the operator says otherwise."""
+    dump = replace(BACKUP, tool="mysqldump")
+    assert goes_into_server("auto", dump)
+    assert not goes_into_server("auto", BACKUP)
+    assert not goes_into_server("directory", dump)
+    assert goes_into_server("server", BACKUP)
+
+
+# The scratch server
+
+
+def test_the_scratch_server_is_private(tmp_path: Path) -> None:
+    """No port, no events, no replication; the operator's options come last."""
+    workspace = Workspace(tmp_path, ID, "orders", TIME)
+    settings = ScratchSettings(
+        flavour="mysql", has_gtids=True, log_bin="mysql-bin", server_id=9, more=("--gtid-mode=OFF",)
+    )
+    found = server_options(settings, workspace)
+    for option in ("--skip-networking", "--event-scheduler=OFF", "--skip-replica-start"):
+        assert option in found
+    assert found[-1] == "--gtid-mode=OFF"
+    assert "--skip-slave-start" in server_options(replace(settings, flavour="mariadb"), workspace)
+
+
+def test_its_account_leaves_no_trace_in_the_binary_log() -> None:
+    """One statement on each line; the log is off before the first."""
+    lines = account_sql("pw").splitlines()
+    assert lines[0] == "SET SESSION sql_log_bin = 0;"
+    assert all(line.endswith(";") for line in lines)
+
+
+# Checks
+
+
+def test_the_statements_of_a_check() -> None:
+    """A statement may have several lines; comments alone are none; the last needs no ;."""
+    text = "-- a comment;\nSELECT 1\n  FROM t; \n\nSELECT ';' ;\n# x\nSELECT 3"
+    assert statements_of(text) == ["SELECT 1\n  FROM t", "SELECT ';'", "# x\nSELECT 3"]
+
+
+# What is left
+
+
+def test_a_killed_drill_is_removed_with_its_processes(tmp_path: Path) -> None:
+    """Its logs are kept; what drill did not make stays, whatever it is called."""
+    made(tmp_path)
+    strangers = [tmp_path / "drill-mine", tmp_path / f"drill-{LATER}", tmp_path / "data"]
+    for path in strangers:
+        path.mkdir()
+        (path / "precious").write_text("x")
+    (strangers[1] / "drill.json").write_text(json.dumps({"id": "another"}))
+    with sleeping(ID) as ours, sleeping(LATER) as other:
+        for one in (ours, other):
+            assert one.stdout is not None
+            one.stdout.readline()
+        (left,) = clean_up(tmp_path)
+        assert (left.id, left.step, left.backup) == (ID, "apply", BACKUP.id)
+        assert ours.wait(30) < 0
+        assert other.poll() is None
+        other.kill()
+    assert all((path / "precious").is_file() for path in strangers)
+    assert not (tmp_path / f"drill-{ID}").exists()
+    assert (tmp_path / f"failed-{ID}" / "server.log").read_text() == "it was killed\n"
+
+
+def test_a_directory_without_a_marker_goes_only_if_it_is_empty(tmp_path: Path) -> None:
+    """That is what a drill leaves that was killed before its first word."""
+    empty = tmp_path / f"drill-{ID}"
+    empty.mkdir()
+    (empty / "drill.json.new").write_text("{")
+    link = tmp_path / f"drill-{LATER}"
+    link.symlink_to(tmp_path.parent)
+    assert clean_up(tmp_path) == []
+    assert not empty.exists()
+    assert link.is_symlink()
+
+
+def test_the_logs_of_three_failures_are_kept(tmp_path: Path) -> None:
+    """The newest."""
+    for day in range(1, 6):
+        made(tmp_path, f"2026010{day}T031244Z-00000000").remove(failed=True)
+    assert sorted(path.name[7:15] for path in tmp_path.iterdir()) == [
+        "20260103",
+        "20260104",
+        "20260105",
+    ]
+
+
+def test_a_work_directory_has_one_drill(tmp_path: Path) -> None:
+    """The second one is refused; a directory that is missing, too."""
+    with locked(tmp_path), pytest.raises(RecoveryError, match="another drill"), locked(tmp_path):
+        pass
+    with pytest.raises(RecoveryError, match="cannot be used"), locked(tmp_path / "none"):
+        pass
+
+
+# Limits
+
+
+@pytest.mark.parametrize(
+    ("timeout", "max_disk", "text"),
+    [(0.1, None, "was not done after"), (600.0, 4096, "more than --max-disk")],
+)
+def test_a_limit_interrupts(
+    timeout: float, max_disk: int | None, text: str, tmp_path: Path
+) -> None:
+    """A child that sleeps is waited for no longer, and the reason is the limit."""
+    script = (
+        "import signal, sys, time\n"
+        "from pathlib import Path\n"
+        "from binlog2s3.drill.watchdog import Watchdog\n"
+        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        f"with Watchdog(Path({str(tmp_path)!r}), timeout={timeout}, max_disk={max_disk}):\n"
+        "    time.sleep(600)\n"
+    )
+    (tmp_path / "data").write_bytes(b"x" * 65_536)
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert time.monotonic() - began < 300
+    assert "RecoveryError: it" in done.stderr
+    assert text in done.stderr
+
+
+def test_within_the_limits_nothing_happens(tmp_path: Path) -> None:
+    """The body's own error is raised as it is."""
+    with Watchdog(tmp_path, timeout=600, max_disk=1 << 40):
+        pass
+    with pytest.raises(KeyError), Watchdog(tmp_path, timeout=600, max_disk=None):
+        raise KeyError
+
+
+# Children
+
+
+def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """In its log; its end is an error."""
+    log = tmp_path / "log"
+    process = started(ID, ["/no/such/program"], log, directory=tmp_path)
+    assert process.wait(60) != 0
+    assert "cannot run /no/such/program: No such file" in end_of(log)
+
+
+def test_of_a_servers_log_its_errors_are_shown(tmp_path: Path) -> None:
+    """What comes after them is not the reason."""
+    log = tmp_path / "log"
+    log.write_text("a [Note] begin\nb [ERROR] unknown option\nc [Note] end\n")
+    assert end_of(log) == "b [ERROR] unknown option"
+    assert end_of(tmp_path / "none") == ""
+
+
+def test_nothing_of_another_drill_is_killed() -> None:
+    """No process has this mark."""
+    assert end_all("20200101T000000Z-00000000")
+
+
+# Results
+
+
+def test_the_newest_result_and_the_newest_proof() -> None:
+    """What cannot be read is ignored."""
+    store, layout = MemoryStore(), Layout("pre", "orders")
+    catalog = Catalog(store, layout)
+    assert newest(catalog) == (None, None)
+    store.put(layout.drill(RESULT.id), RESULT.to_json())
+    assert newest(catalog) == (RESULT, RESULT)
+    failed = replace(RESULT, id=LATER, outcome="failed", step="restore", error="status 3")
+    store.put(layout.drill(LATER), failed.to_json())
+    store.put(f"{layout.drills}note.txt", b"x")
+    store.put(layout.drill("20260104T031244Z-5a6b7c8d"), b"{}")
+    assert newest(catalog) == (failed, RESULT)
+
+
+@pytest.mark.parametrize("change", [{"outcome": "maybe"}, {"step": "sleep"}, {"id": LATER}])
+def test_a_result_that_breaks_the_format_is_refused(change: dict[str, str]) -> None:
+    """Or that has another key."""
+    layout = Layout("pre", "orders")
+    data = json.dumps({**json.loads(RESULT.to_json()), **change}).encode()
+    with pytest.raises(ArchiveError):
+        DrillResult.from_json(data, layout.drill(RESULT.id))
+
+
+def test_any_error_can_be_written() -> None:
+    """A result has one line of printable text."""
+    text = printable("a\nb\x1b[31m\x00")
+    assert text.isprintable()
+    result = replace(RESULT, error=text, finished_at=datetime.now(UTC))
+    assert DrillResult.from_json(result.to_json(), Layout("", "orders").drill(result.id)) == result
+
+
+# Options
+
+
+def test_wrong_options_are_all_reported(tmp_path: Path) -> None:
+    """Together."""
+    given = Given(
+        {
+            "restore-command": "cp '",
+            "mysqld": tmp_path / "none",
+            "work-dir": tmp_path,
+            "mysqld-option": ("port=3",),
+        }
+    )
+    config, problems = DRILL.build(given)
+    assert config is None
+    assert any("No closing quotation" in text for text in problems)
+    assert any("no such file" in text for text in problems)
+    assert any("must begin with --" in text for text in problems)
